@@ -22,10 +22,9 @@ from wal_agent.agents.base import Allow, ToolEnded, ToolStarting
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.capture.workspace import WorkspaceCapture
-from wal_agent.clock import SystemClock
+from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.worktree import WorktreeSaver
-from wal_agent.wal.job import OpenedJob
 
 FILES = scaled(100_000, 300)
 PER_FOLDER = 100
@@ -49,11 +48,10 @@ def repository(top: Path, count: int) -> None:
 class Bench:
     """Calls at a gate, each changing one file of the repository, and the captures behind them. Times in ms."""
 
-    def __init__(self, top: Path, root: Path, opened: OpenedJob, gate: Gate, meter: MeterBucket) -> None:
-        self.top, self.opened, self.gate, self.meter = top, opened, gate, meter
-        self.capture = WorkspaceCapture(root / "state", top.resolve(), os.environ, opened.blobs.put_payload)
-        clock = SystemClock()
-        self.tree = WorktreeSaver(self.capture, opened.writer, gate.ended_upto, clock, 10.0, self.failed)
+    def __init__(self, top: Path, root: Path, context: RunContext, gate: Gate, meter: MeterBucket) -> None:
+        self.top, self.opened, self.gate, self.meter = top, context.job, gate, meter
+        self.capture = WorkspaceCapture(root / "state", top.resolve(), os.environ, context.job.blobs.put_payload)
+        self.tree = WorktreeSaver(context, gate, self.capture, self.failed)
         self.count = 0
 
     @property
@@ -73,13 +71,13 @@ class Bench:
         self.count += 1
         input = json.dumps({"command": f"make target-{self.count}"}).encode()
         began = time.perf_counter()
-        if not isinstance(self.gate.before(ToolStarting("s", "run_shell_command", input)), Allow):
+        if not isinstance(self.gate.begin_call(ToolStarting("s", "run_shell_command", input)), Allow):
             raise RuntimeError("a call was denied")
         blocked = (time.perf_counter() - began) * 1000
         module = self.count * 7 % (FILES // PER_FOLDER)
         path = self.top / f"part{module % 20}" / f"module{module}" / "file1.txt"
         path.write_text(f"changed by call {self.count}\n" * 40)
-        self.gate.after(ToolEnded("s", "run_shell_command", input, b'{"llmContent":"ok"}', False))
+        self.gate.finish_call(ToolEnded("s", "run_shell_command", input, b'{"llmContent":"ok"}', False))
         return blocked
 
     def drained(self) -> int:
@@ -110,8 +108,8 @@ def beside(bulk: int, each: int, in_git: bool) -> None:
         for n in range(bulk // each):
             (top / "data" / str(n)).write_bytes(os.urandom(each))
         meter = MeterBucket(open_bucket(f"file://{folder}/bucket"))
-        with owned(root, meter) as (opened, gate, _):
-            bench = Bench(top, root, opened, gate, meter)
+        with owned(root, meter) as (context, gate, _):
+            bench = Bench(top, root, context, gate, meter)
             (top / "edited").write_text("x = 0\n")
             began = time.perf_counter()
             seconds: list[float] = []
@@ -139,8 +137,8 @@ def main() -> None:
         root, top = Path(folder), Path(folder) / "work"
         repository(top, FILES)
         meter = MeterBucket(open_bucket(f"file://{folder}/bucket"))
-        with owned(root, meter) as (opened, gate, _):
-            bench = Bench(top, root, opened, gate, meter)
+        with owned(root, meter) as (context, gate, _):
+            bench = Bench(top, root, context, gate, meter)
             sent = bench.drained()
             first = bench.save()
             while bench.pending:

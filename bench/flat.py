@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from bench.measure import Times, scaled
 from bench.owner import owned
@@ -24,7 +26,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.capture.session import SessionCapture
-from wal_agent.clock import SystemClock
+from wal_agent.supervise.context import Supervisor
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.session_capture import SessionSaver
 from wal_agent.wal.job import OpenedJob
@@ -67,9 +69,9 @@ class Lane:
     def call(self, n: int) -> None:
         input = json.dumps({"command": f"make target-{n}"}).encode()
         began = time.perf_counter()
-        self._gate.before(ToolStarting(SESSION, "run_shell_command", input))
+        self._gate.begin_call(ToolStarting(SESSION, "run_shell_command", input))
         self.blocked.append((time.perf_counter() - began) * 1000)
-        self._gate.after(ToolEnded(SESSION, "run_shell_command", input, b'{"llmContent":"ok"}', False))
+        self._gate.finish_call(ToolEnded(SESSION, "run_shell_command", input, b'{"llmContent":"ok"}', False))
         with self._main.open("ab") as file:
             file.write(message(10**6 + n, 2000))
         began = time.perf_counter()
@@ -83,6 +85,13 @@ class Lane:
         return (self._meter.snapshot().sent - self._sent) / len(self.blocked)
 
 
+class Unwatched:
+    """A `Supervisor` of nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
 @contextmanager
 def lane(size: int, bucket: Bucket, job: str = "bench") -> Iterator[Lane]:
     """A run whose session has `size` bytes already."""
@@ -94,22 +103,11 @@ def lane(size: int, bucket: Bucket, job: str = "bench") -> Iterator[Lane]:
         main.parent.mkdir(parents=True)
         write_session(main, size)
         meter = MeterBucket(bucket)
-        with owned(root, meter, job) as (opened, gate, _):
-            saver = SessionSaver(
-                agent,
-                env,
-                work,
-                opened.writer,
-                opened.blobs,
-                gate,
-                SystemClock(),
-                SessionCapture(SESSION, opened.blobs.put_payload),
-                SESSION,
-                frozenset(),
-                lambda tool: None,
-                lambda data: None,
-            )
-            yield Lane(main, gate, saver, opened, meter)
+        with owned(root, meter, job) as (context, gate, _):
+            context = replace(context, workspace=work, env=env)
+            capture = SessionCapture(SESSION, context.job.blobs.put_payload)
+            saver = SessionSaver(context, gate, capture, SESSION, cast(Supervisor, Unwatched()))
+            yield Lane(main, gate, saver, context.job, meter)
 
 
 def drain(writer: Writer) -> None:

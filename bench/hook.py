@@ -90,15 +90,15 @@ def hooks(url: str) -> Iterator[Hooks]:
 
         def handle(asked: HookRequest) -> bytes:
             # As in a run: who calls is looked up too. This process is the agent here, so the chain ends below it.
-            if callers.judge((*asked.chain, *chain_of(os.getpid(), os.getppid())), agent.name).origin != "agent":
+            if callers.identify((*asked.chain, *chain_of(os.getpid(), os.getppid())), agent.name).origin != "agent":
                 raise RuntimeError("a hook was taken for a stranger's")
             event = asked.event
             said = agent.parse(event, asked.payload)
             decision: Decision = Allow()
             if isinstance(said, ToolStarting):
-                decision = gate.before(said)
+                decision = gate.begin_call(said)
             elif isinstance(said, ToolEnded):
-                gate.after(said)
+                gate.finish_call(said)
             if not isinstance(decision, Allow):
                 raise RuntimeError("a call was denied")
             return agent.render(event, decision)

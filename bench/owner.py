@@ -10,18 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
+from wal_agent.config import Settings
 from wal_agent.shell.rules import load_rules
+from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, this_host
-from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
+from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import LeaseRequest
 
 
 @contextmanager
-def owned(root: Path, bucket: Bucket, name: str = "bench") -> Iterator[tuple[OpenedJob, Gate, RunDir]]:
+def owned(root: Path, bucket: Bucket, name: str = "bench") -> Iterator[tuple[RunContext, Gate, RunDir]]:
     run = RunDir.create(root, secrets.token_hex(8))
     claim = LeaseRequest(run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(root), ttl=30)
     fields = OpeningFields(agent_version="bench", version="bench")
@@ -29,6 +32,7 @@ def owned(root: Path, bucket: Bucket, name: str = "bench") -> Iterator[tuple[Ope
     job = open_job(bucket, Keys(name), clock, rng, claim=claim, fields=fields, seen=None, cause="first")
     stop = threading.Event()
     threading.Thread(target=job.writer.run, args=(stop,), daemon=True).start()
-    yield job, Gate(job.writer, job.blobs, lambda: True, load_rules(), root, clock, 20.0), run
+    context = RunContext(job, AGENTS["gemini"], Settings(bucket.url, name), root, {"HOME": str(root)}, clock)
+    yield context, Gate(context, load_rules(), lambda: True), run
     stop.set()
     run.end()

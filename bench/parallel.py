@@ -30,7 +30,7 @@ def together(gate: Gate, pool: ThreadPoolExecutor, round: int) -> float:
     def one(n: int) -> None:
         input = json.dumps({"command": f"make {round}-{n}"}).encode()
         start.wait()
-        if not isinstance(gate.before(ToolStarting("s", "run_shell_command", input)), Allow):
+        if not isinstance(gate.begin_call(ToolStarting("s", "run_shell_command", input)), Allow):
             raise RuntimeError("a call was denied")
 
     calls = [pool.submit(one, n) for n in range(CALLS)]

@@ -27,8 +27,10 @@ from wal_agent.agents.base import SessionFile, ToolEnded, ToolStarting
 from wal_agent.bucket import open_bucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
+from wal_agent.config import Settings
 from wal_agent.records import AgentStarted, Turn
 from wal_agent.shell.rules import load_rules
+from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, runtime_dir, this_host
 from wal_agent.wal.job import OpeningFields, open_job
@@ -88,14 +90,15 @@ def crash(at: Story, job: str, past: Past) -> None:
         opened.writer.append(record)
     (mirror := at.root / "mirror").mkdir()
     snapshots = Snapshots(bucket, opened.keys, opened.writer, Mirror(mirror, opened.blobs))
-    gate = Gate(opened.writer, opened.blobs, lambda: True, load_rules(), at.work, clock, 20.0)
+    context = RunContext(opened, agent, Settings(at.bucket, job), at.work, env, clock)
+    gate = Gate(context, load_rules(), lambda: True)
     for n in range(past.records // 2):
         input = b'{"command":"make step-%d"}' % n
-        gate.before(ToolStarting(SESSION, "run_shell_command", input))
-        gate.after(ToolEnded(SESSION, "run_shell_command", input, b'{"llmContent":"ok"}', False))
+        gate.begin_call(ToolStarting(SESSION, "run_shell_command", input))
+        gate.finish_call(ToolEnded(SESSION, "run_shell_command", input, b'{"llmContent":"ok"}', False))
         if snapshots.take_if_due():
             opened.lease.renew(seq=opened.writer.acked.seq)  # as a heartbeat does, some 20 s apart
-    gate.before(ToolStarting(SESSION, "run_shell_command", b'{"command":"make deploy"}'))
+    gate.begin_call(ToolStarting(SESSION, "run_shell_command", b'{"command":"make deploy"}'))
     drain(opened.writer)
     stop.set()
     thread.join()

@@ -18,7 +18,7 @@ from bench.story import Story, story, wal_agent
 from wal_agent.clock import SystemClock
 from wal_agent.hookwire import client_command
 from wal_agent.supervise.gate import RunningCall
-from wal_agent.supervise.watchdog import Bounds, Watch
+from wal_agent.supervise.watchdog import Watchdog, WatchdogLimits
 
 EVERY = 0.1  # seconds between two looks (Live._every)
 SECONDS = scaled(60.0, 3.0)
@@ -36,7 +36,7 @@ exec sleep 600
 
 def look() -> float:
     """Microseconds of one look, as each tick of a run has it; a call runs."""
-    clock, watch = SystemClock(), Watch(Bounds(hang=600))
+    clock, watch = SystemClock(), Watchdog(WatchdogLimits(hang=600))
     running = [RunningCall(1, "t", b"{}", "", True, 0.0)]
     began = time.process_time()
     for _ in range(LOOKS):

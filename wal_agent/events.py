@@ -144,10 +144,13 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
+    """`changed`: it may have changed something."""
+
     call: int
     tool: str
     how: Ending
     seconds: float
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Limits of the machine that a process can run into: open files, threads, processes, memory, inotify, disk space.
+"""Report failures of ours: limits of the machine (open files, threads, processes, memory, disk space), and bugs.
 
 A run does with less where it can. Where it cannot, it refuses in words, with exit code 75: the same command works once
 the limit does. Only an error that is no such limit is a bug.
@@ -10,9 +10,15 @@ import errno
 import os
 import resource
 import shlex
+import sys
+import time
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
+from wal_agent import __version__
 from wal_agent.errors import Exhausted
+from wal_agent.paths import state_dir
 
 
 def exhausted(error: BaseException) -> Exhausted | None:
@@ -55,3 +61,21 @@ def _place(error: OSError) -> str:
         return ""
     path = Path(os.fsdecode(error.filename))
     return " " + shlex.quote(str(next((folder for folder in path.parents if folder.is_dir()), Path())))
+
+
+def report_bug(error: BaseException, env: Mapping[str, str]) -> str:
+    """Write a full report (redacted), and return the one line that names it."""
+    from wal_agent.redact import redact  # only here: 10 ms
+
+    text = "".join(traceback.format_exception(error))
+    body = redact(f"wal-agent {__version__}, Python {sys.version}\n{sys.platform}\n\n{text}")
+    folder = state_dir(env) / "reports"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path: Path = folder / f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+        path.touch(mode=0o600)
+        path.write_text(body)
+    except OSError:
+        what = redact(f"{type(error).__name__}: {error}")
+        return f"a bug in wal-agent: {what}. The report could not be written."
+    return f"a bug in wal-agent: {type(error).__name__}. The full report is in {path}; please send it."

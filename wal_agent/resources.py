@@ -14,6 +14,7 @@ from wal_agent.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent
 FOLDERS = ("hooks", "prompts")
+LAUNCH = PACKAGE / "launch.py"  # started by its path, in front of an agent
 
 
 def shipped(name: str) -> Path:

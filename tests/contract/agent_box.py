@@ -101,7 +101,7 @@ class HookServer:
                 call.feed(data)
             if not call.complete or call.hello is None:
                 return
-            self.origins.add(self.callers.judge(chain, call.hello.agent).origin)
+            self.origins.add(self.callers.identify(chain, call.hello.agent).origin)
             event = self.agent.parse(call.hello.event, bytes(call.payload))
             self.heard.append((time.time(), call.hello, event))
             answer = hookwire.answer(self.agent.render(call.hello.event, self.decide(event)))

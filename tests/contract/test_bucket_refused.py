@@ -18,11 +18,12 @@ import pytest
 from tests.contract.wire import STORES, own_credentials, reach, wired
 from tests.servers import Scheme, fresh_bucket, shared
 from tests.servers.http1 import Message
-from tests.unit.wal.world import FIELDS, KEYS, FakeClock, claim, host
+from tests.unit.supervise.crew import SILENT
+from tests.unit.wal.world import FIELDS, KEYS, FakeClock, claim
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.errors import ConfigError
-from wal_agent.supervise.acquire import Spooling, acquire_job
+from wal_agent.supervise.acquire import AcquireOptions, acquire_job
 from wal_agent.wal.job import OpenedJob
 
 IGNORANT = ("gcp-storage-emulator", "s3rver")
@@ -43,10 +44,8 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
 
 
 def first_use(bucket: Bucket) -> OpenedJob:
-    clock, spools = FakeClock(), Spooling(Path("/nowhere"))
-    return acquire_job(
-        bucket, KEYS, host("a"), claim("a"), FIELDS, clock, random.Random(7), False, lambda text: None, spools
-    )
+    options = AcquireOptions(Path("/nowhere"))
+    return acquire_job(bucket, KEYS, claim("a"), FIELDS, FakeClock(), options, SILENT, rng=random.Random(7))
 
 
 def assert_refused(bucket: Bucket, because: str) -> None:

@@ -196,7 +196,7 @@ def test_a_long_session_is_loaded_before_its_first_turn(lost: Lost, back: Back, 
     def decide(event: HookEvent) -> Decision:
         if not isinstance(event, TurnStarted):
             return Allow()
-        refusal = resuming.wait(event.session, lambda: False)
+        refusal = resuming.await_loaded(event.session, lambda: False)
         left.extend(path.name for path in main.parent.iterdir())
         return refusal or Allow()
 

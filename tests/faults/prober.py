@@ -70,9 +70,9 @@ def main() -> None:
     import wal_agent.cli.main as cli
     from wal_agent.agents import AGENTS
     from wal_agent.cli import log, view
-    from wal_agent.supervise import acknowledge, dry_run, run
+    from wal_agent.supervise import dry_run, intervene, run
 
-    assert AGENTS and cli and log and view and acknowledge and dry_run and run, "imported before the first fork"
+    assert AGENTS and cli and log and view and intervene and dry_run and run, "imported before the first fork"
     for line in sys.stdin:
         asked = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -26,8 +26,8 @@ def ack(
     from wal_agent import notify
     from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.acknowledge import acknowledge_call
     from wal_agent.supervise.callers import require_person
+    from wal_agent.supervise.intervene import acknowledge_call
 
     if done == not_done:
         raise UsageError("Say either --done or --not-done.")
@@ -69,7 +69,7 @@ def pause(
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.pause import PauseRequest, ask_this_run, end_pause, pause_job
+    from wal_agent.supervise.intervene import PauseRequest, ask_this_run, end_pause, pause_job
 
     if end and (lasts or until or reason):
         raise UsageError("--end goes alone.", "Or say --for or --until, for another pause in its place.")
@@ -115,8 +115,8 @@ def unlock(
 
     from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.callers import require_person
-    from wal_agent.supervise.unlock import UnlockRequest, repair_lease
-    from wal_agent.supervise.unlock import unlock as take_away
+    from wal_agent.supervise.intervene import UnlockRequest, repair_lease
+    from wal_agent.supervise.intervene import unlock as take_away
 
     wish = UnlockRequest(epoch, now, reason)
     require_person("wal-agent unlock")

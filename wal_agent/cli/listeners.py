@@ -11,12 +11,11 @@ from pathlib import Path
 
 from wal_agent import notify, observe
 from wal_agent.bucket import default_url
-from wal_agent.cli.screen import report_bug
 from wal_agent.clock import SystemClock
 from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
 from wal_agent.events import EventBus, Halted, Listener
-from wal_agent.limits import exhausted
+from wal_agent.limits import exhausted, report_bug
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import restart_policy
 from wal_agent.supervise.systemd import service_manager
@@ -52,7 +51,7 @@ def attach_listeners(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
         attended=wish.attended,
         restarts=restarts_hung_agent(wish),
     )
-    manager = service_manager(wish.env, wish.pulse.stalled, clock)
+    manager = service_manager(wish.env, wish.liveness.stalled, clock)
     first: list[Listener] = [listener for listener in (people, manager) if listener is not None]
 
     def failed(error: BaseException) -> None:
@@ -67,7 +66,7 @@ def attach_listeners(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
                 agent=wish.agent.name,
                 workspace=wish.workspace,
                 clock=clock,
-                stalled=wish.pulse.stalled,
+                stalled=wish.liveness.stalled,
                 say=screen.say,
                 on_screen=is_on_screen(wish),
             )

@@ -36,8 +36,7 @@ def recover(
     """
     from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.dry_run import foresee_start
-    from wal_agent.supervise.foreseen_json import foreseen_facts
+    from wal_agent.supervise.dry_run import foresee_start, foreseen_json
 
     if not dry_run:
         raise UsageError(
@@ -47,7 +46,7 @@ def recover(
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
     seen = foresee_start(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id, at.options(agent))
     if as_json:
-        print(json.dumps(foreseen_facts(seen)))
+        print(json.dumps(foreseen_json(seen)))
         return
     say(f"{seen.plan} (nothing was changed)")
     lines(seen.rows)

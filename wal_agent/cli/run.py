@@ -69,7 +69,7 @@ def run(
     if any("\udc80" <= c <= "\udcff" for text in context.args for c in text):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
     workspace = Path.cwd().resolve()
-    screen = Screen(say, lines, Waiting(say).on)
+    screen = Screen(say, lines, Waiting(say).waiting_for)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with report_refusals(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)

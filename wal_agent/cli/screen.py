@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-import traceback
-from collections.abc import Mapping
-from pathlib import Path
 
-from wal_agent import __version__
-from wal_agent.paths import state_dir
 from wal_agent.redact import redact
 from wal_agent.sanitize import printable, shorten
 
@@ -36,19 +29,3 @@ def _write(rows: list[str]) -> None:
         print("\n".join(map(printable, rows)), file=sys.stderr, flush=True)
     except OSError:
         return
-
-
-def report_bug(error: BaseException, env: Mapping[str, str]) -> str:
-    """Write a full report, redacted, and return the one line that names it."""
-    text = "".join(traceback.format_exception(error))
-    body = redact(f"wal-agent {__version__}, Python {sys.version}\n{sys.platform}\n\n{text}")
-    folder = state_dir(env) / "reports"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path: Path = folder / f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.txt"
-        path.touch(mode=0o600)
-        path.write_text(body)
-    except OSError:
-        what = redact(f"{type(error).__name__}: {error}")
-        return f"a bug in wal-agent: {what}. The report could not be written."
-    return f"a bug in wal-agent: {type(error).__name__}. The full report is in {path}; please send it."

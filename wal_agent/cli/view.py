@@ -21,7 +21,7 @@ from wal_agent.redact import redact
 from wal_agent.sanitize import printable
 from wal_agent.supervise.hook_server import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.supervise.watchdog import Bounds
+from wal_agent.supervise.watchdog import WatchdogLimits
 from wal_agent.wal import blob_check
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
@@ -280,7 +280,7 @@ def overdue_waits(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[
         except msgspec.ValidationError:
             return ()
         return tuple(msgspec.structs.replace(one, tool=printable(redact(one.tool))) for one in told)
-    usual, lasts = Bounds(), phase_age(seen, answer)
+    usual, lasts = WatchdogLimits(), phase_age(seen, answer)
     if seen.doc.phase in ("awaiting_model", "compacting") and lasts >= usual.idle:
         return (Late("model", lasts),)
     if seen.doc.phase == "awaiting_approval" and lasts >= usual.approval:

@@ -182,11 +182,11 @@ class Callers:
     """Judges each caller of one agent process. Called from hook threads."""
 
     def __init__(
-        self, how: HookCaller, agent: str, supervisor: int, look: Callable[[int], Process | None] = read_process
+        self, how: HookCaller, agent: str, supervisor: int, read: Callable[[int], Process | None] = read_process
     ):
         self._how = how
         self._agent = agent
-        self._look = look
+        self._read = read
         self._lock = threading.Lock()
         self._known = KnownAgent(supervisor)
         self._blind = not can_read_processes()
@@ -196,12 +196,12 @@ class Callers:
         """While the agent is started; whoever calls already waits. Takes the pid of its process."""
 
         def began(pid: int) -> None:
-            self._known = KnownAgent(self._known.supervisor, root=self._look(pid))
+            self._known = KnownAgent(self._known.supervisor, root=self._read(pid))
 
         with self._lock:
             yield began
 
-    def judge(self, chain: Sequence[Process], agent: str) -> Caller:
+    def identify(self, chain: Sequence[Process], agent: str) -> Caller:
         """`agent`: which one the caller says that it is."""
         if self._blind:
             return Caller("agent")
@@ -209,7 +209,7 @@ class Callers:
         with self._lock:
             was = self._known
             main = was.main
-            now = main and self._look(main.pid)
+            now = main and self._read(main.pid)
             known = KnownAgent(was.supervisor, was.root, main, main_lives=now is not None and now.is_(main))
             found = identify_caller(chain, self._how, own, known)
             if found.origin == "agent" and found.speaker is not None:

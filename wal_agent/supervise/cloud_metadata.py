@@ -51,7 +51,7 @@ class MetadataClient:
     def ask(
         self, method: str, path: str, headers: Mapping[str, str] = MappingProxyType({}), timeout: float = 2.0
     ) -> Reply:
-        """`timeout`: seconds for each of: connect, and the next piece of the reply. Trouble."""
+        """`timeout`: seconds for each of: connect, and the next piece of the reply. MetadataError."""
         connection = HTTPConnection(self._server.host, self._server.port, timeout=timeout)
         try:
             with self._lock:
@@ -93,7 +93,7 @@ class Gcp:
         self._asker = MetadataClient(server)
         self._etag = ""
 
-    def look(self) -> Notice | None:
+    def poll(self) -> Notice | None:
         """The first look asks how it stands, each later one waits until that is another."""
         wait = f"?wait_for_change=true&timeout_sec={GCP_WAIT}&last_etag={self._etag}" if self._etag else ""
         reply = self._asker.ask("GET", GCP_PATH + wait, FLAVOR, timeout=GCP_WAIT + SLACK if wait else SLACK)
@@ -125,7 +125,7 @@ class Aws:
         self._until = 0.0  # boot time
         self._told = False  # of the recommendation
 
-    def look(self) -> Notice | None:
+    def poll(self) -> Notice | None:
         action = self._get(ACTION)
         if action.status == 200:
             return Notice("aws", self._left(action), drain=True)

@@ -9,14 +9,16 @@ moves the outer session, its turn or its phase, and none of their calls is settl
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from wal_agent.agents import AGENTS
 from wal_agent.agents.base import (
     Agent,
     Allow,
@@ -34,78 +36,56 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
-from wal_agent.clock import Clock
 from wal_agent.errors import WalAgentError
-from wal_agent.events import Emit, PhaseChanged
-from wal_agent.records import AgentStarted, AnyRecord, Ending, Payload, PhaseChange, Turn
+from wal_agent.events import HookAnswered, PhaseChanged
+from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
 from wal_agent.safefs import open_plain
-from wal_agent.supervise.callers import Process, read_process
-from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.phases import Action, Phase, PhaseEvent, event_of, next_phase
-from wal_agent.wal.writer import Writer
+from wal_agent.sanitize import quote
+from wal_agent.supervise.callers import Callers, Process, read_process
+from wal_agent.supervise.context import Launch, RunContext, Supervisor
+from wal_agent.supervise.gate import Gate, unannounced_error
+from wal_agent.supervise.hook_server import CONTROL_PREFIX, HookRequest
+from wal_agent.supervise.phases import Phase, PhaseEvent, event_of, next_phase
 
 MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
 MAX_TOOL = 200  # characters of a tool's name, in a phase's record
 
 
 class Conversation:
-    """Called by hook threads. `poke` asks for a save; `boundary` and `switch` are the saver's."""
+    """Log and answer what the agent's own hooks report. Called by hook threads."""
 
-    def __init__(
-        self,
-        gate: Gate,
-        writer: Writer,
-        clock: Clock,
-        session: str,
-        poke: Callable[[], None],
-        boundary: Callable[[int], None],
-        switch: Callable[[str], None],
-        unseen: Callable[[str], None],
-        may_begin: Callable[[str], Deny | None],
-        on_completed: Callable[[], list[AnyRecord]],
-        turn_open: bool,
-        notice: str,
-        by_file: bool = False,
-        emit: Emit = lambda _: None,
-        on_phase: Callable[[Sequence[Action]], None] = lambda _: None,
-    ) -> None:
-        """`by_file`: only the session's file tells which calls it has, and hooks only that a turn before is whole.
-        `on_phase`: called after each event that the table knows, with what it asks for then."""
+    def __init__(self, context: RunContext, gate: Gate, launch: Launch, supervisor: Supervisor) -> None:
         self._gate = gate
-        self._writer = writer
-        self._clock = clock
-        self.session = session
-        self._poke = poke
-        self._boundary = boundary
-        self._switch = switch
-        self._unseen = unseen
-        self._may_begin = may_begin
-        self._on_completed = on_completed
+        self._writer = context.job.writer
+        self._clock = context.clock
+        self._emit = context.emit
+        self._supervisor = supervisor
+        self._agent = context.agent.name
+        # Only the session's file shows which calls it has, and hooks only that a turn before is whole.
+        self._by_file = context.agent.capabilities.boundary == "file"
+        self._notice = launch.notice  # the recovery's words, with which the first turn begins; until it is over
         self._lock = threading.Lock()
-        self._emit = emit
-        self._on_phase = on_phase
+        self.session = launch.session
         self.phase: Phase = "starting"
         self.about = ""  # the tool that it is about, or the agent's words for what it asks
-        self.since = clock.now()  # when it began
-        self._entered = clock.boot()
+        self.since = self._clock.now()  # when it began
+        self._entered = self._clock.boot()
         self.failed: TurnFailed | None = None  # why the newest turn ended, if it did so for want of the model
         self.hooks_live = threading.Event()  # the handshake
-        self.turn_open = turn_open
+        self.turn_open = launch.turn_open
         self.turned = False  # a turn began
         self._pending = ""  # the session of a turn that is complete if nothing follows it
         self._beginning = 0  # calls whose before-hook has no answer yet
         self._asked: frozenset[int] = frozenset()  # calls that a person's word is waited for, as far as is known
-        self._by_file = by_file
-        self._notice = notice  # the recovery's words, with which the first turn begins; until it is over
 
-    def on(self, event: HookEvent) -> Decision:
+    def handle(self, event: HookEvent) -> Decision:
         """Log and answer one hook event."""
         first = not self.hooks_live.is_set()
         self.hooks_live.set()
         decision: Decision = Allow()
-        if isinstance(event, TurnStarted) and (refusal := self._may_begin(event.session)) is not None:
+        if isinstance(event, TurnStarted) and (refusal := self._supervisor.may_begin_turn(event.session)) is not None:
             return refusal
-        # Before the phase, so that `look` never takes work in the background for a lost end.
+        # Before the phase, so that `refresh_phase` never takes work in the background for a lost end.
         if isinstance(event, TurnStarted | TurnCompleted):
             self._pending = event.session if isinstance(event, TurnCompleted) and event.pending else ""
         if isinstance(event, TurnStarted | TurnCompleted | ModelRequest):
@@ -117,35 +97,35 @@ class Conversation:
                 if session != self.session:
                     self._begin_session(session)
             case TurnStarted(session=session, prompt=prompt):
-                if first and session != self.session:  # an agent that tells of no session's start
+                if first and session != self.session:  # an agent that reports no session's start
                     self._begin_session(session)
                 self._begin_turn(session, prompt)
             case ToolStarting():
                 decision = self._begin_call(event)
             case ToolEnded():
-                if not self._gate.after(event):
+                if not self._gate.finish_call(event):
                     how: Ending = "failed" if event.failed else "done"
-                    self._gate.unlogged(event.session, event.tool, event.input, event.call_id, how)
-                    self._unseen(event.tool)
-                self._poke()
+                    self._gate.log_unannounced(event.session, event.tool, event.input, event.call_id, how)
+                    self._supervisor.stop(unannounced_error(self._agent, event.tool))
+                self._supervisor.request_save()
                 self._advance(event)
             case ModelRequest():
                 self._at_boundary()
             case TurnCompleted(pending=True):
-                self._poke()
+                self._supervisor.request_save()
             case TurnCompleted():
                 self._complete_turn(event.session)
             case ContextRequested():
                 decision = Allow(self._notice)
             case TurnFailed():
                 self.failed = event
-                self._poke()
+                self._supervisor.request_save()
             case _:
                 pass
         return decision
 
     def _comes_late(self, event: HookEvent) -> bool:
-        """A session's start that was told behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""
+        """Whether a session's start comes behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""
         return isinstance(event, SessionStarted) and self.turned and self.turn_open and event.session == self.session
 
     def _begin_call(self, event: ToolStarting) -> Decision:
@@ -156,20 +136,20 @@ class Conversation:
             self._advance(event)
             if self.turned and not self.turn_open and not event.inner:
                 self._go_on(event.session)
-            return self._gate.before(event)
+            return self._gate.begin_call(event)
         finally:
             with self._lock:
                 self._beginning -= 1
 
     # ---- the phase
 
-    def look(self) -> tuple[Phase, str]:
+    def refresh_phase(self) -> tuple[Phase, str]:
         """The phase and what it is about. First calls are left behind that ended with no hook: that were denied, or
-        whose end the session's file told."""
-        self._step(self._left)
+        whose end is in the session's file."""
+        self._step(self._missed)
         return self.phase, self.about
 
-    def _left(self) -> PhaseEvent | None:
+    def _missed(self) -> PhaseEvent | None:
         """Which step was missed, if any. A call that is about to begin counts as one that runs."""
         running = {r.call for r in self._gate.running()}
         busy = bool(running or self._beginning)
@@ -191,7 +171,7 @@ class Conversation:
         self._step(found, getattr(event, "tool", "") or getattr(event, "what", ""))
 
     def enter(self, event: PhaseEvent, tool: str = "") -> None:
-        """One step in the table of phases; a change is told and logged, riding with the next record."""
+        """One step in the table of phases; a change is emitted and logged, riding with the next record."""
         self._step(lambda: event, tool)
 
     def _step(self, find: Callable[[], PhaseEvent | None], tool: str = "") -> None:
@@ -212,12 +192,12 @@ class Conversation:
                     self._writer.append(record, defer=True)
         if changed:
             self._emit(PhaseChanged(was, self.phase, tool, lasted))
-        self._on_phase(actions)
+        self._supervisor.on_phase(actions)
 
     def _begin_session(self, session: str) -> None:
         self.session = session
         self._writer.append(AgentStarted(time=self._clock.now(), pid=0, session=session, resumed=False))
-        self._switch(session)
+        self._supervisor.switch_session(session)
 
     def _begin_turn(self, session: str, prompt: str) -> None:
         text = prompt.encode("utf-8", "replace")[:MAX_PROMPT]
@@ -226,31 +206,33 @@ class Conversation:
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
         if self._by_file:
-            self._everything_is_told()
-        self._poke()
+            self._mark_boundary()
+        self._supervisor.request_save()
 
     def _go_on(self, session: str) -> None:
         """The turn was not over after all: another hook on its end made the agent work on."""
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=None))
         self.turn_open = True
 
-    def _everything_is_told(self) -> None:
+    def _mark_boundary(self) -> None:
         last = self._gate.last
         if last is not None:
-            self._boundary(last.call)
+            self._supervisor.mark_boundary(last.call)
 
     def _at_boundary(self) -> None:
         if not self._by_file:
-            self._everything_is_told()
-        self._poke()
+            self._mark_boundary()
+        self._supervisor.request_save()
 
     def _complete_turn(self, session: str) -> None:
         self._at_boundary()
         self._notice = ""
-        self._writer.append(*self._on_completed(), Turn(time=self._clock.now(), state="completed", session=session))
+        self._writer.append(
+            *self._gate.recovered.ends_after_turn(), Turn(time=self._clock.now(), state="completed", session=session)
+        )
         self.turn_open = False
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """The agent ended by itself, with 0: what it left in the background begins no other turn."""
         if self._pending:
             self._complete_turn(self._pending)
@@ -275,7 +257,7 @@ class Resuming:
         self._over = False
         self._before = self._main()[0] if agent.capabilities.loads_late else 0  # 0: nothing is waited for
 
-    def look(self) -> bool:
+    def is_loaded(self) -> bool:
         """Whether the agent works in the session. Once it does, what the resume left is cleared: at once, since another
         start of the agent may take it for a reason to delete the session."""
         with self._lock:
@@ -285,14 +267,14 @@ class Resuming:
                 self._over = True
             return self._over
 
-    def wait(
+    def await_loaded(
         self, session: str, ending: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
     ) -> Deny | None:
         """Before a turn of `session`: None once it may begin. `ending`: nothing need be waited for any more."""
         if session != self._session:  # a person has begun another one
             return None
         for _ in range(round(LOADING / _STEP)):
-            if self.look() or ending():
+            if self.is_loaded() or ending():
                 break
             sleep(_STEP)
         return None if self._over else NOT_LOADED
@@ -322,18 +304,18 @@ GONE = "the agent that made it has ended; it may have begun"
 
 
 class NestedAgents:
-    """Hooks of the agents below one agent. `session` returns the outer session's id; `look` is the main thread's."""
+    """Log and answer hooks of the agents below one agent. `session` returns the outer session's id."""
 
     def __init__(
-        self, gate: Gate, session: Callable[[], str], look_up: Callable[[int], Process | None] = read_process
+        self, gate: Gate, session: Callable[[], str], read: Callable[[int], Process | None] = read_process
     ) -> None:
         self._gate = gate
         self._session = session
-        self._read = look_up
+        self._read = read
         self._lock = threading.Lock()
         self._speakers: dict[str, Process] = {}
 
-    def on(self, agent: str, event: HookEvent, speaker: Process) -> Decision:
+    def handle(self, agent: str, event: HookEvent, speaker: Process) -> Decision:
         """Log and answer one hook event of the `agent` whose process is `speaker`."""
         if not isinstance(event, ToolStarting | ToolEnded):
             return Allow()
@@ -343,19 +325,19 @@ class NestedAgents:
         outer = self._session()
         call_id = event.call_id and f"{name}/{event.call_id}"  # two models may give the same id
         if isinstance(event, ToolEnded):
-            self._gate.after(replace(event, session=outer, call_id=call_id), name)
+            self._gate.finish_call(replace(event, session=outer, call_id=call_id), name)
             return Allow()
         cwd = event.cwd or _folder(speaker)
-        return self._gate.before(replace(event, session=outer, call_id=call_id, cwd=cwd), name)
+        return self._gate.begin_call(replace(event, session=outer, call_id=call_id, cwd=cwd), name)
 
-    def look(self) -> None:
+    def end_orphaned_calls(self) -> None:
         """End the calls of agents that are gone: no hook will."""
         for running in self._gate.nested():
             with self._lock:
                 speaker = self._speakers.get(running.nested)
             now = speaker and self._read(speaker.pid)
             if speaker is not None and not (now and now.is_(speaker)):
-                self._gate.end(running.call, "interrupted", GONE)
+                self._gate.end_call(running.call, "interrupted", GONE)
 
 
 def _folder(process: Process) -> str:
@@ -363,3 +345,60 @@ def _folder(process: Process) -> str:
     with suppress(OSError):
         return os.fspath(Path(f"/proc/{process.pid}/cwd").readlink())
     return ""
+
+
+class HookHandler:
+    """Answers each request on the hook socket, from its thread. `callers` identifies who asks."""
+
+    def __init__(self, context: RunContext, conversation: Conversation, nested: NestedAgents, supervisor: Supervisor):
+        self._agent = context.agent
+        self._clock = context.clock
+        self._emit = context.emit
+        self._conversation = conversation
+        self._nested = nested
+        self._supervisor = supervisor
+        self.callers = Callers(context.agent.capabilities.hook_caller, context.agent.name, os.getpid())
+        self.refused = ""  # the first caller that was no hook, in a sentence
+
+    def answer(self, request: HookRequest) -> bytes | None:
+        """What the client prints; None: its line refuses."""
+        if request.event.startswith(CONTROL_PREFIX):
+            by_agent = self.callers.below(request.chain)
+            try:
+                answer = self._supervisor.answer_command(request.event, json.loads(request.payload), by_agent)
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a tool may send anything
+                answer = {"error": "That is no question of a command of wal-agent's."}
+            return json.dumps(answer).encode()
+        began = self._clock.boot()
+        agent, caller = self._agent, self.callers.identify(request.chain, request.agent)
+        if caller.origin == "agent":
+            event = agent.parse(request.event, request.payload)
+            decision = self._conversation.handle(event)
+        elif caller.origin == "inner" and caller.speaker is not None and request.agent in AGENTS:
+            agent = AGENTS[request.agent]
+            try:
+                event = agent.parse(request.event, request.payload)
+            except ValueError:  # its line refuses; another CLI's version is no trouble of this run's
+                return None
+            decision = self._nested.handle(request.agent, event, caller.speaker)
+        else:
+            if caller.origin != "gone":
+                self._refuse(request)
+            return None
+        printed = agent.render(request.event, decision)
+        took = self._clock.boot() - began
+        if isinstance(decision, Deny):
+            self._emit(HookAnswered(request.event, "deny", decision.word, took))
+        else:
+            self._emit(HookAnswered(request.event, "allow" if isinstance(event, ToolStarting) else "", "", took))
+        return printed
+
+    def _refuse(self, request: HookRequest) -> None:
+        """Reported once: a tool may call as often as it likes."""
+        if not self.refused:
+            who = quote(" ".join(request.chain[0].argv), 120) if request.chain else "a process"
+            self.refused = (
+                f"a process that is no hook of {self._agent.name}'s called the hook socket "
+                f"({quote(request.event, 40)}) and was refused; nothing was changed by it: {who}"
+            )
+            self._emit(HookAnswered(request.event, "deny", "stranger", 0.0))

@@ -1,4 +1,4 @@
-"""The next start, foreseen: lease, plan and prompt as they would be now. Writes only into a scratch folder of ours."""
+"""Foresee the next start: lease, plan and prompt as they would be now. Writes only into a scratch folder of ours."""
 
 from __future__ import annotations
 
@@ -6,29 +6,34 @@ import os
 import random
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Env
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged
-from wal_agent.evidence import collector
 from wal_agent.records import Opening, Verdict
 from wal_agent.recovery.damage import lost_blobs_error, missing_lease_error, with_hint
-from wal_agent.recovery.inflight import carry_over
+from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, pause_text, replays_spool
-from wal_agent.recovery.plan import Plan, Policy, Resume, StartAgain
-from wal_agent.recovery.plan import Refuse as Halt
+from wal_agent.recovery.plan import Plan, Policy, Refuse, Resume, StartAgain
 from wal_agent.recovery.prompt import PromptInput, load_templates, render_prompt
-from wal_agent.recovery.report import MissingEffects, in_flight_lines, lost_lines, one_line, row, unannounced_lines
+from wal_agent.recovery.report import in_flight_lines, lost_lines, one_line, row, unannounced_lines
 from wal_agent.recovery.restore_session import SessionTarget, check_files
-from wal_agent.supervise import processes, recovery_input, worktree
+from wal_agent.redact import redact
+from wal_agent.shell.quote import cut, show_input
+from wal_agent.supervise import processes
 from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host
+from wal_agent.supervise.prepare import RecoveryCase
 from wal_agent.supervise.provenance import is_vouched, quote_word
-from wal_agent.supervise.recovery_input import InnerRuns, Situation, logged_calls, observe_log
+from wal_agent.supervise.recovery_input import logged_calls, observe_log, write_prompt
 from wal_agent.supervise.worktree import WorktreeFacts
 from wal_agent.wal import blob_check
 from wal_agent.wal import lease as leases
@@ -38,13 +43,15 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import KnownEnd, check_end, replay
 from wal_agent.wal.spool import count_segments
 
+MAX_INPUT = 2000  # characters of a call's input in JSON
+
 
 @dataclass(frozen=True, slots=True)
 class ForeseenStart:
-    """`plan` is one line; `rows` are further lines; `prompt` is what the agent would be told, empty for no recovery.
+    """`plan` is one line; `rows` are further lines; `prompt` is what the agent would get, empty for no recovery.
 
-    The rest is the same as data: `refused` says that no agent would be started; `decided` is the plan's word, None
-    where the lease does not let it come to one; `tree` and `told` are None where there is no recovery."""
+    The rest is the same as data: `refused` says that no agent would be started; `decided` is the plan, None where the
+    lease does not let it come to one; `tree` and `facts` are None where there is no recovery."""
 
     plan: str
     rows: list[str]
@@ -53,7 +60,7 @@ class ForeseenStart:
     decided: Plan | None = None
     verdicts: tuple[Verdict, ...] = ()
     tree: WorktreeFacts | None = None
-    told: PromptInput | None = None
+    facts: PromptInput | None = None
 
 
 def foresee_start(
@@ -101,29 +108,16 @@ def foresee_start(
     found = processes.marked_processes(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
-    agent = AGENTS[agent_name]
-    tree = worktree.plan_worktree(at, here, workspace, settings, agent, env)
-    inner = InnerRuns(settings, env, here)
-    found_now = collector.decide_verdicts(
-        at.before,
-        at.inputs,
-        here,
-        workspace,
-        running,
-        gone,
-        clock,
-        tree.covers(tree.now),
-        inner=inner,
-    )
-    verdicts = carry_over(found_now, at.before.recovery, tree.has)
-    talked = recovery_input.has_conversation(at, agent, blobs, workspace)
-    decided = recovery_input.decide_recovery(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity, talked)
-    if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
+    case = RecoveryCase(at, here, AGENTS[agent_name], workspace, settings, env, clock)
+    tree = case.tree
+    verdicts = case.verdicts(running, gone, tree.now)
+    decided = case.decide(verdicts, Policy(settings.on_ambiguity), blobs)
+    if isinstance(decided, Refuse) and issubclass(decided.kind, Damaged):
         raise decided.error()
     rows = [row("would end", one_line(text, 100)) for text in sorted(set(running), key=len)[:5]]
     openings = [o.opening for o in at.before.openings]
     if (
-        not isinstance(decided, Halt)
+        not isinstance(decided, Refuse)
         and decided.args
         and not is_vouched(env, settings.bucket, keys.job, openings, decided.args)
     ):
@@ -146,20 +140,16 @@ def foresee_start(
                 lacks, blob_check.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options
             )
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
-        return ForeseenStart(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
-    effects = tree.effects(tree.then)
-    told = recovery_input.collect_prompt_facts(
-        at, here, workspace, agent, decided, verdicts, running, tree.told(tree.then), effects, clock.now()
-    )
+        return ForeseenStart(_plan_line(keys.job, decided), rows, "", isinstance(decided, Refuse), decided, verdicts)
+    facts = case.prompt_input(decided, verdicts, running, tree.then)
     rows += [row("note", one_line(text, 300)) for text in decided.warnings]
     rows += tree.plan.rows()
-    rows += [*lost_lines(told.lost), *in_flight_lines(told.calls), *unannounced_lines(told.unannounced)]
-    prompt = (
-        _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts, effects)
-        if isinstance(decided, Resume)
-        else render_prompt(told, load_templates(workspace, env))
-    )
-    return ForeseenStart(_words(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, told)
+    rows += [*lost_lines(facts.lost), *in_flight_lines(facts.calls), *unannounced_lines(facts.unannounced)]
+    if isinstance(decided, Resume):
+        prompt = _try_to_resume(case, decided, blobs, env, facts, verdicts)
+    else:
+        prompt = render_prompt(facts, load_templates(workspace, env))
+    return ForeseenStart(_plan_line(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, facts)
 
 
 def carried(spool: str) -> str:
@@ -169,9 +159,9 @@ def carried(spool: str) -> str:
     return f"a start would first carry in {what} of {spool}; that is not foreseen here"
 
 
-def _words(job: str, decided: Plan) -> str:
+def _plan_line(job: str, decided: Plan) -> str:
     match decided:
-        case Halt():
+        case Refuse():
             return f"a start would be refused: {decided.error()}"
         case Resume():
             return f"job {job} {decided.why}; a start would resume session {decided.session[:8]}"
@@ -179,26 +169,87 @@ def _words(job: str, decided: Plan) -> str:
             return f"job {job}: {decided.why}; a start would begin a session"
 
 
-def _resumed(
-    at: Situation,
+def _try_to_resume(
+    case: RecoveryCase,
     decided: Resume,
     blobs: Blobs,
-    workspace: Path,
-    env: Mapping[str, str],
-    agent_name: str,
-    told: PromptInput,
+    env: Env,
+    facts: PromptInput,
     verdicts: tuple[Verdict, ...],
-    effects: MissingEffects,
 ) -> str:
     """The prompt after a trial of the reconciliation, in a scratch folder."""
-    agent = AGENTS[agent_name]
+    at, agent, workspace = case.at, case.agent, case.workspace
+    session, effects = at.before.session, case.tree.effects(case.tree.then)
     with tempfile.TemporaryDirectory(prefix="wal-agent-dry-run-") as folder:
-        check_files(SessionTarget(agent, at.before.session, workspace, env, Path(folder)), at.before.files)
+        check_files(SessionTarget(agent, session, workspace, env, Path(folder)), at.before.files)
         main = Path(folder) / "main"
         try:
             write_file(blobs, at.before.files[agent.main_file], main)
         except Damaged as error:
             raise with_hint(error) from error
         calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, effects)
-        reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)
-    return recovery_input.write_prompt(told, reconciled, at, agent, (), load_templates(workspace, env))
+        reconciled = agent.reconcile(main.read_bytes(), session, workspace, calls)
+    return write_prompt(facts, reconciled, at, agent, (), load_templates(workspace, env))
+
+
+# ---- as JSON
+
+
+def foreseen_json(seen: ForeseenStart) -> dict[str, Any]:
+    """The facts of screen and prompt as plain data, redacted (`recover --dry-run --json`). `start` is resume, again,
+    new or refuse, None where the lease does not let it come to a decision; the rest is there only where a recovery
+    would be."""
+    facts, decided = seen.facts, seen.decided
+    found: dict[str, Any] = {
+        "plan": redact(seen.plan),
+        "start": None if decided is None and not seen.refused else _start_kind(seen),
+        "prompt": seen.prompt,
+    }
+    if seen.tree is not None:
+        left, pending = [redact(text) for text in seen.tree.left_out], msgspec.to_builtins(seen.tree.pending)
+        if pending is not None:
+            pending["names"] = [redact(name) for name in pending.get("names", ())]
+        found["tree"] = {**asdict(seen.tree), "left_out": left, "pending": pending}
+    if facts is not None and isinstance(decided, Resume | StartAgain):
+        found |= {
+            "alert": facts.alert,
+            "stopped": facts.stopped,
+            "saved": facts.saved,
+            "same_host": facts.same_host,
+            "calls": [_call_json(call) for call in facts.calls],
+            "finished": [e.intent.call for e in decided.finished],
+            "lost": [call.call for call in facts.lost.calls],
+            "leftovers": [redact(text) for text in facts.leftovers],
+            "warnings": [redact(text) for text in facts.warnings],
+        }
+    return found
+
+
+def _start_kind(seen: ForeseenStart) -> str:
+    match seen.decided:
+        case Resume():
+            return "resume"
+        case StartAgain():
+            return "again"
+        case Refuse() | None:
+            return "refuse"
+        case _:
+            return "new"
+
+
+def _call_json(call: InFlight) -> dict[str, Any]:
+    return {
+        "calls": list(call.calls),
+        "issued": call.issued,
+        "tool": call.tool,
+        "input": cut(show_input(call.tool, call.input), MAX_INPUT),
+        "started": call.started,
+        "class": call.cls,
+        "rule": call.rule,
+        "source": call.source,
+        "why": redact(call.why),
+        "finding": call.finding,
+        "because": redact(call.because),
+        "verify": redact(call.verify),
+        "next": redact(call.next),
+    }

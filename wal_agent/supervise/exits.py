@@ -50,7 +50,7 @@ QUOTA_PAUSE = 60.0  # seconds until a provider is asked again that did not say w
 LEAST_AGAIN = 30.0  # from the second in a row, whatever it said: each try is a whole recovery
 LONGEST_UNTOLD = 3600.0
 LONGEST_TOLD = 7 * 86_400.0  # whatever a provider says
-LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a person is told
+LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a person is notified
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def classify_exit(f: ExitFacts) -> ExitReason:
 
 
 def _signal(code: int) -> int:
-    """The signal that ended it, also where a shell in between tells it as 128+N; 0 for none."""
+    """The signal that ended it, also where a shell in between reports it as 128+N; 0 for none."""
     if code < 0:
         return -code if -code in signal.valid_signals() else 0
     number = code - 128
@@ -151,14 +151,14 @@ def lease_state_after(
 def quota_pause(word: ExitReason, place: str, ends: Iterable[RunEnded]) -> float:
     """Seconds until a quota is worth another try: what the provider said, but longer each time that nothing was done in
     between. `place`: where it ended now (RunEnded.place); `ends`: those of the job before, oldest first."""
-    told = min(word.retry_after, LONGEST_TOLD)
+    asked = min(word.retry_after, LONGEST_TOLD)
     row = _in_a_row(ends)
     vain = len(_in_vain(place, row))
-    if told <= 0:
+    if asked <= 0:
         return _doubled(vain)
     if vain:
-        return max(told, LEAST_AGAIN, _doubled(vain - 1))
-    return max(told, LEAST_AGAIN) if row else told
+        return max(asked, LEAST_AGAIN, _doubled(vain - 1))
+    return max(asked, LEAST_AGAIN) if row else asked
 
 
 def waits_in_vain(place: str, ends: Iterable[RunEnded], now: float) -> float:

@@ -59,12 +59,12 @@ class Source:
     blobs: Blobs
 
 
-def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
-    """Fork the job of `wish` at a place as a person names it (recovery/export.py); the same wish for the new job.
+def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
+    """Fork the job of `options` at a place as a person names it (recovery/export.py); the same options for the new job.
 
     UsageError: no such place; ConfigError: nobody vouches for its arguments; LeaseHeld, Denied, Damaged, BucketError.
     """
-    settings, env, clock, rng = wish.settings, wish.env, SystemClock(), random.Random()
+    settings, env, clock, rng = options.settings, options.env, SystemClock(), random.Random()
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, env)
     bucket = EncryptedBucket(open_bucket(settings.bucket), key)
     run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
@@ -76,47 +76,49 @@ def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
         if not (found.state.ran or found.state.files):
             raise UsageError(f"Up to record {found.seq} job {keys.job} had done nothing.", "See: wal-agent log")
         home = found.state.home_opening
-        if home is None or home.agent != wish.agent.name:
-            raise ConfigError(f"Job {keys.job} is not one of {wish.agent.name}'s.", "See: wal-agent status")
+        if home is None or home.agent != options.agent.name:
+            raise ConfigError(f"Job {keys.job} is not one of {options.agent.name}'s.", "See: wal-agent status")
         typed = prior_args(PriorLog(found.state, home))
         openings = [o.opening for o in found.state.openings]
-        if not wish.args:
-            provenance.admit_args(wish, openings, typed, screen)
+        if not options.args:
+            provenance.admit_args(options, openings, typed, screen)
         here = this_host(env, run_dir.lock)
         source = Source(bucket, keys, found, Blobs(bucket, keys, clock, rng))
-        refuse_beside(source, here, wish.workspace, spools_dir(env))
-        refuse_to_take(wish.agent, found.state.session, wish.workspace, env)
+        refuse_beside(source, here, options.workspace, spools_dir(env))
+        refuse_to_take(options.agent, found.state.session, options.workspace, env)
         new = free_name(bucket, keys.job, found.seq)
         claim = LeaseRequest(
             run=run_dir.run,
             host=here,
-            agent=wish.agent.name,
-            workspace=str(wish.workspace),
+            agent=options.agent.name,
+            workspace=str(options.workspace),
             ttl=settings.ttl,
             key=key_id(key),
         )
         fields = OpeningFields(home.agent_version, __version__, typed, home.interactive)
-        if not wish.args or provenance.is_vouched(env, settings.bucket, keys.job, openings, typed):
+        if not options.args or provenance.is_vouched(env, settings.bucket, keys.job, openings, typed):
             provenance.remember_args(env, settings.bucket, new.job, run_dir.run, typed)
-        whose = SessionOwner(state_dir(env), found.state.session, wish.workspace)
+        whose = SessionOwner(state_dir(env), found.state.session, options.workspace)
         if not whose.known():
             whose.give(keys.job)
         fork(source, new, claim, fields, clock, rng)
-        _put_tree_back_first(found.state.workspace, wish, new.job)
+        _put_tree_back_first(found.state.workspace, options, new.job)
     finally:
         run_dir.end()
         bucket.close()
     screen.say(
         f"job {new.job} begins where job {keys.job} was at record {found.seq} ({timestamp(found.time)}). "
-        f"After a crash: wal-agent run {wish.agent.name} --job {new.job}"
+        f"After a crash: wal-agent run {options.agent.name} --job {new.job}"
     )
-    return replace(wish, settings=replace(settings, job=new.job))
+    return replace(options, settings=replace(settings, job=new.job))
 
 
-def _put_tree_back_first(captured: Workspace | None, wish: RunOptions, job: str) -> None:
+def _put_tree_back_first(captured: Workspace | None, options: RunOptions, job: str) -> None:
     """The fork's tree was captured in this very folder perhaps; it does not stand here all the same."""
     if captured is not None:
-        request_restore(RestoreTarget(wish.workspace, state_dir(wish.env), wish.env).shadow(), job, captured.commit)
+        request_restore(
+            RestoreTarget(options.workspace, state_dir(options.env), options.env).shadow(), job, captured.commit
+        )
 
 
 def free_name(bucket: Bucket, job: str, record: int) -> Keys:

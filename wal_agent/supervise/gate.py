@@ -14,31 +14,30 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
-from wal_agent.clock import Clock
-from wal_agent.errors import BucketError, Fenced, WalAgentError
-from wal_agent.events import CallEnded, CallStarted, Emit
+from wal_agent.errors import BucketError, ConfigError, Fenced, WalAgentError
+from wal_agent.events import CallEnded, CallStarted
 from wal_agent.evidence import collector
-from wal_agent.records import Class, End, Ending, Finding, Intent, Payload, Teller
+from wal_agent.records import Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
+from wal_agent.recovery.inflight import AskedCall, Resolver
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import Rules
-from wal_agent.wal.blobs import INLINE, Blobs
+from wal_agent.supervise.context import RunContext
+from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.write_queue import Ticket
-from wal_agent.wal.writer import Writer
 
 
 @dataclass(frozen=True, slots=True)
 class RunningCall:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time in seconds, `since` the same moment by the boot clock, which says how long the call took.
-    `inner`: a subagent makes it, so the main file need not tell of it. `cwd`: where the agent said that it runs.
+    `inner`: a subagent makes it, so the main file need not have it. `cwd`: where the agent said that it runs.
     `cls`: by what it is watched (watchdog.py). `nested`: the agent below this one that makes it, "" for none; no word
     of the outer agent or its files is about such a call."""
 
@@ -56,7 +55,7 @@ class RunningCall:
 
 
 class LoggedEnd(NamedTuple):
-    """A call that has ended and is still going to be told. `denied`: by us, so that it never ran."""
+    """A call that has ended and is still going to be reported. `denied`: by us, so that it never ran."""
 
     call: int
     call_id: str
@@ -71,7 +70,7 @@ class Calls:
 
     running: dict[int, RunningCall] = field(default_factory=dict)
     again: list[LoggedEnd] = field(default_factory=list)
-    """Ended calls that the session file is still going to tell as well."""
+    """Ended calls that the session file is still going to report as well."""
 
     def start(self, call: RunningCall) -> None:
         self.running[call.call] = call
@@ -106,15 +105,15 @@ class Calls:
         return same_tool[0] if len(same_tool) == 1 else None
 
     def end(self, call: int, again: bool = False, denied: bool = False) -> RunningCall | None:
-        """`again`: the session file will tell of this end too."""
+        """`again`: the session file will report this end too."""
         ended = self.running.pop(call, None)
         if ended is not None and again and not ended.inner:
             self.again.append(LoggedEnd(call, ended.call_id, ended.tool, _hash(ended.input), denied))
         return ended
 
-    def told_again(self, tool: str, input: bytes, upto: int, call_id: str = "", denied: bool = False) -> bool:
-        """Whether what the session tells is an end that is known already; each counts once. `denied`: only one that we
-        denied can be meant."""
+    def is_repeated(self, tool: str, input: bytes, upto: int, call_id: str = "", denied: bool = False) -> bool:
+        """Whether what the session reports is an end that is known already; each counts once. `denied`: only one that
+        we denied can be meant."""
         wanted = (tool, _hash(input))
         pool = [known for known in self.again if known.call <= upto and known.denied >= denied]
         found: LoggedEnd | None
@@ -127,13 +126,13 @@ class Calls:
             self.again.remove(found)
         return found is not None
 
-    def told_upto(self, newest: int) -> int:
-        """Every call numbered up to this is over and told by the session file. `newest`: the number of the newest."""
+    def reported_upto(self, newest: int) -> int:
+        """Every call numbered up to this is over, and the session file has it. `newest`: the number of the newest."""
         waiting = [call for call, r in self.running.items() if not r.inner]
         return min([*waiting, *(known.call for known in self.again)], default=newest + 1) - 1
 
     def forget(self, upto: int) -> None:
-        """The session has told all that it will of calls numbered up to `upto`."""
+        """The session has reported all that it will of calls numbered up to `upto`."""
         self.again = [known for known in self.again if known.call > upto]
 
     def changing(self) -> list[RunningCall]:
@@ -164,32 +163,64 @@ UNLOGGED = "it ran before it was logged: no hook announced it"
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
 
 
+class RecoveredCalls:
+    """Calls of earlier runs that the agent was told of, and what settles them (I8): evidence, that doing them again
+    harms nothing, or that the agent looked. The agent's own words never do. From hook threads."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        verdicts: Sequence[Verdict] = (),
+        harmless: frozenset[int] = frozenset(),
+        asked: Sequence[AskedCall] = (),
+    ) -> None:
+        """`harmless`: calls whose class says that they may be done again; `asked`: those that the agent was asked
+        about."""
+        self._writer, self._clock = context.job.writer, context.clock
+        self._verdicts = verdicts
+        self._harmless = harmless
+        self._answers = Resolver(asked, str(context.workspace))
+
+    def ends_after_call(self, call: int, tool: str, input: bytes, cwd: str) -> list[End]:
+        """The ends of calls that are settled by one that ended well; `cwd` as in ToolStarting. At once, not at the
+        end of the turn: another crash before that must not ask again about what the agent has looked at."""
+        self._answers.observe_call(call, tool, input, cwd)
+        return self._answers.take_ends(self._open(), self._clock.now())
+
+    def ends_after_turn(self) -> list[End]:
+        """The ends of calls that a completed turn settles: by evidence, or because doing them again harms nothing.
+        What is unknown and may harm stays open until the agent has looked or a person settles it."""
+        now, still_open = self._clock.now(), self._open()  # a person may have settled one meanwhile
+        return [
+            End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
+            for v in self._verdicts
+            if v.call in still_open
+            and v.call not in self._answers.ended
+            and (v.finding != "unknown" or v.call in self._harmless)
+        ]
+
+    def _open(self) -> set[int]:
+        return {o.intent.call for o in self._writer.state.open}
+
+
 class Gate:
     """Allows or denies each tool call. Called from many hook threads at once."""
 
     def __init__(
-        self,
-        writer: Writer,
-        blobs: Blobs,
-        may_allow: Callable[[], bool],
-        rules: Rules,
-        workspace: Path,
-        clock: Clock,
-        append_deadline: float,
-        *,
-        sync: bool = False,
-        emit: Emit = lambda _: None,
+        self, context: RunContext, rules: Rules, may_allow: Callable[[], bool], recovered: RecoveredCalls | None = None
     ) -> None:
-        """`sync`: also calls that only read wait for their intents, and each call's after-hook for its end."""
-        self._writer = writer
-        self._blobs = blobs
+        """`may_allow`: R7, the last check before an allow. With `durability = sync` calls that only read wait for their
+        intents too, and each call's after-hook for its end."""
+        self._writer = context.job.writer
+        self._blobs = context.job.blobs
         self._may_allow = may_allow
         self._rules = rules
-        self._workspace = workspace
-        self._clock = clock
-        self._deadline = append_deadline
-        self._sync = sync
-        self._emit = emit
+        self._workspace = context.workspace
+        self._clock = context.clock
+        self._deadline = context.settings.append_deadline
+        self._sync = context.settings.durability == "sync"
+        self._emit = context.emit
+        self.recovered = recovered or RecoveredCalls(context)
         self._lock = threading.Lock()
         self._calls = Calls()
         self._refusal = ""
@@ -198,22 +229,17 @@ class Gate:
         self._unanswered: set[int] = set()
         self._ended: Counter[str] = Counter()
         self._ids: dict[str, None] = {}  # the agent's ids of calls whose before-hook fired in this run, oldest first
-        self._before = writer.state.next_call - 1  # the newest call of earlier runs, whose tools are gone
+        self._before = self._writer.state.next_call - 1  # the newest call of earlier runs, whose tools are gone
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: RunningCall | None = None
         self.had_inner = False  # a subagent made calls that have ids
-        self.changed: Callable[[], None] = lambda: None
-        """Called when a call that may have changed something has ended; must not block."""
-        self.on_clean_end: Callable[[int, str, bytes, str], Sequence[End]] = lambda call, tool, input, cwd: ()
-        """Told of each call that ended well: number, tool, input, ToolStarting.cwd; gives the ends of calls that are
-        settled by it, which are logged with its own or not at all. From hook threads."""
 
     # ---- before and after
 
-    def before(self, event: ToolStarting, nested: str = "") -> Decision:
+    def begin_call(self, event: ToolStarting, nested: str = "") -> Decision:
         """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held. In a run
         that spools (R9), this machine's disk will do. `nested`: the other agent, below this one, that makes the call
-        (agent and session): it counts for nothing in what the agent's own hooks and files tell."""
+        (agent and session): it counts for nothing in what the agent's own hooks and files report."""
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules, explain=False)
         reads = found.cls == "read_only"
@@ -274,7 +300,7 @@ class Gate:
                 self._unanswered.discard(call)
 
     def _remember(self, event: ToolStarting) -> None:
-        """Also where no intent comes of it: an agent may tell the end of a call that was denied."""
+        """Also where no intent comes of it: an agent may report the end of a call that was denied."""
         if event.call_id:
             with self._lock:
                 self.had_inner = self.had_inner or bool(event.inner)
@@ -284,7 +310,7 @@ class Gate:
                     del self._ids[next(iter(self._ids))]
 
     def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: str, nested: str) -> Decision:
-        """What the agent hears of a call whose intent is on its way."""
+        """The answer to a call whose intent is on its way."""
         if reads and not self._sync:
             return Allow()
         if draining and not reads:
@@ -309,10 +335,10 @@ class Gate:
         self._denied_in_a_row += not nested
         if call is not None:
             with suppress(WalAgentError):  # the log has ended; the answer has not
-                self.end(call, "denied", reason)
+                self.end_call(call, "denied", reason)
         return Deny(reason, stop=self._denied_in_a_row >= PATIENCE, word=word)
 
-    def after(self, event: ToolEnded, nested: str = "") -> bool:
+    def finish_call(self, event: ToolEnded, nested: str = "") -> bool:
         """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
         began = self._clock.boot()
         with self._lock:
@@ -322,12 +348,12 @@ class Gate:
                 return True
             if running is None:
                 if event.call_id:
-                    return event.call_id in self._ids  # its end may have been told by the session file before
+                    return event.call_id in self._ids  # its end may have been in the session file before
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
         well = event.clean and not event.failed and not nested
-        settled = self.on_clean_end(running.call, event.tool, event.input, running.cwd) if well else ()
+        settled = self.recovered.ends_after_call(running.call, event.tool, event.input, running.cwd) if well else ()
         now = self._clock.now()
         how: Ending = "failed" if event.failed else "done"
         took = began - running.since
@@ -342,27 +368,26 @@ class Gate:
             ),
             *settled,
         )
-        self._emit(CallEnded(running.call, running.tool, how, took))
-        if running.changes:
-            self.changed()
+        self._emit(CallEnded(running.call, running.tool, how, took, running.changes))
         if self._sync:
             # The tool has run: an end that stays undecided changes no answer, and the next call will be denied.
             with suppress(WalAgentError):
                 ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
         return True
 
-    def end(self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None) -> None:
+    def end_call(
+        self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None
+    ) -> None:
         """Give a running call its one end (I8); a call that has ended already is left alone."""
         with self._lock:
             running = self._calls.end(call, again=by != "session", denied=how == "denied")
         if running is not None:
             now = self._clock.now()
             self._writer.append(End(time=now, call=call, how=how, by=by, why=why, finding=finding))
-            self._emit(CallEnded(call, running.tool, how, self._clock.boot() - running.since))
-            if running.changes and how != "denied":
-                self.changed()
+            changed = running.changes and how != "denied"
+            self._emit(CallEnded(call, running.tool, how, self._clock.boot() - running.since, changed))
 
-    def unlogged(self, session: str, tool: str, input: bytes, call_id: str, how: Ending | None) -> None:
+    def log_unannounced(self, session: str, tool: str, input: bytes, call_id: str, how: Ending | None) -> None:
         """I5: log a call that no before-hook announced. `how` it ended; None: it may have run, and stays open."""
         payload = self._result(input)
         found = classify(tool, input, self._rules, explain=False)
@@ -397,7 +422,7 @@ class Gate:
     # ---- the whole run
 
     def drain(self, sentence: str = DENY_DRAINING) -> None:
-        """From now on no new changing tool, which is told `sentence`; read-only ones go on."""
+        """From now on no new changing tool, which gets `sentence`; read-only ones go on."""
         self._draining = sentence
 
     def close(self, sentence: str = DENY_ENDED) -> None:
@@ -437,19 +462,19 @@ class Gate:
         with self._lock:
             return [r for r in self._calls.changing() if r.call not in self._unanswered]
 
-    def take(self, tool: str, input: bytes, call_id: str, upto: int, exact: bool) -> RunningCall | None:
-        """Find a running call for an outcome that the session file tells, numbered at most `upto`. Without an id it is
+    def find_call(self, tool: str, input: bytes, call_id: str, upto: int, exact: bool) -> RunningCall | None:
+        """Find a running call for an outcome in the session file, numbered at most `upto`. Without an id it is
         none of a subagent's."""
         with self._lock:
             return self._calls.find(tool, input, call_id, upto, exact, inner=False)
 
-    def told_again(self, tool: str, input: bytes, upto: int, call_id: str, denied: bool) -> bool:
-        """Whether the session file tells an end that is logged already."""
+    def is_repeated_end(self, tool: str, input: bytes, upto: int, call_id: str, denied: bool) -> bool:
+        """Whether an end in the session file is logged already."""
         with self._lock:
-            return self._calls.told_again(tool, input, upto, call_id, denied)
+            return self._calls.is_repeated(tool, input, upto, call_id, denied)
 
-    def knows(self, call_id: str) -> bool:
-        """Did a before-hook of this run tell this id?"""
+    def was_announced(self, call_id: str) -> bool:
+        """Whether a before-hook of this run had this id."""
         with self._lock:
             return call_id in self._ids
 
@@ -458,21 +483,21 @@ class Gate:
         with self._lock:
             return self.last.call if self.last else self._before
 
-    def told_upto(self) -> int:
-        """Every call of this run numbered up to this is over, and the session file has told it."""
+    def reported_upto(self) -> int:
+        """Every call of this run numbered up to this is over, and the session file has it."""
         with self._lock:
-            return self._calls.told_upto(self.last.call if self.last else self._before)
+            return self._calls.reported_upto(self.last.call if self.last else self._before)
 
-    def forget(self, upto: int) -> None:
-        """The session file has told all that it will of calls numbered up to `upto`."""
+    def forget_reported(self, upto: int) -> None:
+        """The session file has all that it will have of calls numbered up to `upto`."""
         with self._lock:
             self._calls.forget(upto)
 
 
 def cut_payload(data: bytes) -> Payload:
     """The beginning of a result as it fits a record, with a sentence behind it that says so."""
-    told = f"\n[wal-agent: the rest of these {len(data)} bytes could not be saved: the bucket was away]".encode()
-    kept = data[: INLINE - len(told)].decode(errors="ignore").encode() + told
+    note = f"\n[wal-agent: the rest of these {len(data)} bytes could not be saved: the bucket was away]".encode()
+    kept = data[: INLINE - len(note)].decode(errors="ignore").encode() + note
     return Payload(size=len(kept), data=kept)
 
 
@@ -480,3 +505,11 @@ def _over(error: WalAgentError) -> Deny:
     """The log takes no more of this run: fenced, damaged or sealed."""
     fenced = isinstance(error, Fenced)
     return Deny(DENY_FENCED if fenced else DENY_ENDED, stop=True, word="fenced" if fenced else "ended")
+
+
+def unannounced_error(agent: str, tool: str) -> ConfigError:
+    """I5: why a run ends in which a tool ran without a hook."""
+    return ConfigError(
+        f"{agent} ran {tool}, which no hook announced, so not logged before. The run was stopped.",
+        f"See what ran: wal-agent log. Whether hooks work here: wal-agent doctor {agent}",
+    )

@@ -63,7 +63,7 @@ def prove_untested_version(agent: Agent, cli: Cli, env: Mapping[str, str], scree
         again = f"It is tried again {AGAIN / 60:.0f} minutes after that; at once when {failures} is removed."
         raise ConfigError(f"{lately[mark][1]} (As it was found lately.)", f"{lately[mark][2]} {again}")
     program = {f"WAL_AGENT_{agent.name.upper()}": str(cli.path)}
-    with screen.on(f"the proof that the hooks of {what} allow and deny; once for this version", 2 * SECONDS):
+    with screen.waiting_for(f"the proof that the hooks of {what} allow and deny; once for this version", 2 * SECONDS):
         failed = [proof for proof in prove(agent, {**env, **program}) if not proof.ok]
     if failed:
         said, hint = _refusal(agent, cli, what, failed)
@@ -135,7 +135,7 @@ class HookSwitches:
         self._own = {path: _bytes(path) for path in self._watch.run_files(env)} if self._watch else {}
         self._marks = self._marked()
 
-    def look(self) -> ConfigError | None:
+    def check(self) -> ConfigError | None:
         """Why the hooks are off, or are about to be, since the look before."""
         if self._watch is None or (marks := self._marked()) == self._marks:
             return None

@@ -105,7 +105,7 @@ class HookServer:
                     call.feed(data)
             except (hookwire.WireError, OSError):
                 return  # the client's side fails closed; a call whose client said nothing stays open (R7: unknown)
-            except Exception as error:  # noqa: BLE001 - told; nobody else sees it in this thread
+            except Exception as error:  # noqa: BLE001 - reported; nobody else sees it in this thread
                 self._failed(error)
 
     @staticmethod

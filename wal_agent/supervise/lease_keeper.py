@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
@@ -64,7 +64,7 @@ def lease_health(timing: LeaseTiming, sent: float, now: float) -> Health:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """What a renewal tells others of the run."""
+    """What a renewal writes of the run, for others to read."""
 
     phase: str = ""
     tool: str = ""
@@ -72,21 +72,38 @@ class RunProgress:
     since: float = 0.0  # when the phase began
 
 
-class LeaseKeeper:
-    """Renews `lease` in one thread and judges in another; both end with `stop`. It begins with the lease, so the
-    agent's part is set later: `beat` says what to tell, `on_expired` is called again and again while the lease is run
-    out (not in a job that spools), since a tool that waited for a person may begin then, and `on_lost` once when the
-    lease is found to be somebody else's (or cannot be read)."""
+class LeaseClient(Protocol):
+    """Whom a lease is kept for. From the keeper's threads."""
 
-    def __init__(self, timing: LeaseTiming, clock: Clock, lease: Lease, emit: Emit = lambda _: None) -> None:
-        self._emit = emit
+    def progress(self) -> RunProgress:
+        """What the next renewal writes."""
+
+    def lease_expired(self) -> None:
+        """The lease is run out (not in a job that spools). Again and again while it is, since a tool that waited for a
+        person may begin then."""
+
+    def lease_lost(self, error: WalAgentError) -> None:
+        """The lease is somebody else's, or cannot be read. Once."""
+
+
+class LeaseKeeper:
+    """Renews `lease` in one thread and judges in another; both end with `stop`. `client`: None where nothing but the
+    lease itself is to be kept."""
+
+    def __init__(
+        self,
+        timing: LeaseTiming,
+        clock: Clock,
+        lease: Lease,
+        client: LeaseClient | None = None,
+        emit: Emit = lambda _: None,
+    ) -> None:
         self._timing = timing
         self._clock = clock
         self._lease = lease
-        self.beat: Callable[[], RunProgress] = RunProgress
-        self.on_expired: Callable[[], None] = lambda: None
-        self.on_lost: Callable[[WalAgentError], None] = lambda _: None
-        self.lost: WalAgentError | None = None
+        self._client = client
+        self._emit = emit
+        self.lost: WalAgentError | None = None  # why the renewals ended
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._renewer, name="renewer", daemon=True),
@@ -124,9 +141,9 @@ class LeaseKeeper:
     def _renewer(self) -> None:
         wait = self._timing.period
         while not self._stop.wait(wait):
-            told = self.beat()
+            at = self._client.progress() if self._client else RunProgress()
             try:
-                self._lease.renew(phase=told.phase, tool=told.tool, seq=told.seq, since=told.since)
+                self._lease.renew(phase=at.phase, tool=at.tool, seq=at.seq, since=at.since)
             except BucketError as error:
                 wait = self._timing.period / 4
                 self._emit(RenewalFailed(str(error), self._left()))
@@ -135,7 +152,8 @@ class LeaseKeeper:
                 lost = error if isinstance(error, WalAgentError) else WalAgentError(why)
                 self.lost = lost
                 self._emit(LeaseLost(lost.what))
-                self.on_lost(lost)
+                if self._client:
+                    self._client.lease_lost(lost)
                 return
             else:
                 wait = self._timing.period
@@ -147,8 +165,8 @@ class LeaseKeeper:
 
     def _monitor(self) -> None:
         while not self._stop.wait(self._timing.period / 10):
-            if self.health == "expired" and not self.spooling:
-                self.on_expired()
+            if self._client and self.health == "expired" and not self.spooling:
+                self._client.lease_expired()
 
 
 LOOK = 1.0  # seconds between two looks at whether a snapshot is due
@@ -204,7 +222,7 @@ class Housekeeping:
                         self._retention.run()
             except Newer:
                 return  # a newer wal-agent has the job by now: nothing of its is deleted; the writer ends this run
-            except Exception as error:  # noqa: BLE001 - told; nobody else sees it in this thread
+            except Exception as error:  # noqa: BLE001 - reported; nobody else sees it in this thread
                 if not self._stop.is_set():
                     self._failed(error)
                 return

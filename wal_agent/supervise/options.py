@@ -55,7 +55,7 @@ class Waiting:
     _watcher: threading.Thread | None = None
 
     @contextmanager
-    def on(self, what: str, most: float = 0.0, after: float = SAID_AFTER) -> Iterator[None]:
+    def waiting_for(self, what: str, most: float = 0.0, after: float = SAID_AFTER) -> Iterator[None]:
         wait = _Wait(what, most, after, self.now())
         with self._changed:
             self._waits.append(wait)
@@ -110,10 +110,10 @@ class RunOptions:
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     exit_on_pause: bool = False  # while the job is paused, this process need not stay
     attended: bool = False  # a person typed this at a terminal
-    emit: Emit = lambda _: None  # who looks on: metrics, logs, notifications
+    emit: Emit = lambda _: None  # takes each event: metrics, logs, notifications
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
     trace: str = ""  # W3C trace id of this run, for its opening record
-    pulse: Liveness = field(default_factory=Liveness)
+    liveness: Liveness = field(default_factory=Liveness)
 
     @property
     def interactive(self) -> bool:
@@ -123,11 +123,11 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where people read: `say` begins a message, `rows` are further lines of it. `on` says what is waited for."""
+    """Where people read: `say` begins a message, `rows` are its further lines; `waiting_for` shows a wait."""
 
     say: Callable[[str], None]
     rows: Callable[[list[str]], None]
-    on: ShowWait = show_no_wait
+    waiting_for: ShowWait = show_no_wait
     said: set[str] = field(default_factory=set)
 
     def once(self, text: str) -> None:

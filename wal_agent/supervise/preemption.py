@@ -1,6 +1,6 @@
 """Watch for a preemption notice of this machine's cloud, and shut the run down in good order on one.
 
-Which cloud it is, is read from the firmware: nothing is asked over the network to tell. A metadata server that is away
+Which cloud it is, is read from the firmware: nothing is asked over the network for it. A metadata server that is away
 or lies costs nothing but its notice. Where no agent runs yet, none is started.
 """
 
@@ -29,7 +29,7 @@ LEAST = 2.0  # seconds; a notice that comes too late is tried all the same
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`source` as in happened.NoticeReceived. `left`: seconds until the machine goes, 0 where that is not said.
+    """`source` as in events.NoticeReceived. `left`: seconds until the machine goes, 0 where that is not said.
     `drain`: it goes for certain; else what there is is saved now, and the work goes on."""
 
     source: Literal["gcp", "aws", "aws-rebalance"]
@@ -50,16 +50,16 @@ class MetadataError(Exception):
 
 
 class NoticeSource(Protocol):
-    """One cloud's notices. `look` and `close` may be in two threads."""
+    """One cloud's notices. `poll` and `close` may be in two threads."""
 
     period: float
     """Seconds from one look to the next, at least."""
 
-    def look(self) -> Notice | None:
-        """Ask once; may wait for a change for about a minute. Each notice is given once. Trouble."""
+    def poll(self) -> Notice | None:
+        """Ask once; may wait for a change for about a minute. Each notice is given once. MetadataError."""
 
     def close(self) -> None:
-        """End a look that waits; it may raise Trouble then."""
+        """End a look that waits; it may raise MetadataError then."""
 
 
 def drain_budget(left: float, drain: float) -> float:
@@ -73,7 +73,7 @@ _MOST = 4096
 
 
 def detect_cloud(dmi: Path = DMI) -> Cloud | None:
-    """What the firmware says (documented by both clouds as the way to tell)."""
+    """What the firmware says (documented by both clouds as the way to find out)."""
     if _says(dmi, "product_name") in ("Google Compute Engine", "Google"):
         return "gcp"
     if _says(dmi, "sys_vendor") == "Amazon EC2" or _says(dmi, "board_asset_tag").startswith("i-"):
@@ -118,7 +118,7 @@ class Watcher:
         on_notice: Callable[[Notice], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`failed`: is told of a failure of ours."""
+        """`failed`: takes a failure of ours."""
         self._source = source
         self._clock = clock
         self._on_notice = on_notice
@@ -140,7 +140,7 @@ class Watcher:
         while not self._stop.is_set():
             began = self._clock.boot()
             try:
-                notice = self._source.look()
+                notice = self._source.poll()
                 failures, self.problem = 0, ""
                 if notice is not None:
                     self._on_notice(notice)
@@ -151,7 +151,7 @@ class Watcher:
                 self.problem = str(trouble)
                 self._stop.wait(wait_after(failures))
                 continue
-            except Exception as error:  # noqa: BLE001 - told; the run goes on without notices
+            except Exception as error:  # noqa: BLE001 - reported; the run goes on without notices
                 if not self._stop.is_set():
                     self._failed(error)
                 return
@@ -164,7 +164,7 @@ def wait_after(failures: int) -> float:
 
 
 class Preempted(Stopped):
-    """The machine goes away before the agent ran, as `down` says. `begun`: that it goes down was told already."""
+    """The machine goes away before the agent ran, as `down` says. `begun`: its `DrainStarted` was emitted already."""
 
     exit_code = 143
 
@@ -177,7 +177,7 @@ class Preempted(Stopped):
 class RunningAgent(Protocol):
     """What of the agent's life a notice reaches."""
 
-    def go_down(self, down: ShutdownPlan) -> None: ...
+    def shut_down(self, down: ShutdownPlan) -> None: ...
 
     def save_soon(self) -> None: ...
 
@@ -232,7 +232,7 @@ class Preemption:
         with self._lock:
             self._running, down = running, self._down
         if down is not None:
-            running.go_down(down)
+            running.shut_down(down)
 
     def detach(self) -> None:
         """It runs no more; a notice is left to `check`."""
@@ -250,7 +250,7 @@ class Preemption:
         if running is None:
             return
         if self._down is not None:
-            running.go_down(self._down)
+            running.shut_down(self._down)
         else:
             running.save_soon()
 

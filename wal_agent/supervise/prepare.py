@@ -9,20 +9,22 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
-from wal_agent.agents.base import NewSession, Reconciled, ResumeSession
+from wal_agent.agents.base import Agent, Env, NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
+from wal_agent.config import Settings
 from wal_agent.errors import Unavailable
 from wal_agent.events import Recovered
 from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
-from wal_agent.records import End, FileGone, Host, Recovery, Verdict
+from wal_agent.records import FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
-from wal_agent.recovery.plan import Alert, Policy, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import PromptInput, Templates, load_templates, render_prompt
 from wal_agent.recovery.report import (
     Report,
@@ -47,8 +49,9 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
 from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_payload, logged_calls, read_situation
 from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
+from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.state import FileState, State
+from wal_agent.wal.state import FileState
 
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
 MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
@@ -56,8 +59,8 @@ MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 
 @dataclass(frozen=True, slots=True)
 class PreparedStart:
-    """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that were
-    told to the agent and are settled once its turn has come to its end. `asked`: those that it was asked about."""
+    """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that
+    the agent is told of; `asked`: those that it is asked about."""
 
     session: NewSession | ResumeSession
     args: tuple[str, ...]
@@ -66,28 +69,50 @@ class PreparedStart:
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
     asked: tuple[AskedCall, ...] = ()
 
-    def settling(self, state: State, now: float) -> list[End]:
-        """I8: the ends of calls that the agent was told of: by evidence, or because doing them again harms nothing.
-        What is unknown and may harm stays open until the agent has looked (Answers) or a person settles it; the agent's
-        own words never do."""
-        still_open = {o.intent.call for o in state.open}  # a person may have settled one meanwhile
-        return [
-            End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
-            for v in self.verdicts
-            if v.call in still_open and (v.finding != "unknown" or v.call in self.harmless)
-        ]
-
 
 def harmless_calls(calls: Iterable[InFlight]) -> frozenset[int]:
-    """The calls that may be done again, by the class that the agent was told."""
+    """The calls that may be done again, by the class that the prompt names."""
     return frozenset(n for c in calls if c.cls in ("read_only", "idempotent") for n in c.calls)
 
 
-def recovery_policy(wish: RunOptions) -> Policy:
+def recovery_policy(options: RunOptions) -> Policy:
     """What the user decided. A person at the terminal is there to look, so no crash loop is halted then."""
-    settings = wish.settings
-    limit = 0 if wish.attended else settings.restart_limit
-    return Policy(settings.on_ambiguity, wish.go_on, wish.fresh, limit, settings.restart_window)
+    settings = options.settings
+    limit = 0 if options.attended else settings.restart_limit
+    return Policy(settings.on_ambiguity, options.go_on, options.fresh, limit, settings.restart_window)
+
+
+class RecoveryCase:
+    """What a start has to decide on: the log's situation and this machine's. Reads only."""
+
+    def __init__(
+        self, at: Situation, here: Host, agent: Agent, workspace: Path, settings: Settings, env: Env, clock: Clock
+    ) -> None:
+        self.at, self.here, self.agent, self.workspace, self.clock = at, here, agent, workspace, clock
+        self.tree: WorktreePlan = plan_worktree(at, here, workspace, settings, agent, env)
+        self._inner = InnerRuns(settings, env, here)
+
+    def verdicts(self, running: Sequence[str], gone: bool, done: TreeResult) -> tuple[Verdict, ...]:
+        """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
+        nothing of it runs any more; `done`: with the working tree."""
+        at, covers = self.at, self.tree.covers(done)
+        found = collector.decide_verdicts(
+            at.before, at.inputs, self.here, self.workspace, running, gone, self.clock, covers, inner=self._inner
+        )
+        return carry_over(found, at.before.recovery, self.tree.will_hold)
+
+    def decide(self, verdicts: Sequence[Verdict], policy: Policy, blobs: Blobs) -> Plan:
+        talked = recovery_input.has_conversation(self.at, self.agent, blobs, self.workspace)
+        return recovery_input.decide_recovery(self.at, self.agent, verdicts, policy, self.tree.identity, talked)
+
+    def prompt_input(
+        self, decided: StartAgain | Resume, verdicts: Sequence[Verdict], ended: Sequence[str], done: TreeResult
+    ) -> PromptInput:
+        """What the prompt is made of. `ended`: the old run's processes that were ended."""
+        tree, effects = self.tree.describe(done), self.tree.effects(done)
+        return recovery_input.collect_prompt_facts(
+            self.at, self.here, self.workspace, self.agent, decided, verdicts, ended, tree, effects, self.clock.now()
+        )
 
 
 class Preparation:
@@ -95,14 +120,14 @@ class Preparation:
 
     def __init__(
         self,
-        wish: RunOptions,
+        options: RunOptions,
         opened: OpenedJob,
         here: Host,
         clock: Clock,
         screen: Screen,
         check: Callable[[], None],
     ) -> None:
-        self.wish = wish
+        self.options = options
         self.opened = opened
         self.here = here
         self.clock = clock
@@ -111,33 +136,26 @@ class Preparation:
         self.began = clock.boot()
         self.at: Situation = read_situation(opened)
         self.seconds: dict[str, float] = {}  # of each step
-        self.tree: WorktreePlan = plan_worktree(self.at, here, wish.workspace, wish.settings, wish.agent, wish.env)
+        self.case = RecoveryCase(self.at, here, options.agent, options.workspace, options.settings, options.env, clock)
+        self.tree = self.case.tree
         self.done: TreeResult = self.tree.now
-        self._inner = InnerRuns(wish.settings, wish.env, here)
 
     def go(self) -> PreparedStart:
         """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
-        at, wish = self.at, self.wish
-        settings = wish.settings
+        at, options = self.at, self.options
+        settings = options.settings
         leftovers = []
         here = at.same_host(self.here)
-        if at.home and here and may_end_leftovers(wish.env, settings.bucket, settings.job, at.home):
+        if at.home and here and may_end_leftovers(options.env, settings.bucket, settings.job, at.home):
             leftovers = processes.marked_processes(at.home.run)
         running = [processes.command_line(p) for p in leftovers]
-        verdicts = self._verdicts(running, gone=False)
-        decided = recovery_input.decide_recovery(
-            at,
-            wish.agent,
-            verdicts,
-            recovery_policy(wish),
-            self.tree.identity,
-            recovery_input.has_conversation(at, wish.agent, self.opened.blobs, wish.workspace),
-        )
+        verdicts = self.case.verdicts(running, False, self.done)
+        decided = self.case.decide(verdicts, recovery_policy(options), self.opened.blobs)
         match decided:
             case Refuse():
                 raise decided.error()
         openings = [o.opening for o in at.before.openings]
-        admit_args(wish, openings, decided.args, self.screen, self.check)
+        admit_args(options, openings, decided.args, self.screen, self.check)
         match decided:
             case Start():
                 return self._start(decided.args)
@@ -151,11 +169,11 @@ class Preparation:
         gone = [FileGone(time=self.clock.now(), path=name) for name in sorted(self.at.before.files)]
         if gone:
             self.opened.writer.append(*gone)
-        chosen = self.wish.agent.session_from_args(args)
+        chosen = self.options.agent.session_from_args(args)
         return PreparedStart(NewSession(str(uuid.uuid4()) if chosen is None else chosen), args, {})
 
     def _start_line(self) -> str:
-        settings = self.wish.settings
+        settings = self.options.settings
         line = f"job {settings.job}, saved to {settings.bucket}"
         if settings.sources.get("bucket") != "default":
             return line
@@ -163,27 +181,17 @@ class Preparation:
 
     # ---- recovery
 
-    def _verdicts(self, running: Sequence[str], gone: bool) -> tuple[Verdict, ...]:
-        """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
-        nothing of it runs any more."""
-        at = self.at
-        covers = self.tree.covers(self.done)
-        found = collector.decide_verdicts(
-            at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers, inner=self._inner
-        )
-        return carry_over(found, at.before.recovery, self.tree.has)
-
     def _put_tree_back(self) -> None:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
         began = self.clock.boot()
-        with self.screen.on("the files of this folder to be put back"):
-            self.done = self.tree.do(self.opened.blobs, self.clock.now())
+        with self.screen.waiting_for("the files of this folder to be put back"):
+            self.done = self.tree.carry_out(self.opened.blobs, self.clock.now())
         if self.done.put_back:
             self.seconds["tree"] = round(self.clock.boot() - began, 3)
         self.check()
 
     def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
-        at, agent, rows = self.at, self.wish.agent, self.screen.rows
+        at, agent, rows = self.at, self.options.agent, self.screen.rows
         home = at.home
         assert home is not None
         if isinstance(decided, StartAgain) and decided.alert is None:
@@ -197,30 +205,26 @@ class Preparation:
         rows([fenced_line(report)])
         rows([row("note", one_line(text, 300)) for text in decided.warnings])
         self.check()
-        with self.screen.on("what the old run left running to end", processes.ENDING):
+        with self.screen.waiting_for("what the old run left running to end", processes.ENDING):
             ended = processes.end_run_processes(home.run) if running else []
         if ended:
             rows([stopped_line(ended)])
         gone = lock_state(home.host, self.here) == "dead" and not processes.marked_processes(home.run)
         self._put_tree_back()
-        verdicts = self._verdicts(ended, gone)  # again: what still ran may have changed something, or ended by itself
-        tree = self.tree.told(self.done)
-        effects = self.tree.effects(self.done)
-        now = self.clock.now()
-        told = recovery_input.collect_prompt_facts(
-            at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, effects, now
-        )
-        verify = {call: c.verify for c in told.calls for call in c.calls}
+        # again: what still ran may have changed something, or ended by itself
+        verdicts = self.case.verdicts(ended, gone, self.done)
+        facts = self.case.prompt_input(decided, verdicts, ended, self.done)
+        verify = {call: c.verify for c in facts.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
-        templates = load_templates(self.wish.workspace, self.wish.env)
+        templates = load_templates(self.options.workspace, self.options.env)
         rows([row("note", one_line(text, 300)) for text in templates.problems])
         place = self._place(decided)
         if isinstance(decided, Resume):
-            prompt, restored = self._restore(place, decided, told, verdicts, templates)
+            prompt, restored = self._restore(place, decided, facts, verdicts, templates)
         else:
-            prompt, restored = self._begin_again(place, decided, told, templates), None
+            prompt, restored = self._begin_again(place, decided, facts, templates), None
             rows(self._tree_alone())
-        rows([*lost_lines(told.lost), *in_flight_lines(told.calls), *unannounced_lines(told.unannounced)])
+        rows([*lost_lines(facts.lost), *in_flight_lines(facts.calls), *unannounced_lines(facts.unannounced)])
         self._record(alert, verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
         return PreparedStart(
@@ -228,9 +232,9 @@ class Preparation:
             decided.args,
             dict(self.at.before.files) if restored else {},
             verdicts,
-            harmless_calls(told.calls),
+            harmless_calls(facts.calls),
             tuple(
-                AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in told.calls for call in c.calls
+                AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
             ),
         )
 
@@ -264,30 +268,32 @@ class Preparation:
         )
 
     def _place(self, decided: StartAgain | Resume) -> SessionTarget:
-        jobs = state_dir(self.wish.env) / "jobs" / self.opened.keys.job / "pre-restore"
+        jobs = state_dir(self.options.env) / "jobs" / self.opened.keys.job / "pre-restore"
         drop_old_restores(jobs)
         kept = jobs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self.clock.now()))}-{self.at.opening.epoch}"
         session = decided.session if isinstance(decided, Resume) else str(uuid.uuid4())
         foreign = self._whose(session).foreign(self.opened.keys.job)
-        return SessionTarget(self.wish.agent, session, self.wish.workspace, self.wish.env, kept, foreign)
+        return SessionTarget(self.options.agent, session, self.options.workspace, self.options.env, kept, foreign)
 
     def _whose(self, session: str) -> SessionOwner:
-        return SessionOwner(state_dir(self.wish.env), session, self.wish.workspace)
+        return SessionOwner(state_dir(self.options.env), session, self.options.workspace)
 
     def _restore(
         self,
         place: SessionTarget,
         decided: Resume,
-        told: PromptInput,
+        facts: PromptInput,
         verdicts: tuple[Verdict, ...],
         templates: Templates,
     ) -> tuple[str, Restored]:
         prompts: list[str] = []
         began = self.clock.boot()
 
-        def tell(reconciled: Reconciled) -> str:
+        def prompt_for(reconciled: Reconciled) -> str:
             prompts.append(
-                recovery_input.write_prompt(told, reconciled, self.at, self.wish.agent, self.wish.args, templates)
+                recovery_input.write_prompt(
+                    facts, reconciled, self.at, self.options.agent, self.options.args, templates
+                )
             )
             return prompts[-1]
 
@@ -299,8 +305,8 @@ class Preparation:
             journal.update(place.session, place.workspace, place.env)
         if place.foreign:
             self._whose(place.session).give(NOBODY)  # a crash in between must not make them ours
-        with self.screen.on("the session to be put back"):
-            restored = restore(place, self.at.before.files, self.opened.blobs, calls, tell)
+        with self.screen.waiting_for("the session to be put back"):
+            restored = restore(place, self.at.before.files, self.opened.blobs, calls, prompt_for)
         if place.foreign:
             self._whose(place.session).give(self.opened.keys.job)
         done = restored.reconciled
@@ -317,7 +323,7 @@ class Preparation:
                 ),
                 *(row("mended", text) for text in done.repairs),
                 *(
-                    [put_back_line(back, self.wish.agent.name)]
+                    [put_back_line(back, self.options.agent.name)]
                     if (back := recovery_input.finished_put_back(done, self.at))
                     else []
                 ),
@@ -325,11 +331,13 @@ class Preparation:
         )
         return prompts[-1], restored
 
-    def _begin_again(self, place: SessionTarget, decided: StartAgain, told: PromptInput, templates: Templates) -> str:
+    def _begin_again(self, place: SessionTarget, decided: StartAgain, facts: PromptInput, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
         kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
-        told = replace(told, task=recovery_input.task_text(kept, self.wish.agent.prompt_from_args(decided.args) or ""))
-        prompt = render_prompt(told, templates)
+        facts = replace(
+            facts, task=recovery_input.task_text(kept, self.options.agent.prompt_from_args(decided.args) or "")
+        )
+        prompt = render_prompt(facts, templates)
         create_session(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
         return prompt
@@ -357,12 +365,12 @@ class Preparation:
                 seconds={**self.seconds, "all": round(self._elapsed(), 3)},
             )
         )
-        with self.screen.on("the bucket, to record the recovery", RECORD_DEADLINE):
+        with self.screen.waiting_for("the bucket, to record the recovery", RECORD_DEADLINE):
             word = ticket.wait(RECORD_DEADLINE)
         if word == "undecided":
             raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
         failpoint("recovery.after_record")
-        self.wish.emit(
+        self.options.emit(
             Recovered(
                 from_epoch=home.epoch if home else 0,
                 old_host=home.host.name if home else "",
@@ -377,7 +385,7 @@ class Preparation:
 
 
 def prepare_start(
-    wish: RunOptions,
+    options: RunOptions,
     opened: OpenedJob,
     here: Host,
     clock: Clock,
@@ -385,4 +393,4 @@ def prepare_start(
     check: Callable[[], None],
 ) -> PreparedStart:
     """Decide what this start is, and make everything ready for the agent."""
-    return Preparation(wish, opened, here, clock, screen, check).go()
+    return Preparation(options, opened, here, clock, screen, check).go()

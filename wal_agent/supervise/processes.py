@@ -25,8 +25,8 @@ import psutil
 
 from wal_agent.capture.git import reap_others
 from wal_agent.hookwire import LINE_SIGN
+from wal_agent.resources import LAUNCH
 
-LAUNCH = Path(__file__).with_name("launch.py")
 HANDLED = frozenset(
     {
         signal.SIGCHLD,
@@ -157,7 +157,7 @@ class Child:
 
 
 def is_echo(last: tuple[int, float], sender: int, now: float) -> bool:
-    """Whether a SIGTERM is the `last` one (its sender, and when), told a second time by another process."""
+    """Whether a SIGTERM is the `last` one (its sender, and when), sent a second time by another process."""
     return sender != last[0] and now - last[1] < ECHO
 
 
@@ -184,6 +184,7 @@ def _next_signal(seconds: float) -> tuple[int, bool, int]:
 
 
 MARKER = "WAL_AGENT_RUN"
+SOCKET = "WAL_AGENT_SOCKET"  # for hooks in an agent's own settings (configure-hooks --install), and for tools
 CHAIN = "WAL_AGENT_RUNS"  # of a run inside another one's tool: both ids and more, the outermost first, between colons
 GRACE = 2.0  # seconds from SIGTERM to SIGKILL
 KILLED = 5.0  # seconds in which what was killed is gone, unless the kernel holds it
@@ -254,12 +255,12 @@ def _since(process: psutil.Process, since: float) -> bool:
 
 def _is_hook(words: str, run: str) -> bool:
     """A hook's shell has the sign of our lines: an installed line knows the run only from the environment, and there is
-    no client below the shell yet when it begins. The client is told the run."""
+    no client below the shell yet when it begins. The client gets the run's id."""
     return LINE_SIGN in words or run in words
 
 
 def command_line(process: psutil.Process) -> str:
-    """Its words, or its name, or its number: whatever can still be told."""
+    """Its words, or its name, or its number: whatever can still be read."""
     with suppress(psutil.Error):
         return _words(process) or process.name()
     return f"pid {process.pid}"
@@ -293,7 +294,7 @@ def kill_processes(processes: Iterable[psutil.Process]) -> None:
 
 def await_hooks(run: str, seconds: float, urgent: Callable[[], bool]) -> None:
     """Wait for hooks that an agent, now gone, had started and not waited for, such as Claude's of a failed turn: they
-    tell what it died of. Not once it is `urgent`."""
+    report what it died of. Not once it is `urgent`."""
     if urgent():
         return
     hooks = [p for p in _left(run, adopted=True) if _is_hook(_words(p), run)]
@@ -306,15 +307,15 @@ def end_run_processes(run: str, grace: float = GRACE, adopted: bool = False) -> 
     """End everything that carries the run's marker, again until nothing new appears; gives their command lines.
 
     `adopted`: and every child of ours, which the sub-reaper took over; for the run itself, when its agent is gone.
-    What has ended by itself meanwhile, and hooks of ours, are not told."""
-    told: list[str] = []
+    What has ended by itself meanwhile, and hooks of ours, are left out."""
+    ended: list[str] = []
     for _ in range(ROUNDS):
         found = _left(run, adopted)
         if not found:
             break
-        told += [line for p in found if (line := _words(p)) and not _is_hook(line, run)]
+        ended += [line for p in found if (line := _words(p)) and not _is_hook(line, run)]
         end_processes(found, grace)
-    return told
+    return ended
 
 
 def _left(run: str, adopted: bool) -> list[psutil.Process]:

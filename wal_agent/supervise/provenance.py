@@ -79,7 +79,7 @@ def is_vouched(env: Mapping[str, str], url: str, job: str, openings: Iterable[Op
 
 
 def admit_args(
-    wish: RunOptions,
+    options: RunOptions,
     openings: Iterable[Opening],
     args: tuple[str, ...],
     screen: Screen,
@@ -87,15 +87,16 @@ def admit_args(
 ) -> None:
     """ConfigError unless `args` may be given to the agent. `openings`: of the log that they come from. `check` raises
     when a signal asks us to end."""
-    if not args or args == wish.args or is_vouched(wish.env, wish.settings.bucket, wish.settings.job, openings, args):
+    settings = options.settings
+    if not args or args == options.args or is_vouched(options.env, settings.bucket, settings.job, openings, args):
         return
-    if wish.settings.accept_logged_args == "on":
-        screen.say(f"{len(args)} arguments for {wish.agent.name} are taken from the log (--accept-logged-args).")
-    elif wish.attended and not outer_runs() and sum(map(len, args)) <= READABLE:
-        _ask(wish, args, screen, check)
+    if settings.accept_logged_args == "on":
+        screen.say(f"{len(args)} arguments for {options.agent.name} are taken from the log (--accept-logged-args).")
+    elif options.attended and not outer_runs() and sum(map(len, args)) <= READABLE:
+        _ask(options, args, screen, check)
     else:
-        raise unvouched_error(wish.agent.name, wish.settings, args, screen)
-    if problem := wish.agent.hooks_off_reason(args, wish.workspace, wish.env):
+        raise unvouched_error(options.agent.name, settings, args, screen)
+    if problem := options.agent.hooks_off_reason(args, options.workspace, options.env):
         raise ConfigError(problem)
 
 
@@ -138,8 +139,8 @@ def _flag(settings: Settings, name: str) -> bool:
     return settings.sources.get(name) == "flag"
 
 
-def _ask(wish: RunOptions, args: Sequence[str], screen: Screen, check: Callable[[], None]) -> None:
-    name = wish.agent.name
+def _ask(options: RunOptions, args: Sequence[str], screen: Screen, check: Callable[[], None]) -> None:
+    name = options.agent.name
     screen.say(f"the log says that {name} was started with these arguments; no note says that they were typed here:")
     screen.rows([f"  {quote_word(word)}" for word in args])
     screen.say(f"whoever writes the bucket may have chosen them. Start {name} with them? [y/N]")

@@ -133,7 +133,7 @@ def inputs_of(state: State, blobs: Blobs) -> dict[int, bytes]:
 
 
 def fetch_payload(blobs: Blobs, payload: Payload | None) -> bytes | None:
-    """The payload's bytes; None where there are none, or they are damaged: the call is then told without them."""
+    """The payload's bytes; None where there are none, or they are damaged: the call is then reported without them."""
     try:
         return None if payload is None else blobs.fetch(payload)
     except Damaged:
@@ -281,7 +281,7 @@ def collect_prompt_facts(
 
 
 def lost_calls(at: Situation, effects: MissingEffects) -> LostCalls:
-    """The calls that ran and whose changes to files are not here, whoever told their results."""
+    """The calls that ran and whose changes to files are not here, whoever reported their results."""
     state = at.before
     lacking = [ended.intent for ended in state.unheld if effects.lacks(ended.intent.call)]
     calls = tuple(LostCall(intent.call, intent.tool, at.inputs.get(intent.call)) for intent in lacking)
@@ -289,11 +289,11 @@ def lost_calls(at: Situation, effects: MissingEffects) -> LostCalls:
 
 
 def write_prompt(
-    told: PromptInput, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str], templates: Templates
+    facts: PromptInput, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str], templates: Templates
 ) -> str:
     """The recovery prompt, and behind it the task, if the session was lost before it had that, and what the user asks
     for with this start, if that is something new."""
-    text = render_prompt(replace(told, put_back=finished_put_back(reconciled, at)), templates)
+    text = render_prompt(replace(facts, put_back=finished_put_back(reconciled, at)), templates)
     given = agent.prompt_from_args(at.home.args) if at.home is not None else None
     asked = agent.prompt_from_args(args)
     new = asked if asked != given else None
@@ -340,7 +340,7 @@ def task_text(kept: bytes, given: str) -> str:
 
 
 def finished_put_back(reconciled: Reconciled, at: Situation) -> int:
-    """How many calls were put back with a result; those in flight are told one by one."""
+    """How many calls were put back with a result; those in flight are listed one by one."""
     return max(0, reconciled.put_back - sum(o.intent.session == at.before.session for o in at.before.open))
 
 
@@ -380,18 +380,18 @@ class InnerRuns:
     here: Host
 
     def __call__(self, step: Step, run: str, since: float) -> NestedRun | None:
-        """What became of the run that `step` started inside `run` after `since`. None: it cannot be told."""
+        """What became of the run that `step` started inside `run` after `since`. None: it cannot be known."""
         try:
-            return call_with_timeout(INNER_RUN_TIMEOUT, lambda: self._look(step, run, since), None)
+            return call_with_timeout(INNER_RUN_TIMEOUT, lambda: self._look_up(step, run, since), None)
         except (WalAgentError, OSError, ValueError):
             return None
 
-    def _look(self, step: Step, run: str, since: float) -> NestedRun | None:
-        said = parse_inner_command(step.words)
-        if said is None:
+    def _look_up(self, step: Step, run: str, since: float) -> NestedRun | None:
+        named = parse_inner_command(step.words)
+        if named is None:
             return None
-        settings = load(said.agent, step.cwd.resolve(), self.env, {"job": said.job})
-        url = settings.bucket if said.bucket is None else said.bucket
+        settings = load(named.agent, step.cwd.resolve(), self.env, {"job": named.job})
+        url = settings.bucket if named.bucket is None else named.bucket
         if url not in (settings.bucket, self.settings.bucket):
             return None
         key = load_key(self.settings.encryption_key_file, self.settings.encryption_key_command, self.env)
@@ -403,9 +403,9 @@ class InnerRuns:
                 return NestedRun(settings.job, began=False)
             if seen.doc.key not in ("", key_id(key)):
                 return None
-            return self._told(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)
+            return self._find_run(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)
 
-    def _told(self, bucket: Bucket, keys: Keys, seen: StoredLease, run: str, since: float) -> NestedRun | None:
+    def _find_run(self, bucket: Bucket, keys: Keys, seen: StoredLease, run: str, since: float) -> NestedRun | None:
         found = replay(bucket, keys)
         if found.damage is not None:
             return None

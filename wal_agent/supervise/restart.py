@@ -74,9 +74,9 @@ def decide_restart(
     policy: RestartPolicy,
     rested: float = -math.inf,
 ) -> Stop | Again | Loop:
-    """What follows a run. `history`: when this process has restarted the agent, oldest first; `rested`: when it last
-    began one anew behind a pause; `now`: the same clock. Restarts within the window count, so that a run that lived for
-    longer than it begins anew."""
+    """Decide what follows a run. `history`: when this process has restarted the agent, oldest first; `rested`: when it
+    last began one anew behind a pause; `now`: the same clock. Restarts within the window count, so that a run that
+    lived for longer than it begins anew."""
     if finished.until > 0:
         return Again(0.0 if now - rested >= PAUSES_APART else backoff(0, rng), 0)
     code = finished.code
@@ -102,34 +102,34 @@ def backoff(row: int, rng: random.Random) -> float:
     return min(LONGEST_DELAY, FIRST_DELAY * float(2 ** min(row, 10))) * rng.uniform(0.5, 1.0)
 
 
-def restart_policy(wish: RunOptions) -> RestartPolicy:
-    settings = wish.settings
+def restart_policy(options: RunOptions) -> RestartPolicy:
+    settings = options.settings
     explicit = settings.sources.get("restart") in ("flag", "environment")
     return RestartPolicy(settings.restart, explicit, settings.restart_limit, settings.restart_window)
 
 
-class _Keeper:
-    """The loop's memory. `wish`: what the next run is asked for."""
+class _RestartLoop:
+    """What the loop remembers. `options`: what the next run is asked for."""
 
-    def __init__(self, wish: RunOptions, screen: Screen, clock: Clock, rng: random.Random) -> None:
-        self.told, self.wish = wish.emit, replace(wish, emit=self._hear)
-        self.screen, self.clock, self.rng, self.policy = screen, clock, rng, restart_policy(wish)
+    def __init__(self, options: RunOptions, screen: Screen, clock: Clock, rng: random.Random) -> None:
+        self.emit, self.options = options.emit, replace(options, emit=self._on_event)
+        self.screen, self.clock, self.rng, self.policy = screen, clock, rng, restart_policy(options)
         self.history: list[float] = []
         self.rested = -math.inf
         self.begun = False  # a run has ended, and what follows it is ours to start
         self.away = 0  # how often in a row the bucket was
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, LeaseTaken):
-            self.wish = replace(self.wish, accept_loss=False)  # it was for what that owner had spooled
-            self.begun = self.begun or (self.policy.restart == "on" and not self.wish.attended)
+            self.options = replace(self.options, accept_loss=False)  # it was for what that owner had spooled
+            self.begun = self.begun or (self.policy.restart == "on" and not self.options.attended)
         elif isinstance(event, AgentBegan):
-            self.wish = replace(self.wish, fresh=False)
-        self.told(event)
+            self.options = replace(self.options, fresh=False)
+        self.emit(event)
 
     def follow(self, finished: RunResult, unsaved: EndNotSaved | None) -> int | None:
         """The exit code, or None for another run, once that is due. `unsaved`: the bucket does not know of the end."""
-        name, now = self.wish.agent.name, self.clock.boot()
+        name, now = self.options.agent.name, self.clock.boot()
         decided = decide_restart(self.history, finished, now, self.rng, self.policy, self.rested)
         if unsaved is not None and not isinstance(decided, Again):
             raise unsaved
@@ -137,7 +137,7 @@ class _Keeper:
         match decided:
             case Stop(code):
                 if code == NOT_DONE and finished.code == 0:
-                    self.screen.say(not_done_line(self.wish, finished))
+                    self.screen.say(not_done_line(self.options, finished))
                 if code == NOBODY and finished.cls == "context":
                     raise PersonNeeded(f"{name}: {finished.why}, so it is not started again.", SHORTEN)
                 return code
@@ -146,7 +146,7 @@ class _Keeper:
                 raise CrashLoop(f"{what} Stopped; a person is needed.", "See: wal-agent log --crashes")
             case Again(delay, attempt):
                 self.begun = True
-                self.wish = replace(self.wish, fresh=False, accept_loss=False)
+                self.options = replace(self.options, fresh=False, accept_loss=False)
                 if unsaved is not None:
                     self.screen.say(str(unsaved))
                     delay = max(delay, backoff(0, self.rng))
@@ -157,10 +157,10 @@ class _Keeper:
                     sleep_unless_signalled(delay, self.clock)
                     return None
                 self.history.append(now)
-                self.told(Restarting(attempt, delay, finished.cls))
+                self.emit(Restarting(attempt, delay, finished.cls))
                 self.screen.say(f"{name}: {finished.why}. {restart_line(attempt, delay, self.policy.limit)}")
                 sleep_unless_signalled(delay, self.clock)
-                self.wish = replace(self.wish, attended=False)  # nobody has typed this one
+                self.options = replace(self.options, attended=False)  # nobody has typed this one
                 return None
 
     def wait(self, error: Unavailable) -> None:
@@ -169,39 +169,39 @@ class _Keeper:
             raise error
         if self.away == 0:
             self.screen.say(f"waiting: {error}")
-            self.told(Halted(error.exit_code, error.what, STILL_TRIED))
+            self.emit(Halted(error.exit_code, error.what, STILL_TRIED))
         sleep_unless_signalled(backoff(self.away, self.rng), self.clock)
         self.away += 1
 
 
 def run_with_restarts(
-    wish: RunOptions,
+    options: RunOptions,
     screen: Screen,
     run: Callable[[RunOptions, Screen], RunResult] = runs.run,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> int:
-    """The exit code. Raises where ours is the last word; whoever looks on has been told."""
-    keeper = _Keeper(wish, screen, clock or SystemClock(), rng or random.Random())
+    """Run the agent, and again where its policy says so; return the exit code. What this raises was emitted."""
+    loop = _RestartLoop(options, screen, clock or SystemClock(), rng or random.Random())
     try:
         while True:
             try:
-                code = keeper.follow(run(keeper.wish, screen), None)
+                code = loop.follow(run(loop.options, screen), None)
             except EndNotSaved as left:
-                code = keeper.follow(left.finished, left)
+                code = loop.follow(left.finished, left)
             except Unavailable as error:
-                keeper.wait(error)
+                loop.wait(error)
                 continue
             if code is not None:
                 return code
     except Exception as error:
         if (halted := halted_event(error)) is not None:
-            keeper.told(halted)
+            loop.emit(halted)
         raise
 
 
 def halted_event(error: Exception) -> Halted | None:
-    """What is told of an end by `error`; None where a signal asked for it, or a notice."""
+    """What is emitted of an end by `error`; None where a signal asked for it, or a notice."""
     if not isinstance(error, WalAgentError):
         what = f"wal-agent ended by a defect of its own ({type(error).__name__})."
         return Halted(WalAgentError.exit_code, what, "Its report is on that machine; the same command carries on.")
@@ -215,8 +215,8 @@ def restart_line(attempt: int, delay: float, limit: int) -> str:
     return f"Starting it again {'now' if delay < 1.5 else f'in {delay:.0f} s'}."
 
 
-def not_done_line(wish: RunOptions, finished: RunResult) -> str:
-    name = wish.agent.name
+def not_done_line(options: RunOptions, finished: RunResult) -> str:
+    name = options.agent.name
     return (
         f"{name} ended with 0, but not its turn ({finished.why}), so the task may not be done. "
         f"The same command carries on."

@@ -1,4 +1,4 @@
-"""End a run: its last record, the log sealed, the lease settled, and what people are told (R6, DESIGN 7).
+"""End a run: its last record, the log sealed, the lease settled, and what people read (R6, DESIGN 7).
 
 Calls without an end when the agent has ended are left to the next start, or to a person (I8).
 """
@@ -15,7 +15,7 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
-from wal_agent.limits import exhausted
+from wal_agent.limits import exhausted, report_bug
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.recovery.crash_history import crash_place
 from wal_agent.recovery.format import describe_reach
@@ -46,7 +46,7 @@ class AgentOutcome:
     stopped: WalAgentError | None
     leftovers: tuple[str, ...]
     problems: tuple[str, ...]  # what of the session could not be saved, in sentences
-    trouble: BaseException | None  # a failure of ours beside the agent, told at the end
+    trouble: BaseException | None  # a failure of ours beside the agent, reported at the end
     silent: bool  # it ended by itself, and none of its hooks was ever heard
     saved: bool = True  # the last captures came about, but for what no more time would have saved
     signals: frozenset[int] = frozenset()  # that came while it ran and were its to take
@@ -83,7 +83,7 @@ def hooks_silent_error(agent: str) -> ConfigError:
 
 def no_hooks_error(agent: str, code: int) -> ConfigError:
     """`code`: the agent's exit code. With an error of its own (no login, a wrong option) it mostly was too early for
-    hooks; that it had none cannot be told from that."""
+    hooks; that it had none does not follow from that."""
     if 0 < code < 128:
         return ConfigError(
             f"{agent} ended with {code} before its session began, as far as its hooks tell; its own message is above.",
@@ -182,7 +182,7 @@ class RunResult:
 
 
 class EndNotSaved(Unavailable):
-    """The agent has ended (`finished`), and the bucket could not be told."""
+    """The agent has ended (`finished`), and the bucket could not be reached."""
 
     def __init__(self, what: str, hint: str, finished: RunResult) -> None:
         super().__init__(what, hint)
@@ -190,22 +190,22 @@ class EndNotSaved(Unavailable):
 
 
 def end_run(
-    wish: RunOptions, opened: OpenedJob, ended: AgentOutcome, clock: Clock, screen: Screen, watcher: str
+    options: RunOptions, opened: OpenedJob, ended: AgentOutcome, clock: Clock, screen: Screen, watcher: str
 ) -> RunResult:
-    """Settle the job and tell what is left to tell. `watcher`: what failed at watching for the machine's end.
+    """Settle the job and report what is left to report. `watcher`: why the cloud's notices could not be watched.
 
-    Raises why we ended the agent, if we had to (Fenced: before anything is written), and Left."""
+    Raises why we ended the agent, if we had to (Fenced: before anything is written), and EndNotSaved."""
     if isinstance(ended.stopped, Fenced):
         raise ended.stopped
-    if ended.silent and not wish.interactive and ended.exit.code == 0:
-        ended = replace(ended, stopped=no_hooks_error(wish.agent.name, ended.exit.code))
+    if ended.silent and not options.interactive and ended.exit.code == 0:
+        ended = replace(ended, stopped=no_hooks_error(options.agent.name, ended.exit.code))
     failpoint("run.before_seal")
-    word = exit_reason(wish.agent, ended, wish.interactive, clock.now())
-    closing = _Closing(wish, opened, ended, word, clock)
-    with screen.on("the bucket, to end the job", 2 * SEAL_BUDGET):
+    word = exit_reason(options.agent, ended, options.interactive, clock.now())
+    closing = _Closing(options, opened, ended, word, clock)
+    with screen.waiting_for("the bucket, to end the job", 2 * SEAL_BUDGET):
         settled, until = closing.settle()
     failpoint("run.after_seal")
-    closing.emit(settled, until, watcher, screen.say)
+    closing.report(settled, until, watcher, screen.say)
     if ended.stopped is not None:
         raise ended.stopped
     finished = closing.finished(until)
@@ -216,7 +216,7 @@ def end_run(
 
 @dataclass(frozen=True, slots=True)
 class _Closing:
-    wish: RunOptions
+    options: RunOptions
     opened: OpenedJob
     ended: AgentOutcome
     word: ExitReason
@@ -236,13 +236,13 @@ class _Closing:
 
     def settle(self) -> tuple[Settled, float]:
         """What the job was settled as, and until when it is paused (since 1970), if it is."""
-        ended, emit = self.ended, self.wish.emit
+        ended, emit = self.ended, self.options.emit
         record, vain = self._record()
         emit(AgentEnded(ended.exit.code, self.word.cls, self.word.why))
         if not self.crash:
             self.opened.writer.append(record)
         reason = record.reason or self.word.why
-        settled = self._settled(None if self.crash else self._wanted(record.until), reason, record.until)
+        settled = self._close_job(None if self.crash else self._wanted_state(record.until), reason, record.until)
         emit(LeaseSettled(settled, reason, record.until))
         if settled == "released" and record.until > 0:
             emit(Paused(record.until, reason, vain))
@@ -254,18 +254,18 @@ class _Closing:
         """The run's last record; and since when its quota was waited for in vain."""
         state, now = self.opened.writer.state, self.clock.now()
         where = crash_place(state, self.opened.lease.epoch)
-        waits = self.word.cls == "quota" and self.wish.settings.restart == "on" and not self.wish.interactive
+        waits = self.word.cls == "quota" and self.options.settings.restart == "on" and not self.options.interactive
         rests = quota_pause(self.word, where, state.ends) if waits else 0.0
         vain = waits_in_vain(where, state.ends, now) if waits else 0.0
         return ended_record(self.ended, self.word, where, rests, self.clock), vain
 
-    def _wanted(self, until: float) -> Literal["closed", "released"]:
+    def _wanted_state(self, until: float) -> Literal["closed", "released"]:
         untold = not self.ended.turned and self.opened.writer.state.recoveries > self.opened.replay.state.recoveries
         return lease_state_after(
-            self.word.cls, clean=self.ended.clean, untold=untold, interactive=self.wish.interactive, until=until
+            self.word.cls, clean=self.ended.clean, untold=untold, interactive=self.options.interactive, until=until
         )
 
-    def _settled(self, wanted: Literal["closed", "released"] | None, reason: str, until: float) -> Settled:
+    def _close_job(self, wanted: Literal["closed", "released"] | None, reason: str, until: float) -> Settled:
         """When it goes down, within what is left of its time, whatever hangs. `wanted` None: the log is sealed, and the
         lease left to run out."""
         opened, down = self.opened, self.ended.down
@@ -283,8 +283,8 @@ class _Closing:
 
     # ---- what is said
 
-    def emit(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
-        ended, wish = self.ended, self.wish
+    def report(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
+        ended, options = self.ended, self.options
         for problem in ended.problems[:3]:
             say(problem)
         if ended.leftovers:
@@ -295,38 +295,36 @@ class _Closing:
             left = None if follows else left_open(open_calls)
             say(open_calls_line(open_calls, left, follows))
             if left is not None:
-                wish.emit(left)
+                options.emit(left)
         if ended.trouble is not None:
-            from wal_agent.cli.screen import report_bug
-
-            say(str(exhausted(ended.trouble) or report_bug(ended.trouble, wish.env)))
+            say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:
             say(watcher)
         job = self.opened.keys.job
         if ended.drained and settled != "left":
             say(
-                f"job {job} is saved and given up; `wal-agent run {wish.agent.name}` carries on "
-                f"{describe_reach(wish.settings.bucket, 'this machine')}."
+                f"job {job} is saved and given up; `wal-agent run {options.agent.name}` carries on "
+                f"{describe_reach(options.settings.bucket, 'this machine')}."
             )
         elif self.all_logged:
             say(
-                f"job {job} could not be given up in good order within {wish.settings.drain:.0f} s: the next start "
+                f"job {job} could not be given up in good order within {options.settings.drain:.0f} s: the next start "
                 "takes it for a crash, once the lease has run out, and goes on from what was saved."
             )
         if ended.silent and ended.stopped is None:
-            silence = no_hooks_error(wish.agent.name, ended.exit.code)
+            silence = no_hooks_error(options.agent.name, ended.exit.code)
             say(f"{silence.what} {silence.hint}")
 
     @property
     def _restarts(self) -> bool:
         """Whether `keep` starts the agent again if it died: not once its task was done."""
-        return self.wish.settings.restart == "on" and (self.wish.interactive or not self.ended.done)
+        return self.options.settings.restart == "on" and (self.options.interactive or not self.ended.done)
 
     def finished(self, until: float) -> RunResult:
         ended = self.ended
         code = DRAINED if ended.drained else ended.exit.shell_code
         waits = 0.0 if ended.drained else until  # this process goes, and waits for no pause
-        return RunResult(code, self.word.cls, self.word.why, waits, self.wish.interactive, ended.done)
+        return RunResult(code, self.word.cls, self.word.why, waits, self.options.interactive, ended.done)
 
     def left(self, finished: RunResult) -> EndNotSaved:
         size = self.opened.writer.backlog.size

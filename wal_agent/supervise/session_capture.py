@@ -31,21 +31,18 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from wal_agent.agents.base import (
     Agent,
-    Env,
     RequestedCall,
     SeenCall,
     SessionFile,
 )
 from wal_agent.capture.session import SessionCapture
-from wal_agent.clock import Clock
-from wal_agent.events import Emit, Saved
+from wal_agent.events import Saved
 from wal_agent.records import Ending, FileDelta, FileGone
-from wal_agent.supervise.gate import Gate
-from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.writer import Writer
+from wal_agent.supervise.context import RunContext, Supervisor
+from wal_agent.supervise.gate import Gate, unannounced_error
 
 MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
-KNOWN = 4096  # ids of told calls that are remembered (I9); a message is written again soon or never
+KNOWN = 4096  # ids of reported calls that are remembered (I9); a message is written again soon or never
 _UNHOOKED = ("refused", "cancelled")  # such a call has no after-hook
 _ENDINGS: dict[str, tuple[Ending, str]] = {
     "done": ("done", ""),
@@ -56,9 +53,9 @@ _ENDINGS: dict[str, tuple[Ending, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Outcome:
     """An outcome that was read when `newest` was the newest call: it is of none behind that. `inner`: a subagent's file
-    tells it, so only its id counts."""
+    has it, so only its id counts."""
 
     seen: SeenCall
     newest: int
@@ -67,13 +64,13 @@ class _Told:
 
 @dataclass(slots=True)
 class _Tail:
-    """A file that is only appended to, told up to here."""
+    """A file that is only appended to, read up to here."""
 
     upto: int = 0
 
     def read(self, path: Path, settled_length: Callable[[bytes], int] = len) -> bytes:
         """Whole lines since the last look, as many of their bytes as `caught_up` says; none when the file was written
-        anew, since what it repeats has been told."""
+        anew, since what it repeats was reported before."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -92,53 +89,41 @@ class SessionSaver:
     """One session at a time. `save` and `finish` run in the autosave thread alone."""
 
     def __init__(
-        self,
-        agent: Agent,
-        env: Env,
-        workspace: Path,
-        writer: Writer,
-        blobs: Blobs,
-        gate: Gate,
-        clock: Clock,
-        capture: SessionCapture,
-        session: str,
-        skip: frozenset[str],
-        unseen: Callable[[str], None],
-        look: Callable[[bytes], None],
-        emit: Emit = lambda _: None,
+        self, context: RunContext, gate: Gate, capture: SessionCapture, session: str, supervisor: Supervisor
     ) -> None:
-        self._emit = emit
-        self._agent = agent
-        self._env = env
-        self._workspace = workspace
-        self._writer = writer
-        self._blobs = blobs
+        self._agent = context.agent
+        self._env = context.env
+        self._workspace = context.workspace
+        self._writer = context.job.writer
+        self._blobs = context.job.blobs
+        self._clock = context.clock
+        self._emit = context.emit
         self._gate = gate
-        self._clock = clock
         self._capture = capture
+        self._session = session
+        self._supervisor = supervisor
         self._lock = threading.Lock()
         self._marking = threading.Lock()
         self._appending = threading.Lock()
         self._closed = False
-        self._session = session
+        agent = context.agent
         self._by_file = agent.capabilities.boundary == "file"
         self._caught_up = agent.capabilities.settled_length or len
-        # At a boundary the file may lack what it tells of it: only what it has told counts as told.
+        # At a boundary the file may lack what it reports of it: only what it has reported counts.
         self._trails = self._by_file or agent.capabilities.settled_length is not None
         self._boundary = self._settled_upto = 0
-        self._told: list[_Told] = []
-        self._known: dict[str, None] = {}  # ids of calls that were told, oldest first
+        self._outcomes: list[_Outcome] = []  # that no call was ended by yet
+        self._known: dict[str, None] = {}  # ids of calls that were reported, oldest first
         self._begin(self._files())
-        self._unlogged = Unlogged(agent, gate, skip, unseen)
-        self._look = look
+        self._unlogged = Unlogged(agent, gate, frozenset(context.settings.skip), supervisor)
         self.saved = 0.0  # wall time of the last complete save
 
     def _begin(self, files: list[SessionFile]) -> None:
         """What stands in the session's files now is of before this run."""
-        self._tails = {f.name: _Tail(_size(f.path)) for f in files if self._is_told(f)}
+        self._tails = {f.name: _Tail(_size(f.path)) for f in files if self._reports_calls(f)}
         self._old = self._tails[self._agent.main_file].upto if self._agent.main_file in self._tails else 0
 
-    def _is_told(self, file: SessionFile) -> bool:
+    def _reports_calls(self, file: SessionFile) -> bool:
         """Do outcomes of calls stand in it? In subagents' own files too."""
         return file.name == self._agent.main_file or file.name.endswith(".jsonl")
 
@@ -147,8 +132,8 @@ class SessionSaver:
             journal.update(self._session, self._workspace, self._env)
         return self._agent.session_files(self._session, self._workspace, self._env)
 
-    def boundary(self, call: int) -> None:
-        """Calls numbered up to `call` are all told by the session file from now on, if they are told at all. Called by
+    def mark_boundary(self, call: int) -> None:
+        """Calls numbered up to `call` are all in the session file from now on, if they come there at all. Called by
         a hook, which must not wait for a save."""
         with self._marking:
             self._boundary = max(self._boundary, call)
@@ -176,8 +161,8 @@ class SessionSaver:
             upto = self._boundary
             self._settle(files, upto, last, completed)
             if self._writer.backlog.size <= MAX_BACKLOG:
-                told = self._gate.told_upto() if self._trails or last else self._over(upto)
-                self._append(self._capture.capture(files, self._clock.now(), told, last), began)
+                reported = self._gate.reported_upto() if self._trails or last else self._over(upto)
+                self._append(self._capture.capture(files, self._clock.now(), reported, last), began)
                 self.saved = self._clock.now()
             return sorted({*(f.path.parent for f in files), *self._expected(files)})
 
@@ -223,35 +208,35 @@ class SessionSaver:
     def _settle(self, files: list[SessionFile], upto: int, last: bool, completed: bool) -> None:
         main = next((f for f in files if f.name == self._agent.main_file), None)
         appended = self._tail(main).read(main.path, self._caught_up) if main else b""
-        self._look(appended)
+        self._supervisor.check_handshake(appended)
         seen_here = self._unlogged.read(appended, self._agent.seen_calls(appended))
-        told = [seen for seen in seen_here if self._is_news(seen)]
+        news = [seen for seen in seen_here if self._is_news(seen)]
         inner = list(self._inner(files)) if self._gate.had_inner or self._unlogged.by_file else []
-        for seen in [*told, *(inner if self._unlogged.by_file else [])]:
+        for seen in [*news, *(inner if self._unlogged.by_file else [])]:
             self._unlogged.count(seen, self._session, main.path if main else None, self._old)
         if last:
             self._unlogged.finish(self._session, main.path if main else None, self._old)
         newest = self._gate.newest()
-        self._told += [_Told(seen, newest, inner=False) for seen in told]
-        self._told += [_Told(seen, newest, inner=True) for seen in inner]
-        # In hooks mode, without a new boundary, what the file tells may be of a batch that is still running.
-        late = self._trails and any(told.newest <= upto for told in self._told)
+        self._outcomes += [_Outcome(seen, newest, inner=False) for seen in news]
+        self._outcomes += [_Outcome(seen, newest, inner=True) for seen in inner]
+        # In hooks mode, without a new boundary, what the file has may be of a batch that is still running.
+        late = self._trails and any(o.newest <= upto for o in self._outcomes)
         if self._by_file or last or late or upto != self._settled_upto:
             self._match(newest if last else upto, last)
         if upto != self._settled_upto and not last:
             # A file that is written a little late has until the next boundary.
-            self._gate.forget(self._settled_upto if self._trails else upto)
+            self._gate.forget_reported(self._settled_upto if self._trails else upto)
             self._settled_upto = upto
         if completed and self._agent.capabilities.settled_length is not None:
-            self._gate.forget(upto)  # it wrote the rest before it ended
+            self._gate.forget_reported(upto)  # it wrote the rest before it ended
 
     def _tail(self, file: SessionFile) -> _Tail:
         return self._tails.setdefault(file.name, _Tail())
 
     def _inner(self, files: list[SessionFile]) -> Iterator[SeenCall]:
-        """What the subagents' own files tell."""
+        """What the subagents' own files have."""
         for file in files:
-            if file.name != self._agent.main_file and self._is_told(file):
+            if file.name != self._agent.main_file and self._reports_calls(file):
                 tail = self._tail(file)
                 if _size(file.path) != tail.upto:
                     appended = tail.read(file.path)
@@ -259,37 +244,38 @@ class SessionSaver:
                     yield from (seen for seen in found if seen.call_id)
 
     def _match(self, boundary: int, last: bool) -> None:
-        """End calls by what the session has told of them. What tells of a call behind the boundary waits for the next.
+        """End calls by what the session has reported of them. What reports a call behind the boundary waits.
 
-        A call that is ended already is told here again: it must not end another one of its tool or of its input. So
+        A call that is ended already is reported here again: it must not end another one of its tool or of its input. So
         known ends go first, then equal inputs, and only what had no after-hook may be meant by its tool alone."""
         rest = []
-        for told in sorted(self._told, key=lambda t: t.seen.status in _UNHOOKED):
-            seen = told.seen
-            # Where the file alone tells, an end is due at once; but "done" has an after-hook, with the result.
+        for outcome in sorted(self._outcomes, key=lambda t: t.seen.status in _UNHOOKED):
+            seen = outcome.seen
+            # Where only the file reports, an end is due at once; but "done" has an after-hook, with the result.
             at_once = self._by_file and seen.status != "done"
-            reach = told.newest if at_once else min(boundary, told.newest)
+            reach = outcome.newest if at_once else min(boundary, outcome.newest)
             if not (
-                self._is_known(told, told.newest if self._by_file else reach) or self._end(seen, reach, exact=True)
+                self._is_known(outcome, outcome.newest if self._by_file else reach)
+                or self._end(seen, reach, exact=True)
             ):
-                rest.append(told)
-        for told in list(rest):
-            seen = told.seen
+                rest.append(outcome)
+        for outcome in list(rest):
+            seen = outcome.seen
             unsure = seen.status in _UNHOOKED and not seen.call_id
-            if unsure and self._end(seen, min(boundary, told.newest), exact=False):
-                rest.remove(told)
-        self._told = [t for t in rest if not last and t.newest > boundary and self._may_come(t)]
+            if unsure and self._end(seen, min(boundary, outcome.newest), exact=False):
+                rest.remove(outcome)
+        self._outcomes = [t for t in rest if not last and t.newest > boundary and self._may_come(t)]
 
-    def _is_known(self, told: _Told, upto: int) -> bool:
-        seen = told.seen
-        if told.inner or (seen.status == "cancelled" and not seen.call_id):
+    def _is_known(self, outcome: _Outcome, upto: int) -> bool:
+        seen = outcome.seen
+        if outcome.inner or (seen.status == "cancelled" and not seen.call_id):
             return False
         denied = seen.status == "refused" and not seen.call_id
-        return self._gate.told_again(seen.tool, seen.input, upto, seen.call_id, denied)
+        return self._gate.is_repeated_end(seen.tool, seen.input, upto, seen.call_id, denied)
 
-    def _may_come(self, told: _Told) -> bool:
+    def _may_come(self, outcome: _Outcome) -> bool:
         """Is there a call that it may still end? Else it would wait for nothing, for a whole turn (I9)."""
-        seen = told.seen
+        seen = outcome.seen
         return not self._by_file or any(
             r.call_id == seen.call_id if seen.call_id else r.tool == seen.tool and not r.inner
             for r in self._gate.running()
@@ -306,11 +292,11 @@ class SessionSaver:
         return news
 
     def _end(self, seen: SeenCall, upto: int, exact: bool) -> bool:
-        running = self._gate.take(seen.tool, seen.input, seen.call_id, upto, exact)
+        running = self._gate.find_call(seen.tool, seen.input, seen.call_id, upto, exact)
         if running is None:
             return False
         how, why = _ENDINGS[seen.status]
-        self._gate.end(running.call, how, why, by="session")
+        self._gate.end_call(running.call, how, why, by="session")
         return True
 
     def finish(self, completed: bool = False) -> None:
@@ -319,7 +305,9 @@ class SessionSaver:
         self.save(last=True, completed=completed)
         if completed and self._agent.capabilities.ends_its_calls:
             for running in self._gate.running():
-                self._gate.end(running.call, "interrupted", "it was not over when the agent ended; it may have begun")
+                self._gate.end_call(
+                    running.call, "interrupted", "it was not over when the agent ended; it may have begun"
+                )
 
     def close(self) -> None:
         """Nothing more is captured after this returned, also when a save hangs in a blob: the agent may be started
@@ -342,14 +330,13 @@ _HOW: dict[str, Ending] = {"done": "done", "failed": "failed", "cancelled": "int
 
 
 class Unlogged:
-    """One session at a time; used by the thread that reads the session's files. `report`: given the tool of each call
-    that was found."""
+    """One session at a time; used by the thread that reads the session's files. A call that is found ends the run."""
 
-    def __init__(self, agent: Agent, gate: Gate, skip: frozenset[str], report: Callable[[str], None]) -> None:
+    def __init__(self, agent: Agent, gate: Gate, skip: frozenset[str], supervisor: Supervisor) -> None:
         self._agent = agent
         self._gate = gate
         self._skip = skip
-        self._report = report
+        self._supervisor = supervisor
         self._done: Counter[str] = Counter()
         self._asked = _Asked()
         self._off = False
@@ -378,7 +365,7 @@ class Unlogged:
             return
         ran = seen.status == "done" or (self._off and seen.status in _HOW)
         if seen.call_id:  # hooks may know it under another tool's name: Codex takes a shell's patch for one
-            if not ran or self._gate.knows(seen.call_id):
+            if not ran or self._gate.was_announced(seen.call_id):
                 return
             if path is not None and file_contains(path, seen.call_id, old):  # repeated
                 return
@@ -387,15 +374,15 @@ class Unlogged:
             if not ran or self._done[seen.tool] <= self._gate.begun[seen.tool]:
                 return
         self._off = True
-        self._gate.unlogged(session, seen.tool, seen.input, seen.call_id, _HOW[seen.status])
-        self._report(seen.tool or "a tool")
+        self._gate.log_unannounced(session, seen.tool, seen.input, seen.call_id, _HOW[seen.status])
+        self._supervisor.stop(unannounced_error(self._agent.name, seen.tool or "a tool"))
 
     def finish(self, session: str, path: Path | None, old: int) -> None:
         """The agent is gone. With hooks off, what it was asked for and has no result may have begun."""
         for id, asked in self._asked.rest() if self._off else ():
-            known = asked.tool in self._skip or self._gate.knows(id)
+            known = asked.tool in self._skip or self._gate.was_announced(id)
             if not known and not (path is not None and file_contains(path, id, old)):
-                self._gate.unlogged(session, asked.tool, asked.input, id, None)
+                self._gate.log_unannounced(session, asked.tool, asked.input, id, None)
 
 
 class _Asked:
@@ -504,13 +491,13 @@ class Autosave:
             if poked:
                 self._stop.wait(DEBOUNCE)
             self._wanted.clear()
-            self._told(lambda: self._watch(self._save()))
-        self._told(self._last)
+            self._guard(lambda: self._watch(self._save()))
+        self._guard(self._last)
 
-    def _told(self, save: Callable[[], object]) -> None:
+    def _guard(self, save: Callable[[], object]) -> None:
         try:
             save()
-        except Exception as error:  # noqa: BLE001 - told, and tried again: a save that failed once must not be the last
+        except Exception as error:  # noqa: BLE001 - reported, and tried again: a save that failed once must not be the last
             self._failed(error)
 
     def _watch(self, folders: list[Path]) -> None:

@@ -32,7 +32,7 @@ from wal_agent.redact import redact
 from wal_agent.sanitize import shorten
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")  # ours, not the agent's
-EXTEND = 60.0  # seconds by which a start or stop that is at work is prolonged; told anew at each keep-alive
+EXTEND = 60.0  # seconds by which a start or stop that is at work is prolonged; sent anew at each keep-alive
 EVERY = 10.0  # seconds between two words where systemd asks for no keep-alive
 MAX_STATUS = 200  # characters
 

@@ -23,17 +23,17 @@ from wal_agent.supervise.phases import PHASES, Phase, is_idle
 
 STUCK = 300.0  # seconds for beginning and for ending, which may fetch and flush things over a slow network
 LATE = 5.0  # seconds between two looks, of which ten come in one: the process was stopped or starved, not the agent
-AGAIN = 3  # a question that still stands is told again after so many times as long ...
+AGAIN = 3  # a question that still stands is reported again after so many times as long ...
 AT_MOST = 86_400.0  # ... but daily at least: a night makes six tellings, not sixty
 
-# How long a tool may run, in times of `Bounds.tool` (120 s). Reading is done in seconds, but for a search through a
-# whole disk or a page that hangs; what can be done twice is mostly a build or a test run, 10 minutes; what changes
-# something or is not known may be a deployment or a migration: half an hour.
+# How long a tool may run, in times of `WatchdogLimits.tool` (120 s). Reading is done in seconds, but for a search
+# through a whole disk or a page that hangs; what can be done twice is mostly a build or a test run, 10 minutes; what
+# changes something or is not known may be a deployment or a migration: half an hour.
 TIMES: Final[dict[Class, int]] = {"read_only": 1, "idempotent": 5, "mutation": 15, "unknown": 15}
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class WatchdogLimits:
     """After how many seconds something takes long; 0: never. `hang`: the agent is given up. `stuck`: it does not begin
     or end; for where a person sits before it this says nothing."""
 
@@ -53,16 +53,16 @@ _WAITS: Final[dict[Phase, Late]] = {
 }
 
 
-def waited_for(phase: Phase, turned: bool) -> Phase:
+def watched_phase(phase: Phase, turned: bool) -> Phase:
     """The phase to watch. `turned`: a turn has begun; until then the first one is still owed, though the session has
     begun."""
     return "starting" if phase == "awaiting_user" and not turned else phase
 
 
-class Watch:
+class Watchdog:
     """`tick` is called by one thread, `rearm` by any."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: WatchdogLimits) -> None:
         self._bounds = bounds
         self._armed = 0
         self._at: tuple[Phase, int] | None = None
@@ -71,9 +71,9 @@ class Watch:
         self._due = self._hang = math.inf
         self._told = False
         self._ran: dict[int, float] = {}  # seconds, by call
-        self._long: set[int] = set()  # calls that were told
+        self._long: set[int] = set()  # calls that were reported
         self.late: tuple[TakesLong, ...] = ()
-        """What was told and still holds, with the seconds of the newest look."""
+        """What was reported and still holds, with the seconds of the newest look."""
 
     def rearm(self) -> None:
         """Count anew from the next look on. Two threads at once may count as one: it only has to differ."""
@@ -82,7 +82,7 @@ class Watch:
     def tick(
         self, awake: float, phase: Phase, what: str, running: Sequence[RunningCall], fed: bool = False
     ) -> list[TakesLong | HungUp]:
-        """What takes long since the look before: each is told once until it is over, a question again and again.
+        """What takes long since the look before: each is reported once until it is over, a question again and again.
         `awake`: Clock.awake(); `what`: the tool that `phase` is about, which in a wait for the model is the last;
         `fed`: a program may have another turn's words for the agent, so that it need neither begin one nor end."""
         passed = 0.0 if self._looked is None else awake - self._looked
@@ -127,7 +127,7 @@ class Watch:
 
     def _tools(self, phase: Phase, passed: float, running: Sequence[RunningCall]) -> list[TakesLong]:
         """A call counts only while tools are executed: what stands in another phase waits for a person or has been
-        refused by one, and its end is still to be told."""
+        refused by one, and its end is still to come."""
         self._ran = {r.call: self._ran.get(r.call, -passed) for r in running}  # one that is new begins now
         self._long &= self._ran.keys()
         found: list[TakesLong] = []

@@ -28,10 +28,9 @@ from wal_agent.capture.location import find_location
 from wal_agent.capture.repository import RepositoryReader
 from wal_agent.capture.shadow import Shadow
 from wal_agent.capture.workspace import WorkspaceCapture
-from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, WalAgentError
-from wal_agent.events import Emit, Saved
+from wal_agent.events import CallEnded, Event, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery.format import clock_time, plural, size
@@ -47,12 +46,12 @@ from wal_agent.recovery.report import (
 from wal_agent.recovery.restore_target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
 from wal_agent.recovery.restore_tree import coverage_check
 from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
-from wal_agent.supervise import machine
+from wal_agent.supervise.context import RunContext
+from wal_agent.supervise.gate import Gate
+from wal_agent.supervise.machine import runtime_dir
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.session_capture import MAX_BACKLOG
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.writer import Writer
 
 DEBOUNCE = 0.05  # seconds; calls of a batch end together
 REST = 4.0  # times the work
@@ -71,28 +70,22 @@ class WorktreeSaver:
 
     def __init__(
         self,
+        context: RunContext,
+        gate: Gate,
         capture: WorkspaceCapture,
-        writer: Writer,
-        ended_upto: Callable[[], int],
-        clock: Clock,
-        interval: float,
         failed: Callable[[BaseException], None],
-        emit: Emit = lambda _: None,
-        ended_beyond: Callable[[], tuple[int, ...]] = tuple,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`ended_upto()`: every call numbered up to this has ended, and those of `ended_beyond()`. `failed`: is told of
-        a failure of ours. `progress`: takes a line for people while the first capture takes long."""
-        self._ended_beyond = ended_beyond
+        """`failed`: takes a failure of ours. `progress`: takes a line for people while the first capture takes long."""
+        self._writer = context.job.writer
+        self._clock = context.clock
+        self._interval = context.settings.autosave
+        self._emit = context.emit
+        self._gate = gate
+        self._capture = capture
+        self._failed = failed
         self._progress = progress
         self._reported = 0.0  # when the last progress line was due or printed, by the boot-time clock
-        self._capture = capture
-        self._writer = writer
-        self._ended_upto = ended_upto
-        self._clock = clock
-        self._interval = interval
-        self._failed = failed
-        self._emit = emit
         self._wanted = threading.Event()
         self._poked = 0.0  # when it was set
         self._stop = threading.Event()
@@ -108,6 +101,11 @@ class WorktreeSaver:
         self._over = False  # the log takes no more
         self._ended = False  # a capture of the end came about
         self.whole = False  # a capture of this run held every file
+
+    def on_event(self, event: Event) -> None:
+        """Save soon after a call that may have changed something."""
+        if isinstance(event, CallEnded) and event.changed:
+            self.poke()
 
     def start(self) -> None:
         self._capture.git.go_on()  # the agent may be started again in one run
@@ -160,16 +158,16 @@ class WorktreeSaver:
                 break
             self._wanted.clear()
             began = self._clock.boot()
-            self._told()
+            self._try_to_save()
             self._report_progress()
             self._rest(self._clock.boot() - began)
         self._idle.set()
         self._resume.wait()
         if self._last:
-            self._told()
+            self._try_to_save()
             self._ended = not self.problem
             while self._goes_on:
-                self._told()
+                self._try_to_save()
 
     @property
     def _goes_on(self) -> bool:
@@ -196,26 +194,26 @@ class WorktreeSaver:
         elif not self.problem:
             self.whole = True
 
-    def _told(self) -> None:
+    def _try_to_save(self) -> None:
         self.missed = False
         try:
             self.save()
         except GitStopped:
-            self._missing("it had to be left half-way", missed=True)
+            self._miss("it had to be left half-way", missed=True)
         except GitMissing:
             self.problem = NO_GIT
         except Busy:
-            self._missing("another run is at work in this folder")
+            self._miss("another run is at work in this folder")
         except (BucketError, GitFailed, OSError) as error:
             # the next capture finds everything again
-            self._missing(str(error).rstrip("."), missed=isinstance(error, BucketError))
+            self._miss(str(error).rstrip("."), missed=isinstance(error, BucketError))
         except WalAgentError:
             self._over = True  # the log has ended, and says so itself
-        except Exception as error:  # noqa: BLE001 - told at the end; the session is saved all the same
-            self._missing(repr(error))
+        except Exception as error:  # noqa: BLE001 - reported at the end; the session is saved all the same
+            self._miss(repr(error))
             self._failed(error)
 
-    def _missing(self, why: str, missed: bool = False) -> None:
+    def _miss(self, why: str, missed: bool = False) -> None:
         if not self._closed:  # what `stop` cut off, it judges itself
             self.problem, self.missed = UNSAVED.format(why), missed
 
@@ -230,8 +228,8 @@ class WorktreeSaver:
         if self._capture.many_waiting and not self._last:
             return  # what the log may have as its newest must stay known here
         began = self._clock.boot()
-        beyond = self._ended_beyond()  # before `upto`: both are of a moment before the capture
-        upto = self._ended_upto()
+        beyond = self._gate.ended_beyond()  # before `upto`: both are of a moment before the capture
+        upto = self._gate.ended_upto()
         also = tuple(call for call in beyond if call > upto)
         record = self._capture.capture(upto, self._clock.now(), also)
         with self._appending:
@@ -278,17 +276,11 @@ def due(work: float, ended: float) -> float:
     return ended + BEHIND - work - DEBOUNCE
 
 
-def open_worktree_capture(
-    settings: Settings,
-    agent: Agent,
-    env: Mapping[str, str],
-    workspace: Path,
-    opened: OpenedJob,
-    say: Callable[[str], None],
-) -> WorkspaceCapture | None:
+def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> WorkspaceCapture | None:
     """The workspace's captures, as the settings say; they go on from what the log holds. None: they are off, or the
     workspace lies in a folder that is never captured, which is said."""
-    private = never_captured(settings, agent, env, workspace)
+    settings, workspace, env = context.settings, context.workspace, context.env
+    private = never_captured(settings, context.agent, env, workspace)
     inside = next((folder for folder in private if workspace.is_relative_to(folder.resolve())), None)
     why = "as the settings say" if settings.workspace == "off" else too_wide(workspace, env)
     if inside is not None and not why:
@@ -298,9 +290,9 @@ def open_worktree_capture(
         return None
     total = int(settings.workspace_cap * (1 << 20))
     caps = Caps(total, max(1, total // 20))
-    put = opened.blobs.put_payload
-    capture = WorkspaceCapture(machine.state_dir(env), workspace, env, put, private, caps, settings.job)
-    capture.go_on_from(opened.replay.state.workspace)
+    put = context.job.blobs.put_payload
+    capture = WorkspaceCapture(state_dir(env), workspace, env, put, private, caps, settings.job)
+    capture.go_on_from(context.job.replay.state.workspace)
     return capture
 
 
@@ -322,7 +314,7 @@ def _homes(env: Mapping[str, str]) -> list[Path]:
 def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], workspace: Path) -> list[Path]:
     """The agents' own state with its credentials, other programs' credentials, what is wal-agent's, its key, and the
     bucket itself."""
-    found = [agent.folder(env), machine.state_dir(env), machine.runtime_dir(env)]
+    found = [agent.folder(env), state_dir(env), runtime_dir(env)]
     found += [home / name for home in _homes(env) for name in (*paths.AGENTS, *paths.CREDENTIALS)]
     url = urlsplit(settings.bucket)
     if settings.bucket.startswith("/") or url.scheme == "file":
@@ -356,8 +348,8 @@ class WorktreeFacts:
     def rows(self) -> list[str]:
         """For the screen."""
         if self.action == "keep":
-            told = {"not_saved": "was not saved yet; it stays as it is", "home": HOME_FOLDER_NOTE}
-            return [row("tree", told[self.why])] if self.why in told else []
+            reasons = {"not_saved": "was not saved yet; it stays as it is", "home": HOME_FOLDER_NOTE}
+            return [row("tree", reasons[self.why])] if self.why in reasons else []
         first = "what is here would be kept, and then " if self.keeps_what_is_here else ""
         git = ", with a repository like the lost one" if self.makes_repository else ""
         what = f"{plural(self.files, 'file')} ({size(self.size)}) as of {clock_time(self.saved)}"
@@ -410,7 +402,7 @@ class WorktreePlan:
             makes_repository=decided.make_repository,
         )
 
-    def do(self, blobs: Blobs, now: float) -> TreeResult:
+    def carry_out(self, blobs: Blobs, now: float) -> TreeResult:
         """Raises Damaged, ConfigError, BucketError."""
         if isinstance(self.decided, Keep) or self.captured is None:
             return self.then
@@ -422,10 +414,11 @@ class WorktreePlan:
             return lambda path: False
         return coverage_check(self.target.shadow(), self.target.folder, self.captured)
 
-    def told(self, done: TreeResult) -> str:
+    def describe(self, done: TreeResult) -> str:
+        """What the prompt says of it."""
         return describe_tree(done, self.before)
 
-    def has(self, call: int) -> bool:
+    def will_hold(self, call: int) -> bool:
         """Whether the file changes of an earlier run's call will be in this workspace when the agent starts."""
         return not self.effects(self.then).note(call)
 
@@ -456,7 +449,7 @@ def plan_worktree(
 
 
 def identity_here(target: RestoreTarget) -> tuple[str, ...]:
-    """Of the repository around the folder; empty where it cannot be told. Works in a scratch folder."""
+    """Of the repository around the folder; empty where it cannot be read. Works in a scratch folder."""
     with tempfile.TemporaryDirectory(prefix="wal-agent-look-") as folder:
         shadow = Shadow(Path(folder) / "shadow", target.shadow().git)
         try:

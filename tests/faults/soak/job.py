@@ -24,7 +24,7 @@ from tests.faults.soak.ledger import Effect, Ledger, Wrong
 from tests.servers import Server, fresh_bucket
 from tests.servers.proxy import Proxy, Storm, proxied
 from wal_agent.errors import LeaseHeld
-from wal_agent.supervise.acknowledge import acknowledge_call
+from wal_agent.supervise.intervene import acknowledge_call
 from wal_agent.wal.keys import Keys
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.wal.world import FIELDS, KEYS, FakeClock, Flaky, claim, drain, end, host, intent
+from tests.unit.supervise.crew import SILENT
+from tests.unit.wal.world import FIELDS, KEYS, FakeClock, Flaky, claim, drain, end, intent
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import (
     NONCE,
@@ -30,7 +31,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import Conflict, Damaged, Denied, Newer, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
-from wal_agent.supervise.acquire import Spooling, acquire_job
+from wal_agent.supervise.acquire import AcquireOptions, acquire_job
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
@@ -79,19 +80,8 @@ def claimed(run: str, key: Key | None) -> LeaseRequest:
 def start(bucket: Bucket, key: Key | None) -> OpenedJob:
     """As `wal-agent run` takes a job."""
     wrapped = EncryptedBucket(bucket, key)
-    nowhere = Spooling(Path("/nowhere"))
-    return acquire_job(
-        wrapped,
-        KEYS,
-        host("b"),
-        claimed("b", key),
-        FIELDS,
-        FakeClock(),
-        random.Random("b"),
-        False,
-        lambda _: None,
-        nowhere,
-    )
+    options = AcquireOptions(Path("/nowhere"))
+    return acquire_job(wrapped, KEYS, claimed("b", key), FIELDS, FakeClock(), options, SILENT, rng=random.Random("b"))
 
 
 def whole_job(bucket: Bucket, key: Key | None, folder: Path) -> None:

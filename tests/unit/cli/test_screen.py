@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cli.shelf import EVIL, SECRET
-from wal_agent.cli.screen import lines, report_bug, say
+from wal_agent.cli.screen import lines, say
+from wal_agent.limits import report_bug
 from wal_agent.sanitize import printable
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.supervise.crew import Post, ScriptAgent, until
+from tests.unit.supervise.crew import Post, ScriptAgent, Watcher, run_context, until
 from tests.unit.wal.world import World, drain, end, intent
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.capture.session import SessionCapture
@@ -49,21 +49,9 @@ class Desk:
         self.heard: list[Event] = []
         self.agent = ScriptAgent(folder / "home")
         job, clock = self.post.job, self.post.world.clock
-        self.saver = SessionSaver(
-            self.agent.agent,
-            {},
-            Path("/w"),
-            job.writer,
-            job.blobs,
-            self.post.gate,
-            clock,
-            SessionCapture("one", job.blobs.put_payload),
-            "one",
-            frozenset(),
-            lambda tool: None,
-            lambda data: None,
-            self.heard.append,
-        )
+        context = run_context(job, clock, agent=self.agent.agent, emit=self.heard.append)
+        capture = SessionCapture("one", job.blobs.put_payload)
+        self.saver = SessionSaver(context, self.post.gate, capture, "one", Watcher())
 
     def said(self) -> list[Event]:
         said, self.heard[:] = list(self.heard), []
@@ -115,7 +103,8 @@ def test_a_workspace_is_saved_when_the_bucket_has_it(tmp_path: Path) -> None:
     post, heard = Post(tmp_path), list[Event]()
     tree = Captured(Workspace(time=1.0, holds=0, commit="c1"), None, None)
     clock = post.world.clock
-    saver = WorktreeSaver(tree, post.job.writer, lambda: 0, clock, 9.0, print, heard.append)  # type: ignore[arg-type]
+    context = run_context(post.job, clock, emit=heard.append)
+    saver = WorktreeSaver(context, post.gate, tree, print)  # type: ignore[arg-type]
     saver.save()
     saver.save()
     assert heard == []

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tests.unit.wal.world import World
-from wal_agent.agents.base import Agent, Capabilities, SeenCall, SessionFile, ToolEnded, ToolStarting
-from wal_agent.events import Event
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Agent, Capabilities, Deny, SeenCall, SessionFile, ToolEnded, ToolStarting
+from wal_agent.clock import Clock
+from wal_agent.config import Settings
+from wal_agent.errors import WalAgentError
+from wal_agent.events import Emit, Event
 from wal_agent.records import AnyRecord, End, Intent
 from wal_agent.shell.rules import Rules, load_rules
+from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
+from wal_agent.supervise.options import Screen
+from wal_agent.supervise.phases import Action
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments, replay
 from wal_agent.wal.state import State
@@ -90,6 +98,65 @@ class ScriptAgent:
         return cast(Agent, self)
 
 
+def run_context(
+    job: OpenedJob,
+    clock: Clock,
+    workspace: Path = Path("/w"),
+    agent: Agent = AGENTS["gemini"],
+    emit: Emit = lambda _: None,
+    **settings: Any,
+) -> RunContext:
+    """What a run of `job` works with; `settings`: those that are not the default."""
+    return RunContext(job, agent, Settings("file:///bucket", "job", **settings), workspace, {}, clock, emit)
+
+
+SILENT = Screen(lambda _: None, lambda _: None)
+
+
+class Watcher:
+    """A `Supervisor` that only writes down what it is asked for, in order."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.appended: list[bytes] = []
+        self.refusal: Deny | None = None
+        self.failures: list[BaseException] = []
+
+    def stop(self, error: WalAgentError) -> None:
+        found = re.search(r" ran (.+), which no hook announced", error.what)
+        self.did.append(f"stop: {error.what}" if found is None else f"unseen {found[1]}")
+
+    @property
+    def unseen(self) -> list[str]:
+        """The tools of calls that no hook announced."""
+        return [did.removeprefix("unseen ") for did in self.did if did.startswith("unseen ")]
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+    def request_save(self) -> None:
+        self.did.append("save")
+
+    def mark_boundary(self, call: int) -> None:
+        self.did.append(f"boundary {call}")
+
+    def switch_session(self, session: str) -> None:
+        self.did.append(f"switch {session}")
+
+    def may_begin_turn(self, session: str) -> Deny | None:
+        self.did.append(f"turn of {session}")
+        return self.refusal
+
+    def on_phase(self, actions: Sequence[Action]) -> None:
+        return
+
+    def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
+        raise LookupError(event)
+
+    def check_handshake(self, appended: bytes) -> None:
+        self.appended.append(appended)
+
+
 class Post:
     """A gate on a job of its own in memory. Nothing is committed but by `commit` or inside `committing`."""
 
@@ -97,18 +164,20 @@ class Post:
         self.world = World()
         self.job: OpenedJob = self.world.open("a")
         self.fresh = True  # what the last check (R7) says
-        self.events: list[Event] = []
-        self.gate = Gate(
-            self.job.writer,
-            self.job.blobs,
-            lambda: self.fresh,
-            rules or load_rules(),
-            workspace,
+        self.listeners: list[Emit] = []
+        self.context = run_context(
+            self.job,
             self.world.clock,
-            deadline,
-            sync=sync,
-            emit=self.events.append,
+            workspace,
+            emit=self._emit,
+            append_deadline=deadline,
+            durability="sync" if sync else "intent",
         )
+        self.gate = Gate(self.context, rules or load_rules(), lambda: self.fresh)
+
+    def _emit(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     def commit(self) -> None:
         while self.job.writer.commit_once() == "acked":
@@ -130,7 +199,7 @@ class Post:
     def begin(self, tool: str = "write_file", **input: Any) -> int:
         """A call that was allowed; its number."""
         with self.committing():
-            decision = self.gate.before(starting(tool, **input))
+            decision = self.gate.begin_call(starting(tool, **input))
         assert not hasattr(decision, "reason"), decision
         assert self.gate.last is not None
         return self.gate.last.call

@@ -6,29 +6,31 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, host
+from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim
 from wal_agent.bucket.base import Object
 from wal_agent.errors import LeaseHeld, Unavailable
 from wal_agent.recovery.lease_policy import Pauses
 from wal_agent.supervise.acquire import (
+    AcquireOptions,
     Interrupted,
     LeaseWatch,
-    Spooling,
     acquire_job,
     check_signals,
     sleep_unless_signalled,
 )
+from wal_agent.supervise.options import Screen
 from wal_agent.wal import lease as leases
 from wal_agent.wal import lease_doc
 from wal_agent.wal.job import OpenedJob, close_job
 
-NOWHERE = Spooling(Path("/nowhere/spools"))
+NOWHERE = AcquireOptions(Path("/nowhere/spools"))
 
 
 class Taking:
@@ -37,21 +39,17 @@ class Taking:
         self.told: list[str] = []
 
     def take(
-        self, run: str, wait: bool = False, spooling: Spooling = NOWHERE, pauses: Pauses = "wait", known: int = 0
+        self, run: str, wait: bool = False, options: AcquireOptions = NOWHERE, pauses: Pauses = "wait", known: int = 0
     ) -> OpenedJob:
         return acquire_job(
             self.world.bucket,
             KEYS,
-            host(run),
             claim(run),
             FIELDS,
             self.world.clock,
-            random.Random(7),
-            wait,
-            self.told.append,
-            spooling,
-            pauses,
-            known=known,
+            replace(options, wait=wait, pauses=pauses, known_epoch=known),
+            Screen(self.told.append, self.told.extend),
+            rng=random.Random(7),
         )
 
     def faster(self, _: str) -> None:

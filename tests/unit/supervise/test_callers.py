@@ -193,10 +193,10 @@ def test_the_first_speaker_stays_the_agent() -> None:
     with callers.starting() as began:
         began(LAUNCHER.pid)
     inner = (client(INNER_HOOK), INNER_HOOK, INNER, at(400, 210, 400, "bash"), BELOW, LAUNCHER)
-    assert callers.judge((client(BELOW_HOOK), BELOW_HOOK, BELOW, LAUNCHER), "gemini").origin == "agent"
-    assert callers.judge(inner, "gemini") == Caller("inner", INNER)
+    assert callers.identify((client(BELOW_HOOK), BELOW_HOOK, BELOW, LAUNCHER), "gemini").origin == "agent"
+    assert callers.identify(inner, "gemini") == Caller("inner", INNER)
     root_hook = at(300, 200, 100, "bash", "-c", LINE)
-    assert callers.judge((client(root_hook), root_hook, LAUNCHER), "gemini").origin == "agent"
+    assert callers.identify((client(root_hook), root_hook, LAUNCHER), "gemini").origin == "agent"
     assert callers.below(inner) and not callers.below((at(7, 1, 7),)) and not callers.below(())
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.supervise.crew import Post, ended, starting
+from tests.unit.supervise.crew import Post, Watcher, ended, starting
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Command,
     Compacting,
     ContextRequested,
     Decision,
@@ -25,7 +26,8 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
-from wal_agent.records import AgentStarted, AnyRecord, Payload, PhaseChange, Recovery, Turn
+from wal_agent.records import AgentStarted, AnyRecord, End, Payload, PhaseChange, Turn
+from wal_agent.supervise.context import Launch
 from wal_agent.supervise.conversation import MAX_PROMPT, Conversation
 
 
@@ -34,30 +36,13 @@ class Talk:
 
     def __init__(self, folder: Path, notice: str = "", turn_open: bool = False) -> None:
         self.post = Post(folder)
-        self.did: list[str] = []
-        self.refusal: Deny | None = None
-        self.completing: list[AnyRecord] = []
+        self.watcher = Watcher()
+        self.did = self.watcher.did
         self.on = self.make(notice, turn_open)
 
     def make(self, notice: str, turn_open: bool) -> Conversation:
-        return Conversation(
-            self.post.gate,
-            self.post.job.writer,
-            self.post.world.clock,
-            "s",
-            poke=lambda: self.did.append("poke"),
-            boundary=lambda call: self.did.append(f"boundary {call}"),
-            switch=lambda session: self.did.append(f"switch {session}"),
-            unseen=lambda tool: self.did.append(f"unseen {tool}"),
-            may_begin=self.may_begin,
-            on_completed=lambda: self.completing,
-            turn_open=turn_open,
-            notice=notice,
-        )
-
-    def may_begin(self, session: str) -> Deny | None:
-        self.did.append(f"turn of {session}")
-        return self.refusal
+        launch = Launch(Command((), {}), "s", notice=notice, turn_open=turn_open)
+        return Conversation(self.post.context, self.post.gate, launch, self.watcher)
 
     def log(self) -> list[AnyRecord]:
         """What it wrote, without the opening and the phases."""
@@ -76,20 +61,20 @@ def talk(tmp_path: Path) -> Talk:
 def test_any_event_is_the_handshake(talk: Talk) -> None:
     """I5: hooks live from the first word on; before it they are not known to."""
     assert not talk.on.hooks_live.is_set() and talk.on.phase == "starting"
-    assert talk.on.on(OtherEvent("PreCompress")) == Allow()
+    assert talk.on.handle(OtherEvent("PreCompress")) == Allow()
     assert talk.on.hooks_live.is_set() and talk.on.phase == "starting"
     assert talk.did == [] and talk.log() == []
 
 
 def test_the_expected_session_is_no_news(talk: Talk) -> None:
-    talk.on.on(SessionStarted("s", "startup"))
+    talk.on.handle(SessionStarted("s", "startup"))
     assert talk.did == [] and talk.log() == [] and talk.on.phase == "awaiting_user"
 
 
 def test_another_session_is_written_down_before_its_files_are(talk: Talk) -> None:
     """I3: a recovery must resume the session that the user is in, so /clear is in the log before what follows."""
-    talk.on.on(SessionStarted("t", "clear"))
-    talk.on.on(SessionStarted("t", "clear"))
+    talk.on.handle(SessionStarted("t", "clear"))
+    talk.on.handle(SessionStarted("t", "clear"))
     assert talk.on.session == "t" and talk.did == ["switch t"]
     (record,) = talk.log()
     assert isinstance(record, AgentStarted) and (record.session, record.resumed) == ("t", False)
@@ -97,24 +82,24 @@ def test_another_session_is_written_down_before_its_files_are(talk: Talk) -> Non
 
 def test_an_agent_whose_first_word_is_a_turn_names_its_session_by_it(talk: Talk) -> None:
     """Only the first: a later one may be of another process of the agent, started by a tool."""
-    talk.on.on(TurnStarted("t", "go"))
-    talk.on.on(TurnStarted("u", "of a tool"))
+    talk.on.handle(TurnStarted("t", "go"))
+    talk.on.handle(TurnStarted("u", "of a tool"))
     assert talk.on.session == "t" and [did for did in talk.did if did.startswith("switch")] == ["switch t"]
     assert isinstance(talk.log()[0], AgentStarted)
 
 
 def test_a_turn_begins_with_its_prompt(talk: Talk) -> None:
-    talk.on.on(TurnStarted("s", "fix ünïcode"))
+    talk.on.handle(TurnStarted("s", "fix ünïcode"))
     (record,) = talk.log()
     assert isinstance(record, Turn) and (record.state, record.session) == ("started", "s")
     text = "fix ünïcode".encode()
     assert record.prompt == Payload(size=len(text), data=text)
-    assert talk.on.turn_open and talk.did == ["turn of s", "poke"] and talk.on.phase == "awaiting_model"
+    assert talk.on.turn_open and talk.did == ["turn of s", "save"] and talk.on.phase == "awaiting_model"
 
 
 def test_a_prompt_is_bounded(talk: Talk) -> None:
     """I9."""
-    talk.on.on(TurnStarted("s", "x" * (MAX_PROMPT + 5)))
+    talk.on.handle(TurnStarted("s", "x" * (MAX_PROMPT + 5)))
     (record,) = talk.log()
     assert isinstance(record, Turn) and record.prompt is not None
     assert record.prompt.size == MAX_PROMPT == len(record.prompt.data or b"")
@@ -123,14 +108,14 @@ def test_a_prompt_is_bounded(talk: Talk) -> None:
 def test_the_words_of_a_recovery_are_not_the_users_task(tmp_path: Path) -> None:
     """A second recovery repeats what the user asked for, not what the first recovery said."""
     talk = Talk(tmp_path, notice="look first")
-    talk.on.on(TurnStarted("s", "[wal-agent recovery] ..."))
-    talk.on.on(TurnStarted("s", "now this"))
+    talk.on.handle(TurnStarted("s", "[wal-agent recovery] ..."))
+    talk.on.handle(TurnStarted("s", "now this"))
     prompts = [r.prompt for r in talk.log() if isinstance(r, Turn)]
     assert prompts == [None, Payload(size=8, data=b"now this")]
 
 
 def test_a_turn_that_no_person_began_has_no_words(talk: Talk) -> None:
-    talk.on.on(TurnStarted("s", ""))
+    talk.on.handle(TurnStarted("s", ""))
     (record,) = talk.log()
     assert isinstance(record, Turn) and record.prompt is None
 
@@ -138,28 +123,28 @@ def test_a_turn_that_no_person_began_has_no_words(talk: Talk) -> None:
 def test_a_tool_goes_through_the_gate(talk: Talk) -> None:
     """I1, I5: the gate's word is the answer, whichever it is."""
     with talk.post.committing():
-        assert talk.on.on(starting("write_file", file_path="a")) == Allow()
+        assert talk.on.handle(starting("write_file", file_path="a")) == Allow()
     assert talk.on.phase == "executing_tools"
     talk.post.gate.close("over")
-    assert talk.on.on(starting("write_file", file_path="a")) == Deny("over", stop=True)
+    assert talk.on.handle(starting("write_file", file_path="a")) == Deny("over", stop=True)
     assert len(talk.post.intents()) == 1
 
 
 def test_an_end_is_logged_and_saved_soon(talk: Talk) -> None:
     talk.post.begin(file_path="a")
     talk.post.begin("read_file", file_path="a")
-    talk.on.on(ended("write_file", file_path="a"))
+    talk.on.handle(ended("write_file", file_path="a"))
     phases = [talk.on.phase]
-    talk.on.on(ended("read_file", file_path="a"))
-    assert [*phases, talk.on.phase] == ["executing_tools", "awaiting_model"] and talk.did == ["poke"] * 2
+    talk.on.handle(ended("read_file", file_path="a"))
+    assert [*phases, talk.on.phase] == ["executing_tools", "awaiting_model"] and talk.did == ["save"] * 2
     talk.post.commit()
     assert [e.call for e in talk.post.ends()] == [1, 2]
 
 
 def test_an_end_that_no_beginning_was_told_of_is_reported(talk: Talk) -> None:
     """I5, issue 12.3: it is in the log as a call that ran before it was logged."""
-    talk.on.on(ended("write_file", file_path="a"))
-    assert talk.did == ["unseen write_file", "poke"]
+    talk.on.handle(ended("write_file", file_path="a"))
+    assert talk.did == ["unseen write_file", "save"]
     talk.post.commit()
     assert [(i.tool, i.unlogged) for i in talk.post.intents()] == [("write_file", True)]
     assert [(e.how, e.by) for e in talk.post.ends()] == [("done", "session")]
@@ -167,24 +152,25 @@ def test_an_end_that_no_beginning_was_told_of_is_reported(talk: Talk) -> None:
 
 def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Talk) -> None:
     """DESIGN 8: by then the session file tells the whole batch."""
-    talk.on.on(ModelRequest("s"))
+    talk.on.handle(ModelRequest("s"))
     talk.post.begin(file_path="a")
     talk.post.begin(file_path="b")
-    talk.on.on(ModelRequest("s"))
-    assert talk.did == ["poke", "boundary 2", "poke"] and talk.on.phase == "awaiting_model"
+    talk.on.handle(ModelRequest("s"))
+    assert talk.did == ["save", "boundary 2", "save"] and talk.on.phase == "awaiting_model"
     assert talk.on.turn_open is False
 
 
-def test_a_turn_completes_behind_what_it_settles(talk: Talk) -> None:
+def test_a_turn_completes_behind_what_it_settles(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     """I8: what was told to the agent is settled by its completion, in one segment with it and before it."""
-    talk.on.on(TurnStarted("s", "p"))
-    talk.completing = [Recovery(time=1.0, from_epoch=1, verdicts=(), told="")]
+    talk.on.handle(TurnStarted("s", "p"))
+    settled = End(time=1.0, call=77, how="interrupted", by="recovery", finding="unknown")
+    monkeypatch.setattr(talk.post.gate.recovered, "ends_after_turn", lambda: [settled])
     talk.post.begin(file_path="a")
     talk.did.clear()
-    talk.on.on(TurnCompleted("s"))
-    assert talk.did == ["boundary 1", "poke"] and not talk.on.turn_open and talk.on.phase == "awaiting_user"
-    recovery, turn = talk.log()[-2:]
-    assert isinstance(recovery, Recovery) and isinstance(turn, Turn) and turn.state == "completed"
+    talk.on.handle(TurnCompleted("s"))
+    assert talk.did == ["boundary 1", "save"] and not talk.on.turn_open and talk.on.phase == "awaiting_user"
+    end, turn = talk.log()[-2:]
+    assert end == settled and isinstance(turn, Turn) and turn.state == "completed"
     assert talk.post.state.turn == "completed"
 
 
@@ -194,52 +180,52 @@ def test_a_turn_completes_behind_what_it_settles(talk: Talk) -> None:
 def test_other_events_move_the_phase_and_write_nothing(
     talk: Talk, event: AwaitingApproval | SessionEnded, phase: str
 ) -> None:
-    assert talk.on.on(event) == Allow()
+    assert talk.on.handle(event) == Allow()
     assert talk.on.phase == phase and talk.log() == [] and talk.did == []
 
 
 def test_a_resumed_turn_is_open_until_it_completes(tmp_path: Path) -> None:
     """Clean means the agent's completion event (DESIGN 7)."""
     talk = Talk(tmp_path, turn_open=True)
-    talk.on.on(SessionEnded("s", "exit"))
+    talk.on.handle(SessionEnded("s", "exit"))
     assert talk.on.turn_open
 
 
 def test_a_phase_knows_the_tool_that_it_is_about(talk: Talk) -> None:
     """Also where the agent asks for one approval after another."""
-    talk.on.on(TurnStarted("s", "do it"))
+    talk.on.handle(TurnStarted("s", "do it"))
     assert talk.on.about == ""
-    talk.on.on(starting("read_file"))
+    talk.on.handle(starting("read_file"))
     assert talk.on.about == "read_file"
-    talk.on.on(AwaitingApproval("s", "read_file"))
-    talk.on.on(AwaitingApproval("s", "x" * 1000))
+    talk.on.handle(AwaitingApproval("s", "read_file"))
+    talk.on.handle(AwaitingApproval("s", "x" * 1000))
     assert talk.on.about == "x" * 200
-    talk.on.on(TurnCompleted("s"))
+    talk.on.handle(TurnCompleted("s"))
     assert talk.on.about == ""
 
 
 def test_a_turn_that_left_work_running_is_complete_when_the_agent_ends(talk: Talk) -> None:
     """Unless something begins after it. The model owes nothing meanwhile."""
-    talk.on.on(TurnStarted("s", "do it"))
-    talk.on.on(TurnCompleted("s", pending=True))
+    talk.on.handle(TurnStarted("s", "do it"))
+    talk.on.handle(TurnCompleted("s", pending=True))
     assert talk.on.turn_open and talk.on.phase == "executing_tools"
-    talk.on.on(TurnStarted("s", "its end"))
-    talk.on.ended()
+    talk.on.handle(TurnStarted("s", "its end"))
+    talk.on.end()
     assert talk.on.turn_open
-    talk.on.on(TurnCompleted("s", pending=True))
+    talk.on.handle(TurnCompleted("s", pending=True))
     assert not any(isinstance(r, Turn) and r.state == "completed" for r in talk.log())
-    talk.on.ended()
+    talk.on.end()
     assert not talk.on.turn_open
     assert isinstance(last := talk.log()[-1], Turn) and (last.state, last.session) == ("completed", "s")
 
 
 def test_a_turn_that_goes_on_behind_its_end_is_open_again(talk: Talk) -> None:
     """I8: another hook on the agent's own end may make it work on; what is cut off then is not a finished job."""
-    talk.on.on(TurnStarted("s", "do it"))
-    talk.on.on(TurnCompleted("s"))
-    talk.on.on(dataclasses.replace(starting("read_file"), inner="memory"))
+    talk.on.handle(TurnStarted("s", "do it"))
+    talk.on.handle(TurnCompleted("s"))
+    talk.on.handle(dataclasses.replace(starting("read_file"), inner="memory"))
     assert not talk.on.turn_open
-    talk.on.on(starting("read_file"))
+    talk.on.handle(starting("read_file"))
     assert talk.on.turn_open
     turns = [(r.state, r.prompt is None) for r in talk.log() if isinstance(r, Turn)]
     assert turns == [("started", False), ("completed", True), ("started", True)]
@@ -250,138 +236,138 @@ def test_a_turn_that_goes_on_behind_its_end_is_open_again(talk: Talk) -> None:
 
 def test_a_denied_call_leaves_the_model_to_answer(talk: Talk) -> None:
     """Claude and Copilot tell nothing of it afterwards; the watchdog must see that the model owes an answer."""
-    talk.on.on(TurnStarted("s", "do it"))
+    talk.on.handle(TurnStarted("s", "do it"))
     talk.post.gate.drain()
-    assert isinstance(talk.on.on(starting("write_file", file_path="a")), Deny)
-    assert talk.on.look() == ("awaiting_model", "")
+    assert isinstance(talk.on.handle(starting("write_file", file_path="a")), Deny)
+    assert talk.on.refresh_phase() == ("awaiting_model", "")
     talk.post.begin("read_file", file_path="a")
-    talk.on.on(starting("write_file", file_path="b"))
-    assert talk.on.look()[0] == "executing_tools", "another one runs"
+    talk.on.handle(starting("write_file", file_path="b"))
+    assert talk.on.refresh_phase()[0] == "executing_tools", "another one runs"
 
 
 def test_an_end_that_the_sessions_file_tells_leaves_the_model_to_answer(talk: Talk) -> None:
     """Two calls at once, one refused by a person: it has no after-hook."""
     with talk.post.committing():
         for name in ("a", "b"):
-            talk.on.on(starting("write_file", file_path=name))
-    talk.on.on(ended("write_file", file_path="a"))
-    assert talk.on.look()[0] == "executing_tools"
-    talk.post.gate.end(2, "denied", "it was refused", by="session")
-    assert talk.on.look()[0] == "awaiting_model"
+            talk.on.handle(starting("write_file", file_path=name))
+    talk.on.handle(ended("write_file", file_path="a"))
+    assert talk.on.refresh_phase()[0] == "executing_tools"
+    talk.post.gate.end_call(2, "denied", "it was refused", by="session")
+    assert talk.on.refresh_phase()[0] == "awaiting_model"
 
 
 def test_a_call_whose_hook_still_waits_is_no_lost_end(talk: Talk) -> None:
     """Else the hard timeout would count while a tool runs."""
     seen: list[str] = []
-    began = talk.post.gate.before
+    began = talk.post.gate.begin_call
 
     def before(event: ToolStarting, nested: str = "") -> Decision:
-        talk.on.on(ended("read_file", file_path="a"))
-        seen.extend([talk.on.phase, talk.on.look()[0]])
+        talk.on.handle(ended("read_file", file_path="a"))
+        seen.extend([talk.on.phase, talk.on.refresh_phase()[0]])
         return began(event)
 
     talk.post.begin("read_file", file_path="a")
-    talk.post.gate.before = before  # type: ignore[method-assign]
+    talk.post.gate.begin_call = before  # type: ignore[method-assign]
     with talk.post.committing():
-        talk.on.on(starting("write_file", file_path="b"))
-    assert [*seen, talk.on.look()[0]] == ["executing_tools"] * 3
+        talk.on.handle(starting("write_file", file_path="b"))
+    assert [*seen, talk.on.refresh_phase()[0]] == ["executing_tools"] * 3
 
 
 def test_work_in_the_background_is_no_lost_end(talk: Talk) -> None:
-    talk.on.on(TurnStarted("s", "do it"))
-    talk.on.on(TurnCompleted("s", pending=True))
-    assert talk.on.look()[0] == "executing_tools"
+    talk.on.handle(TurnStarted("s", "do it"))
+    talk.on.handle(TurnCompleted("s", pending=True))
+    assert talk.on.refresh_phase()[0] == "executing_tools"
 
 
 @pytest.mark.parametrize(
     "event", [TurnStarted("s", "do it"), Compacting("s", done=False), TurnCompleted("s"), SessionStarted("s", "x")]
 )
 def test_a_look_leaves_every_other_phase_alone(talk: Talk, event: HookEvent) -> None:
-    talk.on.on(event)
+    talk.on.handle(event)
     phase = talk.on.phase
-    assert talk.on.look()[0] == phase != "starting"
+    assert talk.on.refresh_phase()[0] == phase != "starting"
 
 
 def test_a_question_is_over_when_its_call_is_gone(talk: Talk) -> None:
     """A "no" has no hook either, and a "yes" none until the tool ends: others that run then are no question."""
     with talk.post.committing():
         for tool in ("write_file", "run_shell_command"):
-            talk.on.on(starting(tool, file_path="a"))
-    talk.on.on(AwaitingApproval("s", "run_shell_command"))
-    assert talk.on.look() == ("awaiting_approval", "run_shell_command")
-    talk.post.gate.end(2, "denied", "it was refused", by="session")
-    assert talk.on.look()[0] == "executing_tools"
-    talk.on.on(AwaitingApproval("s", "Allow it?"))
-    assert talk.on.look()[0] == "awaiting_approval"
-    talk.post.gate.end(1, "denied", "it was refused", by="session")
-    assert talk.on.look()[0] == "awaiting_model"
-    talk.on.on(AwaitingApproval("s", "a question of its own"))
-    assert talk.on.look()[0] == "awaiting_approval", "no call is known to be asked about"
+            talk.on.handle(starting(tool, file_path="a"))
+    talk.on.handle(AwaitingApproval("s", "run_shell_command"))
+    assert talk.on.refresh_phase() == ("awaiting_approval", "run_shell_command")
+    talk.post.gate.end_call(2, "denied", "it was refused", by="session")
+    assert talk.on.refresh_phase()[0] == "executing_tools"
+    talk.on.handle(AwaitingApproval("s", "Allow it?"))
+    assert talk.on.refresh_phase()[0] == "awaiting_approval"
+    talk.post.gate.end_call(1, "denied", "it was refused", by="session")
+    assert talk.on.refresh_phase()[0] == "awaiting_model"
+    talk.on.handle(AwaitingApproval("s", "a question of its own"))
+    assert talk.on.refresh_phase()[0] == "awaiting_approval", "no call is known to be asked about"
 
 
 def test_a_second_question_does_not_hide_the_first(talk: Talk) -> None:
     with talk.post.committing():
         for tool in ("write_file", "run_shell_command"):
-            talk.on.on(starting(tool, file_path="a"))
-    talk.on.on(AwaitingApproval("s", "write_file"))
-    talk.on.on(AwaitingApproval("s", "run_shell_command"))
-    talk.post.gate.end(2, "denied", "it was refused", by="session")
-    assert talk.on.look()[0] == "awaiting_approval"
+            talk.on.handle(starting(tool, file_path="a"))
+    talk.on.handle(AwaitingApproval("s", "write_file"))
+    talk.on.handle(AwaitingApproval("s", "run_shell_command"))
+    talk.post.gate.end_call(2, "denied", "it was refused", by="session")
+    assert talk.on.refresh_phase()[0] == "awaiting_approval"
 
 
 @pytest.mark.parametrize("event", [TurnStarted("s", "p"), ModelRequest("s"), TurnCompleted("s")])
 def test_what_a_turn_failed_of_is_over_when_the_model_is_asked_again(talk: Talk, event: HookEvent) -> None:
     """Else a run that went on would be told as ended for want of the model."""
-    talk.on.on(TurnFailed("s", "quota", "429"))
+    talk.on.handle(TurnFailed("s", "quota", "429"))
     assert talk.on.failed is not None
-    talk.on.on(event)
+    talk.on.handle(event)
     assert talk.on.failed is None
 
 
 def test_draining_stays(talk: Talk) -> None:
     talk.on.enter("drain_asked")
-    talk.on.on(ModelRequest("s"))
-    talk.on.on(TurnCompleted("s"))
+    talk.on.handle(ModelRequest("s"))
+    talk.on.handle(TurnCompleted("s"))
     assert talk.on.phase == "draining"
 
 
 def test_phases_are_in_the_log_in_order_with_no_put_of_their_own(talk: Talk) -> None:
     """They ride with what is worth a put: one round trip for each changing call stays one."""
     before = talk.post.world.clock.boot()
-    talk.on.on(SessionStarted("s", "startup"))
+    talk.on.handle(SessionStarted("s", "startup"))
     talk.post.commit()
     assert talk.phases() == [] and talk.post.world.clock.boot() == before
-    talk.on.on(TurnStarted("s", "do it"))
-    talk.on.on(starting("read_file"))
+    talk.on.handle(TurnStarted("s", "do it"))
+    talk.on.handle(starting("read_file"))
     talk.post.commit()
     assert talk.phases() == ["awaiting_user", "awaiting_model", "executing_tools"]
 
 
 def test_a_turn_that_may_not_begin_has_not_begun(talk: Talk) -> None:
     """A session that is not loaded yet: its model is not asked, and the phase waits for the next try."""
-    talk.on.on(SessionStarted("s", "resume"))
-    talk.refusal = Deny("not yet")
-    assert talk.on.on(TurnStarted("s", "go on")) == Deny("not yet")
+    talk.on.handle(SessionStarted("s", "resume"))
+    talk.watcher.refusal = Deny("not yet")
+    assert talk.on.handle(TurnStarted("s", "go on")) == Deny("not yet")
     assert not talk.on.turned and talk.on.phase == "awaiting_user" and talk.log() == []
-    talk.refusal = None
-    assert talk.on.on(TurnStarted("s", "go on")) == Allow()
+    talk.watcher.refusal = None
+    assert talk.on.handle(TurnStarted("s", "go on")) == Allow()
     assert talk.on.turned and talk.on.phase == "awaiting_model"
 
 
 def test_a_sessions_start_that_is_told_late_does_not_end_its_turn(talk: Talk) -> None:
     """On a terminal Gemini and Qwen do not wait for that hook: else a hung model would not be seen, and a pause would
     end the agent in the middle of its turn. Another session's start is one."""
-    talk.on.on(TurnStarted("s", "go on"))
-    talk.on.on(SessionStarted("s", "startup"))
+    talk.on.handle(TurnStarted("s", "go on"))
+    talk.on.handle(SessionStarted("s", "startup"))
     late = talk.on.phase
-    talk.on.on(SessionStarted("other", "clear"))
+    talk.on.handle(SessionStarted("other", "clear"))
     assert (late, talk.on.phase) == ("awaiting_model", "awaiting_user")
 
 
 def test_a_shortened_conversation_has_the_recoverys_words_until_its_turn_is_over(tmp_path: Path) -> None:
     """I8: an agent near its model's limit shortens what it resumed before it asks, the words in it too."""
     talk = Talk(tmp_path, notice="look first")
-    talk.on.on(TurnStarted("s", "go on"))
-    assert talk.on.on(ContextRequested("s")) == Allow("look first") == talk.on.on(ContextRequested("s"))
-    talk.on.on(TurnCompleted("s"))
-    assert talk.on.on(ContextRequested("s")) == Allow()
+    talk.on.handle(TurnStarted("s", "go on"))
+    assert talk.on.handle(ContextRequested("s")) == Allow("look first") == talk.on.handle(ContextRequested("s"))
+    talk.on.handle(TurnCompleted("s"))
+    assert talk.on.handle(ContextRequested("s")) == Allow()

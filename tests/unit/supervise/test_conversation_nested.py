@@ -20,7 +20,7 @@ def nested(tmp_path: Path, living: dict[int, Process]) -> tuple[Post, NestedAgen
 def test_what_it_says_of_itself_is_not_logged(tmp_path: Path) -> None:
     post, on = nested(tmp_path, {4711: SPEAKER})
     for event in (SessionStarted("inner", "startup"), TurnStarted("inner", "x"), TurnCompleted("inner")):
-        assert on.on("gemini", event, SPEAKER) == Allow()
+        assert on.handle("gemini", event, SPEAKER) == Allow()
     post.commit()
     assert len(post.log()) == 1, "only the opening"
 
@@ -29,8 +29,8 @@ def test_a_call_is_logged_under_a_name_of_its_own(tmp_path: Path) -> None:
     """I1: its intent first, like any other's."""
     post, on = nested(tmp_path, {4711: SPEAKER})
     with post.committing():
-        assert on.on("gemini", starting("write_file", path="a"), SPEAKER) == Allow()
-    assert on.on("gemini", ended("write_file", path="a"), SPEAKER) == Allow()
+        assert on.handle("gemini", starting("write_file", path="a"), SPEAKER) == Allow()
+    assert on.handle("gemini", ended("write_file", path="a"), SPEAKER) == Allow()
     post.commit()
     assert [(i.session, i.call) for i in post.intents()] == [("outer/gemini:s", 1)]
     assert [(e.call, e.how, e.by) for e in post.ends()] == [(1, "done", "hook")]
@@ -41,11 +41,11 @@ def test_a_call_ends_with_its_agent(tmp_path: Path) -> None:
     living = {4711: SPEAKER}
     post, on = nested(tmp_path, living)
     with post.committing():
-        on.on("gemini", starting("write_file", path="a"), SPEAKER)
-    on.look()
+        on.handle("gemini", starting("write_file", path="a"), SPEAKER)
+    on.end_orphaned_calls()
     assert len(post.gate.nested()) == 1
     living[4711] = Process(4711, 1, 6.0, 4711, ("other",))
-    on.look()
-    on.look()
+    on.end_orphaned_calls()
+    on.end_orphaned_calls()
     post.commit()
     assert [(e.call, e.how, e.by) for e in post.ends()] == [(1, "interrupted", "supervisor")]

@@ -51,43 +51,43 @@ def test_a_turn_waits_until_its_session_is_loaded(late: LateAgent) -> None:
         if len(slept) == 3:
             late.write("one", "taken up\n")
 
-    assert not waits.look() and late.tidied == []
-    assert waits.wait("one", lambda: False, sleep) is None
+    assert not waits.is_loaded() and late.tidied == []
+    assert waits.await_loaded("one", lambda: False, sleep) is None
     assert len(slept) == 3 and late.tidied == ["one"]
-    assert waits.look() and waits.wait("one", lambda: False, sleep) is None
+    assert waits.is_loaded() and waits.await_loaded("one", lambda: False, sleep) is None
     assert late.tidied == ["one"], "once"
 
 
 def test_a_turn_is_refused_whose_session_is_not_loaded_in_time(late: LateAgent) -> None:
     waits, slept = resuming(late), list[float]()
-    assert waits.wait("one", lambda: False, slept.append) == NOT_LOADED
+    assert waits.await_loaded("one", lambda: False, slept.append) == NOT_LOADED
     assert sum(slept) == pytest.approx(LOADING) and late.tidied == []
-    assert waits.wait("one", lambda: True, slept.append) == NOT_LOADED
+    assert waits.await_loaded("one", lambda: True, slept.append) == NOT_LOADED
     assert sum(slept) == pytest.approx(LOADING), "an agent that is being ended is not waited for"
     late.write("one", "taken up\n")
-    assert waits.wait("one", lambda: False, slept.append) is None
+    assert waits.await_loaded("one", lambda: False, slept.append) is None
 
 
 def test_a_session_that_a_person_begins_meanwhile_is_not_waited_for(late: LateAgent) -> None:
-    assert resuming(late).wait("two", lambda: False, never) is None
+    assert resuming(late).await_loaded("two", lambda: False, never) is None
 
 
 def test_a_session_whose_file_was_deleted_is_loaded_once_the_agent_goes_on_in_another(late: LateAgent) -> None:
     """It never grows to the size that the deleted one had."""
     waits, main = resuming(late), late.folder("one") / late.main_file
     main.unlink()
-    assert not waits.look()
+    assert not waits.is_loaded()
     main.write_text("on\n")
-    assert waits.look()
+    assert waits.is_loaded()
 
 
 def test_nothing_is_waited_for_without_a_file(late: LateAgent) -> None:
-    assert resuming(late, "none").wait("none", lambda: False, never) is None
+    assert resuming(late, "none").await_loaded("none", lambda: False, never) is None
 
 
 def test_an_agent_that_loads_before_its_first_turn_is_not_waited_for(tmp_path: Path) -> None:
     agent = EarlyAgent(tmp_path)
-    assert resuming(agent).wait("one", lambda: False, never) is None
+    assert resuming(agent).await_loaded("one", lambda: False, never) is None
     assert agent.tidied == ["one"]
 
 

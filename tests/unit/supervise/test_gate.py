@@ -15,7 +15,7 @@ from tests.unit.wal.world import KEYS, Ended
 from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced
-from wal_agent.events import CallEnded
+from wal_agent.events import CallEnded, Event
 from wal_agent.records import AnyRecord, End, Ending, Teller
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
@@ -51,7 +51,7 @@ def test_a_changing_tool_is_allowed_only_when_the_bucket_holds_its_intent(post: 
     got: list[tuple[Decision, list[str]]] = []
 
     def call() -> None:
-        decision = post.gate.before(WRITE)
+        decision = post.gate.begin_call(WRITE)
         got.append((decision, [o.intent.tool for o in post.state.open]))
 
     thread = threading.Thread(target=call, daemon=True)
@@ -79,8 +79,8 @@ def test_the_agents_word_on_where_a_call_runs_is_kept_with_its_intent(
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a").write_text("x")
     with post.committing():
-        post.gate.before(replace(starting("Bash", command="rm a"), cwd=str(tmp_path / "sub")))
-        post.gate.before(starting("Bash", command="rm a"))
+        post.gate.begin_call(replace(starting("Bash", command="rm a"), cwd=str(tmp_path / "sub")))
+        post.gate.begin_call(starting("Bash", command="rm a"))
     told, untold = post.intents()
     assert ("cwd", str(tmp_path / "sub")) in [(f.what, f.where) for f in told.before]
     assert len(told.before) > 1 and untold.before == ()
@@ -88,7 +88,7 @@ def test_the_agents_word_on_where_a_call_runs_is_kept_with_its_intent(
 
 def test_an_intent_that_is_undecided_in_time_is_a_refusal_with_its_end_in_the_log(post: Post) -> None:
     """I5, I8, R3: the record stays in the queue and may land; its call then has a `denied` end behind it."""
-    decision = refused(impatient(post).gate.before(WRITE))
+    decision = refused(impatient(post).gate.begin_call(WRITE))
     assert "could not be saved" in decision.reason and not decision.stop
     assert post.gate.running() == [] and post.log()[1:] == []
     post.commit()
@@ -109,9 +109,9 @@ def test_the_time_that_bulk_input_takes_counts_as_waiting(post: Post, monkeypatc
         post.world.clock.at += 15
 
     monkeypatch.setattr(Ticket, "wait", wait)
-    post.gate.before(WRITE)
+    post.gate.begin_call(WRITE)
     post.world.bucket.before_put = slow
-    post.gate.before(starting("write_file", content="x" * 100_000))
+    post.gate.begin_call(starting("write_file", content="x" * 100_000))
     assert waited == [20.0, 5.0]
 
 
@@ -121,7 +121,7 @@ def test_bulk_input_is_durable_before_the_record_that_names_it(post: Post) -> No
     keys: list[str] = []
     post.world.bucket.before_put = keys.append
     with post.committing():
-        assert post.gate.before(event) == Allow()
+        assert post.gate.begin_call(event) == Allow()
     (intent,) = post.intents()
     assert intent.input.blob is not None and intent.input.data is None
     assert keys == [KEYS.blob(intent.input.blob)]
@@ -130,7 +130,7 @@ def test_bulk_input_is_durable_before_the_record_that_names_it(post: Post) -> No
 
 def test_bulk_input_that_cannot_be_stored_is_a_refusal_and_no_call(post: Post) -> None:
     post.world.bucket.fates = ["dropped"] * 100
-    decision = refused(post.gate.before(starting("write_file", content="x" * 100_000)))
+    decision = refused(post.gate.begin_call(starting("write_file", content="x" * 100_000)))
     assert "could not be saved" in decision.reason
     post.world.bucket.fates = []
     post.commit()
@@ -143,18 +143,18 @@ def test_a_fenced_owner_allows_nothing_any_more(post: Post) -> None:
     listener = Ended()
     post.job.writer.add_listener(listener)
     with post.committing():
-        assert post.gate.before(WRITE) == Deny(DENY_FENCED, stop=True)
+        assert post.gate.begin_call(WRITE) == Deny(DENY_FENCED, stop=True)
     assert isinstance(listener.errors[0], Fenced)
-    assert post.gate.before(WRITE) == Deny(DENY_FENCED, stop=True)
+    assert post.gate.begin_call(WRITE) == Deny(DENY_FENCED, stop=True)
     assert [o.intent for o in post.state.open] == []
 
 
 def test_a_damaged_log_allows_nothing_any_more(post: Post) -> None:
     post.world.inner.put(KEYS.segment(2), b"junk")
     with post.committing():
-        assert post.gate.before(WRITE) == Deny(DENY_ENDED, stop=True)
+        assert post.gate.begin_call(WRITE) == Deny(DENY_ENDED, stop=True)
     assert isinstance(post.job.writer.ended, Damaged)
-    assert post.gate.before(WRITE) == Deny(DENY_ENDED, stop=True)
+    assert post.gate.begin_call(WRITE) == Deny(DENY_ENDED, stop=True)
 
 
 def test_a_closed_gate_allows_nothing_and_logs_nothing(post: Post) -> None:
@@ -162,20 +162,20 @@ def test_a_closed_gate_allows_nothing_and_logs_nothing(post: Post) -> None:
     post.gate.close("it is over")
     post.gate.close("said later")
     for event in (WRITE, READ):
-        assert post.gate.before(event) == Deny("it is over", stop=True)
+        assert post.gate.begin_call(event) == Deny("it is over", stop=True)
     assert post.job.writer.backlog.items == 0
 
 
 def test_a_sealed_log_is_a_refusal_too(post: Post) -> None:
     post.job.writer.seal(1.0)
-    assert post.gate.before(WRITE) == Deny(DENY_ENDED, stop=True)
+    assert post.gate.begin_call(WRITE) == Deny(DENY_ENDED, stop=True)
 
 
 def test_a_gate_that_closes_while_a_call_waits_refuses_it_and_says_so_in_the_log(post: Post) -> None:
     """R6, I8: the intent landed, the tool never ran."""
     post.world.bucket.before_put = lambda _: post.gate.close("it is over")
     with post.committing():
-        assert post.gate.before(WRITE) == Deny("it is over", stop=True)
+        assert post.gate.begin_call(WRITE) == Deny("it is over", stop=True)
     post.commit()
     assert [(e.call, e.how) for e in post.ends()] == [(1, "denied")] and post.gate.running() == []
 
@@ -188,7 +188,7 @@ def test_the_allow_has_a_date(post: Post) -> None:
 
     post.world.bucket.before_put = stale
     with post.committing():
-        assert post.gate.before(WRITE) == Deny(DENY_LATE)
+        assert post.gate.begin_call(WRITE) == Deny(DENY_LATE)
     post.commit()
     assert [(e.call, e.how, e.why) for e in post.ends()] == [(1, "denied", DENY_LATE)]
     assert len(post.intents()) == 1 and post.state.open == ()
@@ -197,7 +197,7 @@ def test_the_allow_has_a_date(post: Post) -> None:
 def test_what_only_reads_waits_for_nothing_and_is_logged_all_the_same(post: Post) -> None:
     """Recovery must not rest on the classifier having been right (DESIGN 3)."""
     post.fresh = False
-    assert impatient(post).gate.before(READ) == Allow()
+    assert impatient(post).gate.begin_call(READ) == Allow()
     assert post.intents() == []
     post.commit()
     assert [(i.tool, i.cls) for i in post.intents()] == [("read_file", "read_only")]
@@ -207,7 +207,7 @@ def test_what_only_reads_waits_for_nothing_and_is_logged_all_the_same(post: Post
 def test_a_call_that_waits_for_its_answer_is_not_one_that_runs(post: Post) -> None:
     """I5: when the lease runs out, what runs is ended. A hook that is killed while it waits would let its tool run."""
     first = post.begin(file_path="first")
-    thread = threading.Thread(target=lambda: post.gate.before(WRITE), daemon=True)
+    thread = threading.Thread(target=lambda: post.gate.begin_call(WRITE), daemon=True)
     thread.start()
     until(lambda: len(post.gate.changing()) == 2, "the second call waits")
     assert [r.call for r in post.gate.allowed()] == [first]
@@ -222,9 +222,9 @@ def test_a_call_that_waits_for_its_answer_is_not_one_that_runs(post: Post) -> No
 def test_a_spooled_intent_allows_and_an_undecided_one_does_not(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """R9: the last check is still asked; the words are the ticket's."""
     monkeypatch.setattr(Ticket, "wait", lambda self, timeout: "spooled")
-    assert post.gate.before(WRITE) == Allow()
+    assert post.gate.begin_call(WRITE) == Allow()
     post.fresh = False
-    assert post.gate.before(WRITE) == Deny(DENY_LATE)
+    assert post.gate.begin_call(WRITE) == Deny(DENY_LATE)
 
 
 # ---- --durability sync
@@ -238,7 +238,7 @@ def sync(tmp_path: Path) -> Post:
 def test_sync_waits_for_the_intent_of_what_only_reads(sync: Post) -> None:
     """Nothing is committed but by the hand of this test."""
     got: list[Decision] = []
-    thread = threading.Thread(target=lambda: got.append(sync.gate.before(READ)), daemon=True)
+    thread = threading.Thread(target=lambda: got.append(sync.gate.begin_call(READ)), daemon=True)
     thread.start()
     until(lambda: sync.job.writer.backlog.items == 1, "the intent waits")
     assert got == []
@@ -248,7 +248,7 @@ def test_sync_waits_for_the_intent_of_what_only_reads(sync: Post) -> None:
 
 
 def test_sync_refuses_what_only_reads_when_its_intent_is_not_saved(sync: Post) -> None:
-    decision = refused(impatient(sync).gate.before(READ))
+    decision = refused(impatient(sync).gate.begin_call(READ))
     assert "could not be saved" in decision.reason
     sync.commit()
     assert [(e.call, e.how) for e in sync.ends()] == [(1, "denied")]
@@ -257,15 +257,16 @@ def test_sync_refuses_what_only_reads_when_its_intent_is_not_saved(sync: Post) -
 def test_sync_lets_what_only_reads_go_on_while_draining(sync: Post) -> None:
     sync.gate.drain()
     with sync.committing():
-        assert sync.gate.before(READ) == Allow()
-        assert sync.gate.before(WRITE) == Deny(DENY_DRAINING)
+        assert sync.gate.begin_call(READ) == Allow()
+        assert sync.gate.begin_call(WRITE) == Deny(DENY_DRAINING)
 
 
 def test_sync_holds_the_after_hook_until_the_end_is_saved(sync: Post) -> None:
     sync.begin(file_path="a")
     got: list[tuple[bool, int]] = []
     thread = threading.Thread(
-        target=lambda: got.append((sync.gate.after(ended("write_file", file_path="a")), len(sync.ends()))), daemon=True
+        target=lambda: got.append((sync.gate.finish_call(ended("write_file", file_path="a")), len(sync.ends()))),
+        daemon=True,
     )
     thread.start()
     until(lambda: sync.job.writer.backlog.items == 1, "the end waits")
@@ -278,7 +279,7 @@ def test_sync_holds_the_after_hook_until_the_end_is_saved(sync: Post) -> None:
 def test_sync_gives_an_end_that_stays_undecided_up_at_the_deadline(sync: Post) -> None:
     """The tool has run; its end stays in the queue and lands later."""
     sync.begin(file_path="a")
-    assert impatient(sync).gate.after(ended("write_file", file_path="a"))
+    assert impatient(sync).gate.finish_call(ended("write_file", file_path="a"))
     sync.commit()
     assert [e.how for e in sync.ends()] == ["done"]
 
@@ -289,8 +290,8 @@ def test_sync_gives_an_end_that_stays_undecided_up_at_the_deadline(sync: Post) -
 def test_draining_refuses_what_changes_and_nothing_else(post: Post) -> None:
     post.gate.drain()
     with post.committing():
-        assert post.gate.before(READ) == Allow()
-        assert post.gate.before(WRITE) == Deny(DENY_DRAINING)
+        assert post.gate.begin_call(READ) == Allow()
+        assert post.gate.begin_call(WRITE) == Deny(DENY_DRAINING)
     post.commit()
     assert [(e.call, e.how, e.why) for e in post.ends()] == [(2, "denied", DENY_DRAINING)]
     assert [o.intent.tool for o in post.state.open] == ["read_file"]
@@ -300,11 +301,11 @@ def test_draining_refuses_what_changes_and_nothing_else(post: Post) -> None:
 def test_the_third_denial_in_a_row_ends_the_turn(post: Post) -> None:
     """An outage must not burn turns; an allow in between begins the count again."""
     impatient(post)
-    assert [refused(post.gate.before(WRITE)).stop for _ in range(2)] == [False, False]
+    assert [refused(post.gate.begin_call(WRITE)).stop for _ in range(2)] == [False, False]
     post.gate._deadline = PATIENCE
     post.begin()
     impatient(post)
-    assert [refused(post.gate.before(WRITE)).stop for _ in range(3)] == [False, False, True]
+    assert [refused(post.gate.begin_call(WRITE)).stop for _ in range(3)] == [False, False, True]
 
 
 # ---- ends
@@ -316,9 +317,9 @@ def test_an_end_is_logged_once_with_its_result_and_time(post: Post, failed: bool
     call = post.begin(file_path="a")
     post.world.clock.at += 1.5
     post.world.clock.ahead -= 3600
-    assert post.gate.after(ended("write_file", failed, file_path="a"))
-    post.gate.after(ended("write_file", failed, file_path="a"))
-    post.gate.end(call, "interrupted", "late")
+    assert post.gate.finish_call(ended("write_file", failed, file_path="a"))
+    post.gate.finish_call(ended("write_file", failed, file_path="a"))
+    post.gate.end_call(call, "interrupted", "late")
     post.commit()
     (end,) = post.ends()
     assert (end.call, end.how, end.by, end.duration_ms) == (call, how, "hook", 1500)
@@ -327,7 +328,7 @@ def test_an_end_is_logged_once_with_its_result_and_time(post: Post, failed: bool
 
 def test_an_end_without_a_beginning_is_told_to_the_caller(post: Post) -> None:
     """I5: hooks that were off when the call began."""
-    assert not post.gate.after(ended("write_file", file_path="a"))
+    assert not post.gate.finish_call(ended("write_file", file_path="a"))
     assert post.job.writer.backlog.items == 0
 
 
@@ -341,7 +342,7 @@ def test_a_result_that_cannot_be_stored_costs_neither_the_end_nor_its_beginning_
     post.begin(file_path="a")
     post.world.bucket.dropped = KEYS.blobs
     began = post.world.clock.at
-    assert post.gate.after(with_result("begin" + "é" * 50_000))
+    assert post.gate.finish_call(with_result("begin" + "é" * 50_000))
     assert post.world.clock.at - began <= RESULT_BUDGET
     post.commit()
     (end,) = post.ends()
@@ -358,10 +359,10 @@ def test_a_big_result_goes_into_a_blob_and_a_small_one_is_whole_in_an_outage(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post.begin(file_path="a")
-    assert post.gate.after(with_result("x" * 70_000))
+    assert post.gate.finish_call(with_result("x" * 70_000))
     post.begin(file_path="a")
     monkeypatch.setattr(Writer, "spooled", 1)
-    assert post.gate.after(with_result("small"))
+    assert post.gate.finish_call(with_result("small"))
     post.commit()
     big, small = (end.result for end in post.ends())
     assert big is not None and big.blob is not None and post.job.blobs.fetch(big) == b"x" * 70_000
@@ -373,8 +374,8 @@ def test_a_run_that_spools_asks_the_bucket_for_no_blob(post: Post, monkeypatch: 
     post.begin(file_path="a")
     monkeypatch.setattr(Writer, "spooled", 1)
     sent = len(post.world.bucket.puts)
-    assert post.gate.after(with_result("x" * 70_000))
-    assert "could not be saved" in refused(post.gate.before(starting("write_file", content="y" * 70_000))).reason
+    assert post.gate.finish_call(with_result("x" * 70_000))
+    assert "could not be saved" in refused(post.gate.begin_call(starting("write_file", content="y" * 70_000))).reason
     assert len(post.world.bucket.puts) == sent
     post.commit()
     (end,) = post.ends()
@@ -383,13 +384,15 @@ def test_a_run_that_spools_asks_the_bucket_for_no_blob(post: Post, monkeypatch: 
 
 
 def test_every_end_is_emitted_with_its_duration(post: Post) -> None:
+    events: list[Event] = []
+    post.listeners.append(events.append)
     done, unknown, denied = post.begin("write_file", n=1), post.begin("write_file", n=2), post.begin("write_file", n=3)
     post.world.clock.at += 2.5
-    assert post.gate.after(ended("write_file", n=1))
-    post.gate.end(unknown, "interrupted", "why")
-    post.gate.end(denied, "denied", "why")
-    post.gate.end(denied, "denied", "once more")
-    assert [e for e in post.events if isinstance(e, CallEnded)] == [
+    assert post.gate.finish_call(ended("write_file", n=1))
+    post.gate.end_call(unknown, "interrupted", "why")
+    post.gate.end_call(denied, "denied", "why")
+    post.gate.end_call(denied, "denied", "once more")
+    assert [e for e in events if isinstance(e, CallEnded)] == [
         CallEnded(done, "write_file", "done", 2.5),
         CallEnded(unknown, "write_file", "interrupted", 2.5),
         CallEnded(denied, "write_file", "denied", 2.5),
@@ -409,22 +412,22 @@ def test_an_end_in_the_session_file_is_known_already_unless_it_came_from_there(
 ) -> None:
     for expected, denied in ((known, False), (as_denied, True)):
         call = post.begin("write_file", a=1)
-        post.gate.end(call, how, "why", by=by)
+        post.gate.end_call(call, how, "why", by=by)
         seen = json.dumps({"a": 1}).encode()
-        assert post.gate.told_again("write_file", seen, call, "", denied=denied) == expected
+        assert post.gate.is_repeated_end("write_file", seen, call, "", denied=denied) == expected
 
 
 def test_identical_parallel_calls_are_as_many_intents_and_as_many_ends(post: Post) -> None:
     """DESIGN 8: a counter, n of m open; no call is lost and none ends twice."""
     got: list[Decision] = []
-    threads = [threading.Thread(target=lambda: got.append(post.gate.before(WRITE))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: got.append(post.gate.begin_call(WRITE))) for _ in range(8)]
     with post.committing():
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE)
         assert got == [Allow()] * 8
-        assert [post.gate.after(ended("write_file", content="b", file_path="a")) for _ in range(5)] == [True] * 5
+        assert [post.gate.finish_call(ended("write_file", content="b", file_path="a")) for _ in range(5)] == [True] * 5
     post.commit()
     assert sorted(i.call for i in post.intents()) == list(range(1, 9))
     assert len({e.call for e in post.ends()}) == len(post.ends()) == 5
@@ -447,7 +450,7 @@ def test_no_call_ends_while_somebody_looks_at_what_runs(post: Post, monkeypatch:
     looker = threading.Thread(target=lambda: found.extend(post.gate.changing()), daemon=True)
     looker.start()
     assert looking.wait(PATIENCE)
-    ender = threading.Thread(target=lambda: post.gate.end(call, "interrupted", ""), daemon=True)
+    ender = threading.Thread(target=lambda: post.gate.end_call(call, "interrupted", ""), daemon=True)
     ender.start()
     ender.join(0.1)
     enough.set()
@@ -464,11 +467,11 @@ def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
     )
     post = Post(tmp_path, deadline=0.0, rules=load_all(tmp_path))
     for command, cls in (("rm x", "mutation"), ("ls", "mutation")):
-        refused = post.gate.before(starting("run_shell_command", command=command))
+        refused = post.gate.begin_call(starting("run_shell_command", command=command))
         assert isinstance(refused, Deny) and "could not be saved" in refused.reason, command
         post.commit()
         assert post.intents()[-1].cls == cls
-    assert isinstance(post.gate.before(starting("run_shell_command", command="cat x")), Allow)
+    assert isinstance(post.gate.begin_call(starting("run_shell_command", command="cat x")), Allow)
 
 
 def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +483,7 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
         told.append((call, tool, input, cwd))
         return [settled]
 
-    post.gate.on_clean_end = tell
+    monkeypatch.setattr(post.gate.recovered, "ends_after_call", tell)
     append = post.job.writer.append
     together: list[tuple[AnyRecord, ...]] = []
 
@@ -495,9 +498,9 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
         ended("read_file", failed=True, **read),
         replace(ended("read_file", **read), clean=False),
     ):
-        assert post.gate.before(replace(starting("read_file", **read), cwd="/w/sub")) == Allow()
-        assert post.gate.after(end)
-    assert post.gate.after(ended("read_file", **read)) is False
+        assert post.gate.begin_call(replace(starting("read_file", **read), cwd="/w/sub")) == Allow()
+        assert post.gate.finish_call(end)
+    assert post.gate.finish_call(ended("read_file", **read)) is False
     assert told == [(1, "read_file", json.dumps(read).encode(), "/w/sub")]
     [with_it] = [records for records in together if settled in records]
     assert [isinstance(end, End) and end.call for end in with_it] == [1, 77]
@@ -507,19 +510,27 @@ def test_an_end_whose_id_never_began_is_unseen(post: Post) -> None:
     """I5: a call that is open still must not lend its beginning to one that no before-hook told of."""
     before, end = replace(WRITE, call_id="A"), replace(ended("write_file", file_path="a"), call_id="never")
     with post.committing():
-        assert post.gate.before(before) == Allow()
-    assert post.gate.after(end) is False
+        assert post.gate.begin_call(before) == Allow()
+    assert post.gate.finish_call(end) is False
     assert [r.call for r in post.gate.running()] == [1]
     end = replace(end, call_id="A")
-    assert post.gate.after(end) is True
-    assert post.gate.after(end) is True, "the session file may have ended it before"
+    assert post.gate.finish_call(end) is True
+    assert post.gate.finish_call(end) is True, "the session file may have ended it before"
+
+
+def test_as_many_ends_as_beginnings_were_all_announced(post: Post) -> None:
+    """I5: without ids and with inputs that another hook rewrote, one end more than beginnings is news."""
+    post.begin("write_file", file_path="a")
+    post.begin("write_file", file_path="b")
+    rewritten = ended("write_file", file_path="elsewhere")
+    assert [post.gate.finish_call(rewritten) for _ in range(3)] == [True, True, False]
 
 
 def test_the_end_of_a_call_that_was_denied_without_an_intent_is_no_news(post: Post) -> None:
     """I6: a healthy run is not stopped because an agent tells the end of what we denied."""
     post.gate.close("over")
-    refused(post.gate.before(replace(WRITE, call_id="A")))
-    assert post.gate.after(replace(ended("write_file", failed=True, file_path="a"), call_id="A")) is True
+    refused(post.gate.begin_call(replace(WRITE, call_id="A")))
+    assert post.gate.finish_call(replace(ended("write_file", failed=True, file_path="a"), call_id="A")) is True
 
 
 # ---- agents below the agent (issue 12.2)
@@ -531,17 +542,17 @@ def test_a_nested_agents_call_is_none_of_the_agents(tmp_path: Path) -> None:
     post = Post(tmp_path)
     one = replace(starting("run_shell_command", command="make"), call_id="call_1")
     with post.committing():
-        assert post.gate.before(one, "gemini:inner") == Allow()
-        assert post.gate.before(one) == Allow()
+        assert post.gate.begin_call(one, "gemini:inner") == Allow()
+        assert post.gate.begin_call(one) == Allow()
     nested, own = (i.call for i in post.intents())
     assert [i.session for i in post.intents()] == ["s/gemini:inner", "s"]
     assert [r.call for r in post.gate.running()] == [own] and [r.call for r in post.gate.nested()] == [nested]
     assert post.gate.begun["run_shell_command"] == 1 and post.gate.ended_upto() == 0
-    assert post.gate.take("run_shell_command", one.input, "", 9, exact=False).call == own  # type: ignore[union-attr]
+    assert post.gate.find_call("run_shell_command", one.input, "", 9, exact=False).call == own  # type: ignore[union-attr]
     done = replace(ended("run_shell_command", command="make"), call_id="call_1")
-    assert post.gate.after(done) and [r.call for r in post.gate.nested()] == [nested]
-    assert post.gate.after(done, "gemini:inner") and post.gate.nested() == []
-    assert post.gate.after(done, "gemini:inner"), "an end that nobody saw begin is no unseen call of the agent's"
+    assert post.gate.finish_call(done) and [r.call for r in post.gate.nested()] == [nested]
+    assert post.gate.finish_call(done, "gemini:inner") and post.gate.nested() == []
+    assert post.gate.finish_call(done, "gemini:inner"), "an end that nobody saw begin is no unseen call of the agent's"
     post.commit()
     assert [(e.call, e.how) for e in post.ends()] == [(own, "done"), (nested, "done")]
 
@@ -550,6 +561,6 @@ def test_a_nested_agents_denials_do_not_end_the_agents_turn(tmp_path: Path) -> N
     post = Post(tmp_path)
     post.fresh = False
     with post.committing():
-        denied = [post.gate.before(starting("write_file", n=n), "gemini:inner") for n in range(4)]
-        first = post.gate.before(starting("write_file", n=9))
+        denied = [post.gate.begin_call(starting("write_file", n=n), "gemini:inner") for n in range(4)]
+        first = post.gate.begin_call(starting("write_file", n=9))
     assert all(isinstance(d, Deny) and not d.stop for d in [*denied, first])

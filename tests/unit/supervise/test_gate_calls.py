@@ -105,9 +105,9 @@ def test_among_equal_ids_an_equal_call_is_meant_and_then_the_newest() -> None:
         assert found is not None and found.call == call
     for call in (1, 2, 3):
         calls.end(call, again=True)
-    assert calls.told_again("write", b"{}", 3, "call_0")
+    assert calls.is_repeated("write", b"{}", 3, "call_0")
     assert [known.call for known in calls.again] == [1, 3]
-    assert calls.told_again("write", b"{}", 3, "call_0")
+    assert calls.is_repeated("write", b"{}", 3, "call_0")
     assert [known.call for known in calls.again] == [1]
 
 
@@ -116,10 +116,10 @@ def test_an_end_that_is_told_again_counts_once_and_only_up_to_its_batch() -> Non
     calls.end(1, again=True)
     calls.end(2)
     calls.end(3, again=True)
-    assert not calls.told_again("t", b"{}", 0)
-    assert calls.told_again("t", b" {} ", 2)
-    assert not calls.told_again("t", b"{}", 2)
-    assert calls.told_again("t", b"{}", 3)
+    assert not calls.is_repeated("t", b"{}", 0)
+    assert calls.is_repeated("t", b" {} ", 2)
+    assert not calls.is_repeated("t", b"{}", 2)
+    assert calls.is_repeated("t", b"{}", 3)
     assert calls.end(9, again=True) is None and calls.again == []
 
 

@@ -150,7 +150,7 @@ def test_only_so_many_programs_are_remembered(bench: Bench) -> None:
 
 
 def test_what_takes_long_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    on = options.Waiting(bench.said.append).on
+    on = options.Waiting(bench.said.append).waiting_for
     bench.screen = Screen(bench.said.append, bench.said.extend, lambda what, most=0.0, after=0.0: on(what, most, 0.0))
 
     def slow(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
@@ -195,11 +195,11 @@ def test_an_organisations_settings(tmp_path: Path, watched: HookSwitches, name: 
     """Issue 12.3: these count more than this run's own."""
     file = tmp_path / "etc" / name
     file.parent.mkdir(exist_ok=True)
-    assert watched.look() is None
+    assert watched.check() is None
     file.write_text('{"model": "x"}')
-    assert watched.look() is None
+    assert watched.check() is None
     file.write_text(text)
-    error = watched.look()
+    error = watched.check()
     assert error is not None and error.exit_code == 78 and str(file) in error.what
 
 
@@ -211,7 +211,7 @@ def test_this_runs_own_settings(tmp_path: Path, watched: HookSwitches, how: str)
         own.unlink()
     else:
         own.write_text("{}" if how == "changed" else own.read_text())
-    assert (watched.look() is None) == (how == "the same")
+    assert (watched.check() is None) == (how == "the same")
 
 
 def test_what_counts_less_ends_no_run(tmp_path: Path, watched: HookSwitches) -> None:
@@ -219,8 +219,8 @@ def test_what_counts_less_ends_no_run(tmp_path: Path, watched: HookSwitches) -> 
     for name in (".claude/settings.json", ".claude/settings.local.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"disableAllHooks": true}')
-    assert watched.look() is None
-    assert HookSwitches(AGENTS["gemini"], (), tmp_path, {}).look() is None
+    assert watched.check() is None
+    assert HookSwitches(AGENTS["gemini"], (), tmp_path, {}).check() is None
 
 
 def test_what_this_runs_settings_say_counts_more_than_the_users_own(tmp_path: Path) -> None:

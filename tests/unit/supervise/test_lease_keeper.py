@@ -85,9 +85,17 @@ class Pulse:
         bucket.put = slow  # type: ignore[method-assign]
         self.expired: list[float] = []
         self.lost: list[WalAgentError] = []
-        self.heartbeat = LeaseKeeper(LeaseTiming(TTL), self.clock, self.lease)
-        self.heartbeat.on_expired = lambda: self.expired.append(self.clock.at)
-        self.heartbeat.on_lost = self.lost.append
+        self.heartbeat = LeaseKeeper(LeaseTiming(TTL), self.clock, self.lease, self)
+        self.doing = RunProgress()
+
+    def progress(self) -> RunProgress:
+        return self.doing
+
+    def lease_expired(self) -> None:
+        self.expired.append(self.clock.at)
+
+    def lease_lost(self, error: WalAgentError) -> None:
+        self.lost.append(error)
 
     def looks(self, count: int = 5) -> None:
         """Wait until the monitor has looked at the clock so many times more."""
@@ -119,7 +127,7 @@ def pulse() -> Iterator[Pulse]:
 
 
 def test_each_beat_tells_what_the_run_is_doing(pulse: Pulse) -> None:
-    pulse.heartbeat.beat = lambda: RunProgress("executing_tools", "shell", 7)
+    pulse.doing = RunProgress("executing_tools", "shell", 7)
     until(lambda: pulse.lease.doc.seq == 7, "a renewal with the beat")
     seen = read_lease(pulse.inner, KEYS)
     assert seen is not None
@@ -217,11 +225,11 @@ def taken_by_b(doc: LeaseDoc) -> bytes:
     return encode_lease(msgspec.structs.replace(doc, run="b", epoch=doc.epoch + 1, nonce="n"))
 
 
-def test_no_renewal_is_told_of_a_lease_that_is_being_given_up() -> None:
+def test_no_renewal_is_told_of_a_lease_that_is_being_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The renewer was on its way while the run settled: nothing was written, so nothing may be told."""
     pulse = Pulse()
     told: list[Event] = []
-    heartbeat = LeaseKeeper(LeaseTiming(TTL), pulse.clock, pulse.lease, told.append)
+    heartbeat = LeaseKeeper(LeaseTiming(TTL), pulse.clock, pulse.lease, pulse, told.append)
     beats: list[str] = []
 
     def settled() -> RunProgress:
@@ -229,7 +237,7 @@ def test_no_renewal_is_told_of_a_lease_that_is_being_given_up() -> None:
         beats.append("beat")
         return RunProgress()
 
-    heartbeat.beat = settled
+    monkeypatch.setattr(pulse, "progress", settled)
     heartbeat.start()
     until(lambda: len(beats) >= 3, "two renewals came behind the end")
     heartbeat.stop()

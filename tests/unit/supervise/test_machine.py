@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.supervise.crew import PATIENCE, short_folder, until
+from tests.unit.supervise.crew import PATIENCE, SILENT, short_folder, until
 from tests.unit.wal.spooling import Disk, call, cut_off, down, up
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World
 from wal_agent.bucket import default_url
@@ -27,11 +27,10 @@ from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.paths import state_dir
 from wal_agent.records import Host
 from wal_agent.supervise import machine
-from wal_agent.supervise.acknowledge import acknowledge_call
-from wal_agent.supervise.acquire import Spooling, acquire_job
+from wal_agent.supervise.acquire import AcquireOptions, acquire_job
 from wal_agent.supervise.dry_run import foresee_start
+from wal_agent.supervise.intervene import UnlockRequest, acknowledge_call, unlock
 from wal_agent.supervise.machine import RunDir, is_run_live, lock_state, runtime_dir, sweep_run_dirs
-from wal_agent.supervise.unlock import UnlockRequest, unlock
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease_doc import LeaseRequest
 
@@ -261,11 +260,9 @@ class Machine:
         run_dir = machine.RunDir.create(machine.runtime_dir(self.env), run)
         here = machine.this_host(self.env, run_dir.lock)
         claim = LeaseRequest(run, here, "gemini", "/w", TTL)
-        spooling = Spooling(machine.spools_dir(self.env), True)
+        options = AcquireOptions(machine.spools_dir(self.env), spool=True)
         world = self.world
-        opened = acquire_job(
-            world.bucket, KEYS, here, claim, FIELDS, world.clock, random.Random(1), False, lambda _: None, spooling
-        )
+        opened = acquire_job(world.bucket, KEYS, claim, FIELDS, world.clock, options, SILENT, rng=random.Random(1))
         return opened, run_dir
 
     def cut_off(self) -> None:

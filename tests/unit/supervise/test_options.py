@@ -27,7 +27,7 @@ def test_a_long_wait_is_said_once_with_its_bound() -> None:
     waiting = Waiting(said.append, now=clock)
 
     def wait() -> None:
-        with waiting.on("the bucket", 20.0):
+        with waiting.waiting_for("the bucket", 20.0):
             over.wait(PATIENCE)
 
     thread = threading.Thread(target=wait)
@@ -47,12 +47,12 @@ def test_what_does_not_take_long_is_not_said() -> None:
     """I6."""
     clock, said = Clock(), list[str]()
     waiting = Waiting(said.append, now=clock)
-    with waiting.on("one"):
+    with waiting.waiting_for("one"):
         clock.time += SAID_AFTER - 0.1
         tick(waiting)
     clock.time += 10
     tick(waiting)
-    with waiting.on("two"):
+    with waiting.waiting_for("two"):
         tick(waiting)
     assert said == []
 
@@ -61,9 +61,9 @@ def test_of_nested_waits_the_innermost_is_said() -> None:
     """Issue 12.20."""
     said: list[str] = []
     waiting = Waiting(said.append)
-    with waiting.on("the start", after=0.0):
+    with waiting.waiting_for("the start", after=0.0):
         until(lambda: said == [wait_line("the start", 0, 0)], "the outer one")
-        with waiting.on("its bucket", 5.0, 0.0):
+        with waiting.waiting_for("its bucket", 5.0, 0.0):
             until(lambda: len(said) == 2, "the inner one")
     assert said == ["waiting for the start (since 0 s)", "waiting for its bucket (since 0 s; gives up after 5 s)"]
 

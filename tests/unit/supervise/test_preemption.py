@@ -132,8 +132,8 @@ def test_google_is_asked_once_and_then_waited_for(cloud: Metadata, monkeypatch: 
     """No proxy is asked, whatever the environment says: it would tell of its own machine."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     source = gcp(cloud)
-    assert source.look() is None
-    waiting = threading.Thread(target=lambda: found.append(source.look()))
+    assert source.poll() is None
+    waiting = threading.Thread(target=lambda: found.append(source.poll()))
     found: list[Notice | None] = []
     waiting.start()
     cloud.asked(PREEMPTED, 2)
@@ -149,16 +149,16 @@ def test_google_is_asked_once_and_then_waited_for(cloud: Metadata, monkeypatch: 
 
 def test_a_machine_that_was_going_before_the_watch_began(cloud: Metadata) -> None:
     cloud.preempt()
-    assert gcp(cloud).look() == Notice("gcp", 30.0, drain=True)
+    assert gcp(cloud).poll() == Notice("gcp", 30.0, drain=True)
 
 
 def test_a_look_that_waits_ends_when_it_is_closed(cloud: Metadata) -> None:
     source, ended = gcp(cloud), threading.Event()
-    source.look()
+    source.poll()
 
     def wait() -> None:
         with pytest.raises(MetadataError):
-            source.look()
+            source.poll()
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -166,7 +166,7 @@ def test_a_look_that_waits_ends_when_it_is_closed(cloud: Metadata) -> None:
     source.close()
     assert ended.wait(PATIENCE)
     with pytest.raises(MetadataError, match="closed"):
-        source.look()
+        source.poll()
 
 
 # ---- Amazon
@@ -174,10 +174,10 @@ def test_a_look_that_waits_ends_when_it_is_closed(cloud: Metadata) -> None:
 
 def test_amazon_is_asked_with_a_token_until_it_acts(cloud: Metadata) -> None:
     source = aws(cloud)
-    assert source.look() is source.look() is None
+    assert source.poll() is source.poll() is None
     assert cloud.paths == [TOKEN, ACTION, REBALANCE, ACTION, REBALANCE]
     cloud.act({"action": "terminate", "time": "2017-09-18T08:22:00Z"})
-    found = source.look()
+    found = source.poll()
     assert found == Notice("aws", 0.0, drain=True)  # long past, by its own clock
 
 
@@ -185,10 +185,10 @@ def test_the_time_left_is_by_the_servers_clock(cloud: Metadata) -> None:
     then = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1e9 + 90))
     body = b'{"action":"stop","time":"%s"}' % then.encode()
     source = aws(cloud)
-    source.look()
+    source.poll()
     head = f"HTTP/1.1 200 OK\r\nDate: {formatdate(1e9, usegmt=True)}\r\nContent-Length: {len(body)}\r\n\r\n"
     cloud.raw = head.encode() + body
-    assert source.look() == Notice("aws", 90.0, drain=True)
+    assert source.poll() == Notice("aws", 90.0, drain=True)
 
 
 @pytest.mark.parametrize(
@@ -196,25 +196,25 @@ def test_the_time_left_is_by_the_servers_clock(cloud: Metadata) -> None:
 )
 def test_a_notice_whose_time_cannot_be_read_is_one(cloud: Metadata, body: bytes) -> None:
     source = aws(cloud)
-    source.look()
+    source.poll()
     cloud.raw = b"HTTP/1.1 200 OK\r\nDate: never\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    assert source.look() == Notice("aws", 120.0, drain=True)
+    assert source.poll() == Notice("aws", 120.0, drain=True)
 
 
 def test_a_recommendation_is_told_once_and_drains_nothing(cloud: Metadata) -> None:
     source = aws(cloud)
     cloud.recommend()
-    assert source.look() == Notice("aws-rebalance", 0.0, drain=False)
-    assert source.look() is None
+    assert source.poll() == Notice("aws-rebalance", 0.0, drain=False)
+    assert source.poll() is None
 
 
 def test_a_token_that_has_run_out_is_renewed(cloud: Metadata) -> None:
     source = aws(cloud)
-    source.look()
+    source.poll()
     cloud.token = "token-2"
     with pytest.raises(MetadataError, match="401"):
-        source.look()
-    assert source.look() is None
+        source.poll()
+    assert source.poll() is None
 
 
 # ---- servers that lie
@@ -237,13 +237,13 @@ def test_what_is_no_answer_is_trouble(cloud: Metadata, raw: bytes) -> None:
     for source in (gcp(cloud), aws(cloud)):
         if not (isinstance(source, Aws) and b"Length: 4" in raw):
             with pytest.raises(MetadataError):
-                source.look()
+                source.poll()
 
 
 def test_an_etag_goes_into_no_request_as_it_comes(cloud: Metadata) -> None:
     source = gcp(cloud)
     cloud.raw = b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nETag: a b&x=y\r\nContent-Length: 5\r\n\r\nFALSE"
-    assert source.look() is source.look() is None
+    assert source.poll() is source.poll() is None
     assert cloud.seen[-1][1].endswith("&last_etag=0")
 
 
@@ -251,7 +251,7 @@ def test_nobody_there() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         with pytest.raises(MetadataError):
-            Gcp(Server("127.0.0.1", deaf.getsockname()[1])).look()
+            Gcp(Server("127.0.0.1", deaf.getsockname()[1])).poll()
 
 
 def test_a_reply_is_read_so_far_and_no_further(cloud: Metadata) -> None:
@@ -272,7 +272,7 @@ class Scripted:
         self.script = list(script)
         self.closed = threading.Event()
 
-    def look(self) -> Notice | None:
+    def poll(self) -> Notice | None:
         if not self.script:
             self.closed.wait(PATIENCE)
             raise MetadataError("closed")
@@ -336,7 +336,7 @@ class Agent:
         self.saves = 0
         self.word = threading.Event()
 
-    def go_down(self, down: ShutdownPlan) -> None:
+    def shut_down(self, down: ShutdownPlan) -> None:
         self.downs.append(down)
         self.word.set()
 

@@ -31,7 +31,7 @@ from wal_agent.supervise.options import Screen, RunOptions
 work = Path.cwd().resolve()
 settings = load("generic", work, os.environ, {})
 tell = lambda happened: print(happened, flush=True)
-wish = RunOptions(AGENTS["generic"], tuple(sys.argv[1:]), settings, work, dict(os.environ), tell=tell)
+wish = RunOptions(AGENTS["generic"], tuple(sys.argv[1:]), settings, work, dict(os.environ), emit=tell)
 try:
     print("ended with", run(wish, Screen(print, print)).code)
 except Exception as error:
@@ -39,7 +39,7 @@ except Exception as error:
 """
 # Some of the floors of the steps at the end, so that none of these is cut short.
 SEAL = "import wal_agent.supervise.run_end as c\nc.SEAL_AT_LEAST = 15.0\n"
-SAVE = "import wal_agent.supervise.descent as d\nd.LAST_SAVE_AT_LEAST = 15.0\n"
+SAVE = "import wal_agent.supervise.shutdown as d\nd.LAST_SAVE_AT_LEAST = 15.0\n"
 BLOBS = "generic-work/blobs/"
 STUBBORN = 'trap "" TERM; head -c 200000 /dev/urandom > big; while :; do sleep 0.05; done'
 
@@ -123,7 +123,7 @@ answers.Preemption.attach = lambda self, live: (attach(self, live), setattr(live
 def over(self):
     ended = live_run(self)
     going = answers.ShutdownPlan("drain", "gcp", 0.0, 1e9, "")
-    self.go_down(going)
+    self.shut_down(going)
     return ended
 lives.Live.run = over
 detach = answers.Preemption.detach
@@ -159,7 +159,7 @@ import wal_agent.supervise.live as lives
 from wal_agent.errors import Fenced
 began = lives.Live.run
 def fenced(self):
-    self._opened.writer._end(Fenced("somebody else has it"))
+    self._writer._end(Fenced("somebody else has it"))
     return began(self)
 lives.Live.run = fenced
 """
@@ -174,7 +174,7 @@ def pause(live):
     while not Path("big").exists():
         time.sleep(0.01)
     now = live._clock.boot()
-    live.go_down(answers.ShutdownPlan(KIND, "test", now, now + 2.0, "", time.time() + 3600.0, "rate limit"))
+    live.shut_down(answers.ShutdownPlan(KIND, "test", now, now + 2.0, "", time.time() + 3600.0, "rate limit"))
 def paused(self):
     threading.Thread(target=pause, args=(self,), daemon=True).start()
     return began(self)

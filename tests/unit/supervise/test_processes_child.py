@@ -105,7 +105,7 @@ def test_the_agent_dies_with_the_wrapper(start: Start) -> None:
 
 def test_a_wrapper_that_died_before_the_agent_could_ask_for_its_death_starts_none(tmp_path: Path) -> None:
     """The window between fork and prctl: the helper sees that its parent is another one, and ends."""
-    launch = ROOT / "wal_agent" / "supervise" / "launch.py"
+    launch = ROOT / "wal_agent" / "launch.py"
     argv = [sys.executable, "-I", "-S", "-E", str(launch), "1", "--", "touch", str(tmp_path / "ran")]
     assert subprocess.run(argv, timeout=PATIENCE, check=False).returncode == -signal.SIGKILL
     assert not (tmp_path / "ran").exists()
@@ -244,7 +244,7 @@ def test_an_interrupt_before_the_agent_is_there_ends_its_start_without_a_word(
     before: tuple[str, ...], ends: int
 ) -> None:
     """It waits while the signals are blocked, and Python's own handler would print a traceback."""
-    launch = str(ROOT / "wal_agent" / "supervise" / "launch.py")
+    launch = str(ROOT / "wal_agent" / "launch.py")
     argv = [*before, sys.executable, "-I", "-S", "-E", launch, str(os.getpid()), "--", "true"]
     interrupted = "import os, signal, sys\nsignal.pthread_sigmask(signal.SIG_BLOCK, [2])\nos.kill(os.getpid(), 2)\n"
     code = interrupted + "argv = sys.argv[1:]\nos.execvp(argv[0], argv)"

@@ -151,8 +151,8 @@ class Play:
 
     def _run(self, wish: RunOptions, screen: Screen) -> RunResult:
         self.wishes.append(wish)
-        for event in self.happens.pop(0) if self.happens else ():
-            wish.emit(event)
+        for happening in self.happens.pop(0) if self.happens else ():
+            wish.emit(happening)
         got = self.runs.pop(0)
         if isinstance(got, Exception):
             raise got

@@ -17,8 +17,8 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
 from wal_agent.events import LeftOpen
 from wal_agent.records import Class, ExitClass, Intent, Payload
-from wal_agent.supervise.run import again
-from wal_agent.supervise.run_end import continues_by_itself, left_open, open_calls_line
+from wal_agent.supervise.run import next_session
+from wal_agent.supervise.run_end import continues_by_itself, left_open, open_calls_line, unsaved_line
 from wal_agent.wal.state import OpenCall
 
 WS = Path("/w")
@@ -42,16 +42,16 @@ def test_a_recovery_is_told_once_more_until_a_turn_began(agent: Agent) -> None:
     """I8: started again before its first turn, the agent has read nothing; with the user's own prompt in the place of
     the recovery's it would do the task a second time."""
     first = ResumeSession("s", "[wal-agent recovery] ...")
-    assert again(agent, first, "s", False, WS, {}) == first
-    assert again(agent, ResumeSession("new", "notice"), "new", False, WS, {}) == ResumeSession("new", "notice")
-    assert again(agent, first, "s", True, WS, {}) == ResumeSession("s", "", asked=True)
+    assert next_session(agent, first, "s", False, WS, {}) == first
+    assert next_session(agent, ResumeSession("new", "notice"), "new", False, WS, {}) == ResumeSession("new", "notice")
+    assert next_session(agent, first, "s", True, WS, {}) == ResumeSession("s", "", asked=True)
 
 
 def test_the_users_prompt_is_given_until_a_turn_began(agent: Agent) -> None:
-    assert again(agent, NewSession("s"), "s", False, WS, {}) == ResumeSession("s", "")
-    assert again(agent, NewSession("s"), "s", True, WS, {}) == ResumeSession("s", "", asked=True)
-    assert again(agent, ResumeSession("s", "notice"), "other", False, WS, {}) != ResumeSession("s", "notice")
-    fresh = again(agent, NewSession("none"), "none", False, WS, {})
+    assert next_session(agent, NewSession("s"), "s", False, WS, {}) == ResumeSession("s", "")
+    assert next_session(agent, NewSession("s"), "s", True, WS, {}) == ResumeSession("s", "", asked=True)
+    assert next_session(agent, ResumeSession("s", "notice"), "other", False, WS, {}) != ResumeSession("s", "notice")
+    fresh = next_session(agent, NewSession("none"), "none", False, WS, {})
     assert isinstance(fresh, NewSession) and uuid.UUID(fresh.id)
 
 
@@ -203,3 +203,9 @@ def test_what_is_waited_for_is_said(short_path: Path, slow: str) -> None:
         more["WAL_AGENT_BUCKET_FAULTS"] = str(faults)
     done = run(short_path, "gemini", body, "-i", "do it", version="sleep 2.5" if slow == "version" else ":", **more)
     assert f"wal-agent: {SLOW[slow]}" in done.stderr.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("why", ["The bucket is away.", "the bucket is away", "it is a.b..."])
+def test_what_is_not_saved_is_one_sentence(why: str) -> None:
+    line = unsaved_line(why)
+    assert line.endswith(f": {why.rstrip('.')}.") and line.startswith("the last changes of the session are not saved")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.supervise.crew import PATIENCE, Post, ScriptAgent, ended, starting
+from tests.unit.supervise.crew import PATIENCE, Post, ScriptAgent, Watcher, ended, run_context, starting
 from wal_agent.agents.base import Capabilities, ToolStarting
 from wal_agent.capture.session import SessionCapture
 from wal_agent.errors import Unavailable
@@ -40,26 +40,19 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.post = Post(folder)
         self.agent = ScriptAgent(folder / "home")
-        self.unseen: list[str] = []
-        self.looked: list[bytes] = []
+        self.watcher = Watcher()
+        self.looked = self.watcher.appended
         self.saver = self.make()
 
-    def make(self, session: str = "one", skip: frozenset[str] = frozenset()) -> SessionSaver:
+    @property
+    def unseen(self) -> list[str]:
+        return self.watcher.unseen
+
+    def make(self, session: str = "one", skip: tuple[str, ...] = ()) -> SessionSaver:
         job = self.post.job
-        return SessionSaver(
-            self.agent.agent,
-            {},
-            Path("/w"),
-            job.writer,
-            job.blobs,
-            self.post.gate,
-            self.post.world.clock,
-            SessionCapture(session, job.blobs.put_payload),
-            session,
-            skip,
-            self.unseen.append,
-            self.looked.append,
-        )
+        context = run_context(job, self.post.world.clock, agent=self.agent.agent, skip=skip)
+        capture = SessionCapture(session, job.blobs.put_payload)
+        return SessionSaver(context, self.post.gate, capture, session, self.watcher)
 
     def tell(self, tool: str, status: str, **input: Any) -> None:
         self.agent.tell("one", tool, status, **input)
@@ -78,7 +71,7 @@ class Desk:
 
     def begin(self, call_id: str, inner: str = "", tool: str = "t", **input: Any) -> int:
         with self.post.committing():
-            self.post.gate.before(ToolStarting("s", tool, json.dumps(input).encode(), call_id, inner))
+            self.post.gate.begin_call(ToolStarting("s", tool, json.dumps(input).encode(), call_id, inner))
         assert self.post.gate.last is not None
         return self.post.gate.last.call
 
@@ -122,10 +115,10 @@ def test_what_the_session_tells_settles_a_call_at_the_boundary_and_not_before(
     desk.tell("run_shell_command", status, command="x")
     desk.save()
     assert desk.endings() == [] and [r.call for r in desk.post.gate.running()] == [call]
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     desk.save()
     assert desk.endings() == [(call, how, "session")]
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     desk.save()
     assert len(desk.endings()) == 1
 
@@ -134,11 +127,11 @@ def test_a_boundary_settles_nothing_of_the_batch_behind_it(desk: Desk) -> None:
     first, second = (desk.post.begin("run_shell_command", command="x") for _ in range(2))
     desk.tell("run_shell_command", "refused", command="x")
     desk.tell("run_shell_command", "refused", command="x")
-    desk.saver.boundary(first)
+    desk.saver.mark_boundary(first)
     desk.save()
     assert desk.endings() == [(first, "denied", "session")]
     assert [r.call for r in desk.post.gate.running()] == [second]
-    desk.saver.boundary(second)
+    desk.saver.mark_boundary(second)
     desk.save()
     assert desk.endings() == [(first, "denied", "session"), (second, "denied", "session")]
 
@@ -146,14 +139,14 @@ def test_a_boundary_settles_nothing_of_the_batch_behind_it(desk: Desk) -> None:
 def test_what_is_told_of_the_batch_behind_a_boundary_waits_for_the_next(desk: Desk) -> None:
     """I8: the thread that saves may come late; what it then reads of the next batch must not be lost."""
     first = desk.post.begin("run_shell_command", command="a")
-    desk.post.gate.after(ended("run_shell_command", command="a"))
-    desk.saver.boundary(first)
+    desk.post.gate.finish_call(ended("run_shell_command", command="a"))
+    desk.saver.mark_boundary(first)
     second = desk.post.begin("run_shell_command", command="b")
     desk.tell("run_shell_command", "done", command="a")
     desk.tell("run_shell_command", "refused", command="b")
     desk.save()
     assert desk.running() == [second]
-    desk.saver.boundary(second)
+    desk.saver.mark_boundary(second)
     desk.save()
     assert desk.endings() == [(first, "done", "hook"), (second, "denied", "session")]
 
@@ -161,12 +154,12 @@ def test_what_is_told_of_the_batch_behind_a_boundary_waits_for_the_next(desk: De
 def test_what_was_told_before_a_call_began_never_ends_it(desk: Desk) -> None:
     """I8: a refusal that no hook told of (a rule of the agent's own), then the same call again, which runs."""
     first = desk.post.begin("run_shell_command", command="a")
-    desk.saver.boundary(first - 1)
+    desk.saver.mark_boundary(first - 1)
     desk.save()
     desk.tell("run_shell_command", "failed", command="b")
     desk.save()
     second = desk.post.begin("run_shell_command", command="b")
-    desk.saver.boundary(second)
+    desk.saver.mark_boundary(second)
     desk.save()
     assert desk.endings() == [] and desk.running() == [first, second]
 
@@ -175,20 +168,20 @@ def test_a_call_that_its_hook_ended_ends_no_other_one_when_the_session_tells_it_
     """I8: of two calls of one tool one ran and one was refused; each keeps its own end."""
     ran = desk.post.begin("run_shell_command", command="ran")
     not_run = desk.post.begin("run_shell_command", command="refused")
-    desk.post.gate.after(ended("run_shell_command", command="ran"))
+    desk.post.gate.finish_call(ended("run_shell_command", command="ran"))
     desk.tell("run_shell_command", "done", command="ran")
     desk.tell("run_shell_command", "refused", command="refused")
-    desk.saver.boundary(not_run)
+    desk.saver.mark_boundary(not_run)
     desk.save()
     assert desk.endings() == [(ran, "done", "hook"), (not_run, "denied", "session")]
 
 
 def test_the_same_for_two_identical_calls(desk: Desk) -> None:
     first, second = (desk.post.begin("run_shell_command", command="x") for _ in range(2))
-    desk.post.gate.after(ended("run_shell_command", command="x"))
+    desk.post.gate.finish_call(ended("run_shell_command", command="x"))
     desk.tell("run_shell_command", "done", command="x")
     desk.tell("run_shell_command", "cancelled", command="x")
-    desk.saver.boundary(second)
+    desk.saver.mark_boundary(second)
     desk.save()
     assert desk.endings() == [(first, "done", "hook"), (second, "interrupted", "session")]
 
@@ -196,10 +189,10 @@ def test_the_same_for_two_identical_calls(desk: Desk) -> None:
 def test_a_call_that_we_denied_and_the_session_calls_failed_ends_no_other_one(desk: Desk) -> None:
     allowed = desk.post.begin("write_file", file_path="a")
     desk.post.gate.drain()
-    desk.post.gate.before(starting("write_file", file_path="a"))
+    desk.post.gate.begin_call(starting("write_file", file_path="a"))
     desk.tell("write_file", "failed", file_path="a")
     desk.tell("write_file", "cancelled", file_path="a")
-    desk.saver.boundary(2)
+    desk.saver.mark_boundary(2)
     desk.save()
     assert sorted(desk.endings()) == [(allowed, "interrupted", "session"), (2, "denied", "supervisor")]
 
@@ -208,7 +201,7 @@ def test_a_refused_call_whose_input_was_rewritten_is_meant_when_it_is_the_only_o
     call = desk.post.begin("run_shell_command", command="as asked")
     desk.tell("run_shell_command", "done", command="of before the run")
     desk.tell("run_shell_command", "refused", command="as rewritten")
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     desk.save()
     assert desk.endings() == [(call, "denied", "session")]
 
@@ -217,10 +210,10 @@ def test_half_a_line_is_read_when_it_is_whole(desk: Desk) -> None:
     call = desk.post.begin("t", a=1)
     line = '{"tool": "t", "input": {"a": 1}, "status": "refused"}\n'
     desk.agent.write("one", line[:20])
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     desk.save()
     desk.agent.write("one", line[20:])
-    desk.saver.boundary(call + 1)
+    desk.saver.mark_boundary(call + 1)
     desk.save()
     assert desk.endings() == [(call, "denied", "session")]
     assert b"".join(desk.looked) == line.encode()
@@ -252,7 +245,7 @@ def test_with_boundaries_by_hooks_a_subagents_file_counts_at_the_next(desk: Desk
     desk.agent.write("one", "{}\n")
     desk.save()
     assert desk.endings() == []
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     desk.save()
     assert desk.endings() == [(call, "failed", "session")] and desk.unseen == []
 
@@ -263,7 +256,7 @@ def test_what_the_main_file_tells_without_an_id_is_no_subagents_call(desk: Desk)
     mine = desk.begin("", "", "run_shell_command", command="npm test")
     desk.tell("run_shell_command", "refused", command="npm test")
     desk.tell("run_shell_command", "cancelled", command="rewritten")
-    desk.saver.boundary(mine)
+    desk.saver.mark_boundary(mine)
     desk.save()
     assert desk.endings() == [(mine, "denied", "session")] and desk.running() == [inner]
 
@@ -275,8 +268,8 @@ def test_a_line_that_is_written_late_ends_no_equal_call_of_the_next_turn(desk: D
     """I8, I4: Copilot writes up to a second behind its hooks: the next turn has begun when it tells of the last one."""
     desk.by_file().agent.write("one", "{}\n")
     first = desk.post.begin("bash", command="make")
-    desk.post.gate.after(ended("bash", command="make"))
-    desk.saver.boundary(first)
+    desk.post.gate.finish_call(ended("bash", command="make"))
+    desk.saver.mark_boundary(first)
     desk.save()
     assert [d.settled for d in desk.deltas()] == [0], "the file lacks it"
     second = desk.post.begin("bash", command="make")
@@ -290,8 +283,8 @@ def test_what_the_file_never_tells_is_forgotten_one_boundary_later(desk: Desk) -
     desk.by_file()
     for n in range(2):
         call = desk.post.begin("bash", command=str(n))
-        desk.post.gate.after(ended("bash", command=str(n)))
-        desk.saver.boundary(call)
+        desk.post.gate.finish_call(ended("bash", command=str(n)))
+        desk.saver.mark_boundary(call)
         desk.save()
     assert [known.call for known in desk.post.gate._calls.again] == [2]
 
@@ -303,29 +296,29 @@ def test_a_done_call_waits_for_its_after_hook_which_has_the_result(desk: Desk) -
     desk.tell("bash", "done", command="lost")
     desk.save()
     assert desk.running() == [call, lost]
-    assert desk.post.gate.after(ended("bash", command="make"))
+    assert desk.post.gate.finish_call(ended("bash", command="make"))
     desk.save()
-    desk.saver.boundary(lost)
+    desk.saver.mark_boundary(lost)
     desk.save()
     assert desk.endings() == [(call, "done", "hook"), (lost, "done", "session")]
-    assert desk.post.ends()[0].result is not None and desk.saver._told == []
+    assert desk.post.ends()[0].result is not None and desk.saver._outcomes == []
 
 
 def test_a_refused_call_that_the_file_spells_otherwise_ends_at_the_boundary(desk: Desk) -> None:
     desk.by_file()
     desk.post.gate.drain()
-    desk.post.gate.before(starting("bash", command="denied by us"))
+    desk.post.gate.begin_call(starting("bash", command="denied by us"))
     desk.post.gate._draining = ""
     call = desk.post.begin("bash", command="make")
     desk.tell("bash", "refused", command="denied by us")
     desk.save()
-    desk.saver.boundary(call - 1)
+    desk.saver.mark_boundary(call - 1)
     desk.save()
     assert desk.running() == [call], "ours was told, and nothing else"
     desk.tell("bash", "refused", command="make", timeout=3)
     desk.save()
     assert desk.running() == [call]
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     desk.save()
     assert desk.endings() == [(1, "denied", "supervisor"), (call, "denied", "session")]
 
@@ -339,9 +332,9 @@ def test_a_call_whose_result_the_file_lacks_at_the_boundary_is_not_told_by_it(de
     desk.trailing()
     for n in (1, 2):
         call = desk.post.begin("write_file", file_path=str(n))
-        desk.post.gate.after(ended("write_file", file_path=str(n)))
+        desk.post.gate.finish_call(ended("write_file", file_path=str(n)))
         desk.agent.write("one", "{}\n" + RESULT)
-        desk.saver.boundary(call)
+        desk.saver.mark_boundary(call)
         desk.save()
         assert desk.deltas()[-1].settled == call - 1, "it tells nothing"
         desk.tell("write_file", "done", file_path=str(n))
@@ -359,12 +352,12 @@ def test_a_trailing_file_has_until_the_next_boundary(desk: Desk) -> None:
     desk.trailing()
     for n in (1, 2):
         desk.post.begin("bash", command=str(n))
-        desk.post.gate.after(ended("bash", command=str(n)))
+        desk.post.gate.finish_call(ended("bash", command=str(n)))
         desk.tell("bash", "cancelled", command="as rewritten")
         desk.agent.write("one", RESULT)
-        desk.saver.boundary(n)
+        desk.saver.mark_boundary(n)
         desk.save()
-        desk.saver.boundary(n)  # the turn's end, without a call in between
+        desk.saver.mark_boundary(n)  # the turn's end, without a call in between
         desk.save()
         assert desk.deltas()[-1].settled == n - 1
     assert desk.endings() == [(1, "done", "hook"), (2, "done", "hook")]
@@ -376,9 +369,9 @@ def test_a_trailing_agent_that_ended_in_good_order_has_written_everything(
 ) -> None:
     desk.trailing()
     call = desk.post.begin("bash", command="make")
-    desk.post.gate.after(ended("bash", command="make"))
+    desk.post.gate.finish_call(ended("bash", command="make"))
     desk.tell("bash", "done", command="make")
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     desk.save()
     desk.saver.finish(completed)
     desk.post.commit()
@@ -390,7 +383,7 @@ def test_what_a_trailing_file_tells_behind_the_boundary_ends_a_call_at_once(desk
     """I8: a person refused the turn's last call, and the next boundary may be hours away."""
     desk.trailing()
     call = desk.post.begin("bash", command="make")
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     desk.save()
     assert desk.endings() == []
     desk.tell("bash", "refused", command="make")
@@ -404,15 +397,15 @@ def test_what_a_trailing_file_tells_behind_the_boundary_ends_a_call_at_once(desk
 def test_a_late_word_ends_no_equal_call_of_the_next_batch(desk: Desk) -> None:
     desk.trailing()
     first = desk.post.begin("bash", command="make")
-    desk.post.gate.after(ended("bash", command="make"))
-    desk.saver.boundary(first)
+    desk.post.gate.finish_call(ended("bash", command="make"))
+    desk.saver.mark_boundary(first)
     desk.save()
     second = desk.post.begin("bash", command="make")
     desk.tell("bash", "done", command="make")
     desk.agent.write("one", RESULT)
     desk.save()
     assert desk.running() == [second]
-    desk.saver.boundary(second)
+    desk.saver.mark_boundary(second)
     desk.save()
     assert desk.endings() == [(first, "done", "hook")] and desk.running() == [second]
     assert desk.deltas()[-1].settled == first
@@ -434,7 +427,7 @@ def test_a_finished_call_that_no_hook_told_of_is_reported(desk: Desk) -> None:
 
 
 def test_calls_that_need_no_hook_are_not_missed(desk: Desk) -> None:
-    desk.saver = desk.make(skip=frozenset({"read_file"}))
+    desk.saver = desk.make(skip=("read_file",))
     desk.tell("read_file", "done", file_path="a")
     desk.save()
     assert desk.unseen == []
@@ -451,7 +444,7 @@ def test_a_session_that_is_written_anew_tells_nothing_twice(desk: Desk) -> None:
     """A file that was compressed repeats old calls; to count them again would stop a healthy run."""
     for n in range(3):
         desk.post.begin("write_file", file_path=str(n))
-        desk.post.gate.after(ended("write_file", file_path=str(n)))
+        desk.post.gate.finish_call(ended("write_file", file_path=str(n)))
         desk.tell("write_file", "done", file_path=str(n))
     desk.save()
     (desk.agent.folder("one") / "main.jsonl").unlink()
@@ -470,7 +463,7 @@ def told_with_id(desk: Desk, call_id: str, tool: str = "t", session: str = "one"
 
 def test_a_finished_call_whose_id_no_hook_told_is_reported(desk: Desk) -> None:
     """I5: though another call of its tool began, and was refused or runs still."""
-    desk.saver = desk.make(skip=frozenset({"read_file"}))
+    desk.saver = desk.make(skip=("read_file",))
     desk.begin("A")
     told_with_id(desk, "skipped", "read_file")
     told_with_id(desk, "A")
@@ -501,7 +494,7 @@ def test_another_session_may_count_its_calls_anew(desk: Desk) -> None:
         call = desk.begin("call_0", tool="t", of=session)
         line = {"tool": "t", "input": {"of": session}, "status": "refused", "id": "m1/call_0", "call_id": "call_0"}
         desk.agent.write(session, json.dumps(line) + "\n")
-        desk.saver.boundary(call)
+        desk.saver.mark_boundary(call)
         desk.save()
     assert desk.running() == []
 
@@ -512,12 +505,12 @@ def test_another_session_may_count_its_calls_anew(desk: Desk) -> None:
 def test_settled_names_the_last_call_that_the_file_tells_and_nothing_while_one_is_open(desk: Desk) -> None:
     """Results of settled calls are not kept beside the file, so naming an open one would lose its result."""
     first, second = (desk.post.begin("write_file", file_path=str(n)) for n in range(2))
-    desk.post.gate.after(ended("write_file", file_path="0"))
+    desk.post.gate.finish_call(ended("write_file", file_path="0"))
     desk.tell("write_file", "done", file_path="0")
-    desk.saver.boundary(second)
+    desk.saver.mark_boundary(second)
     desk.save()
     assert [d.settled for d in desk.deltas()] == [0]
-    desk.post.gate.after(ended("write_file", file_path="1"))
+    desk.post.gate.finish_call(ended("write_file", file_path="1"))
     desk.tell("write_file", "done", file_path="1")
     desk.save()
     assert [d.settled for d in desk.deltas()] == [0, second]
@@ -526,9 +519,9 @@ def test_settled_names_the_last_call_that_the_file_tells_and_nothing_while_one_i
 
 def test_a_call_of_the_next_batch_does_not_hold_the_last_one_back(desk: Desk) -> None:
     first = desk.post.begin("write_file", file_path="0")
-    desk.post.gate.after(ended("write_file", file_path="0"))
+    desk.post.gate.finish_call(ended("write_file", file_path="0"))
     desk.tell("write_file", "done", file_path="0")
-    desk.saver.boundary(first)
+    desk.saver.mark_boundary(first)
     desk.post.begin("write_file", file_path="1")
     desk.save()
     assert [d.settled for d in desk.deltas()] == [first]
@@ -538,7 +531,7 @@ def test_a_backlog_holds_captures_back_and_settles_all_the_same(desk: Desk, monk
     """I9: memory stays bounded while the bucket is away; nothing is lost, the next save finds it."""
     call = desk.post.begin("t", a=1)
     desk.tell("t", "refused", a=1)
-    desk.saver.boundary(call)
+    desk.saver.mark_boundary(call)
     monkeypatch.setattr(saver_module, "MAX_BACKLOG", -1)
     desk.save()
     assert desk.deltas() == [] and desk.saver.saved == 0.0
@@ -565,7 +558,7 @@ def test_a_hook_never_waits_for_a_save(desk: Desk) -> None:
     told = threading.Event()
 
     def boundary() -> None:
-        desk.saver.boundary(7)
+        desk.saver.mark_boundary(7)
         told.set()
 
     def hanging(_: str) -> None:

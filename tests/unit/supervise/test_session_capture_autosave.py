@@ -145,9 +145,7 @@ def test_a_last_save_that_fails_is_told(saves: Saves, autosave: Autosave) -> Non
 
 def test_the_watcher_writes_nothing_into_the_agents_terminal() -> None:
     """I6. In a process of its own: a test's logging is set up in another way."""
-    told = (
-        "import logging, wal_agent.supervise.session_capture\n"
-        "logging.getLogger('watchdog.observers.x').warning('inactive')"
-    )
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True)
+    warn = "logging.getLogger('watchdog.observers.x').warning('inactive')"
+    program = f"import wal_agent.supervise.session_capture, logging; {warn}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")

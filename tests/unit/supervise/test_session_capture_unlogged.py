@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.unit.agents.test_claude_session import ID, Book, told, use
-from tests.unit.supervise.crew import Post, short_folder
+from tests.unit.supervise.crew import Post, Watcher, run_context, short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import ToolStarting
 from wal_agent.capture.session import SessionCapture
@@ -29,7 +29,6 @@ class Desk:
 
     home: Path
     skip: frozenset[str] = frozenset()
-    found: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.env = {"HOME": str(self.home)}
@@ -38,24 +37,17 @@ class Desk:
         self.main.parent.mkdir(parents=True, exist_ok=True)
         job = self.post.job
         capture = SessionCapture(ID, job.blobs.put_payload)
-        self.saver = SessionSaver(
-            CLAUDE,
-            self.env,
-            WS,
-            job.writer,
-            job.blobs,
-            self.post.gate,
-            self.post.world.clock,
-            capture,
-            ID,
-            self.skip,
-            self.found.append,
-            lambda appended: None,
-        )
+        context = replace(run_context(job, self.post.world.clock, WS, CLAUDE, skip=tuple(self.skip)), env=self.env)
+        self.watcher = Watcher()
+        self.saver = SessionSaver(context, self.post.gate, capture, ID, self.watcher)
+
+    @property
+    def found(self) -> list[str]:
+        return self.watcher.unseen
 
     def announce(self, call_id: str) -> None:
         with self.post.committing():
-            self.post.gate.before(ToolStarting(ID, "Bash", b'{"command":"ls"}', call_id))
+            self.post.gate.begin_call(ToolStarting(ID, "Bash", b'{"command":"ls"}', call_id))
 
     def read(self, data: bytes, name: str = "") -> None:
         path = self.main.parent / ID / name if name else self.main

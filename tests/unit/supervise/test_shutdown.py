@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.supervise.crew import PATIENCE
 from tests.unit.wal.world import FakeClock
-from wal_agent.supervise.descent import LAST_SAVE, LAST_SAVE_AT_LEAST, GracefulShutdown
 from wal_agent.supervise.phases import Phase, PhaseEvent, next_phase
-from wal_agent.supervise.shutdown import ShutdownPlan
+from wal_agent.supervise.shutdown import LAST_SAVE, LAST_SAVE_AT_LEAST, GracefulShutdown, ShutdownPlan
 
 Kind = Literal["drain", "pause", "hang"]
 

@@ -16,12 +16,12 @@ from wal_agent.config import Settings
 from wal_agent.events import HungUp, Late, TakesLong
 from wal_agent.records import Class
 from wal_agent.supervise.gate import RunningCall
-from wal_agent.supervise.live import bounds_of, fed
+from wal_agent.supervise.live import stdin_is_fed, watchdog_limits
 from wal_agent.supervise.phases import PHASES, Phase, is_idle
-from wal_agent.supervise.watchdog import LATE, STALLED, STUCK, Bounds, Liveness, Watch, waited_for
+from wal_agent.supervise.watchdog import LATE, STALLED, STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 
-USUAL = Bounds()
-HANG = Bounds(hang=600)
+USUAL = WatchdogLimits()
+HANG = WatchdogLimits(hang=600)
 
 
 def call(number: int, cls: Class = "read_only") -> RunningCall:
@@ -31,8 +31,8 @@ def call(number: int, cls: Class = "read_only") -> RunningCall:
 class Post:
     """A watch that is looked after every `step` seconds."""
 
-    def __init__(self, bounds: Bounds = USUAL, step: int = 1) -> None:
-        self.watch = Watch(bounds)
+    def __init__(self, bounds: WatchdogLimits = USUAL, step: int = 1) -> None:
+        self.watch = Watchdog(bounds)
         self.step = step
         self.awake = 1000.0
         self.told: list[tuple[float, TakesLong | HungUp]] = []  # with the second
@@ -65,13 +65,13 @@ def test_an_idle_model_is_told_once_and_counts_anew_with_each_step() -> None:
 def test_the_hard_timeout_is_off_unless_asked_for_and_comes_once() -> None:
     assert not any(isinstance(told, HungUp) for told in Post().stay(20_000, "awaiting_model"))
     assert Post(HANG).stay(700, "awaiting_model") == [TakesLong("model", 90), HungUp(600)]
-    assert Post(Bounds(idle=0, hang=5)).stay(700, "awaiting_model") == [HungUp(5)]
+    assert Post(WatchdogLimits(idle=0, hang=5)).stay(700, "awaiting_model") == [HungUp(5)]
 
 
 @pytest.mark.parametrize("phase", [phase for phase in PHASES if not is_idle(phase)])
 def test_no_other_phase_is_a_wait_for_the_model(phase: Phase) -> None:
     """A person who thinks, a tool that runs, a run on its way out: nobody is to be interrupted."""
-    told = Post(Bounds(idle=5, hang=10)).stay(3000, phase, "", call(1))
+    told = Post(WatchdogLimits(idle=5, hang=10)).stay(3000, phase, "", call(1))
     assert not any(isinstance(one, HungUp) or one.what == "model" for one in told)
 
 
@@ -82,22 +82,22 @@ def test_a_compaction_that_does_not_end_is_a_wait_for_the_model() -> None:
 @pytest.mark.parametrize(("phase", "what"), [("starting", "start"), ("awaiting_user", "exit")])
 def test_an_agent_that_nobody_sits_before_has_to_begin_and_to_end(phase: Phase, what: Late) -> None:
     """Else its lease is renewed for ever, and nobody learns of it. A short hard timeout is for the model's answers."""
-    alone = Bounds(hang=60, stuck=300)
+    alone = WatchdogLimits(hang=60, stuck=300)
     assert Post(alone).stay(2000, phase, "a tool") == [TakesLong(what, 300), HungUp(300, what)]
-    assert Post(Bounds(hang=600, stuck=300)).stay(2000, phase) == [TakesLong(what, 300), HungUp(600, what)]
-    assert Post(Bounds(stuck=300)).stay(9000, phase) == [TakesLong(what, 300)]
+    assert Post(WatchdogLimits(hang=600, stuck=300)).stay(2000, phase) == [TakesLong(what, 300), HungUp(600, what)]
+    assert Post(WatchdogLimits(stuck=300)).stay(9000, phase) == [TakesLong(what, 300)]
     assert Post(HANG).stay(9000, phase) == []
 
 
 def test_a_session_that_began_without_a_turn_has_not_begun() -> None:
-    assert waited_for("awaiting_user", turned=False) == "starting"
-    assert [p for p in PHASES if waited_for(p, turned=False) != p] == ["awaiting_user"]
-    assert all(waited_for(p, turned=True) == p for p in PHASES)
+    assert watched_phase("awaiting_user", turned=False) == "starting"
+    assert [p for p in PHASES if watched_phase(p, turned=False) != p] == ["awaiting_user"]
+    assert all(watched_phase(p, turned=True) == p for p in PHASES)
 
 
 @pytest.mark.parametrize("phase", ["starting", "awaiting_user"])
 def test_an_agent_that_a_program_feeds_waits_for_its_words(phase: Phase) -> None:
-    post = Post(Bounds(hang=60, stuck=300))
+    post = Post(WatchdogLimits(hang=60, stuck=300))
     for _ in range(2000):
         assert post.watch.tick(post.awake, phase, "", [], fed=True) == []
         post.awake += 1
@@ -142,7 +142,7 @@ def test_a_tool_that_waits_for_a_person_does_not_run() -> None:
 
 
 def test_nothing_is_told_where_it_is_switched_off() -> None:
-    post = Post(Bounds(0, 0, 0, 0))
+    post = Post(WatchdogLimits(0, 0, 0, 0))
     for phase in PHASES:
         assert post.stay(10_000, phase, "", call(1)) == []
 
@@ -150,15 +150,15 @@ def test_nothing_is_told_where_it_is_switched_off() -> None:
 def test_an_agent_that_tells_nothing_is_not_watched() -> None:
     """It is in one turn from its beginning to its end, and healthy."""
     settings = Settings("file:///b", "job", hang_timeout=60, idle_soft=5)
-    assert bounds_of(AGENTS["generic"], settings, interactive=False) == Bounds(0, 0, 0, 0)
-    assert bounds_of(AGENTS["gemini"], settings, interactive=True) == Bounds(5, 300, 120, 60)
-    assert bounds_of(AGENTS["gemini"], settings, interactive=False) == Bounds(5, 300, 120, 60, STUCK)
+    assert watchdog_limits(AGENTS["generic"], settings, interactive=False) == WatchdogLimits(0, 0, 0, 0)
+    assert watchdog_limits(AGENTS["gemini"], settings, interactive=True) == WatchdogLimits(5, 300, 120, 60)
+    assert watchdog_limits(AGENTS["gemini"], settings, interactive=False) == WatchdogLimits(5, 300, 120, 60, STUCK)
 
 
 @pytest.mark.parametrize("jump", [LATE + 0.1, 3600, 1e9, -1, -1e9])
 def test_time_between_two_looks_that_is_no_ones_does_not_fire_it(jump: float) -> None:
     """The process was stopped or starved; a clock that goes backwards is no wait either."""
-    post = Post(Bounds(idle=90, hang=100))
+    post = Post(WatchdogLimits(idle=90, hang=100))
     post.stay(85, "awaiting_model")
     post.awake += jump
     assert post.stay(5, "awaiting_model") == []
@@ -180,8 +180,8 @@ steps = st.lists(
 def test_it_speaks_only_of_what_it_saw_last_that_long(story: list[tuple[Phase, float, bool, list[int]]]) -> None:
     """Any phases, any times: the model is told of only where it owes an answer, a question only where one stands, a
     tool only while tools run; nothing before its time has passed in looks that came in time, and once a wait."""
-    bounds = Bounds(idle=10, approval=8, tool=2, hang=15)
-    watch, awake = Watch(bounds), 0.0
+    bounds = WatchdogLimits(idle=10, approval=8, tool=2, hang=15)
+    watch, awake = Watchdog(bounds), 0.0
     since, was, told_model = 0.0, None, False  # most that can have been waited in this phase
     for phase, passed, rearmed, calls in story:
         awake += passed
@@ -209,14 +209,14 @@ def test_stdin_is_fed_while_its_other_end_is_open(make: Callable[[], tuple[int, 
     ours, theirs = make()
     try:
         os.write(theirs, b"x")
-        assert fed(ours)
+        assert stdin_is_fed(ours)
     finally:
         os.close(theirs)
-    assert not fed(ours)
+    assert not stdin_is_fed(ours)
     os.close(ours)
-    assert not fed(ours)
+    assert not stdin_is_fed(ours)
     with Path(os.devnull).open() as null:
-        assert not fed(null.fileno())
+        assert not stdin_is_fed(null.fileno())
 
 
 def test_a_loop_that_turns_is_well_and_one_that_hangs_is_not() -> None:

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, on_disk
-from tests.unit.supervise.crew import PATIENCE, Post, ended, short_folder, starting, until
+from tests.unit.supervise.crew import PATIENCE, Post, ended, run_context, short_folder, starting, until
+from wal_agent.agents.base import Agent
 from wal_agent.capture import workspace as captures
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import OWN, Git
@@ -24,6 +26,7 @@ from wal_agent.errors import UsageError
 from wal_agent.paths import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes
+from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.processes import Child
 from wal_agent.supervise.settings import load
 from wal_agent.supervise.worktree import (
@@ -51,18 +54,9 @@ class Desk:
         self.errors: list[BaseException] = []
         self.capture = WorkspaceCapture(root / "state", self.user.top.resolve(), self.user.env, self._put)
         self.put: Callable[[bytes], Payload] = self.post.job.blobs.put_payload
-        gate, writer = self.post.gate, self.post.job.writer
-        self.saver = WorktreeSaver(
-            self.capture,
-            writer,
-            gate.ended_upto,
-            SystemClock(),
-            interval,
-            self.errors.append,
-            ended_beyond=gate.ended_beyond,
-            progress=progress,
-        )
-        gate.changed = self.saver.poke
+        context = run_context(self.post.job, SystemClock(), self.user.top, autosave=interval)
+        self.saver = WorktreeSaver(context, self.post.gate, self.capture, self.errors.append, progress)
+        self.post.listeners.append(self.saver.on_event)
 
     def _put(self, data: bytes) -> Payload:
         return self.put(data)
@@ -100,27 +94,27 @@ def desk(tmp_path: Path) -> Desk:
 
 def test_the_bucket_alone_gives_back_what_a_call_has_changed(desk: Desk, tmp_path: Path) -> None:
     with desk.running():
-        assert isinstance(desk.post.gate.before(starting("write_file", file_path="big")), object)
+        assert isinstance(desk.post.gate.begin_call(starting("write_file", file_path="big")), object)
         desk.user.write("big", os.urandom(300_000))
-        desk.post.gate.after(ended("write_file", file_path="big"))
+        desk.post.gate.finish_call(ended("write_file", file_path="big"))
         until(lambda: any(c.holds == 1 for c in desk.captures()), "a capture behind the call")
     assert desk.restored(tmp_path) == on_disk(desk.user.top)
     assert desk.post.state.workspace is not None
     assert desk.post.state.workspace.holds == 1
 
 
-def test_only_calls_that_may_change_something_ask_for_a_capture(desk: Desk) -> None:
+def test_only_calls_that_may_change_something_ask_for_a_capture(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    desk.post.gate.changed = lambda: asked.append(1)
+    monkeypatch.setattr(desk.saver, "poke", lambda: asked.append(1))
     for tool in ("read_file", "write_file"):
         desk.post.begin(tool, file_path="a")
-        desk.post.gate.after(ended(tool, file_path="a"))
+        desk.post.gate.finish_call(ended(tool, file_path="a"))
     assert asked == [1]
     call = desk.post.begin("write_file", file_path="b")
-    desk.post.gate.end(call, "denied", "no")
+    desk.post.gate.end_call(call, "denied", "no")
     assert asked == [1]
     call = desk.post.begin("write_file", file_path="b")
-    desk.post.gate.end(call, "interrupted", "cancelled", by="session")
+    desk.post.gate.end_call(call, "interrupted", "cancelled", by="session")
     assert asked == [1, 1]
 
 
@@ -130,13 +124,13 @@ def test_a_capture_names_no_call_that_still_runs(desk: Desk) -> None:
     first = desk.post.begin("write_file", file_path="a")
     second = desk.post.begin("write_file", file_path="b")
     third = desk.post.begin("read_file", file_path="c")
-    gate.after(ended("write_file", file_path="b"))
+    gate.finish_call(ended("write_file", file_path="b"))
     assert gate.ended_upto() == first - 1
     assert gate.ended_beyond() == (second,)
-    gate.after(ended("write_file", file_path="a"))
+    gate.finish_call(ended("write_file", file_path="a"))
     assert gate.ended_upto() == second
     assert gate.ended_beyond() == ()
-    gate.after(ended("read_file", file_path="c"))
+    gate.finish_call(ended("read_file", file_path="c"))
     assert gate.ended_upto() == third
     again = Post(desk.user.top)
     again.job.writer.next_call()
@@ -150,7 +144,7 @@ def test_calls_of_earlier_runs_have_ended(desk: Desk) -> None:
     from wal_agent.shell.rules import load_rules
     from wal_agent.supervise.gate import Gate
 
-    gate = Gate(later.writer, later.blobs, lambda: True, load_rules(), desk.user.top, desk.post.world.clock, 1.0)
+    gate = Gate(run_context(later, desk.post.world.clock), load_rules(), lambda: True)
     assert gate.ended_upto() == 1
 
 
@@ -202,10 +196,10 @@ def test_a_capture_that_hangs_in_the_bucket_appends_nothing_once_it_was_given_up
 def test_a_bucket_that_is_away_costs_the_capture_and_nothing_else(desk: Desk) -> None:
     desk.user.write("big", os.urandom(200_000))
     desk.post.world.bucket.dropped = "shop/blobs/"
-    desk.saver._told()
+    desk.saver._try_to_save()
     assert "not saved" in desk.saver.problem
     desk.post.world.bucket.dropped = ""
-    desk.saver._told()
+    desk.saver._try_to_save()
     assert desk.saver.problem == ""
     desk.post.commit()
     assert len(desk.captures()) == 1
@@ -214,17 +208,17 @@ def test_a_bucket_that_is_away_costs_the_capture_and_nothing_else(desk: Desk) ->
 def test_it_waits_while_the_log_has_a_backlog(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal_agent.supervise.worktree.MAX_BACKLOG", 10)
     desk.post.job.writer.append(End(time=1.0, call=1, how="done", by="hook", why="x" * 50))
-    desk.saver._told()
+    desk.saver._try_to_save()
     assert "away" in desk.saver.problem
     desk.post.commit()
-    desk.saver._told()
+    desk.saver._try_to_save()
     desk.post.commit()
     assert len(desk.captures()) == 1
 
 
 def test_a_machine_without_git_is_told_of(desk: Desk, tmp_path: Path) -> None:
     desk.capture.git.env = {"PATH": str(tmp_path / "nothing")}
-    desk.saver._told()
+    desk.saver._try_to_save()
     assert desk.saver.problem == NO_GIT
     assert desk.errors == []
 
@@ -234,10 +228,10 @@ def test_a_bug_is_told_and_is_not_the_last_try(desk: Desk) -> None:
         raise AssertionError("bug")
 
     kept, desk.put = desk.put, broken
-    desk.saver._told()
+    desk.saver._try_to_save()
     assert [type(e) for e in desk.errors] == [AssertionError]
     desk.put = kept
-    desk.saver._told()
+    desk.saver._try_to_save()
     assert desk.saver.problem == ""
 
 
@@ -321,7 +315,7 @@ def test_files_of_this_run_that_are_left_at_the_end_make_it_no_good_end(tmp_path
 def test_a_tree_that_was_never_saved_is_reported_at_the_end(desk: Desk, tmp_path: Path) -> None:
     """Issue 12.10."""
     desk.capture.git.env = {"PATH": str(tmp_path / "nothing")}
-    desk.saver._told()
+    desk.saver._try_to_save()
     assert desk.saver.not_saved() == f"{NEVER} {NO_GIT}"
 
 
@@ -332,7 +326,7 @@ def test_what_is_left_out_is_reported_at_the_end(tmp_path: Path, monkeypatch: py
     desk.user.write("big", b"x" * 2000)
     desk.user.write(".wal-agentignore", "ignored\n")
     desk.user.write("ignored", "x")
-    desk.saver._told()
+    desk.saver._try_to_save()
     desk.post.commit()
     said = desk.saver.not_saved()
     assert said == "Not saved, only on this machine: big: bigger than 0.000954 MiB."
@@ -362,7 +356,7 @@ def test_a_log_that_has_ended_ends_the_parts(tmp_path: Path, parts: None) -> Non
     desk.saver.save()
     desk.post.commit()
     desk.post.job.writer.seal(1.0)
-    desk.saver._told()
+    desk.saver._try_to_save()
     assert desk.capture.pending is not None
     assert not desk.saver._goes_on
 
@@ -468,6 +462,10 @@ def short() -> Iterator[Path]:
         yield folder
 
 
+def fixed(desk: Desk, settings: Settings, cli: Cli, folder: Path, env: dict[str, str]) -> RunContext:
+    return RunContext(desk.post.job, cast(Agent, cli), settings, folder, env, SystemClock())
+
+
 def test_folders_of_the_agent_of_ours_and_of_the_bucket_are_never_captured(
     desk: Desk, tmp_path: Path, short: Path
 ) -> None:
@@ -479,7 +477,7 @@ def test_folders_of_the_agent_of_ours_and_of_the_bucket_are_never_captured(
     cli = Cli(top / ".cli")
     for name in ("bucket dir/j/x", ".cli/oauth", "key", "state/wal-agent/x", "state/mine", "big"):
         desk.user.write(name, b"x" * (60_000 if name == "big" else 1))
-    made = open_worktree_capture(settings, cli, env, top, desk.post.job, said.append)  # type: ignore[arg-type]
+    made = open_worktree_capture(fixed(desk, settings, cli, top, env), said.append)
     assert made is not None
     record = made.capture(0, 1.0)
     assert record is not None
@@ -501,7 +499,7 @@ def test_captures_that_are_off_are_said(desk: Desk, tmp_path: Path, how: str) ->
     settings = Settings(bucket="memory://x", job="j", workspace="off" if how == "off" else "save")
     cli = Cli(tmp_path / "elsewhere" if how == "off" else desk.user.top)
     env = {**desk.user.env, "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
-    assert open_worktree_capture(settings, cli, env, desk.user.top.resolve(), desk.post.job, said.append) is None  # type: ignore[arg-type]
+    assert open_worktree_capture(fixed(desk, settings, cli, desk.user.top.resolve(), env), said.append) is None
     assert len(said) == 1
     assert "not saved" in said[0]
 
@@ -513,7 +511,7 @@ def test_a_home_is_not_captured_nor_what_is_around_it(desk: Desk, tmp_path: Path
     settings, cli, said = Settings(bucket="memory://x", job="j"), Cli(tmp_path / "cli"), list[str]()
     env = {**desk.user.env, "HOME": str(tmp_path / "link"), "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
     for wide in (home, home.parent, Path("/")):
-        assert open_worktree_capture(settings, cli, env, wide, desk.post.job, said.append) is None  # type: ignore[arg-type]
+        assert open_worktree_capture(fixed(desk, settings, cli, wide, env), said.append) is None
         assert said.pop() == f"the files of this folder are not saved, {too_wide(wide, env)}; the session is"
     assert said == []
     assert [too_wide(folder, env) for folder in (home / "project", desk.user.top.resolve())] == ["", ""]
@@ -528,11 +526,11 @@ def test_credentials_and_other_agents_folders_are_never_captured(desk: Desk, tmp
     for name in (*CREDENTIALS, ".claude", ".codex"):
         (home / name).mkdir(parents=True)
         inside = home / name
-        assert open_worktree_capture(settings, Cli(tmp_path / "cli"), env, inside, desk.post.job, said.append) is None  # type: ignore[arg-type]
+        assert open_worktree_capture(fixed(desk, settings, Cli(tmp_path / "cli"), inside, env), said.append) is None
         assert said.pop().startswith("the files of this folder are not saved, it lies in ")
     (home / ".config" / "gh" / "hosts.yml").write_text("oauth_token: x")
     (home / ".config" / ".npmrc").write_text("mine")
-    made = open_worktree_capture(settings, Cli(tmp_path / "cli"), env, home / ".config", desk.post.job, said.append)  # type: ignore[arg-type]
+    made = open_worktree_capture(fixed(desk, settings, Cli(tmp_path / "cli"), home / ".config", env), said.append)
     assert made is not None
     record = made.capture(0, 1.0)
     assert record is not None

@@ -10,7 +10,8 @@ import msgspec
 
 from tests.unit.wal.world import FIELDS, KEYS, World, claim, host, intent
 from wal_agent.records import AnyRecord, Host, Intent, Opening
-from wal_agent.supervise.acquire import Spooling, acquire_job
+from wal_agent.supervise.acquire import AcquireOptions, acquire_job
+from wal_agent.supervise.options import Screen
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments
 from wal_agent.wal.write_queue import Ticket
@@ -30,14 +31,12 @@ class Disk:
         return acquire_job(
             self.world.bucket,
             KEYS,
-            here,
             replace(claim(run), host=here),
             FIELDS,
             self.world.clock,
-            random.Random(run),
-            False,
-            self.told.append,
-            Spooling(self.spools, spool, accept_loss),
+            AcquireOptions(self.spools, spool, accept_loss),
+            Screen(self.told.append, self.told.extend),
+            rng=random.Random(run),
         )
 
     def host(self, run: str) -> Host:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 import shutil
 import signal
 import threading
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 
 from tests.unit.supervise.crew import PATIENCE
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, openings, spooled, up
-from tests.unit.wal.world import FIELDS, KEYS, World, claim, drain, end, host, intent
+from tests.unit.wal.world import FIELDS, KEYS, World, claim, drain, end, intent
 from wal_agent.errors import ConfigError, LeaseHeld
-from wal_agent.supervise.acquire import Interrupted, Spooling, acquire_job
+from wal_agent.supervise.acquire import AcquireOptions, Interrupted, acquire_job
+from wal_agent.supervise.options import Screen
 from wal_agent.wal import spool as spools
 from wal_agent.wal.job import close_job, describe_unsaved
 from wal_agent.wal.spool import Spool, SpoolOwner, last_contiguous, orphaned_spools, spool_presence
@@ -232,9 +232,9 @@ def test_who_waits_rests_between_two_tries(world: World, disk: Disk, monkeypatch
         raise LeaseHeld("beaten")
 
     monkeypatch.setattr("wal_agent.supervise.acquire.open_job", beaten)
-    args = (FIELDS, world.clock, random.Random(1), True, disk.told.append, Spooling(disk.spools))
+    args = (FIELDS, world.clock, AcquireOptions(disk.spools, wait=True), Screen(disk.told.append, print))
     with pytest.raises(ConfigError, match="enough"):
-        acquire_job(world.bucket, KEYS, host("b"), claim("b"), *args)
+        acquire_job(world.bucket, KEYS, claim("b"), *args)
     assert tries[0] + 1 <= tries[1] <= tries[2] - 1
 
 

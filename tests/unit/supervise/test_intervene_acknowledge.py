@@ -1,4 +1,4 @@
-"""supervise/acknowledge.py and control.py: a person's word on a call (I8), here and to a live run over its socket."""
+"""supervise/intervene.py, hook_server.py: a person's word on a call (I8), here and to a live run over its socket."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import Cause, End, Host
 from wal_agent.recovery.lease_policy import Acquire, Local, admit, pause_left, pause_text, paused_until
-from wal_agent.supervise import acknowledge as module
+from wal_agent.supervise import intervene as module
 from wal_agent.supervise import machine
-from wal_agent.supervise.acknowledge import acknowledge_call, acknowledged_end
 from wal_agent.supervise.hook_server import ACK, STATUS, HookRequest, HookServer, ask_run
+from wal_agent.supervise.intervene import acknowledge_call, acknowledged_end
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job
 from wal_agent.wal.lease_doc import LeaseRequest

@@ -1,4 +1,4 @@
-"""concurrency.py and early.py: what hangs is left behind, and what only waits ends when the run is to."""
+"""concurrency.py and supervise/acquire.py: what hangs is left behind, and what only waits ends when the run is to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.concurrency import call_with_timeout, prefetch_map
-from wal_agent.supervise.startup import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
+from wal_agent.supervise.acquire import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
 
 PATIENCE = 60.0
 
@@ -30,7 +30,7 @@ def test_what_hangs_is_left_behind() -> None:
 
 
 class Ended(Exception):
-    """As a signal is told."""
+    """As a signal is reported."""
 
 
 class Signal:
@@ -83,14 +83,14 @@ def test_what_must_not_be_left_half_done_has_a_little_longer() -> None:
     signal, now = Signal(), [100.0]
     early = StartupInterrupt(signal.check, lambda: now[0])
     signal.came = True
-    with early.unbroken():
-        early.ask()
+    with early.uninterrupted():
+        early.check()
         now[0] += UNBROKEN - 1
-        early.ask()
+        early.check()
         now[0] += 2
         with pytest.raises(Ended):
-            early.ask()
-    with early.unbroken():
-        early.ask()
+            early.check()
+    with early.uninterrupted():
+        early.check()
     with pytest.raises(Ended):
-        early.ask()
+        early.check()

@@ -1,4 +1,4 @@
-"""supervise/pause.py: for how long, what a live run makes of the question, and the pause of a job that nobody runs."""
+"""supervise/intervene.py: how long a pause lasts, what a live run makes of it, and a job that nobody runs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.recovery.lease_policy import LONGEST_PAUSE, pause_left, pause_text, paused_until
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.hook_server import PAUSE, HookRequest, HookServer
-from wal_agent.supervise.pause import (
-    SOCKET,
+from wal_agent.supervise.intervene import (
     PauseRequest,
     ask_this_run,
     check_length,
     clean_reason,
-    may_end_paused,
     parse_duration,
     parse_time,
     pause_job,
     pause_plan,
 )
-from wal_agent.supervise.processes import MARKER
-from wal_agent.supervise.shutdown import ShutdownPlan
+from wal_agent.supervise.processes import MARKER, SOCKET
+from wal_agent.supervise.shutdown import ShutdownPlan, may_end_paused
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.lease import reschedule_pause

@@ -1,0 +1,565 @@
+"""Carry out what a person decides about a job: take it from its owner (R8), settle a call (I8), pause it.
+
+A decision on a call is given to the live run where there is one here, else written under an own epoch. A pause is
+durable in the lease: a live run is asked to end in good order, the released lease of a job that nobody runs is put off;
+whoever starts the job waits for it (lease_policy).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from wal_agent import __version__
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encryption import wrong_key_error
+from wal_agent.clock import Clock, SystemClock
+from wal_agent.errors import BucketError, Damaged, LeaseHeld, Unavailable, UsageError
+from wal_agent.records import End
+from wal_agent.recovery.damage import damaged_log_error, missing_lease_error
+from wal_agent.recovery.format import duration, moment
+from wal_agent.recovery.lease_policy import (
+    END_PAUSE,
+    LONGEST_PAUSE,
+    MAX_REASON,
+    Acquire,
+    Decline,
+    Local,
+    Wait,
+    admit,
+    classify_stop,
+    lease_age,
+    owner_is_dead,
+    pause_left,
+    pause_text,
+    paused_until,
+    replays_spool,
+    unlock_wait,
+)
+from wal_agent.recovery.prompt import DENY_PAUSING
+from wal_agent.supervise import hook_server
+from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
+from wal_agent.supervise.processes import MARKER, SOCKET
+from wal_agent.supervise.shutdown import ShutdownPlan
+from wal_agent.wal import lease as leases
+from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import replace_damaged_lease, reschedule_pause
+from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
+from wal_agent.wal.reader import KnownEnd, Replay, check_end, read_tail, replay
+from wal_agent.wal.state import State
+
+MAX_UNLOCK_REASON = 500  # characters
+SHORTEST_PAUSE = 1.0  # seconds
+PAUSE_BUDGET = 60.0  # seconds at least for tools that run, and for saving: nothing hurries a pause
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_FOR = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
+_WAYS = "Say --for 30s, 10m, 2h or 1d, or --until a time (UTC): 14:30, 14:30:05, 2026-11-22T14:30:00Z."
+
+
+# ---- unlock
+
+
+class Unlocked(msgspec.Struct, frozen=True):
+    """`wal-agent unlock`, for scripts too. `done`: the lease was changed; `said` and `notes` are for people."""
+
+    job: str
+    done: bool
+    said: str
+    epoch: int = 0
+    host: str = ""
+    pid: int = 0
+    heartbeat_age: float = 0.0  # seconds, by the store's clock
+    waits: float = 0.0  # seconds until the next start may open the job
+    spool: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnlockRequest:
+    """What the person said. `epoch` is the lease that they saw, None: they have not said; `off`: the host is off."""
+
+    epoch: int | None
+    off: bool = False
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > MAX_UNLOCK_REASON:
+            raise UsageError(f"The reason has {len(self.reason)} characters.", f"At most {MAX_UNLOCK_REASON}, please.")
+
+
+def unlock(bucket: Bucket, keys: Keys, request: UnlockRequest, env: Mapping[str, str]) -> Unlocked:
+    """Unlock the lease that the person saw. UsageError: there is none, it is another one, or they named none;
+    LeaseHeld: its owner renewed it at the same moment; Damaged: it cannot be read, see `repair_lease`."""
+    seen = leases.read_lease(bucket, keys)
+    if seen is None:
+        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+    here = this_host(env, Path(os.devnull))
+    local = probe_holder(seen, here, spools_dir(env), bucket.url)
+    if idle := nothing_to_unlock(seen, local, request):
+        return idle
+    check_request(seen, local, request)
+    with suppress(BucketError, Damaged):  # what is of no use without a key, or damaged, can be unlocked all the same
+        read_tail(bucket, keys, seen.doc.seq)  # Newer
+    doc = leases.unlock(
+        bucket, keys, SystemClock(), random.Random(), seen=seen, reason=replace_bytes(request.reason), off=request.off
+    )
+    waits = 0.0 if doc.off else doc.ttl
+    said = f"job {keys.job} is taken from {describe_owner(seen)}. {next_start_line(waits, loses_spool(seen, local))}"
+    return unlock_result(seen, True, said, waits, unlock_notes(seen, local, doc.off))
+
+
+def repair_lease(bucket: Bucket, keys: Keys, request: UnlockRequest, ttl: float, key_id: str = "") -> Unlocked:
+    """Replace a lease that cannot be read. `ttl`: seconds that the next owner waits, or longer where the lost one says
+    so; `key_id`: of the key that `bucket` decrypts with. UsageError: the lease is sound, or `request` names another
+    epoch than the log's; Damaged, Denied: the end of the log cannot be read either."""
+    try:
+        seen = leases.read_lease(bucket, keys)
+    except Damaged as error:
+        damage = error.what
+    else:
+        found = "there is none" if seen is None else f"it says {seen.doc.state}, epoch {seen.doc.epoch}"
+        raise UsageError(f"The lease of job {keys.job} is not damaged: {found}.", "Leave out --damaged.")
+    end = read_tail(bucket, keys)
+    if request.epoch != end.epoch:
+        raise UsageError(
+            f"{damage} The log's newest epoch is {end.epoch}.",
+            f"Make sure that nobody runs the job, then: {leases.REPAIR} --epoch {end.epoch} --job {keys.job}",
+        )
+    repaired = replace_damaged_lease(
+        bucket,
+        keys,
+        SystemClock(),
+        random.Random(),
+        tail=end,
+        ttl=ttl,
+        key=key_id,
+        reason=replace_bytes(request.reason) or "its lease was damaged",
+        off=request.off,
+    )
+    doc = repaired.doc
+    waits = 0.0 if request.off else doc.ttl
+    unsaid = f"it does not say its owner's ttl any more, so the next start waits the one that is set here, {ttl:.0f} s"
+    return Unlocked(
+        keys.job,
+        True,
+        f"the damaged lease of job {keys.job} is replaced by a sound, unlocked one. {next_start_line(waits)}",
+        epoch=doc.epoch,
+        waits=waits,
+        notes=(
+            "who held it is not known, nor whether that run spooled (--on-outage spool); if it lives, it stops at its "
+            "next heartbeat, with exit code 76",
+            *([] if repaired.said or request.off else [unsaid]),
+        ),
+    )
+
+
+def nothing_to_unlock(seen: StoredLease, local: Local, request: UnlockRequest) -> Unlocked | None:
+    """What to say when the next start can have the job anyhow; None when there is something to unlock.
+
+    No error: what was asked for is so, and a script may go on."""
+    doc, job = seen.doc, seen.doc.job
+    if (left := pause_left(seen)) > 0:
+        said = f"nothing to unlock: job {job} is paused until {pause_text(seen)}, and a start waits for that."
+        return unlock_result(seen, False, f"{said} To end the pause: {END_PAUSE} --job {job}", left)
+    if doc.state in ("closed", "released"):
+        return unlock_result(seen, False, f"nothing to unlock: job {job} is {doc.state}. {next_start_line(0.0)}")
+    other = request.epoch is not None and request.epoch != doc.epoch
+    waits, lost = unlock_wait(seen, local), loses_spool(seen, local)
+    if doc.state == "unlocked" and not other and not (request.off and waits > 0):
+        return unlock_result(
+            seen, False, f"nothing to unlock: job {job} is unlocked already. {next_start_line(waits, lost)}", waits
+        )
+    if doc.state == "held" and not other and owner_is_dead(seen, local):
+        taken = f"job {job} can be taken from {describe_owner(seen)} already"
+        said = f"nothing to unlock: {taken}. {next_start_line(0.0, lost)}"
+        return unlock_result(seen, False, said, notes=spool_notes(seen, local))
+    return None
+
+
+def check_request(seen: StoredLease, local: Local, request: UnlockRequest) -> None:
+    """UsageError unless the person names the lease that stands there, and what they say of its host can be true."""
+    doc = seen.doc
+    command = f"wal-agent unlock --epoch {doc.epoch}"
+    state = "held by" if doc.state == "held" else "unlocked, after"
+    if request.epoch is None:
+        raise UsageError(f"Job {doc.job} is {state} {describe_owner(seen)}.", f"To take it from there: {command}")
+    if request.epoch != doc.epoch:
+        raise UsageError(
+            f"Job {doc.job} is not at epoch {request.epoch}: it is {state} {describe_owner(seen)}.",
+            f"Look again with `wal-agent status`; if you mean that one: {command}",
+        )
+    if request.off and local.lock == "alive":
+        raise UsageError(
+            f"--now says that the owner's host is off, but {describe_owner(seen)} runs on this machine.",
+            "Stop it, or leave out --now.",
+        )
+
+
+def describe_owner(seen: StoredLease) -> str:
+    doc = seen.doc
+    return f"{doc.host.name} (pid {doc.host.pid}, epoch {doc.epoch}, heartbeat {lease_age(seen):.0f} s ago)"
+
+
+def loses_spool(seen: StoredLease, local: Local) -> bool:
+    """Whether a start on this machine cannot have what the owner may have spooled (R9)."""
+    return bool(seen.doc.spool) and local.spool == "absent"
+
+
+def next_start_line(waits: float, loses: bool = False) -> str:
+    when = f"waits {waits:.0f} s, then opens it" if waits > 0 else "opens it at once"
+    return f"The next `wal-agent run{' --accept-loss' if loses else ''}` {when}."
+
+
+def unlock_notes(seen: StoredLease, local: Local, off: bool) -> tuple[str, ...]:
+    """What the person should know of the old owner."""
+    doc, found = seen.doc, []
+    if doc.state == "held":  # and not dead, else there would have been nothing to unlock
+        found.append("it may be alive: then it stops at its next heartbeat, with exit code 76")
+    if off:
+        found.append(
+            f"nobody waits for that: if {doc.host.name} is not off, what a tool does there now may overlap with what "
+            "the next owner does"
+        )
+    return (*found, *spool_notes(seen, local))
+
+
+def spool_notes(seen: StoredLease, local: Local) -> tuple[str, ...]:
+    doc = seen.doc
+    if not doc.spool:
+        return ()
+    if not loses_spool(seen, local):
+        return (f"{doc.spool} on this machine may hold records that nobody else has: a start here carries them in",)
+    return (
+        f"{doc.spool} on {doc.host.name} may hold records that nobody else has: a start on that machine carries them "
+        "in, one elsewhere needs --accept-loss and goes on without them",
+    )
+
+
+def unlock_result(
+    seen: StoredLease, done: bool, said: str, waits: float = 0.0, notes: tuple[str, ...] = ()
+) -> Unlocked:
+    doc = seen.doc
+    return Unlocked(
+        doc.job, done, said, doc.epoch, doc.host.name, doc.host.pid, lease_age(seen), waits, doc.spool, tuple(notes)
+    )
+
+
+def replace_bytes(reason: str) -> str:
+    """As it can be stored: an argument may hold bytes that are no text."""
+    return reason.encode("utf-8", "replace").decode()
+
+
+# ---- acknowledge a call
+
+
+def acknowledged_end(state: State, call: int, done: bool, now: float) -> End:
+    """The record that settles an open call; UsageError when it is not open."""
+    if all(o.intent.call != call for o in state.open):
+        known = ", ".join(f"#{o.intent.call}" for o in state.open) or "none"
+        raise UsageError(f"Call #{call} is not open, so there is nothing to settle.", f"Open calls: {known}.")
+    return End(
+        time=now,
+        call=call,
+        how="acknowledged",
+        by="person",
+        finding="completed" if done else "not_started",
+        why=f"a person looked and says that it was {'done' if done else 'not done'}",
+    )
+
+
+def acknowledge_call(
+    bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, env: Mapping[str, str], key_id: str = ""
+) -> None:
+    """Settle the call durably: by its live run, where there is one here, else under an epoch of its own. UsageError: it
+    is not open; LeaseHeld: a run that cannot be reached from here has it, or this machine's spool holds records that
+    come before it; Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
+    seen = _read(bucket, keys)
+    if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
+        raise problem
+    run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
+    try:
+        here = this_host(env, run_dir.lock)
+        known = probe_holder(seen, here, spools_dir(env), bucket.url)
+        match admit(keys.job, seen, known, pauses="ignore"):
+            case Acquire() if replays_spool(seen, known):
+                raise spool_not_carried(seen)
+            case Acquire(cause):
+                found = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
+                acknowledged_end(sound_state(found), call, done, 0.0)  # refuses before anything is opened
+                claim = LeaseRequest(
+                    run=run_dir.run,
+                    host=here,
+                    agent=seen.doc.agent,
+                    workspace=seen.doc.workspace,
+                    ttl=ttl,
+                    key=key_id,
+                )
+                fields = OpeningFields(agent_version="", version=__version__)
+                job = open_job(
+                    bucket, keys, SystemClock(), random.Random(), claim=claim, fields=fields, seen=seen, cause=cause
+                )
+                rests = pause_left(seen) if paused_until(seen) else None
+                _settle(job, call, done, rests, seen.doc.reason)
+            case Decline(sentence, hint):
+                _ask_owner(seen, call, done, LeaseHeld(sentence, hint))
+            case Wait(_, why):
+                raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Try again then.")
+    finally:
+        run_dir.end()
+
+
+def spool_not_carried(seen: StoredLease) -> LeaseHeld:
+    """R9: an opening that left the spool behind would make it stale."""
+    doc = seen.doc
+    return LeaseHeld(
+        f"Job {doc.job} may have records that only {doc.spool} on this machine has, so no call is settled before them.",
+        "Run it here first: `wal-agent run AGENT` carries in what this machine's spool holds.",
+    )
+
+
+def sound_state(found: Replay) -> State:
+    """The state of a log that could be read to its end; Damaged."""
+    if found.damage is not None:
+        raise damaged_log_error(found.damage)
+    return found.state
+
+
+def _settle(job: OpenedJob, call: int, done: bool, rests: float | None, reason: str) -> None:
+    """A job that is paused stays so for the `rests` seconds that are left (0: it is due, and stays that), for its
+    `reason`."""
+    state, now = job.replay.state, SystemClock().now()
+    try:
+        job.writer.append(acknowledged_end(sound_state(job.replay), call, done, now))
+    finally:
+        if rests is not None:
+            ended = close_job(job, "released", reason, until=now + rests)
+        else:
+            wanted: Literal["closed", "released"] = "closed" if state.turn == "completed" else "released"
+            ended = close_job(job, wanted, kept_reason(reason))
+    if ended == "left":
+        raise Unavailable(
+            "The bucket did not take it in time, so it is not known whether the call is settled.",
+            "See: wal-agent status",
+        )
+
+
+def kept_reason(reason: str) -> str:
+    """Why the job was settled before, unless for want of the person who came now."""
+    return reason if reason and classify_stop(reason) != "halted" else "a call was settled by a person"
+
+
+def _ask_owner(seen: StoredLease, call: int, done: bool, refusal: LeaseHeld) -> None:
+    answer = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, {"call": call, "done": done})
+    if answer is None:
+        raise refusal
+    if "error" in answer:
+        raise UsageError(str(answer["error"]))
+
+
+# ---- pause
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequest:
+    """What was asked for: `lasts` or `until` as they were typed, one of them."""
+
+    lasts: str | None
+    until: str | None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.lasts is None) == (self.until is None):
+            raise UsageError("For how long?", _WAYS)
+        if len(self.reason) > MAX_REASON:
+            raise UsageError(f"The reason has {len(self.reason)} characters.", f"At most {MAX_REASON}, please.")
+        self.seconds(0.0)  # what cannot be read is refused before anything is looked up
+
+    def seconds(self, now: float) -> float:
+        """How long it is to last from `now` (since 1970) on. UsageError; with `now` 0 only what cannot be read."""
+        if self.lasts is not None:
+            return check_length(parse_duration(self.lasts))
+        assert self.until is not None
+        seconds = parse_time(self.until, now) - now
+        return check_length(seconds) if now else seconds
+
+
+class PauseResult(msgspec.Struct, frozen=True):
+    """`wal-agent pause`, for scripts too. `pausing`: a live run is on its way out; `until`: seconds since 1970."""
+
+    job: str
+    state: Literal["pausing", "paused", "ended", "not_paused"]
+    said: str
+    until: float = 0.0
+    reason: str = ""
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "30s", "10m", "2h", "1.5d"."""
+    if (match := _FOR.fullmatch(text.strip().lower())) is None:
+        raise UsageError(f"{text[:60]!r} is no duration.", _WAYS)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def parse_time(text: str, now: float) -> float:
+    """Seconds since 1970 of a time (UTC); a time of day means the next one after `now`."""
+    if match := _CLOCK.fullmatch(text.strip()):
+        hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        today = datetime.fromtimestamp(now, UTC)
+        at = today.replace(hour=hours, minute=minutes, second=seconds, microsecond=0)
+        return (at if at > today else at + timedelta(days=1)).timestamp()
+    try:
+        when = datetime.fromisoformat(text.strip())
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text[:60]!r} is no time.", _WAYS) from None
+
+
+def check_length(seconds: float) -> float:
+    """`seconds`, if a pause may last so long."""
+    if not math.isfinite(seconds) or seconds < SHORTEST_PAUSE:
+        raise UsageError("That is over already, or less than a second from now.", _WAYS)
+    if seconds > LONGEST_PAUSE:
+        raise UsageError(f"That is more than {LONGEST_PAUSE / 86_400:.0f} days from now.", _WAYS)
+    return seconds
+
+
+def pause_plan(question: Mapping[str, Any], clock: Clock, drain: float) -> ShutdownPlan:
+    """What a live run makes of the question that it is asked. UsageError. `drain`: seconds that SIGTERM gives."""
+    try:
+        seconds, reason = check_length(float(question["seconds"])), str(question["reason"])[:MAX_REASON]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError("That is no question of `wal-agent pause`.") from error
+    began, resume_at = clock.boot(), clock.now() + seconds
+    until = began + max(drain, PAUSE_BUDGET)
+    return ShutdownPlan("pause", "pause", began, until, DENY_PAUSING, resume_at, clean_reason(reason))
+
+
+def clean_reason(reason: str) -> str:
+    """As it can be stored: one line, and an argument may hold bytes that are no text."""
+    return " ".join(replace_bytes(reason).split())
+
+
+def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> PauseResult | None:
+    """Ask the run whose tool this is, by its environment; None: there is none, or it does not answer."""
+    path, run = env.get(SOCKET), env.get(MARKER)
+    if not path or not run:
+        return None
+    question = _question(wanted, now := clock.now())
+    answer = hook_server.ask_socket(Path(path), run, hook_server.PAUSE, question)
+    return None if answer is None else _pausing(answer, now, question, agents=True)
+
+
+def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str, str]) -> PauseResult:
+    """Pause the job wherever it stands. UsageError: there is none, it has ended or was cut off; LeaseHeld: a run that
+    cannot be reached from here has it, or the lease changed at the same moment."""
+    seen = _read(bucket, keys)
+    doc = seen.doc
+    if doc.state == "closed":
+        raise UsageError(f"Job {keys.job} has come to its end, so there is nothing to pause.", "See: wal-agent status")
+    local = probe_holder(seen, this_host(env, Path(os.devnull)), spools_dir(env), bucket.url)
+    match admit(keys.job, seen, local, pauses="ignore"):
+        case Acquire("released"):
+            lasts = wanted.seconds(seen.now)
+            now_doc = reschedule_pause(
+                bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=lasts, reason=clean_reason(wanted.reason)
+            )
+            return _paused(keys.job, seen.now + lasts, seen.now, now_doc.reason)
+        case Decline(sentence, _):
+            question = _question(wanted, seen.now)
+            answer = hook_server.ask_run(doc.host, doc.run, hook_server.PAUSE, question)
+            if answer is None:
+                raise LeaseHeld(
+                    sentence, f"It cannot be reached from here; pause it there: wal-agent pause --job {keys.job} ..."
+                )
+            return _pausing(answer, seen.now, question, agents=env.get(MARKER) == doc.run)
+        case Wait(_, why):
+            raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Nothing to pause until somebody starts it.")
+        case Acquire(_):
+            how = "unlocked by a person" if doc.state == "unlocked" else f"cut off on {doc.host.name}"
+            raise UsageError(
+                f"Job {keys.job} was {how} and is not recovered yet, so there is nothing to pause: what was in flight "
+                "has not been looked at.",
+                "Recover it first, with `wal-agent run` (see: wal-agent recover --dry-run), or just do not start it.",
+            )
+
+
+def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
+    """End the job's pause. UsageError: there is no such job; LeaseHeld: the lease changed at the same moment."""
+    seen = _read(bucket, keys)
+    if pause_left(seen) <= 0:
+        running = seen.doc.state == "held"
+        how = (
+            "it is running, or about to end for its pause" if running else "the next `wal-agent run` starts it at once"
+        )
+        return PauseResult(keys.job, "not_paused", f"job {keys.job} is not paused: {how}.")
+    reschedule_pause(bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=0.0, reason=seen.doc.reason)
+    return PauseResult(
+        keys.job,
+        "ended",
+        f"the pause of job {keys.job}, until {pause_text(seen)}, is ended. A start that waits for it goes on within "
+        "30 s; else start it with `wal-agent run`.",
+        reason=seen.doc.reason,
+    )
+
+
+def _read(bucket: Bucket, keys: Keys) -> StoredLease:
+    """The job's lease. UsageError: there is no such job; Damaged: there is, but its lease is gone."""
+    seen = leases.read_lease(bucket, keys)
+    if seen is None:
+        if missing := missing_lease_error(bucket, keys):
+            raise missing
+        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+    return seen
+
+
+def _question(wanted: PauseRequest, now: float) -> dict[str, Any]:
+    return {"seconds": wanted.seconds(now), "reason": clean_reason(wanted.reason)}
+
+
+def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any], *, agents: bool) -> PauseResult:
+    """`question`: as it was asked at `now`; answering may have taken until the time that was meant. `agents`: a tool of
+    this very run asked, so the words are for its agent; else a person reads them."""
+    if "error" in answer:
+        raise UsageError(str(answer["error"]))
+    job, lasts = str(answer.get("job", "")), float(question["seconds"])
+    until = now + lasts
+    if agents:
+        follows = (
+            "This run ends now in good order and goes on then; the pause counts once the run is saved. Start nothing "
+            "new; say in one line where you are and stop."
+        )
+    else:
+        follows = (
+            "Its run ends now in good order and goes on then; the pause counts once the run is saved, and is then "
+            f"ended with: {END_PAUSE} --job {job}"
+        )
+    return PauseResult(
+        job,
+        "pausing",
+        f"job {job} is being paused until {_when(until, now, lasts)}. {follows}",
+        until,
+        str(question["reason"]),
+    )
+
+
+def _paused(job: str, until: float, now: float, reason: str) -> PauseResult:
+    when = _when(until, now, until - now)
+    said = f"job {job} is paused until {when}. Whoever starts it waits for that; end it with: {END_PAUSE} --job {job}"
+    return PauseResult(job, "paused", said, until, reason)
+
+
+def _when(until: float, now: float, lasts: float) -> str:
+    return f"{moment(until, now, exact=lasts < 600)} UTC (in {duration(lasts)})"
