@@ -1,1 +1,1 @@
-"""The run: the agent's process, its hooks, the heartbeat, autosave and the end (DESIGN 8)."""
+"""The run: the agent's process, its hooks, the heartbeat, autosave and the end (ARCHITECTURE.md)."""

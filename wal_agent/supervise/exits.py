@@ -1,7 +1,7 @@
 """Classify how an agent ended, as one class and one sentence: what restarts, alerts and the crash loop go by.
 
 What we did ourselves stands first, then what the kernel says, then the agent's own words; an exit code alone proves
-nothing (DESIGN 7). `classify_exit` is pure.
+nothing (RECOVERY.md). `classify_exit` is pure.
 
 `StderrTail` keeps the end of what the agent writes to stderr, which says what it died of. To have it we stand in
 between: each byte goes on to our own stderr, unchanged and in order (I6). Only where that can make no difference: not

@@ -1,5 +1,5 @@
-"""Allow or deny one tool call (DESIGN 3): intent, one put, the last check, the answer; then log its end. Guards I1 and
-I5.
+"""Allow or deny one tool call (ARCHITECTURE.md): intent, one put, the last check, the answer; then its end. Guards I1
+and I5.
 
 `Calls` holds the calls of this run that have begun and not ended. Where an agent gives call ids they are matched, the
 newest of equal ones: models on one's own machine count them anew in each answer. Else by tool and input, oldest first:

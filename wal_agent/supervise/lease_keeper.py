@@ -1,4 +1,4 @@
-"""Keep a run's lease and log in order while it lives (DESIGN 5, Heartbeat; R4, R5).
+"""Keep a run's lease and log in order while it lives (PROTOCOL.md, Timing; R4, R5).
 
 `LeaseKeeper` renews the lease in one thread and monitors it in another: the renewer may hang in a request for as long
 as it likes; the monitor only reads the clock. Times are seconds of the boot-time clock, so a suspended machine's lease

@@ -201,7 +201,7 @@ class Live:
         return self._resuming.await_loaded(session, lambda: bool(self._stopped or self._shutdown.down))
 
     def lease_expired(self) -> None:
-        """The lease ran out unrenewed: end running changing tools, let the CLI wait (DESIGN 5, Heartbeat). Hooks that
+        """The lease ran out unrenewed: end running changing tools, let the CLI wait (PROTOCOL.md, Timing). Hooks that
         wait for their answer are left alone: agents run a tool whose hook was killed (I5)."""
         allowed = self.gate.allowed()
         if allowed and self._child is not None:

@@ -1,4 +1,4 @@
-"""What the run is doing, as one word (DESIGN 8): a table from phase and event to the next phase and what to do.
+"""What the run is doing, as one word (ARCHITECTURE.md): a table from phase and event to the next phase and what to do.
 
 The watchdog, pauses, `status`, the fleet and the metrics read the phase and nothing else. Hooks may come late, twice or
 never, so each event is legal in each phase; a completed turn always leads to `awaiting_user` or `stopped`, unless the
@@ -128,8 +128,8 @@ def next_phase(phase: Phase, event: PhaseEvent) -> Outcome:
 
 
 def is_idle(phase: Phase) -> bool:
-    """Whether time that passes in this phase says that something hangs: only the model owes an answer (DESIGN 8), in a
-    turn or to a compaction."""
+    """Whether time that passes in this phase says that something hangs: only the model owes an answer (ARCHITECTURE.md),
+    in a turn or to a compaction."""
     return phase in ("awaiting_model", "compacting")
 
 

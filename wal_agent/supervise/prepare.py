@@ -1,4 +1,4 @@
-"""Between the opening and the agent's start: the plan, and carrying it out (DESIGN 7).
+"""Between the opening and the agent's start: the plan, and carrying it out (RECOVERY.md).
 
 Nothing on disk is changed and no process is ended before the plan (R2); what is looked up for it only reads.
 """

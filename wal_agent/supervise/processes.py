@@ -5,7 +5,7 @@ of the terminal reaches the agent by itself (same process group); the same signa
 
 Processes of a run are found by parentage and by the WAL_AGENT_RUN marker in their environment. A tool's shell is a
 session leader and outlives its CLI, so parentage alone loses it; the marker is lost by `sudo` or `env -i`, so on Linux
-the supervisor is also a sub-reaper: what loses its parent becomes our child (DESIGN 7.2).
+the supervisor is also a sub-reaper: what loses its parent becomes our child (RECOVERY.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`wal-agent run`: from the command to the agent's exit code. The order of the steps is that of R1, R2 and DESIGN 7."""
+"""`wal-agent run`, from the command to the agent's exit code. Steps in the order of R1, R2 and RECOVERY.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End a run: its last record, the log sealed, the lease settled, and what people read (R6, DESIGN 7).
+"""End a run: its last record, the log sealed, the lease settled, and what people read (R6, RECOVERY.md).
 
 Calls without an end when the agent has ended are left to the next start, or to a person (I8).
 """
@@ -62,7 +62,7 @@ class AgentOutcome:
 
     @property
     def clean(self) -> bool:
-        """No turn is unfinished, and we did not end it; never rc 0 alone (DESIGN 7)."""
+        """No turn is unfinished, and we did not end it; never rc 0 alone (RECOVERY.md)."""
         return self.completed and self.down is None and self.stopped is None
 
     @property

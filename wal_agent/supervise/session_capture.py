@@ -1,7 +1,7 @@
 """Bring the session into the log: capture its files, and settle calls by what the session itself reports.
 
 `SessionSaver`: before-hooks fire before a person approves, and a refused or interrupted call has no after-hook; at a
-batch boundary the session file reports their end (DESIGN 8, Turn boundaries).
+batch boundary the session file reports their end (ARCHITECTURE.md, Turn boundaries).
 
 `Unlogged` finds calls that ran without being announced by a hook (I5), in the session's files, at the first look behind
 their end. A finished call whose id no before-hook reported proves that hooks are off; without ids, more finished calls
@@ -10,8 +10,8 @@ the session asked for and that have no result: they may have begun.
 
 `Autosave` saves also while the model thinks: on a file's change, on request, and every interval. One thread does all
 captures, so their order in the log is the order in which the files changed. Nobody waits for it: an intent never does
-(DESIGN 3), and while the log has a backlog captures wait so that memory stays bounded (I9). A folder that does not
-exist yet is watched by the nearest one above it that does.
+(ARCHITECTURE.md), and while the log has a backlog captures wait so that memory stays bounded (I9). A folder that does
+not exist yet is watched by the nearest one above it that does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Report what the run has waited for too long (DESIGN 8): a state that moves on by the time that passes awake.
+"""Report what the run has waited for too long (ARCHITECTURE.md): a state that moves on by the time that passes awake.
 
 Only a phase in which the model owes an answer counts as idle, and where nobody sits before the agent, one in which it
 does not begin, or does not end behind its turn. No wall clock is read, suspended time does not count, and a look that

@@ -106,7 +106,7 @@ def test_a_live_owner_is_refused_in_one_line(taking: Taking) -> None:
 
 
 def test_waiting_ends_when_the_lease_has_run_out_and_not_before(taking: Taking) -> None:
-    """DESIGN 5: another host's owner is dead one ttl after its last heartbeat; --wait says so once and then opens."""
+    """PROTOCOL.md: another host's owner is dead one ttl after its last heartbeat; --wait says so once, then opens."""
     taking.take("a")
     began = taking.world.clock.at
     job = taking.take("b", wait=True)

@@ -151,7 +151,7 @@ def test_an_end_that_no_beginning_was_told_of_is_reported(talk: Talk) -> None:
 
 
 def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Talk) -> None:
-    """DESIGN 8: by then the session file tells the whole batch."""
+    """ARCHITECTURE.md: by then the session file tells the whole batch."""
     talk.on.handle(ModelRequest("s"))
     talk.post.begin(file_path="a")
     talk.post.begin(file_path="b")
@@ -185,7 +185,7 @@ def test_other_events_move_the_phase_and_write_nothing(
 
 
 def test_a_resumed_turn_is_open_until_it_completes(tmp_path: Path) -> None:
-    """Clean means the agent's completion event (DESIGN 7)."""
+    """Clean means the agent's completion event (RECOVERY.md)."""
     talk = Talk(tmp_path, turn_open=True)
     talk.on.handle(SessionEnded("s", "exit"))
     assert talk.on.turn_open

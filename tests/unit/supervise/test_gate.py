@@ -116,7 +116,7 @@ def test_the_time_that_bulk_input_takes_counts_as_waiting(post: Post, monkeypatc
 
 
 def test_bulk_input_is_durable_before_the_record_that_names_it(post: Post) -> None:
-    """I9, DESIGN 5: the log stays small; a crash never leaves a record that names nothing."""
+    """I9, PROTOCOL.md: the log stays small; a crash never leaves a record that names nothing."""
     event = starting("write_file", content="x" * 100_000)
     keys: list[str] = []
     post.world.bucket.before_put = keys.append
@@ -195,7 +195,7 @@ def test_the_allow_has_a_date(post: Post) -> None:
 
 
 def test_what_only_reads_waits_for_nothing_and_is_logged_all_the_same(post: Post) -> None:
-    """Recovery must not rest on the classifier having been right (DESIGN 3)."""
+    """Recovery must not rest on the classifier having been right (ARCHITECTURE.md)."""
     post.fresh = False
     assert impatient(post).gate.begin_call(READ) == Allow()
     assert post.intents() == []
@@ -418,7 +418,7 @@ def test_an_end_in_the_session_file_is_known_already_unless_it_came_from_there(
 
 
 def test_identical_parallel_calls_are_as_many_intents_and_as_many_ends(post: Post) -> None:
-    """DESIGN 8: a counter, n of m open; no call is lost and none ends twice."""
+    """ARCHITECTURE.md: a counter, n of m open; no call is lost and none ends twice."""
     got: list[Decision] = []
     threads = [threading.Thread(target=lambda: got.append(post.gate.begin_call(WRITE))) for _ in range(8)]
     with post.committing():

@@ -31,7 +31,7 @@ def started(*calls: RunningCall) -> Calls:
 @settings(deadline=None)
 @given(st.integers(1, 8), st.integers(0, 10))
 def test_identical_calls_are_a_counter(begun: int, told: int) -> None:
-    """DESIGN 8: n of m open; each end takes one away, each at most once, and never more than began."""
+    """ARCHITECTURE.md: n of m open; each end takes one away, each at most once, and never more than began."""
     calls = started(*(running(n) for n in range(1, begun + 1)))
     ended = []
     for _ in range(told):

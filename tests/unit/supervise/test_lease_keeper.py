@@ -28,7 +28,7 @@ TTL = 0.06  # real seconds between two renewals: a third; the clock that decides
 @settings(deadline=None)
 @given(st.floats(1, 3600))
 def test_the_times_of_every_allowed_ttl_hold_together(ttl: float) -> None:
-    """DESIGN 5: ttl > renew deadline > 1.2 x period; an allow has its margin; one lost renewal is no outage."""
+    """PROTOCOL.md: ttl > renew deadline > 1.2 x period; an allow has its margin; one lost renewal is no outage."""
     t = LeaseTiming(ttl)
     assert t.ttl > t.renew_deadline > 1.2 * t.period > 0
     assert t.margin > 0 and t.ttl - t.margin > t.renew_deadline
@@ -137,7 +137,7 @@ def test_each_beat_tells_what_the_run_is_doing(pulse: Pulse) -> None:
 
 
 def test_a_renewer_that_hangs_does_not_stop_the_monitor(pulse: Pulse) -> None:
-    """DESIGN 5: the renewer may hang in a request as long as it likes; the lease runs out all the same. That is told
+    """PROTOCOL.md: the renewer may hang in a request as long as it likes; the lease runs out all the same. That is told
     until it is renewed: a tool may begin meanwhile, when a person approves a call that was allowed before."""
     pulse.hang = threading.Event()
     assert pulse.hanging.wait(PATIENCE)

@@ -58,7 +58,7 @@ def other_process(runtime: Path, run: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_run_lives_as_long_as_its_process_and_not_a_moment_longer(tmp_path: Path) -> None:
-    """DESIGN 5: the kernel frees the flock at any kind of death, so a start on the same host waits for no ttl."""
+    """PROTOCOL.md: the kernel frees the flock at any kind of death, so a start on the same host waits for no ttl."""
     with other_process(tmp_path, "r") as process:
         lock = tmp_path / "r" / "lock"
         assert lock_state(owner(lock), HERE) == "alive" and is_run_live(tmp_path / "r")

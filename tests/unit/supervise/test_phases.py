@@ -44,7 +44,7 @@ def after(phase: Phase, *events: PhaseEvent) -> Phase:
 @settings(deadline=None)
 @given(any_phase, any_events)
 def test_any_events_in_any_order_leave_a_legal_phase(phase: Phase, events: list[PhaseEvent]) -> None:
-    """DESIGN 8: total over events; a run that is on its way out never comes back to work."""
+    """ARCHITECTURE.md: total over events; a run that is on its way out never comes back to work."""
     for event in events:
         found = after(phase, event)
         assert found in GOING.get(phase, frozenset(PHASES) - {"starting"} | {phase})

@@ -67,7 +67,7 @@ def start(trees: list[Tree], script: str) -> Tree:
 
 
 def test_a_detached_grandchild_is_found_by_its_marker_also_when_its_parent_is_gone(trees: list[Tree]) -> None:
-    """DESIGN 7.2: a tool's shell is a session leader and outlives its CLI, so parentage alone would lose it."""
+    """RECOVERY.md: a tool's shell is a session leader and outlives its CLI, so parentage alone would lose it."""
     tree = start(trees, DETACHED)
     assert {p.pid for p in marked_processes(tree.run)} == {tree.shell.pid, tree.inner}
     tree.shell.kill()
@@ -147,7 +147,7 @@ def test_it_never_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_child_that_ends_while_we_look_hides_none_of_the_others(
     trees: list[Tree], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DESIGN 5, Heartbeat: at expiry every running tool is ended, whatever ends by itself at that moment."""
+    """PROTOCOL.md, Timing: at expiry every running tool is ended, whatever ends by itself at that moment."""
     tree = start(trees, DETACHED)
     real = psutil.Process.status
 

@@ -128,7 +128,7 @@ def test_signals_to_us_alone_are_passed_on(start: Start) -> None:
 
 
 def test_sigterm_is_counted_and_not_passed_on(start: Start) -> None:
-    """DESIGN 8, Preemption: the wrapper drains first; a second one hurries."""
+    """ARCHITECTURE.md, Preemption: the wrapper drains first; a second one hurries."""
     run = start("bash", "-c", LISTEN)
     assert run.out() == "ready"
     run.process.terminate()
@@ -157,7 +157,7 @@ def test_a_stop_and_continue_makes_up_no_signal(start: Start) -> None:
 
 
 def test_orphans_come_to_us_and_are_reaped(start: Start) -> None:
-    """DESIGN 7.2: on Linux what loses its parent becomes our child, and does not stay a zombie."""
+    """RECOVERY.md: on Linux what loses its parent becomes our child, and does not stay a zombie."""
     if sys.platform != "linux":
         return
     run = start("sh", "-c", "sh -c 'sleep 600 & echo $!'; exec sleep 600")

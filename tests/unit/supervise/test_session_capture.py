@@ -110,7 +110,7 @@ def desk(tmp_path: Path) -> Desk:
 def test_what_the_session_tells_settles_a_call_at_the_boundary_and_not_before(
     desk: Desk, status: str, how: str
 ) -> None:
-    """I8, DESIGN 8: before-hooks fire before a person approves; the file tells the fate after the batch."""
+    """I8, ARCHITECTURE.md: before-hooks fire before a person approves; the file tells the fate after the batch."""
     call = desk.post.begin("run_shell_command", command="x")
     desk.tell("run_shell_command", status, command="x")
     desk.save()
