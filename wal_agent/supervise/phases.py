@@ -128,8 +128,8 @@ def next_phase(phase: Phase, event: PhaseEvent) -> Outcome:
 
 
 def is_idle(phase: Phase) -> bool:
-    """Whether time that passes in this phase says that something hangs: only the model owes an answer (ARCHITECTURE.md),
-    in a turn or to a compaction."""
+    """Whether time that passes in this phase says that something hangs: only the model owes an answer
+    (ARCHITECTURE.md), in a turn or to a compaction."""
     return phase in ("awaiting_model", "compacting")
 
 
