@@ -394,7 +394,7 @@ def test_every_end_is_emitted_with_its_duration(post: Post) -> None:
     post.gate.end_call(denied, "denied", "once more")
     assert [e for e in events if isinstance(e, CallEnded)] == [
         CallEnded(done, "write_file", "done", 2.5, changed=True),
-        CallEnded(unknown, "write_file", "interrupted", 2.5),
+        CallEnded(unknown, "write_file", "interrupted", 2.5, changed=True),
         CallEnded(denied, "write_file", "denied", 2.5),
     ]
 
