@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from wal_agent.agents.base import Agent
+from wal_agent.msgspec_compat import of_values
 
 TEMPLATE = Path(__file__).with_name("page.md")
 COLUMNS = ("hooks", "intent", "fail_closed", "reconcile", "resume", "interactive", "subagents")
@@ -33,7 +34,7 @@ class Traits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def traits() -> dict[str, Traits]:
-    return msgspec.convert(tomllib.loads(TEMPLATE.with_name("traits.toml").read_text()), dict[str, Traits])
+    return of_values(dict[str, Traits])(tomllib.loads(TEMPLATE.with_name("traits.toml").read_text()))
 
 
 def facts(agents: Sequence[Agent]) -> list[dict[str, Any]]:
