@@ -164,11 +164,6 @@ class Rules:
 _reading = threading.Lock()
 
 
-def parse_rules(text: str) -> Rules:
-    """Rules from the TOML of one file. Raises as `parse_file` and `compile_rules` do."""
-    return compile_rules([parse_file(text)])
-
-
 def compile_rules(parsed: Sequence[RulesFile]) -> Rules:
     """Rules from files, in their order. Raises ValueError or re.error for rules that contradict themselves."""
     tools = [row for file in parsed for row in file.tool]

@@ -7,7 +7,8 @@ import pytest
 from wal_agent.shell.classify import classify_command
 from wal_agent.shell.match import command_levels, match_rule
 from wal_agent.shell.project_rules import ProjectRule
-from wal_agent.shell.rules import Rules, parse_rules, with_project
+from wal_agent.shell.rules import Rules, compile_rules, with_project
+from wal_agent.shell.rules_format import parse_file
 from wal_agent.shell.syntax import Word
 
 NEXT = "\n".join(
@@ -99,7 +100,7 @@ why = "only says"
 """
     + NEXT
 )
-RULES = parse_rules(TEXT)
+RULES = compile_rules([parse_file(TEXT)])
 
 
 def rule(command: str, rules: Rules = RULES) -> str:
@@ -193,7 +194,7 @@ def test_a_word_that_is_not_known_is_no_subcommand() -> None:
 )
 def test_a_file_with_a_mistake_is_not_read(text: str) -> None:
     with pytest.raises((ValueError, Exception)):
-        parse_rules(text)
+        compile_rules([parse_file(text)])
 
 
 def test_a_rule_of_the_project_is_tried_first_and_keeps_its_name() -> None:
@@ -265,5 +266,5 @@ verify = "look"
 )
 def test_values_of_options_and_options_that_act(command: str, holds: bool) -> None:
     """Issue 12.16: a rule that says "again" covers no option that runs, sends or keeps, unless it names that option."""
-    rules = parse_rules(TEXT + VALUES)
+    rules = compile_rules([parse_file(TEXT + VALUES)])
     assert (classify_command(command, rules).cls == "idempotent") is holds

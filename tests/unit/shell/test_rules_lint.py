@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wal_agent.shell.rules import parse_rules
+from wal_agent.shell.rules import compile_rules
+from wal_agent.shell.rules_format import parse_file
 from wal_agent.shell.rules_lint import check_examples, lint_builtin
 
 GOOD = """
@@ -94,7 +95,7 @@ def test_a_rule_that_may_still_win_is_not_reported(late: str) -> None:
 
 
 def test_examples_are_classified() -> None:
-    rules = parse_rules(GOOD)
+    rules = compile_rules([parse_file(GOOD)])
     good = [
         b'{"cmd": "vc list --all", "class": "read_only"}',
         b'{"cmd": "vc x", "class": "unknown", "also": ["mutation"]}',
