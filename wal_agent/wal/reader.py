@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.concurrency import prefetch_map
@@ -17,8 +18,10 @@ from wal_agent.errors import Damaged, NotFound
 from wal_agent.wal import codec
 from wal_agent.wal.codec import START, Segment, Snapshot, digest
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import StoredLease
 from wal_agent.wal.state import State, apply, exceeded_limit
+
+if TYPE_CHECKING:
+    from wal_agent.wal.lease_doc import StoredLease
 
 LISTS = 5  # how often a reader that retention raced lists again
 PARALLEL = 16  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away
