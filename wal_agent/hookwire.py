@@ -20,7 +20,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wal_agent.resources import shipped, shipped_program
+from wal_agent.paths import shipped, shipped_program
 
 VERSION = "wal-agent-hook/1"
 LINE_SIGN = "wal-agent:allow) exit 0;;"  # every hook line has it, also those that were installed long ago

@@ -12,7 +12,7 @@ import pytest
 
 from tests.security.conftest import Clone
 from wal_agent.bucket.overlap import find_overlap, parse_mounts
-from wal_agent.consent import Consents
+from wal_agent.config import Consents
 from wal_agent.errors import ConfigError
 from wal_agent.supervise.settings import load, wants_of
 

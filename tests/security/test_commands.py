@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import Clone
-from wal_agent.consent import Consents
+from wal_agent.config import Consents
 from wal_agent.supervise import callers
 from wal_agent.supervise.machine import RunDir, runtime_dir
 from wal_agent.supervise.settings import load

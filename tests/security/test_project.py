@@ -10,8 +10,7 @@ import pytest
 
 from tests.security.conftest import Clone
 from wal_agent.agents.generic import settings as generic
-from wal_agent.config import SETTINGS, Settings
-from wal_agent.consent import ConsentNeeded, Consents
+from wal_agent.config import SETTINGS, ConsentNeeded, Consents, Settings
 from wal_agent.errors import ConfigError
 from wal_agent.recovery.prompt import PROTOCOL, TEMPLATE_NAMES, load_templates, read_protocol
 from wal_agent.supervise.settings import load, wants_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent import hookwire, resources
+from wal_agent import hookwire, paths
 from wal_agent.hookwire import ANSWER, DATA, END, HELLO, TOLD, Call, Hello, WireError, frame
 
 HI = Hello("run", "gemini", "BeforeTool", 12, 34)
@@ -98,7 +98,7 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (hooks / "client.py").touch()
     (hooks / "client").write_text(SPEAKS)
     (hooks / "client").chmod(0o755)
-    monkeypatch.setattr(resources, "PACKAGE", package)
+    monkeypatch.setattr(paths, "PACKAGE", package)
     return hooks / "client"
 
 

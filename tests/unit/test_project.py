@@ -222,7 +222,7 @@ def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> No
 def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
-        "from wal_agent.resources import shipped; from wal_agent.shell.rules import load_rules; load_rules();"
+        "from wal_agent.paths import shipped; from wal_agent.shell.rules import load_rules; load_rules();"
         "print(shipped('hooks/client.py'), shipped('prompts/recovery.md'))"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}

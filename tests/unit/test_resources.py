@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent import resources
+from wal_agent import paths
 from wal_agent.errors import ConfigError
-from wal_agent.resources import shipped, shipped_program
+from wal_agent.paths import shipped, shipped_program
 
 
 def test_a_checkout_has_them_beside_the_package() -> None:
@@ -24,12 +24,12 @@ def test_an_installed_package_has_them_inside_and_looks_there_first(
     for folder in (package / "_shipped", tmp_path):
         (folder / "hooks").mkdir(parents=True)
         (folder / "hooks" / "client.py").touch()
-    monkeypatch.setattr(resources, "PACKAGE", package)
+    monkeypatch.setattr(paths, "PACKAGE", package)
     assert shipped("hooks/client.py") == package / "_shipped" / "hooks" / "client.py"
 
 
 def test_an_incomplete_installation_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "PACKAGE", tmp_path)
+    monkeypatch.setattr(paths, "PACKAGE", tmp_path)
     with pytest.raises(ConfigError, match=r"hooks/client.py is missing .* Install wal-agent again"):
         shipped("hooks/client.py")
 
@@ -43,7 +43,7 @@ def test_nothing_else_is_given_out(name: str) -> None:
 def test_a_program_is_one_that_may_be_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "_shipped" / "hooks" / "client"
     program.parent.mkdir(parents=True)
-    monkeypatch.setattr(resources, "PACKAGE", tmp_path)
+    monkeypatch.setattr(paths, "PACKAGE", tmp_path)
     assert shipped_program("hooks/client") is None
     program.touch(0o644)
     assert shipped_program("hooks/client") is None

@@ -62,7 +62,7 @@ from wal_agent.bucket.store import (
 )
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
-from wal_agent.sanitize import quote
+from wal_agent.text import quote
 
 Op = Literal["get", "create", "replace", "delete", "list"]
 

@@ -59,7 +59,7 @@ from wal_agent.errors import (
     Unavailable,
     WalAgentError,
 )
-from wal_agent.sanitize import quote
+from wal_agent.text import quote
 
 Op = Literal["read", "write", "delete", "list"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten
 
 MAX_NAMED = 20  # that are named; the others are counted
 MAX_PATH_LENGTH = 160  # characters of each path

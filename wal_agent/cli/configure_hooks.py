@@ -19,7 +19,7 @@ import typer
 from tomlkit.items import InlineTable
 
 from wal_agent.cli.options import AsJson
-from wal_agent.cli.screen import lines, say
+from wal_agent.text import lines, say
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import HooksToInstall

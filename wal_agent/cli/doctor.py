@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.options import AsJson, BucketUrl
-from wal_agent.cli.screen import lines, say
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
+from wal_agent.text import lines, say
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent, Cli, Hookless

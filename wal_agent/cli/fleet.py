@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from wal_agent.cli.options import AsJson, BucketUrl, say_bucket, settings_for
-from wal_agent.cli.screen import lines, say
+from wal_agent.text import lines, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -193,7 +193,7 @@ def claim(
 
 
 def table(jobs: Sequence[Job]) -> list[str]:
-    from wal_agent.sanitize import shorten
+    from wal_agent.text import shorten
 
     rows = [[job.state, job.job, job.agent, job.host, str(job.epoch or ""), _what(job)] for job in jobs]
     rows = [[*(shorten(cell, WIDEST) for cell in row[:-1]), shorten(row[-1], 300)] for row in rows]
@@ -202,7 +202,7 @@ def table(jobs: Sequence[Job]) -> list[str]:
 
 
 def _what(job: Job) -> str:
-    from wal_agent.recovery.format import duration, moment
+    from wal_agent.text import duration, moment
 
     match job.state:
         case "damaged" | "newer":

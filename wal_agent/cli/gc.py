@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.cli.screen import say
-from wal_agent.recovery.format import size
+from wal_agent.text import say, size
 
 if TYPE_CHECKING:
     from wal_agent.wal.retention import Retention, RetentionResult

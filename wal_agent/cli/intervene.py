@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.cli.screen import lines, say
+from wal_agent.text import lines, say
 
 
 def ack(

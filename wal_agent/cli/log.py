@@ -16,7 +16,6 @@ import typer
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
-from wal_agent.cli.screen import lines, say
 from wal_agent.cli.view import preview
 from wal_agent.errors import Damaged, Unavailable
 from wal_agent.records import (
@@ -34,9 +33,8 @@ from wal_agent.records import (
     Turn,
     Workspace,
 )
-from wal_agent.recovery.format import plural, size, timestamp
 from wal_agent.redact import redact
-from wal_agent.sanitize import shorten
+from wal_agent.text import lines, plural, say, shorten, size, timestamp
 from wal_agent.wal.codec import Segment
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import iter_readable

@@ -11,9 +11,9 @@ from typer.exceptions import TyperException
 
 from wal_agent import __version__
 from wal_agent.cli import configure_hooks, doctor, fleet, gc, intervene, log, notify, restore, rules, run, status, trust
-from wal_agent.cli.screen import lines, say
 from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.limits import exhausted, report_bug
+from wal_agent.text import lines, say
 
 app = typer.Typer(
     name="wal-agent",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.cli.screen import lines, say
+from wal_agent.text import lines, say
 
 if TYPE_CHECKING:
     from wal_agent.notify.targets import Target
@@ -74,7 +74,7 @@ def _test(targets: Sequence[Target]) -> None:
 
 def _listing(targets: Sequence[Target]) -> list[str]:
     from wal_agent.notify.outbox import count_waiting, outbox_for
-    from wal_agent.recovery.format import moment
+    from wal_agent.text import moment
 
     box = outbox_for(os.environ, targets)
     failures, now = box.failures(), time.time()

@@ -17,13 +17,12 @@ from typer.models import OptionInfo
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket
-from wal_agent.cli.screen import say
 from wal_agent.clock import SystemClock
-from wal_agent.config import DEFAULTS, SETTINGS, Settings, default_text, option_of
-from wal_agent.consent import ConsentNeeded
+from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Settings, default_text, option_of
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
+from wal_agent.text import say
 from wal_agent.wal.keys import Keys
 
 AgentName = Annotated[

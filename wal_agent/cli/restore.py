@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
-from wal_agent.cli.screen import lines, say
 from wal_agent.redact import redact
+from wal_agent.text import lines, say
 
 if TYPE_CHECKING:
     from wal_agent.recovery.export import Exported
@@ -136,7 +136,7 @@ def blobs_of(chosen: JobContext) -> Blobs:
 
 
 def _told(found: Replay, done: Exported, folder: Path) -> str:
-    from wal_agent.recovery.format import plural, size, timestamp
+    from wal_agent.text import plural, size, timestamp
 
     why = f"{found.damage.why} " if found.damage else ""
     what = f"{plural(len(done.files), 'file')} ({size(sum(done.files.values()))}) of session {found.state.session[:8]}"
@@ -150,8 +150,8 @@ def _told(found: Replay, done: Exported, folder: Path) -> str:
 def _rows(found: Replay) -> list[str]:
     """What one must know of that place: which calls ran then, and which call's effects the tree has."""
     from wal_agent.cli.view import preview
-    from wal_agent.recovery.format import plural, timestamp
     from wal_agent.recovery.report import describe_pending, one_line, row
+    from wal_agent.text import plural, timestamp
 
     state = found.state
     rows = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from wal_agent.cli.options import AsJson
-from wal_agent.cli.screen import lines, say
+from wal_agent.text import lines, say
 
 if TYPE_CHECKING:
     from wal_agent.shell.rules import Classified, Rules
@@ -106,10 +106,10 @@ def lint(
 
 def _lint_builtin(examples: str | None) -> int:
     from wal_agent.errors import ConfigError, UsageError
-    from wal_agent.recovery.format import plural
     from wal_agent.shell.rules import load_rules
     from wal_agent.shell.rules_format import read_texts
     from wal_agent.shell.rules_lint import check_examples, lint_builtin
+    from wal_agent.text import plural
 
     texts = read_texts()
     problems = lint_builtin(texts)
@@ -130,10 +130,10 @@ def _lint_project() -> int:
 
     from wal_agent.config import FILE
     from wal_agent.errors import ConfigError
-    from wal_agent.recovery.format import plural
     from wal_agent.recovery.project_rules import MAX_RULES, load_markdown_rules, read_toml_rules
     from wal_agent.recovery.project_rules import lint_rules as warnings
     from wal_agent.shell.rules import load_rules
+    from wal_agent.text import plural
 
     workspace = Path.cwd().resolve()
     problems: list[str] = []

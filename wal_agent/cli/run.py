@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from wal_agent.cli.options import settings_for, with_settings
-from wal_agent.cli.screen import lines, say
+from wal_agent.text import lines, say
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
-from wal_agent.cli.screen import lines, say
 from wal_agent.cli.view import View, continue_view
 from wal_agent.errors import Unavailable, UsageError
-from wal_agent.recovery.format import duration, moment, plural, size, timestamp
 from wal_agent.recovery.lease_policy import failure_text
 from wal_agent.redact import redact
-from wal_agent.sanitize import shorten
+from wal_agent.text import duration, lines, moment, plural, say, shorten, size, timestamp
 from wal_agent.wal.blob_check import CheckedBlobs
 from wal_agent.wal.reader import Replay
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.screen import lines, say
-from wal_agent.consent import Consents, Want
+from wal_agent.config import Consents, Want
+from wal_agent.text import lines, say
 
 
 def trust(

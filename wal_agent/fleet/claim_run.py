@@ -17,10 +17,9 @@ from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, LeaseHeld, PersonNeeded, Unavailable, UsageError
 from wal_agent.fleet.jobs import Job, Reader
 from wal_agent.paths import in_a_secret_place
-from wal_agent.recovery.format import duration
 from wal_agent.redact import redact_head
-from wal_agent.sanitize import shorten
 from wal_agent.supervise.processes import SI_KERNEL, handled_signals
+from wal_agent.text import duration, shorten
 
 EQUAL_WAIT = (
     60.0  # seconds: what waits about as long is taken in any order, so that a hundred hosts do not want one job

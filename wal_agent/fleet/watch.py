@@ -32,10 +32,10 @@ from wal_agent.fleet.results import (
     record_acts,
 )
 from wal_agent.recovery.lease_policy import owner_is_dead
-from wal_agent.sanitize import shorten
 from wal_agent.supervise.acquire import LeaseWatch as Unchanged
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, sweep_run_dirs, this_host
+from wal_agent.text import shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease

@@ -16,7 +16,7 @@ from types import FrameType
 
 from wal_agent.notify.message import Level
 from wal_agent.notify.targets import REFUSED, Target
-from wal_agent.sanitize import quote
+from wal_agent.text import quote
 
 TIMEOUT = 30  # seconds for one URL, whatever the service's own are
 _MOST = 200  # characters of a reason

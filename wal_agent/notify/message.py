@@ -15,8 +15,7 @@ from typing import Literal, get_args
 
 from wal_agent import events
 from wal_agent.errors import CrashLoop, Fenced, LeaseHeld, Unavailable, UsageError
-from wal_agent.recovery.format import describe_reach, duration, moment, plural
-from wal_agent.sanitize import quote
+from wal_agent.text import describe_reach, duration, moment, plural, quote
 
 Level = Literal["info", "recovery", "person_needed"]
 LEVELS: tuple[Level, ...] = get_args(Level)

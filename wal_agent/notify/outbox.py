@@ -23,8 +23,8 @@ from wal_agent import msgspec_compat
 from wal_agent.notify.message import LEVELS, Level, Message, reaches
 from wal_agent.notify.targets import Target
 from wal_agent.paths import state_dir
-from wal_agent.recovery.format import moment
 from wal_agent.safefs import flock_state, read_plain
+from wal_agent.text import moment
 
 RETRY_PERIOD = 600.0  # seconds for which one URL is tried
 FIRST_PAUSE = 2.0

@@ -14,8 +14,7 @@ from typing import Literal, assert_never
 
 from wal_agent import events
 from wal_agent.errors import ConfigError
-from wal_agent.recovery.format import plural
-from wal_agent.sanitize import quote
+from wal_agent.text import plural, quote
 
 Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")

@@ -16,7 +16,7 @@ from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlag
 from wal_agent import __version__, events
 from wal_agent.observe.background import BackgroundListener
 from wal_agent.observe.logs import lines_of
-from wal_agent.sanitize import quote
+from wal_agent.text import quote
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource

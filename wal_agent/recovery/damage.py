@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import BucketError, Damaged
-from wal_agent.recovery.format import timestamp
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten, timestamp
 from wal_agent.wal.blob_check import BlobProblem
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import StoredLease

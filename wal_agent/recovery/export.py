@@ -26,7 +26,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.recovery import restore_session
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import create_file, write_base, write_file

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from wal_agent.records import Cause
-from wal_agent.recovery.format import moment, yield_reason
 from wal_agent.redact import redact_head
 from wal_agent.safefs import Life
+from wal_agent.text import moment, yield_reason
 from wal_agent.wal.lease_doc import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 

@@ -17,15 +17,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wal_agent.consent import Consents, content_digest
-from wal_agent.recovery.format import clock_time, duration, moment, plural
+from wal_agent.config import Consents, content_digest
+from wal_agent.paths import shipped
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.plan import Alert
 from wal_agent.redact import redact_head
-from wal_agent.resources import shipped
 from wal_agent.safefs import path_in_root, read_in_root
 from wal_agent.shell.quote import fenced, inline, show_input
 from wal_agent.shell.rules import OURS
+from wal_agent.text import clock_time, duration, moment, plural
 
 _STOP = "Nothing was changed. Do not try other ways; stop here and say so."
 

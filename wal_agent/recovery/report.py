@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from wal_agent.capture.candidates import IGNORED
 from wal_agent.records import Finding, Pending, Repository, Workspace
-from wal_agent.recovery.format import clock_time, duration, plural, size
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import TREE_NOT_SAVED, LostCalls
@@ -18,6 +17,7 @@ from wal_agent.recovery.restore_target import Keep, PutBack
 from wal_agent.recovery.restore_tree import Changes
 from wal_agent.recovery.restore_workspace import TreeResult
 from wal_agent.shell.quote import inline, safe, show_input
+from wal_agent.text import clock_time, duration, plural, size
 
 _MAX_CALLS = 5  # calls in flight
 _MAX_LOST = 3

@@ -32,7 +32,7 @@ from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Pack, Workspace
 from wal_agent.safefs import open_plain
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
 
 MAX_LISTING = 512 << 20  # bytes of a tree's listing

@@ -59,7 +59,7 @@ from wal_agent.recovery.restore_tree import (
     tree_size,
 )
 from wal_agent.safefs import read_plain
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
 
 BUILT = ".wal-agent-git"  # in the workspace, while it is built

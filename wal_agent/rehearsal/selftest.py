@@ -24,9 +24,8 @@ from types import FrameType
 from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket.faults import FaultFile, write_faults
-from wal_agent.paths import launchers
+from wal_agent.paths import LAUNCH, launchers
 from wal_agent.rehearsal.model import Model, Turn
-from wal_agent.resources import LAUNCH
 
 SECONDS = 180.0  # a laden machine is no proof of anything
 IN_PROOF = "WAL_AGENT_IN_PROOF"  # the folder of a proof's run, which must not begin a proof itself

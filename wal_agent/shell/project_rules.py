@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from wal_agent.records import Class
-from wal_agent.sanitize import printable
+from wal_agent.text import printable
 
 MOST_TEXT = 200  # characters of a sentence of a rule
 MOST_NAME = 60

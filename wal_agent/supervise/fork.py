@@ -28,7 +28,6 @@ from wal_agent.paths import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
 from wal_agent.recovery.damage import damaged_log_error
 from wal_agent.recovery.export import replay_at
-from wal_agent.recovery.format import timestamp
 from wal_agent.recovery.lease_policy import Decline, admit
 from wal_agent.recovery.plan import PriorLog, prior_args
 from wal_agent.recovery.restore_target import RestoreTarget, request_restore
@@ -36,6 +35,7 @@ from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import SessionOwner
+from wal_agent.text import timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file

@@ -28,7 +28,6 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError, Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
 from wal_agent.recovery.damage import damaged_log_error, missing_lease_error
-from wal_agent.recovery.format import duration, moment
 from wal_agent.recovery.lease_policy import (
     END_PAUSE,
     LONGEST_PAUSE,
@@ -52,6 +51,7 @@ from wal_agent.supervise import hook_server
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.supervise.shutdown import ShutdownPlan
+from wal_agent.text import duration, moment
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys

@@ -25,7 +25,7 @@ import psutil
 
 from wal_agent.capture.git import reap_others
 from wal_agent.hookwire import LINE_SIGN
-from wal_agent.resources import LAUNCH
+from wal_agent.paths import LAUNCH
 
 HANDLED = frozenset(
     {

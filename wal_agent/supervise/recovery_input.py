@@ -34,7 +34,6 @@ from wal_agent.config import Settings
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
-from wal_agent.recovery.format import yield_reason
 from wal_agent.recovery.inflight import Unannounced, group_calls
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain, decide
 from wal_agent.recovery.project_rules import load_all
@@ -44,6 +43,7 @@ from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.settings import load
+from wal_agent.text import yield_reason
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file

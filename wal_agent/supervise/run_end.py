@@ -18,7 +18,6 @@ from wal_agent.failpoints import failpoint
 from wal_agent.limits import exhausted, report_bug
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.recovery.crash_history import crash_place
-from wal_agent.recovery.format import describe_reach
 from wal_agent.recovery.report import one_line
 from wal_agent.supervise.exits import (
     RESTARTED,
@@ -32,6 +31,7 @@ from wal_agent.supervise.exits import (
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
 from wal_agent.supervise.shutdown import ShutdownPlan
+from wal_agent.text import describe_reach
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
 

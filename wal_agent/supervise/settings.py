@@ -19,20 +19,23 @@ from wal_agent.config import (
     FILE,
     KEYS,
     SETTINGS,
+    ConsentNeeded,
+    Consents,
     Origin,
     Settings,
     Source,
+    Want,
     check_keys,
+    content_digest,
     default_job,
     option_of,
     own_document,
     read_document,
     variable_of,
 )
-from wal_agent.consent import ConsentNeeded, Consents, Want, content_digest
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten
 
 PROMPT_MEANS = "the agent gets this text as wal-agent's own instructions"
 

@@ -27,9 +27,8 @@ from wal_agent.events import (
     Restarting,
     TakesLong,
 )
-from wal_agent.recovery.format import duration
 from wal_agent.redact import redact
-from wal_agent.sanitize import shorten
+from wal_agent.text import duration, shorten
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")  # ours, not the agent's
 EXTEND = 60.0  # seconds by which a start or stop that is at work is prolonged; sent anew at each keep-alive

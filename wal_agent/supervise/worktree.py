@@ -33,7 +33,6 @@ from wal_agent.errors import BucketError, WalAgentError
 from wal_agent.events import CallEnded, Event, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
-from wal_agent.recovery.format import clock_time, plural, size
 from wal_agent.recovery.report import (
     HOME_FOLDER_NOTE,
     MissingEffects,
@@ -51,6 +50,7 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import runtime_dir
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.session_capture import MAX_BACKLOG
+from wal_agent.text import clock_time, plural, size
 from wal_agent.wal.blobs import Blobs
 
 DEBOUNCE = 0.05  # seconds; calls of a batch end together

@@ -19,7 +19,7 @@ from msgspec import inspect
 from wal_agent import msgspec_compat
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import FORMAT, AnyRecord, Opening
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten
 from wal_agent.wal.keys import MAX_SEQ
 from wal_agent.wal.state import State, exceeded_limit, upgrade_state
 

@@ -13,7 +13,7 @@ from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Version
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import FORMAT, Host
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten
 from wal_agent.wal.keys import MAX_SEQ
 
 LeaseState = Literal["held", "closed", "released", "unlocked"]

@@ -19,12 +19,12 @@ import wal_agent.bucket.s3  # noqa: F401 - imported for the runs
 from wal_agent import failpoints
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import check
-from wal_agent.cli.screen import lines, say
 from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
 from wal_agent.supervise import acquire, lease_keeper
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.run import run
+from wal_agent.text import lines, say
 from wal_agent.wal import snapshot
 from wal_agent.wal.write_queue import AckStatus, Ticket
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wal_agent.agents.generic import settings
 from wal_agent.agents.generic.settings import Named
-from wal_agent.consent import Consents
+from wal_agent.config import Consents
 from wal_agent.errors import ConfigError
 from wal_agent.supervise import settings as config
 

@@ -6,7 +6,7 @@ import pytest
 
 from wal_agent.bucket.gcs import Op, refusal_error, reply_text
 from wal_agent.errors import Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
-from wal_agent.sanitize import quote
+from wal_agent.text import quote
 
 BUCKET = "gs://bucket-1/p"
 OPS: list[Op] = ["get", "create", "replace", "delete", "list"]

@@ -1,4 +1,4 @@
-"""cli/screen.py: what people read, on stderr alone."""
+"""text.py: what people read, on stderr alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cli.shelf import EVIL, SECRET
-from wal_agent.cli.screen import lines, say
 from wal_agent.limits import report_bug
-from wal_agent.sanitize import printable
+from wal_agent.text import lines, printable, say
 
 
 @settings(deadline=None)

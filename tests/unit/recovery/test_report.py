@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.unit.recovery.lab import Lab, git, repository, write
 from wal_agent.recovery import report
-from wal_agent.recovery.format import clock_time, describe_reach, duration, plural, size
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import TREE_NOT_SAVED
@@ -33,6 +32,7 @@ from wal_agent.recovery.report import (
 from wal_agent.recovery.restore_target import Keep, LocalTree, PutBack, decide_restore, inspect_target
 from wal_agent.recovery.restore_tree import Changes, coverage_check
 from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
+from wal_agent.text import clock_time, describe_reach, duration, plural, size
 
 REPORT = Report("gemini-shop", "crash", "vm-17", "vm-22", 3, 4, 413, stopped=50_533.0, now=50_773.0, fenced_in=0.113)
 CALL = InFlight((412,), 1, "run_shell_command", b'{"command":"make"}', 1.0, "unknown", "runs", "unknown", "", "Verify.")

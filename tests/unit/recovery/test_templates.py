@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.recovery.test_prompt import TOLD
-from wal_agent.consent import Consents
+from wal_agent.config import Consents
+from wal_agent.paths import shipped
 from wal_agent.recovery.prompt import (
     MAX_TEMPLATE_SIZE,
     MAX_TOKENS,
@@ -24,7 +25,6 @@ from wal_agent.recovery.prompt import (
     read_protocol,
     render_prompt,
 )
-from wal_agent.resources import shipped
 from wal_agent.supervise.settings import prompt_wants
 
 OWN = """\

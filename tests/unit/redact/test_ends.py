@@ -8,8 +8,8 @@ import pytest
 
 from wal_agent.redact import MARK, redact, redact_ends, redact_head
 from wal_agent.redact.text import MARGIN
-from wal_agent.sanitize import HEARD, quote
 from wal_agent.shell.quote import inline, safe, show_input
+from wal_agent.text import HEARD, quote
 
 KEY = "ghp_" + "a1B2c3D4e5" * 4
 PARTS = tuple(KEY[i : i + 12] for i in range(len(KEY) - 11))

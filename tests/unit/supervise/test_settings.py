@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.config import JOB, MAX_CRASHES, MAX_FILE, Settings, default_job
-from wal_agent.consent import Consents
+from wal_agent.config import JOB, MAX_CRASHES, MAX_FILE, Consents, Settings, default_job
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.supervise.settings import load, refuse_skip, wants_of
 from wal_agent.wal.state import KEEP_ENDS

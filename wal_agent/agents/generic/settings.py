@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env
-from wal_agent.config import FILE, check_keys, own_document, read_document
-from wal_agent.consent import Consents, Want, content_digest
+from wal_agent.config import FILE, Consents, Want, check_keys, content_digest, own_document, read_document
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir, home, in_a_secret_place, secret_name
-from wal_agent.sanitize import shorten
+from wal_agent.text import shorten
 
 GENERIC_MEANS = "these files are saved to the bucket, and written from it at a recovery"
 Root = Literal["home", "workspace"]

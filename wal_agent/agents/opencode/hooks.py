@@ -23,7 +23,7 @@ from wal_agent.agents.opencode import database, session
 from wal_agent.agents.program import without_comments
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
 from wal_agent.errors import ConfigError
-from wal_agent.resources import shipped
+from wal_agent.paths import shipped
 from wal_agent.safefs import read_plain
 
 SHELL = "bash"

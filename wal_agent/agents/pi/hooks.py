@@ -19,7 +19,7 @@ from wal_agent.agents.base import Env, HookEvent, HookSetup, Injected
 from wal_agent.agents.hook_line import GONE, on, parser, renderer
 from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
-from wal_agent.resources import shipped
+from wal_agent.paths import shipped
 
 _EXTENSIONS = " (extension)"  # hooks/pi.ts: suffix of a tool that replaces one of pi's own
 CUT_SHORT = ("", "error", "aborted")  # stop reasons of an answer that ends no turn

@@ -1,9 +1,38 @@
-"""Format counts, sizes, durations and times for people. Times of day are UTC."""
+"""Make text for people: one safe line of foreign text, counts, sizes, durations and times, and short lines on stderr.
+
+Text from a bucket or its store becomes one line of bounded length with nothing that a terminal obeys. Times of day are
+UTC. stdout belongs to the agent and to `--json`.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 import time
+
+from wal_agent.redact import redact, redact_head
+
+HEARD = 10_000  # characters of a stranger's words that are looked at
+
+
+def printable(text: str) -> str:
+    """On one line, and without what a terminal would obey."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
+def shorten(text: str, most: int = 200) -> str:
+    """`printable`, and at most about `most` characters: both ends of it, since what to do next often stands last."""
+    if len(text) > most:
+        text = f"{text[: most * 2 // 3]}…{text[len(text) - most // 3 :]}"
+    return printable(text)
+
+
+def quote(text: str, most: int = 200) -> str:
+    """The beginning of what a server or a library said, for a sentence of ours: without secrets, on one line of single
+    spaces, `most` characters of it."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in redact_head(text, HEARD)).split())
+    return line if len(line) <= most else f"{line[:most]}..."
+
 
 _YIELDED = re.compile(r"(preempted|drained) \([A-Za-z-]{1,20}\)")
 
@@ -74,3 +103,27 @@ def size(n: int) -> str:
         if n < scale * 1000 or unit == "GB":
             break
     return f"{n / scale:.1f} {unit}"
+
+
+MAX_MESSAGE = 2000  # characters of one message
+MAX_REDACTED = 1_000_000  # characters of one that are looked at
+
+
+def say(text: str) -> None:
+    """Write one message as one line, redacted. A closed stderr loses it."""
+    _write([shorten(f"wal-agent: {redact(text[:MAX_REDACTED])}", MAX_MESSAGE)])
+
+
+def lines(rows: list[str]) -> None:
+    """Write further lines of a message, redacted; the caller indents them."""
+    if rows:
+        _write([redact(row) for row in rows])
+
+
+def _write(rows: list[str]) -> None:
+    if sys.stderr is None:  # closed before we began; print would take stdout instead
+        return
+    try:
+        print("\n".join(map(printable, rows)), file=sys.stderr, flush=True)
+    except OSError:
+        return
