@@ -106,8 +106,7 @@ def lint(
 
 def _lint_builtin(examples: str | None) -> int:
     from wal_agent.errors import ConfigError, UsageError
-    from wal_agent.shell.rules import load_rules
-    from wal_agent.shell.rules_format import read_texts
+    from wal_agent.shell.rules import load_rules, read_texts
     from wal_agent.shell.rules_lint import check_examples, lint_builtin
     from wal_agent.text import plural
 

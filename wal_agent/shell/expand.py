@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from wal_agent.shell.lexer import Lexer, UnreadableText, refuse_if
-from wal_agent.shell.syntax import Simple, Word
+from wal_agent.shell.syntax import Lexer, Simple, UnreadableText, Word, refuse_if
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -14,8 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 from wal_agent.shell.expand import ENDS, POSITIONAL, ExpansionReader, split_names
-from wal_agent.shell.lexer import UnreadableText, read_heredoc, refuse_if
-from wal_agent.shell.syntax import Redirect, Script, Simple, Word
+from wal_agent.shell.syntax import Redirect, Script, Simple, UnreadableText, Word, read_heredoc, refuse_if
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

@@ -16,8 +16,18 @@ import msgspec
 
 from wal_agent.shell.classify import classify_command
 from wal_agent.shell.match import ACTING_OPTIONS
-from wal_agent.shell.rules import NOTHING, Command, Rules, compile_rules
-from wal_agent.shell.rules_format import CommandRow, RulesFile, ToolRow, expand_programs, join, parse_file
+from wal_agent.shell.rules import (
+    NOTHING,
+    Command,
+    CommandRow,
+    Rules,
+    RulesFile,
+    ToolRow,
+    compile_rules,
+    expand_programs,
+    join,
+    parse_file,
+)
 
 # Options of ACTING_OPTIONS that whitelists may name, each for the reason beside it.
 HARMLESS: Mapping[str, frozenset[str]] = {

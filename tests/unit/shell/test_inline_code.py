@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.shell import inline_code, sql
-from wal_agent.shell.effects import DRAWS, WRITES_BACK, joint_effect
+from wal_agent.shell import inline_code, match
+from wal_agent.shell.classify import DRAWS, WRITES_BACK, joint_effect
 from wal_agent.shell.reader import parse
 from wal_agent.shell.syntax import Simple, Word
 
@@ -267,7 +267,7 @@ def test_javascript_in_its_closed_form(code: str, found: str | None) -> None:
     ],
 )
 def test_a_query_of_known_functions_only_reads(text: str) -> None:
-    assert sql.only_reads(text)
+    assert match.sql_only_reads(text)
 
 
 @pytest.mark.parametrize(
@@ -296,18 +296,22 @@ def test_a_query_of_known_functions_only_reads(text: str) -> None:
         "select f (1)",
         "select f/**/(1)",
         "insert into t values (1)",
-        "select 1" + " " * sql.MAX_STATEMENT,
+        "select 1" + " " * match.MAX_STATEMENT,
     ],
 )
 def test_anything_else_may_do_more(text: str) -> None:
     """Issue 12.16, I1."""
-    assert not sql.only_reads(text)
+    assert not match.sql_only_reads(text)
 
 
 def test_a_constant_asks_no_table_and_a_name_is_no_statement() -> None:
-    assert sql.is_operand("select version()", "constant") and not sql.is_operand("select * from t", "constant")
-    assert sql.is_operand("postgres://u@h/shop", "name or query") and not sql.is_operand("vacuum", "name or query")
-    assert not sql.is_operand("shop", "query")
+    assert match.is_sql_operand("select version()", "constant") and not match.is_sql_operand(
+        "select * from t", "constant"
+    )
+    assert match.is_sql_operand("postgres://u@h/shop", "name or query") and not match.is_sql_operand(
+        "vacuum", "name or query"
+    )
+    assert not match.is_sql_operand("shop", "query")
 
 
 # ---- together -------------------------------------------------------------------------------------------------------

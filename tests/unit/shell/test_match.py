@@ -7,8 +7,7 @@ import pytest
 from wal_agent.shell.classify import classify_command
 from wal_agent.shell.match import command_levels, match_rule
 from wal_agent.shell.project_rules import ProjectRule
-from wal_agent.shell.rules import Rules, compile_rules, with_project
-from wal_agent.shell.rules_format import parse_file
+from wal_agent.shell.rules import Rules, compile_rules, parse_file, with_project
 from wal_agent.shell.syntax import Word
 
 NEXT = "\n".join(

@@ -11,8 +11,7 @@ from importlib.resources import files
 import pytest
 
 from wal_agent.shell.classify import classify, classify_command
-from wal_agent.shell.rules import load_rules
-from wal_agent.shell.rules_format import SCHEMA, CommandRow, ToolRow, join, json_schema, parse_file, read_texts
+from wal_agent.shell.rules import SCHEMA, CommandRow, ToolRow, join, json_schema, load_rules, parse_file, read_texts
 from wal_agent.shell.rules_lint import lint_builtin
 
 # The programs that agents are known to run; the rest of the file is more than this.
@@ -63,7 +62,7 @@ def test_rows_are_short_and_name_their_schema() -> None:
 
 def test_the_schema_is_that_of_the_rows() -> None:
     shipped = files("wal_agent.shell").joinpath(SCHEMA).read_text("utf-8")
-    assert shipped == json_schema(), "python -m wal_agent.shell.rules_format >wal_agent/shell/rules.schema.json"
+    assert shipped == json_schema(), "python -m wal_agent.shell.rules >wal_agent/shell/rules.schema.json"
 
 
 def test_every_shell_tool_has_a_rule_for_what_cannot_be_read() -> None:

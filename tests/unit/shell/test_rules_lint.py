@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_agent.shell.rules import compile_rules
-from wal_agent.shell.rules_format import parse_file
+from wal_agent.shell.rules import compile_rules, parse_file
 from wal_agent.shell.rules_lint import check_examples, lint_builtin
 
 GOOD = """
