@@ -14,11 +14,17 @@ from functools import partial
 from pathlib import Path
 
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.evidence import messages
-from wal_agent.evidence.call import change_apart, changed_paths, facts_before, judge_call, read_parts
+from wal_agent.evidence import model
+from wal_agent.evidence.call import (
+    change_apart,
+    changed_paths,
+    facts_before,
+    find_running_calls,
+    judge_call,
+    read_parts,
+)
 from wal_agent.evidence.file_state import have_other_names, share_a_file
 from wal_agent.evidence.model import Budget, Context, NestedRun, Outcome, Step, call_folder, folder_fact, relocate
-from wal_agent.evidence.running import find_running_calls
 from wal_agent.records import Fact, Host, Intent, Opening, Verdict
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
@@ -47,7 +53,7 @@ def collect_facts(
 
 
 NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
-_UNLOGGED = Outcome("unknown", messages.UNLOGGED)
+_UNLOGGED = Outcome("unknown", model.UNLOGGED)
 
 
 LookUp = Callable[[Step, str, float], NestedRun | None]
@@ -99,7 +105,7 @@ def decide_verdicts(
             parts = read_parts(o.intent.tool, data, workspace, way, call_folder(facts))
             outcome = judge_call(parts, facts, around, covers, share)
             if outcome == Outcome("unknown") and around.same_place and gone and o.intent.tool in load_rules().shells:
-                outcome = Outcome("unknown", messages.ENDING_NOT_KEPT)
+                outcome = Outcome("unknown", model.ENDING_NOT_KEPT)
         elif o.intent.call in ended_now:
             outcome = judge_call((), (), Context(running=True), covers, share)
         if o.intent.unlogged and outcome.finding != "completed":

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.evidence import messages
+from wal_agent.evidence import model
 from wal_agent.evidence.model import Budget, times_settled
 
 MOST_SMALL = 8192  # bytes of HEAD, a ref, a .git file
@@ -233,7 +233,7 @@ def scan_git_dir(repo: Repo, budget: Budget) -> GitDirState:
                     raise UnreadableRepo
                 if path == "objects":
                     continue
-                if root == repo.own and path in messages.GIT_STATES:
+                if root == repo.own and path in model.GIT_STATES:
                     states.add(name)
                 if name.endswith(".lock"):
                     locks.add(path if root == repo.own else f"{root.name}/{path}")

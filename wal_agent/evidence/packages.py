@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_agent.evidence import messages
+from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
     entry_fact,
     hash_listing,
@@ -100,31 +100,31 @@ def _judge_npm(step: Step, paths: Sequence[str], facts: Sequence[Fact], around: 
     begun: Finding = "partial" if around.gone and around.alone else "unknown"
     if now.kind == "file" and not was.fresh and (now.mtime, now.ctime) != (was.entry.mtime, was.entry.ctime):
         if not around.alone:
-            return Outcome("unknown", messages.NPM_CONTESTED.format(shown))
+            return Outcome("unknown", model.NPM_CONTESTED.format(shown))
         if not _is_json(mark, budget):
-            return Outcome(begun, messages.NPM_WRITING.format(shown))
+            return Outcome(begun, model.NPM_WRITING.format(shown))
         if not _has_scripts(step, budget):
-            return Outcome("completed", messages.NPM_DONE.format(shown))
-        return Outcome("unknown", messages.NPM_SCRIPTS.format(shown))
+            return Outcome("completed", model.NPM_DONE.format(shown))
+        return Outcome("unknown", model.NPM_SCRIPTS.format(shown))
     noted = {p: read_facts(facts, p) for p in paths}
     if all(n is not None and stat_entry(p) == n.entry for p, n in noted.items()):
         before = fact_value(facts, "tree", folder)
         if here.absent or (before is not None and before == hash_listing(folder, budget)):
-            same = messages.NPM_UNCHANGED.format(inline("package.json"), modules)
+            same = model.NPM_UNCHANGED.format(inline("package.json"), modules)
             fresh = any(n is not None and n.fresh for n in noted.values())
             return Outcome("unknown", f"{same}.") if fresh else judge_as_before(same, True, around)
         if before is None:
-            return Outcome("unknown", messages.NPM_TOO_BIG.format(shown, modules))
-    return Outcome(begun, messages.NPM_BEGUN.format(modules, shown))
+            return Outcome("unknown", model.NPM_TOO_BIG.format(shown, modules))
+    return Outcome(begun, model.NPM_BEGUN.format(modules, shown))
 
 
 def _judge_changes(paths: Sequence[str], facts: Sequence[Fact]) -> Outcome:
     """Report what is known of tools that leave no sound mark."""
     known = [(p, n.entry == stat_entry(p)) for p in paths if (n := read_facts(facts, p)) is not None]
     if other := [p for p, same in known if not same]:
-        return Outcome("unknown", messages.PACKAGES_BEGUN.format(quote_paths(other)))
+        return Outcome("unknown", model.PACKAGES_BEGUN.format(quote_paths(other)))
     if known:
-        return Outcome("unknown", messages.PACKAGES_UNCHANGED.format(quote_paths([p for p, _ in known])))
+        return Outcome("unknown", model.PACKAGES_UNCHANGED.format(quote_paths([p for p, _ in known])))
     return Outcome("unknown")
 
 

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
-from wal_agent.evidence import collector, files, messages
-from wal_agent.evidence.call import split_call
+from wal_agent.evidence import collector, files, model
+from wal_agent.evidence.call import find_running_calls, split_call
 from wal_agent.evidence.collector import CallOverlap, collect_facts
 from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
 from wal_agent.evidence.model import MOST_BYTES, MOST_FILES, Budget
-from wal_agent.evidence.running import find_running_calls
 from wal_agent.records import AnyRecord, Class, Fact, Host
 
 
@@ -188,7 +187,7 @@ def test_a_call_that_was_not_logged_before_it_ran_is_never_not_started(tmp_path:
     late = msgspec.structs.replace(late, unlogged=True)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), late)
     (said,) = collector.decide_verdicts(state, {1: data}, HOST, tmp_path, [], True, Ticking())
-    assert said.finding == "unknown" and said.why == messages.UNLOGGED
+    assert said.finding == "unknown" and said.why == model.UNLOGGED
 
 
 def shell(command: str, file: str = "x", newline: str = "\n") -> str:
@@ -319,7 +318,7 @@ def test_reading_what_other_calls_did_takes_no_more_than_half_of_the_time(
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), *ended, last)
     inputs = {**dict.fromkeys(range(1, 101), reads), 101: mine}
     (said,) = collector.decide_verdicts(state, inputs, HOST, tmp_path, [], True, Ticking(step))
-    assert said.finding == finding and said.why.endswith(messages.NOT_ALONE.format("")) == (step > 0)
+    assert said.finding == finding and said.why.endswith(model.NOT_ALONE.format("")) == (step > 0)
 
 
 def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
@@ -340,13 +339,13 @@ def test_the_verify_words_are_told(tmp_path: Path) -> None:
 def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
     state = state_of(opening(workspace=str(tmp_path)), started(), intent(1))
     (said,) = collector.decide_verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], True, Ticking())
-    assert said.finding == "unknown" and said.why == messages.ENDING_NOT_KEPT
+    assert said.finding == "unknown" and said.why == model.ENDING_NOT_KEPT
     (said,) = collector.decide_verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], False)
     assert said.why == ""
     (said,) = collector.decide_verdicts(
         state, {1: b'{"command":"make"}'}, HOST, tmp_path, [shell("make")], True, Ticking()
     )
-    assert said.finding == "partial" and said.why == messages.STILL_RAN
+    assert said.finding == "partial" and said.why == model.STILL_RAN
 
 
 def at(tool: str, input: bytes) -> str | None:
@@ -370,4 +369,4 @@ def test_a_tree_that_was_put_back_on_another_machine(tmp_path: Path, covered: bo
         state, {1: data}, OTHER, tmp_path, [], True, Ticking(), covers=lambda p: covered and p == str(file)
     )
     assert said.finding == ("not_started" if covered else "unknown")
-    assert not covered or said.why.endswith(messages.AS_BEFORE_RESTORED.format(""))
+    assert not covered or said.why.endswith(model.AS_BEFORE_RESTORED.format(""))

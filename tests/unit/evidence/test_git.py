@@ -16,8 +16,8 @@ from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, end, intent, opening, state_of
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import call, collector
+from wal_agent.evidence.argv import parse_git
 from wal_agent.evidence.git import GitKind
-from wal_agent.evidence.git_argv import parse_git
 from wal_agent.evidence.model import Budget, Context, Outcome, Step
 
 CLOCK = SystemClock()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.evidence.stage import Call, Unhurried, age, judged, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
-from wal_agent.evidence import collector, messages
+from wal_agent.evidence import collector, model
 from wal_agent.evidence.call import MOST_FACTS, MOST_VALUE, are_entangled, read_parts
 from wal_agent.evidence.file_state import (
     MOST_ENTRIES,
@@ -410,7 +410,7 @@ def test_other_installers_are_told_by_their_files(shop: Path, command: str, file
     facts = call.facts(shop)
     (shop / file).write_text("new")
     (told,) = judged(shop, (call, facts))
-    assert told.finding == "unknown" and file in told.why and told.why.endswith(messages.PACKAGES_BEGUN.format(""))
+    assert told.finding == "unknown" and file in told.why and told.why.endswith(model.PACKAGES_BEGUN.format(""))
 
 
 # ---- looking -------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults.evidence.stage import Unhurried, age, judged, shell
+from wal_agent.evidence.files import MAX_TEXT, apply_sed
 from wal_agent.evidence.model import Budget
-from wal_agent.evidence.sed import MAX_TEXT, apply_sed
 
 
 def sed(*words: str, text: bytes) -> bytes:

@@ -21,8 +21,8 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
+from wal_agent.evidence.call import judge_nested_run
 from wal_agent.evidence.model import NestedRun, Step
-from wal_agent.evidence.running import judge_nested_run
 from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
 from wal_agent.recovery.prompt import LostCall, LostCalls, PromptInput, Templates
 from wal_agent.recovery.report import MissingEffects
