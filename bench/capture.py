@@ -20,7 +20,7 @@ from bench.measure import Times, scaled
 from bench.owner import owned
 from wal_agent.agents.base import Allow, ToolEnded, ToolStarting
 from wal_agent.bucket import open_bucket
-from wal_agent.bucket.meter import MeterBucket
+from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate

@@ -24,7 +24,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import ToolEnded, ToolStarting
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.meter import MeterBucket
+from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.supervise.context import Supervisor
 from wal_agent.supervise.gate import Gate

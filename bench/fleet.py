@@ -23,7 +23,7 @@ from bench.store import NAMES, ROUND_TRIP, store
 from wal_agent.bucket import open_bucket
 from wal_agent.fleet.jobs import Reader
 from wal_agent.records import Host
-from wal_agent.wal.lease_doc import LeaseDoc, encode_lease
+from wal_agent.wal.lease import LeaseDoc, encode_lease
 
 JOBS = scaled(1000, 5)
 SEGMENTS = {"file://": 9, "gs://": 1, "s3://": 1}  # of each job; to write more takes longer than all that is measured

@@ -20,7 +20,7 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, this_host
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 
 
 @contextmanager

@@ -35,8 +35,8 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, runtime_dir, this_host
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
-from wal_agent.wal.snapshot import Mirror, Snapshots
+from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.retention import Mirror, Snapshots
 
 ROUNDS = scaled(3, 1)
 

@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from wal_agent.bucket.base import Bucket, Entry, Object
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import Bucket, Entry, MemoryBucket, Object
 from wal_agent.records import AgentStarted, AnyRecord, End, Host, Intent, Opening, Payload, Recovery, RunEnded, Turn
 from wal_agent.wal import codec
 from wal_agent.wal.codec import START
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseDoc
+from wal_agent.wal.lease import LeaseDoc
 from wal_agent.wal.state import State, apply
 
 KEYS = Keys("long")

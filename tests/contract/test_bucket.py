@@ -20,14 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers import CREDENTIALS, fresh_bucket, shared
-from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry
+from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry, MemoryBucket
+from wal_agent.bucket.decorators import Fault, FaultBucket, MeterBucket, RetryBucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
-from wal_agent.bucket.faults import Fault, FaultBucket
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.gcs import GcsBucket
-from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.bucket.meter import MeterBucket
-from wal_agent.bucket.retry import RetryBucket
 from wal_agent.bucket.s3 import S3Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Conflict, NotFound

@@ -29,7 +29,7 @@ from tests.servers.proxy import (
 )
 from tests.unit.wal.world import FIELDS, KEYS, FakeClock, claim, intent
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.retry import RetryBucket
+from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.errors import BucketError, Conflict, Denied, Fenced, Misconfigured, NotFound, Unavailable
 from wal_agent.records import Intent
 from wal_agent.wal import lease as leases

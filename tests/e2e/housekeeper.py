@@ -19,9 +19,8 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.codec import digest
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
-from wal_agent.wal.retention import Retention
-from wal_agent.wal.snapshot import Mirror, SnapshotPolicy, Snapshots
+from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.retention import Mirror, Retention, SnapshotPolicy, Snapshots
 
 CALLS = 6
 

@@ -10,7 +10,7 @@ from tests.servers.metadata import ACTION, PREEMPTED, metadata
 from wal_agent.rehearsal.model import Turn
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseDoc
+from wal_agent.wal.lease import LeaseDoc
 
 FOR_EVER = 1000  # seconds: longer than any test waits
 

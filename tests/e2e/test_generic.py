@@ -21,12 +21,12 @@ import pytest
 
 from tests.conftest import TESTS
 from tests.e2e.scene import opened, until
-from wal_agent.bucket.faults import FaultFile, write_faults
+from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.config import Consents
 from wal_agent.supervise.settings import wants_of
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseDoc
+from wal_agent.wal.lease import LeaseDoc
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 

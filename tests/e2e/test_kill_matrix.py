@@ -33,7 +33,7 @@ from tests.e2e.scene import (
     until,
 )
 from tests.mocks.gemini_model import GeminiModel, Turn
-from wal_agent.bucket.faults import FaultFile, write_faults
+from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.failpoints import NAMES
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay

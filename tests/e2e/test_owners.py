@@ -10,7 +10,7 @@ import subprocess
 from tests.e2e.scene import Scene, shell, told, until
 from tests.mocks.gemini_model import Turn
 from tests.processes import gone, still_runs
-from wal_agent.bucket.faults import FaultFile, write_faults
+from wal_agent.bucket.decorators import FaultFile, write_faults
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, shell, until
 from tests.mocks.gemini_model import Turn
-from wal_agent.bucket.faults import FaultFile, write_faults
+from wal_agent.bucket.decorators import FaultFile, write_faults
 
 TASK = "please do the work"
 SPOOL = ("--on-outage", "spool")

@@ -26,9 +26,9 @@ from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
 from wal_agent.wal.job import OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Tail, read_tail
-from wal_agent.wal.snapshot import Mirror, Snapshots
+from wal_agent.wal.retention import Mirror, Snapshots
 
 KEYS = Keys("shop")
 SESSION = "aaaaaaaa-0000-4000-8000-000000000000"

@@ -35,11 +35,10 @@ from tests.faults.ruins import (
 )
 from tests.faults.trial import Ruin, sane
 from tests.servers import fresh_bucket, shared
-from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import Bucket, MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged
-from wal_agent.wal import codec, lease_doc
+from wal_agent.wal import codec, lease
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys, is_blob
 from wal_agent.wal.reader import read_tail, replay
@@ -196,7 +195,7 @@ def test_every_97th_byte_of_every_object(ruin: Ruin, made: tuple[Path, list[byte
                 assert found.damage.good == found.damage.seq - 1 == found.seq
             with suppress(Damaged):
                 read_tail(bucket, KEYS)
-                lease_doc.decode_lease(bucket.get(KEYS.lease).data, KEYS.job)
+                lease.decode_lease(bucket.get(KEYS.lease).data, KEYS.job)
         put(bucket, key, good)
     assert tried > 40
 
@@ -304,7 +303,7 @@ def test_the_same_on_a_store(name: str, prober: Prober, tmp_path: Path, monkeypa
 def test_a_lease_of_any_bytes(data: bytes) -> None:
     for raw in (data, b'{"format": 1,' + data):
         with pytest.raises(Damaged, match="The lease of job shop is damaged") as error:
-            lease_doc.decode_lease(raw, "shop")
+            lease.decode_lease(raw, "shop")
         assert len(str(error.value)) < 400 and str(error.value).isprintable()
 
 

@@ -17,10 +17,10 @@ from tests.faults.prober import Prober
 from tests.faults.ruins import KEYS, LAST, SNAPSHOTS, Machine, a_job, add, change_lease, end, opened, put
 from tests.faults.trial import RUN, Ruin, sane
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.disk import MARKER
 from wal_agent.bucket.encryption import SEALED_FORMAT as ENVELOPE
 from wal_agent.bucket.encryption import SEALED_MAGIC, EncryptedBucket, Key
 from wal_agent.bucket.file import FileBucket
+from wal_agent.bucket.folder import MARKER
 from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
 

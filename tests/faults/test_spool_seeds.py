@@ -22,7 +22,7 @@ from wal_agent.errors import Conflict, Fenced, LeaseHeld, Unavailable
 from wal_agent.wal import spool, writer
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import replay
-from wal_agent.wal.write_queue import Ticket
+from wal_agent.wal.writer import Ticket
 
 FIRST, _, LAST = os.environ.get("WAL_AGENT_SEEDS", "0-600").partition("-")
 CHUNK = 100

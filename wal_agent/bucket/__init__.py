@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
-from wal_agent.bucket.disk import known_bucket_id
+from wal_agent.bucket.folder import known_bucket_id
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 
@@ -26,7 +26,7 @@ def open_bucket(url: str) -> Bucket:
     faults = os.environ.get(FAULTS)
     if not faults:
         return bucket
-    from wal_agent.bucket.faults import FaultBucket, FileFaults
+    from wal_agent.bucket.decorators import FaultBucket, FileFaults
 
     return FaultBucket(bucket, FileFaults(Path(faults)))
 
@@ -80,7 +80,7 @@ def _open_folder(path: str) -> Bucket:
 
 
 def _open_memory(name: str) -> Bucket:
-    from wal_agent.bucket.memory import MemoryBucket
+    from wal_agent.bucket.base import MemoryBucket
 
     with _in_memory_lock:
         return _in_memory.setdefault(name, MemoryBucket(url=f"memory://{name}"))

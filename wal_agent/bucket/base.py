@@ -15,14 +15,24 @@ The contract, which tests/contract/test_bucket.py runs against every implementat
 * After a put returned, every get and list, by anyone, sees it; after a delete returned, nobody sees the object again.
 * Implementations never retry on their own; decorators do, and never for a conditional put's outcome.
 * Every method may be called from any thread.
+
+`MemoryBucket` is in this process's memory: for tests and the seeded simulation, cheap and the same on every run. What
+buckets in object stores over HTTP share is at the end: whole seconds, bounds, and listings that are not trusted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import threading
+import time
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Protocol
+
+from wal_agent.errors import Conflict, Damaged, NotFound
 
 Version = str
 
@@ -147,3 +157,123 @@ class BucketDecorator:
 
     def close(self) -> None:
         self._inner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    data: bytes
+    version: Version
+    updated: float
+
+
+class MemoryBucket:
+    """Versions are one counter for the whole bucket, so that none returns after a delete."""
+
+    def __init__(self, clock: Callable[[], float] = time.time, url: str = "memory://") -> None:
+        self.url = url
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._objects: dict[str, _Stored] = {}
+        self._keys: list[str] = []  # those of _objects, sorted: a listing costs what it lists
+        self._puts = 0
+
+    def get(self, key: str) -> Object:
+        check_key(key)
+        with self._lock:
+            found = self._objects.get(key)
+            now = self._clock()
+        if found is None:
+            raise NotFound(f"{self.url} holds no {key}.")
+        return Object(found.data, found.version, found.updated, now)
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        check_key(key)
+        with self._lock:
+            found = self._objects.get(key)
+            if (found.version if found else None) != if_version:
+                raise Conflict(f"{key} in {self.url} is {'another version' if found else 'absent'}.")
+            self._puts += 1
+            stored = _Stored(bytes(data), str(self._puts), self._clock())
+            self._objects[key] = stored
+            if found is None:
+                insort(self._keys, key)
+            return stored.version
+
+    def delete(self, *keys: str) -> None:
+        for key in [check_key(key) for key in keys]:
+            with self._lock:
+                if self._objects.pop(key, None) is not None:
+                    del self._keys[bisect_left(self._keys, key)]
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        check_prefix(prefix)
+        entries = []
+        with self._lock:
+            first = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
+            for key in self._keys[first:]:
+                if not key.startswith(prefix):
+                    break
+                stored = self._objects[key]
+                entries.append(Entry(key, len(stored.data), stored.updated))
+        return iter(entries)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        check_folder(prefix)
+        below = (entry.key[len(prefix) :].partition("/") for entry in self.list(prefix))
+        return iter(dict.fromkeys(name for name, slash, _ in below if slash))
+
+    def time(self) -> float:
+        return self._clock()
+
+    def close(self) -> None:
+        pass
+
+
+MAX_BYTES = 256 << 20  # of an object that is read into memory; wal-agent's end at 64 MiB
+PAGE_SIZE = 1000  # entries; the most that the stores put into one page
+CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
+# An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
+CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0  # seconds
+
+
+def object_in_seconds(data: bytes, version: Version, updated: float, date: float) -> Object:
+    """An object of a store that cuts its times to whole seconds.
+
+    An age that is too high would make a live owner seem dead, so `now` is a second early: then the age is at most the
+    true one, and at most two seconds less."""
+    return Object(data, version, updated, max(updated, date - 1.0))
+
+
+def http_date(header: str) -> float:
+    """Seconds since 1970 of an HTTP date, which is always in GMT; ValueError or TypeError when it is none."""
+    return parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp()
+
+
+def too_large_error(what: str) -> Damaged:
+    return Damaged(f"{what} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object.")
+
+
+def checked_entries(
+    listed: Iterable[Entry], prefix: str, start_after: str, unordered: Callable[[], Exception]
+) -> Iterator[Entry]:
+    """The entries that were asked for, without what a stranger put there. Raises what `unordered` gives where the store
+    does not list in the order of names: the end of a log could not be found there."""
+    last = start_after
+    for entry in listed:
+        if not is_key(entry.key) or not entry.key.startswith(prefix) or entry.key <= start_after:
+            continue
+        if entry.key <= last:
+            raise unordered()
+        last = entry.key
+        yield entry
+
+
+def checked_folders(names: Iterable[str], base: str, prefix: str) -> Iterator[str]:
+    """The names of folders right below `prefix` (`base` in the store), each once: emulators repeat a folder on each
+    page that has objects of it."""
+    given = set[str]()
+    for name in names:
+        below = name.removeprefix(base).removesuffix("/")
+        if name == f"{base}{below}/" and "/" not in below and is_key(prefix + below) and below not in given:
+            given.add(below)
+            yield below

@@ -35,8 +35,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.bucket.base import Entry, Object, Version, check_folder, check_key, check_prefix, is_key
-from wal_agent.bucket.disk import TEMPS, Disk
-from wal_agent.bucket.folder import bucket_error, hard_link, locked, open_child, read_file, sweep, sync, temp_file
+from wal_agent.bucket.folder import (
+    TEMPS,
+    Disk,
+    bucket_error,
+    hard_link,
+    locked,
+    open_child,
+    read_file,
+    sweep,
+    sync,
+    temp_file,
+)
 from wal_agent.errors import Conflict, Damaged, Newer, NotFound
 
 _MAGIC = b"walobj\r\n"

@@ -39,24 +39,22 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from wal_agent.bucket.base import (
+    CONNECT_TIMEOUT,
+    CONNECTIONS,
+    MAX_BYTES,
     MAX_KEY,
+    PAGE_SIZE,
+    READ_TIMEOUT,
     Entry,
     Object,
     Version,
     check_folder,
     check_key,
     check_prefix,
-    is_key,
-)
-from wal_agent.bucket.store import (
-    CONNECT_TIMEOUT,
-    CONNECTIONS,
-    MAX_BYTES,
-    PAGE_SIZE,
-    READ_TIMEOUT,
     checked_entries,
     checked_folders,
     http_date,
+    is_key,
     object_in_seconds,
     too_large_error,
 )

@@ -33,7 +33,7 @@ from wal_agent.capture.candidates import (
     total_cost,
 )
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitStopped
-from wal_agent.capture.location import Location
+from wal_agent.capture.repository import Location
 from wal_agent.capture.shadow import Shadow
 from wal_agent.records import Pending
 from wal_agent.safefs import read_plain

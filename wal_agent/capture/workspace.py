@@ -29,8 +29,15 @@ from wal_agent.capture.git import (
     object_sizes,
     trees_of,
 )
-from wal_agent.capture.location import MAX_MARKS, Location, find_location, mark_folder, read_marks
-from wal_agent.capture.repository import RepositoryReader, RepositoryState
+from wal_agent.capture.repository import (
+    MAX_MARKS,
+    Location,
+    RepositoryReader,
+    RepositoryState,
+    find_location,
+    mark_folder,
+    read_marks,
+)
 from wal_agent.capture.scan import Scanned, Scanner
 from wal_agent.capture.shadow import BASE, SAVED, Contents, GitState, Shadow, read_state
 from wal_agent.errors import Damaged

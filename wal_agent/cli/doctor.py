@@ -109,7 +109,7 @@ def doctor(
 def _forget(name: str, url: str | None, job: str | None) -> None:
     """Of the bucket that a run here would use, nothing is read: it may be away."""
     from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.disk import forget_bucket
+    from wal_agent.bucket.folder import forget_bucket
     from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.errors import ConfigError
     from wal_agent.supervise.callers import require_person

@@ -225,7 +225,7 @@ def _what(job: Job) -> str:
 def _opened(url: str | None) -> Bucket:
     """The bucket that a person named, or allowed this folder to name: what it says may be acted upon."""
     from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.retry import RetryBucket
+    from wal_agent.bucket.decorators import RetryBucket
     from wal_agent.clock import SystemClock
 
     settings = settings_for("gemini", Path.cwd().resolve(), {"bucket": url}, {"bucket"})

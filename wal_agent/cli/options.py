@@ -16,7 +16,7 @@ from typer.models import OptionInfo
 
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.retry import RetryBucket
+from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Settings, default_text, option_of
 from wal_agent.errors import UsageError

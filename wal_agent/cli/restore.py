@@ -84,10 +84,9 @@ def restore(
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged
-    from wal_agent.recovery.damage import restore_hint
     from wal_agent.recovery.export import export_job, replay_at
     from wal_agent.supervise.callers import outer_runs, person_needed
-    from wal_agent.wal.blob_check import CheckedBlobs, newest_restorable
+    from wal_agent.wal.damage import CheckedBlobs, newest_restorable, restore_hint
 
     folder = Path(os.path.realpath(to))
     for above in outer_runs():  # an agent may look at what was saved, beside its own work

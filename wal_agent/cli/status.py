@@ -16,7 +16,7 @@ from wal_agent.errors import Unavailable, UsageError
 from wal_agent.recovery.lease_policy import failure_text
 from wal_agent.redact import redact
 from wal_agent.text import duration, lines, moment, plural, say, shorten, size, timestamp
-from wal_agent.wal.blob_check import CheckedBlobs
+from wal_agent.wal.damage import CheckedBlobs
 from wal_agent.wal.reader import Replay
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def status(
     import msgspec
 
     from wal_agent import notify
-    from wal_agent.bucket.disk import known_epoch, missing_job_error
+    from wal_agent.bucket.folder import known_epoch, missing_job_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.view import read_view
     from wal_agent.errors import Damaged

@@ -15,17 +15,17 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.records import Intent, Opening, Payload
 from wal_agent.recovery.crash_history import CRASH_CLASSES
-from wal_agent.recovery.damage import damaged_log_error, lost_blobs_error, missing_lease_error
 from wal_agent.recovery.lease_policy import StopKind, classify_stop, lease_age, owner_is_dead, pause_left, paused_until
 from wal_agent.redact import redact
 from wal_agent.supervise.hook_server import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.watchdog import WatchdogLimits
 from wal_agent.text import printable
-from wal_agent.wal import blob_check
+from wal_agent.wal import damage as blob_check
 from wal_agent.wal import lease as leases
+from wal_agent.wal.damage import damaged_log_error, lost_blobs_error, missing_lease_error
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import StoredLease
+from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, continue_replay, replay
 from wal_agent.wal.state import State
 

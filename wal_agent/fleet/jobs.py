@@ -29,7 +29,7 @@ from wal_agent.redact import redact_head
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import StoredLease
+from wal_agent.wal.lease import StoredLease
 
 JobState = Literal["damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
 """In the order of who is to look first. `newer`: a newer wal-agent wrote its lease; `crashed`: held, and its owner is

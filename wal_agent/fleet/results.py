@@ -16,13 +16,12 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket, Version
-from wal_agent.bucket.retry import RetryBudget
+from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, Newer, NotFound, Unavailable
 from wal_agent.fleet.jobs import Job, JobState
 from wal_agent.records import FORMAT
-from wal_agent.wal.lease import fresh_nonce
-from wal_agent.wal.lease_doc import find_format
+from wal_agent.wal.lease import find_format, fresh_nonce
 
 KEY: Final = "fleet-acted.json"  # each object of a job lies in a folder, so no job can have this one
 MAX_ACTS = 10_000  # acts that are remembered; no more jobs are acted on

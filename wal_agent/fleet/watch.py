@@ -38,8 +38,7 @@ from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, sweep
 from wal_agent.text import shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Lease
-from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
+from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease
 
 TIMED_OUT = 124  # as timeout(1) says it
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL

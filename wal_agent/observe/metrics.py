@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from wal_agent import __version__, events
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.meter import MeterBucket, OpUsage
+from wal_agent.bucket.decorators import MeterBucket, OpUsage
 from wal_agent.clock import Clock
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import ConfigError

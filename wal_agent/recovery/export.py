@@ -28,8 +28,7 @@ from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.recovery import restore_session
 from wal_agent.text import shorten
 from wal_agent.wal import lease as leases
-from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import create_file, write_base, write_file
+from wal_agent.wal.blobs import Blobs, create_file, write_base, write_file
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, replay, seq_at_time
 from wal_agent.wal.state import FileState

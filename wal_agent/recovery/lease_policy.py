@@ -14,7 +14,7 @@ from wal_agent.records import Cause
 from wal_agent.redact import redact_head
 from wal_agent.safefs import Life
 from wal_agent.text import moment, yield_reason
-from wal_agent.wal.lease_doc import DUE_NOW, StoredLease
+from wal_agent.wal.lease import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 
 POLL_INTERVAL = 2.0  # seconds between reads of a live owner's lease

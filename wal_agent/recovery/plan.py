@@ -19,9 +19,9 @@ from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded, WalA
 from wal_agent.records import Cause, Finding, Opening, Payload, RunEnded
 from wal_agent.recovery import crash_history
 from wal_agent.recovery.crash_history import CRASH_CLASSES, Crash, Stuck
-from wal_agent.recovery.damage import damaged_log_error
 from wal_agent.shell.quote import safe
 from wal_agent.text import plural, yield_reason
+from wal_agent.wal.damage import damaged_log_error
 from wal_agent.wal.reader import Damage
 from wal_agent.wal.state import EndedCall, OpenCall, State
 

@@ -21,11 +21,10 @@ from pathlib import Path, PurePosixPath
 from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.recovery.damage import with_hint
 from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
 from wal_agent.text import shorten
-from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import write_file
+from wal_agent.wal.blobs import Blobs, write_file
+from wal_agent.wal.damage import with_hint
 from wal_agent.wal.state import FileState
 
 STAGED = ".wal-agent-staged-"

@@ -29,15 +29,14 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
-from wal_agent.capture.location import MARK_NAME, Location, find_location, read_marks
-from wal_agent.capture.repository import RepositoryReader
+from wal_agent.capture.repository import MARK_NAME, Location, RepositoryReader, find_location, read_marks
 from wal_agent.capture.scan import Scanner
 from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow, is_object_id
 from wal_agent.errors import ConfigError, Newer
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.restore_tree import Tree, list_tree, sync_filesystem
 from wal_agent.safefs import read_plain
-from wal_agent.wal.lease_doc import find_format
+from wal_agent.wal.lease import find_format
 
 MAX_MARKER = 4096  # bytes
 MARKER_FORMAT = 1

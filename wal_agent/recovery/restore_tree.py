@@ -24,7 +24,7 @@ from pathlib import Path
 
 from wal_agent.capture.candidates import FULL, IGNORED
 from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
-from wal_agent.capture.location import find_location
+from wal_agent.capture.repository import find_location
 from wal_agent.capture.scan import IGNORE_FILE
 from wal_agent.capture.shadow import Shadow, is_object_id
 from wal_agent.concurrency import prefetch_map

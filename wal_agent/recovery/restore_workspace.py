@@ -22,14 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
-from wal_agent.capture.location import Location, find_location, mark_folder
-from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS
+from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS, Location, find_location, mark_folder
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Repository, Workspace
-from wal_agent.recovery.damage import with_hint
 from wal_agent.recovery.restore_target import (
     Keep,
     PutBack,
@@ -61,6 +59,7 @@ from wal_agent.recovery.restore_tree import (
 from wal_agent.safefs import read_plain
 from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.damage import with_hint
 
 BUILT = ".wal-agent-git"  # in the workspace, while it is built
 _URL = re.compile(

@@ -23,7 +23,7 @@ from types import FrameType
 
 from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
-from wal_agent.bucket.faults import FaultFile, write_faults
+from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.paths import LAUNCH, launchers
 from wal_agent.rehearsal.model import Model, Turn
 

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.check import require_conditions
-from wal_agent.bucket.disk import missing_job_error
 from wal_agent.bucket.encryption import wrong_key_error
+from wal_agent.bucket.folder import missing_job_error
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
-from wal_agent.recovery.damage import explain_open_error
 from wal_agent.recovery.lease_policy import (
     Acquire,
     Decline,
@@ -39,9 +38,10 @@ from wal_agent.supervise.options import Screen
 from wal_agent.supervise.processes import handled_signals
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
+from wal_agent.wal.damage import explain_open_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
+from wal_agent.wal.lease import LeaseRequest, StoredLease
 from wal_agent.wal.spool import Spool, SpoolOwner, orphaned_spools
 
 STEP = 0.2  # seconds

@@ -20,7 +20,6 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged
 from wal_agent.records import Opening, Verdict
-from wal_agent.recovery.damage import lost_blobs_error, missing_lease_error, with_hint
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, pause_text, replays_spool
 from wal_agent.recovery.plan import Plan, Policy, Refuse, Resume, StartAgain
@@ -35,10 +34,10 @@ from wal_agent.supervise.prepare import RecoveryCase
 from wal_agent.supervise.provenance import is_vouched, quote_word
 from wal_agent.supervise.recovery_input import logged_calls, observe_log, write_prompt
 from wal_agent.supervise.worktree import WorktreeFacts
-from wal_agent.wal import blob_check
+from wal_agent.wal import damage
 from wal_agent.wal import lease as leases
-from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import write_file
+from wal_agent.wal.blobs import Blobs, write_file
+from wal_agent.wal.damage import lost_blobs_error, missing_lease_error, with_hint
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import KnownEnd, check_end, replay
 from wal_agent.wal.spool import count_segments
@@ -131,14 +130,12 @@ def foresee_start(
         rows.append(row("spool", one_line(carried(seen.doc.spool), 300)))
     if isinstance(decided, Resume | StartAgain):
         put_back = tree.plan.action == "put_back"
-        wanted = blob_check.needed_blobs(log.state, session=isinstance(decided, Resume), tree=put_back)
-        known = blob_check.CheckedBlobs()
-        if lacks := blob_check.find_missing_blobs(bucket, keys, wanted, known) or blob_check.find_damaged_blobs(
+        wanted = damage.needed_blobs(log.state, session=isinstance(decided, Resume), tree=put_back)
+        known = damage.CheckedBlobs()
+        if lacks := damage.find_missing_blobs(bucket, keys, wanted, known) or damage.find_damaged_blobs(
             blobs, wanted, known
         ):
-            raise lost_blobs_error(
-                lacks, blob_check.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options
-            )
+            raise lost_blobs_error(lacks, damage.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options)
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return ForeseenStart(_plan_line(keys.job, decided), rows, "", isinstance(decided, Refuse), decided, verdicts)
     facts = case.prompt_input(decided, verdicts, running, tree.then)

@@ -20,13 +20,12 @@ from wal_agent.agents.base import Agent, Env
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
-from wal_agent.capture.delta import FileTracker
+from wal_agent.capture.session import FileTracker
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import MAX_JOB
 from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
 from wal_agent.paths import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
-from wal_agent.recovery.damage import damaged_log_error
 from wal_agent.recovery.export import replay_at
 from wal_agent.recovery.lease_policy import Decline, admit
 from wal_agent.recovery.plan import PriorLog, prior_args
@@ -37,13 +36,12 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.text import timestamp
 from wal_agent.wal import lease as leases
-from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import write_file
-from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
+from wal_agent.wal.blobs import Blobs, write_file
+from wal_agent.wal.damage import damaged_log_error
+from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job, send_spooled
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Replay
-from wal_agent.wal.spool_replay import send_spooled
 from wal_agent.wal.state import State
 
 BUDGET = 60.0  # seconds without any progress after which a fork is given up

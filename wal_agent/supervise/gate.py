@@ -30,7 +30,7 @@ from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import Rules
 from wal_agent.supervise.context import RunContext
 from wal_agent.wal.blobs import INLINE
-from wal_agent.wal.write_queue import Ticket
+from wal_agent.wal.writer import Ticket
 
 
 @dataclass(frozen=True, slots=True)

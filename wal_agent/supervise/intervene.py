@@ -27,7 +27,6 @@ from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError, Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
-from wal_agent.recovery.damage import damaged_log_error, missing_lease_error
 from wal_agent.recovery.lease_policy import (
     END_PAUSE,
     LONGEST_PAUSE,
@@ -53,10 +52,10 @@ from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.text import duration, moment
 from wal_agent.wal import lease as leases
+from wal_agent.wal.damage import damaged_log_error, missing_lease_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import replace_damaged_lease, reschedule_pause
-from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
+from wal_agent.wal.lease import LeaseRequest, StoredLease, replace_damaged_lease, reschedule_pause
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, read_tail, replay
 from wal_agent.wal.state import State
 

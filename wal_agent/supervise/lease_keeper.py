@@ -21,10 +21,8 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError, Newer, UsageError, WalAgentError
 from wal_agent.events import Emit, LeaseLost, LeaseRenewed, RenewalFailed, Saved
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.lease import Lease
-from wal_agent.wal.lease_doc import timing_holds
-from wal_agent.wal.retention import Retention
-from wal_agent.wal.snapshot import Mirror, Snapshots
+from wal_agent.wal.lease import Lease, timing_holds
+from wal_agent.wal.retention import Mirror, Retention, Snapshots
 
 Health = Literal["fresh", "late", "expired"]
 

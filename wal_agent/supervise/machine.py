@@ -19,7 +19,7 @@ from wal_agent.paths import state_dir as state_dir
 from wal_agent.records import Host
 from wal_agent.recovery.lease_policy import Local
 from wal_agent.safefs import FlockState, Life, flock_state, try_lock
-from wal_agent.wal.lease_doc import StoredLease
+from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.spool import SpoolOwner, spool_presence
 
 MAX_RUNTIME = 70  # bytes; a unix socket's path holds 103 on macOS, and the run and the socket's name come behind it

@@ -26,8 +26,8 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, LoggedCall, Reconciled
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
-from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
@@ -45,11 +45,10 @@ from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.settings import load
 from wal_agent.text import yield_reason
 from wal_agent.wal import lease as leases
-from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import write_file
+from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseDoc, StoredLease
+from wal_agent.wal.lease import LeaseDoc, StoredLease
 from wal_agent.wal.reader import Damage, Replay, replay
 from wal_agent.wal.state import EndedCall, State
 

@@ -26,9 +26,9 @@ from wal_agent.agents.base import (
 from wal_agent.agents.program import ASKING
 from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.disk import known_epoch, remember_run
 from wal_agent.bucket.encryption import COMMAND_BUDGET, EncryptedBucket, load_key
 from wal_agent.bucket.encryption import key_id as id_of
+from wal_agent.bucket.folder import known_epoch, remember_run
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
@@ -64,8 +64,7 @@ from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome
 from wal_agent.supervise.worktree import open_worktree_capture
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Lease
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import Lease, LeaseRequest
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
 

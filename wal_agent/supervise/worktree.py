@@ -24,8 +24,7 @@ from wal_agent import paths
 from wal_agent.agents.base import Agent
 from wal_agent.capture.candidates import Caps, describe_unexpected
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
-from wal_agent.capture.location import find_location
-from wal_agent.capture.repository import RepositoryReader
+from wal_agent.capture.repository import RepositoryReader, find_location
 from wal_agent.capture.shadow import Shadow
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.config import Settings

@@ -21,7 +21,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State, apply, exceeded_limit
 
 if TYPE_CHECKING:
-    from wal_agent.wal.lease_doc import StoredLease
+    from wal_agent.wal.lease import StoredLease
 
 LISTS = 5  # how often a reader that retention raced lists again
 PARALLEL = 16  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away

@@ -16,11 +16,10 @@ from tests.faults.model import directed
 from tests.faults.model.simulate import BLOBS, FREE, TIMED
 from tests.faults.model.world import Shape
 from wal_agent.recovery import lease_policy
-from wal_agent.wal import blobs, codec, job, reader, retention, snapshot, writer
+from wal_agent.wal import blobs, codec, job, reader, retention, writer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.state import apply_all
-from wal_agent.wal.write_queue import Acked, InFlight
-from wal_agent.wal.writer import Step, Writer
+from wal_agent.wal.writer import Acked, InFlight, Step, Writer
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ ABLATIONS = [
         "R5 a snapshot covers what is acknowledged, and is checked",
         ("I3", "DAMAGE", "SEEN"),
         replace(PILES, retain=0),
-        ((snapshot, "covered", covered_undecided), (reader, "is_valid_snapshot", yes)),
+        ((retention, "covered", covered_undecided), (reader, "is_valid_snapshot", yes)),
     ),
     Ablation(
         "R6 seal before giving the job up",
@@ -251,7 +250,7 @@ ABLATIONS = [
 HALVES = [
     Ablation("R4 boundary alone", (), PILES, ONE_SNAPSHOT),
     Ablation("R4 named alone", (), PILES, ((retention, "keeps_named", no),)),
-    Ablation("R5 acknowledged alone", (), replace(PILES, retain=0), ((snapshot, "covered", covered_undecided),)),
+    Ablation("R5 acknowledged alone", (), replace(PILES, retain=0), ((retention, "covered", covered_undecided),)),
     Ablation("R5 hash alone", (), replace(PILES, retain=0), ((reader, "is_valid_snapshot", yes),)),
 ]
 """Of each pair that was taken out together, one half alone: the other one still holds."""

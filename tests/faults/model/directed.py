@@ -18,8 +18,7 @@ from tests.faults.model.world import KEYS, TTL, Shape, World
 from wal_agent.errors import Fenced
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.retention import Retention
-from wal_agent.wal.snapshot import Mirror, Snapshots
+from wal_agent.wal.retention import Mirror, Retention, Snapshots
 
 
 class Staged(Owner):

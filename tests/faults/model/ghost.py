@@ -14,7 +14,7 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.records import Intent
-from wal_agent.wal import codec, lease_doc, reader
+from wal_agent.wal import codec, lease, reader
 from wal_agent.wal import codec as packing
 from wal_agent.wal import lease as leases
 from wal_agent.wal.codec import START, Segment
@@ -59,13 +59,13 @@ class Ghost:
         if key.startswith(self.keys.log):
             self._segment_landed(data)
         elif key == self.keys.lease:
-            doc = lease_doc.decode_lease(data, self.keys.job)
+            doc = lease.decode_lease(data, self.keys.job)
             if doc.state in ("closed", "released"):
                 self.settled.add(doc.epoch)
                 self.counts[doc.state] += 1
             self._says_where_it_ends(doc)
 
-    def _says_where_it_ends(self, doc: lease_doc.LeaseDoc) -> None:
+    def _says_where_it_ends(self, doc: lease.LeaseDoc) -> None:
         """Issue 12.5: a reader misses what lies before the number in the lease, so it is never above the log's end; a
         job that was given up names its end exactly."""
         if doc.seq > self.top:

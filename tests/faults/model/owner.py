@@ -18,10 +18,9 @@ from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
-from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
-from wal_agent.wal.retention import Retention
-from wal_agent.wal.snapshot import Mirror, Snapshots
-from wal_agent.wal.write_queue import Sealed, Ticket
+from wal_agent.wal.lease import LeaseRequest, StoredLease
+from wal_agent.wal.retention import Mirror, Retention, Snapshots
+from wal_agent.wal.writer import Sealed, Ticket
 
 MARGIN = 2.0
 COMMON = [bytes([n]) * 20 for n in range(3)]

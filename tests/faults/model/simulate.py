@@ -15,12 +15,11 @@ from tests.faults.model.baton import Actor
 from tests.faults.model.ghost import Violation
 from tests.faults.model.owner import Owner, weak
 from tests.faults.model.world import KEYS, TTL, Clock, HostBucket, HostClock, Shape, World
-from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import Bucket, MemoryBucket
 from wal_agent.errors import Fenced, LeaseHeld, NotFound, Unavailable, WalAgentError
 from wal_agent.wal import lease as leases
-from wal_agent.wal.files import write_file
-from wal_agent.wal.lease_doc import may_allow
+from wal_agent.wal.blobs import write_file
+from wal_agent.wal.lease import may_allow
 from wal_agent.wal.retention import Retention
 
 TIMED = Shape(unlock=0.003, gc=0.002)

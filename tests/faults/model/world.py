@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.faults.model.baton import Actor
 from tests.faults.model.ghost import Ghost, Violation
-from wal_agent.bucket.base import Bucket, Entry, Object, Version
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import Bucket, Entry, MemoryBucket, Object, Version
 from wal_agent.errors import Conflict, Unavailable
 from wal_agent.wal.keys import Keys
 

@@ -25,8 +25,8 @@ from wal_agent.supervise import acquire, lease_keeper
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.run import run
 from wal_agent.text import lines, say
-from wal_agent.wal import snapshot
-from wal_agent.wal.write_queue import AckStatus, Ticket
+from wal_agent.wal import retention
+from wal_agent.wal.writer import AckStatus, Ticket
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def live(order: dict[str, Any]) -> int:
     importlib.reload(failpoints)  # it reads the environment when it is imported
     acquire.BUCKET_PAUSE = check.PAUSE = 0.05  # these stores do not throttle
     lease_keeper.LOOK = 0.1  # a run is short, and so is its log:
-    snapshot.SnapshotPolicy.due = due  # type: ignore[method-assign]
+    retention.SnapshotPolicy.due = due  # type: ignore[method-assign]
     if order["broken"]:
         Ticket.wait = acked  # type: ignore[method-assign]
     wish = RunOptions(
@@ -76,7 +76,7 @@ def live(order: dict[str, Any]) -> int:
         return error.exit_code
 
 
-def due(self: snapshot.SnapshotPolicy, segments: int, size: int) -> bool:
+def due(self: retention.SnapshotPolicy, segments: int, size: int) -> bool:
     return segments >= 20
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.wal.world import FakeClock
-from wal_agent.bucket.base import Bucket, Entry, Object
+from wal_agent.bucket.base import Bucket, Entry, MemoryBucket, Object
 from wal_agent.bucket.check import (
     PUTS,
     WARM_UP,
@@ -20,9 +20,8 @@ from wal_agent.bucket.check import (
     quantile,
     require_conditions,
 )
-from wal_agent.bucket.faults import Fault, FaultBucket
+from wal_agent.bucket.decorators import Fault, FaultBucket
 from wal_agent.bucket.file import FileBucket
-from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable
 
 

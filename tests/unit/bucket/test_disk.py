@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from wal_agent.bucket import marker_of, open_bucket
-from wal_agent.bucket.disk import MARKER, forget_bucket, known_bucket_id, known_epoch, remember_run
 from wal_agent.bucket.file import FileBucket
+from wal_agent.bucket.folder import MARKER, forget_bucket, known_bucket_id, known_epoch, remember_run
 from wal_agent.errors import Damaged, NotFound, Unavailable
 
 GONE = "disk of bucket .* is gone"

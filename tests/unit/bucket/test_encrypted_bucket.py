@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.supervise.crew import SILENT
 from tests.unit.wal.world import FIELDS, KEYS, FakeClock, Flaky, claim, drain, end, intent
-from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.base import Bucket, MemoryBucket
+from wal_agent.bucket.decorators import MeterBucket, RetryBucket
 from wal_agent.bucket.encryption import (
     NONCE,
     SEALED_FORMAT,
@@ -24,9 +25,6 @@ from wal_agent.bucket.encryption import (
     is_covered,
     key_id,
 )
-from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.bucket.meter import MeterBucket
-from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Conflict, Damaged, Denied, Newer, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
@@ -37,9 +35,9 @@ from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.job import open_job as open_
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import replay
-from wal_agent.wal.snapshot import Mirror, Snapshots
+from wal_agent.wal.retention import Mirror, Snapshots
 
 RIGHT, WRONG = Key(bytes(range(32))), Key(bytes(range(1, 33)))
 MARKER = b"the quick brown fox"

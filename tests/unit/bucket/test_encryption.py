@@ -245,7 +245,7 @@ def test_who_does_not_encrypt_does_not_load_cryptography() -> None:
     code = (
         "import sys\n"
         "from wal_agent.bucket.encryption import EncryptedBucket\n"
-        "from wal_agent.bucket.memory import MemoryBucket\n"
+        "from wal_agent.bucket.base import MemoryBucket\n"
         "from wal_agent.bucket.encryption import Key\n"
         "import wal_agent.cli.main, wal_agent.supervise.run\n"
         "EncryptedBucket(MemoryBucket(), None).put('job/log/1', b'')\n"

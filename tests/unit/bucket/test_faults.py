@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from wal_agent.bucket.faults import Fault, FaultBucket, FaultFile, Faults, FileFaults, write_faults
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket
+from wal_agent.bucket.decorators import Fault, FaultBucket, FaultFile, Faults, FileFaults, write_faults
 from wal_agent.errors import ConfigError, NotFound, Unavailable
 
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from wal_agent.bucket.faults import Fault, FaultBucket
-from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.bucket.meter import MeterBucket, OpUsage
+from wal_agent.bucket.base import MemoryBucket
+from wal_agent.bucket.decorators import Fault, FaultBucket, MeterBucket, OpUsage
 from wal_agent.errors import Conflict, NotFound, Unavailable
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.bucket import default_url, open_bucket
-from wal_agent.bucket.faults import FaultFile, write_faults
+from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import ConfigError, Unavailable
 

@@ -5,10 +5,8 @@ from random import Random
 
 import pytest
 
-from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.faults import Fault, FaultBucket
-from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.bucket.retry import FIRST_PAUSE, LONGEST_PAUSE, RetryBucket
+from wal_agent.bucket.base import Bucket, MemoryBucket
+from wal_agent.bucket.decorators import FIRST_PAUSE, LONGEST_PAUSE, Fault, FaultBucket, RetryBucket
 from wal_agent.errors import BucketError, Conflict, Denied, NotFound, Unavailable
 
 

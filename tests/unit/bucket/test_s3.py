@@ -14,8 +14,8 @@ import pytest
 from tests.servers import CREDENTIALS, Server, fresh_bucket, shared
 from tests.servers.proxy import Fault, Hang, LostReply, Proxy, Reply, Script, SlowBody, StaleClose, proxied, refusal
 from wal_agent.bucket import s3
+from wal_agent.bucket.base import READ_TIMEOUT
 from wal_agent.bucket.s3 import S3Bucket, parse_url
-from wal_agent.bucket.store import READ_TIMEOUT
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, Unavailable, WalAgentError
 
 

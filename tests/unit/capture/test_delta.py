@@ -1,4 +1,4 @@
-"""capture/delta.py: what is sent of a session file that grew, shrank, moved or was rewritten."""
+"""capture/session.py: what is sent of a session file that grew, shrank, moved or was rewritten."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wal_agent.capture import delta as module
-from wal_agent.capture.delta import BLOCK, MAX_EDITS, PIECE, TAIL, Edits, FileTracker, KnownVersion, NotCapturable
+from wal_agent.capture import session as module
+from wal_agent.capture.session import BLOCK, MAX_EDITS, PIECE, TAIL, Edits, FileTracker, KnownVersion, NotCapturable
 from wal_agent.records import FileDelta, Payload
 from wal_agent.wal.blobs import INLINE
 

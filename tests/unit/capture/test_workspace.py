@@ -23,8 +23,7 @@ from wal_agent.capture import candidates, workspace
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import Caps, LeftOut
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
-from wal_agent.capture.location import MAX_MARKS, mark_folder, read_marks
-from wal_agent.capture.repository import strip_credentials
+from wal_agent.capture.repository import MAX_MARKS, mark_folder, read_marks, strip_credentials
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import Payload, Repository

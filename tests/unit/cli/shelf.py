@@ -34,7 +34,7 @@ from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 
 Run = Callable[..., tuple[int, str, str]]  # of the arguments: exit code, stdout, stderr
 KEYS = Keys("shop")

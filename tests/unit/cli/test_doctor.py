@@ -12,10 +12,9 @@ import pytest
 from tests.unit.bucket.test_check import IgnoresCreates, Lacks
 from tests.unit.cli.shelf import Run, full
 from wal_agent import bucket
-from wal_agent.bucket import disk
-from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.faults import FaultFile, write_faults
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket import folder
+from wal_agent.bucket.base import Bucket, MemoryBucket
+from wal_agent.bucket.decorators import FaultFile, write_faults
 
 
 def test_without_an_agent_the_bucket_is_examined_and_left_as_it_was(run: Run, tmp_path: Path) -> None:
@@ -86,7 +85,7 @@ class TestForget:
     def url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
         shelf = full(tmp_path / "b")
-        disk.remember_run(shelf.url, bucket.marker_of(shelf.url), "shop", 1, os.environ)
+        folder.remember_run(shelf.url, bucket.marker_of(shelf.url), "shop", 1, os.environ)
         return shelf.url
 
     def test_a_bucket(self, run: Run, url: str, tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ class TestForget:
         assert code == 69 and f"wal-agent doctor --forget --bucket {url} --job shop" in err
         assert run("doctor", "--forget", "--bucket", url, "--job", "shop")[0] == 0
         assert run("status", "--bucket", url, "--job", "shop")[0] == 0
-        assert disk.known_bucket_id(url, os.environ)
+        assert folder.known_bucket_id(url, os.environ)
 
     def test_a_job_is_named_for_nothing_else(self, run: Run, url: str) -> None:
         assert run("doctor", "--bucket", url, "--job", "shop")[0] == 64

@@ -14,8 +14,7 @@ from wal_agent.cli.gc import describe_result
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import replay
-from wal_agent.wal.retention import RetentionResult, Tally
-from wal_agent.wal.snapshot import Mirror, Snapshots
+from wal_agent.wal.retention import Mirror, RetentionResult, Snapshots, Tally
 
 
 def where(shelf: Shelf) -> list[str]:

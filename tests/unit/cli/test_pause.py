@@ -13,7 +13,7 @@ from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf
 from wal_agent.recovery.lease_policy import pause_left
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
-from wal_agent.wal.lease_doc import StoredLease
+from wal_agent.wal.lease import StoredLease
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from tests.unit.wal.world import World, drain
 from tests.unit.wal.world import intent as another
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
-from wal_agent.bucket.meter import MeterBucket
+from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.cli.view import continue_view
 from wal_agent.records import End
 from wal_agent.wal.reader import Replay

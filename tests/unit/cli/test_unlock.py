@@ -15,10 +15,10 @@ from wal_agent.cli.view import read_view
 from wal_agent.errors import Fenced
 from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
 from wal_agent.supervise import machine
+from wal_agent.wal import lease as lease_doc
 from wal_agent.wal import lease as leases
-from wal_agent.wal import lease_doc
 from wal_agent.wal.job import close_job
-from wal_agent.wal.lease_doc import LeaseDoc, StoredLease
+from wal_agent.wal.lease import LeaseDoc, StoredLease
 
 ELSEWHERE = Local("another", "1")
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Shelf, commit, full, intent, payload
 from tests.unit.supervise.crew import short_folder
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket
 from wal_agent.cli.log import as_line, read_entries
 from wal_agent.cli.status import describe_call, status_rows
 from wal_agent.cli.view import (
@@ -42,8 +42,8 @@ from wal_agent.records import (
 )
 from wal_agent.supervise import machine
 from wal_agent.supervise.hook_server import STATUS, HookServer
+from wal_agent.wal import lease
 from wal_agent.wal import lease as leases
-from wal_agent.wal import lease_doc
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
@@ -214,7 +214,7 @@ def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
     for phase, tool in (("starting", ""), ("executing_tools", "run_shell_command"), ("awaiting_model", "")):
         version = shelf.bucket.get(KEYS.lease).version
         doc = msgspec.structs.replace(job.lease.doc, phase=phase)
-        shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=version)
+        shelf.bucket.put(KEYS.lease, lease.encode_lease(doc), if_version=version)
         assert read_view(shelf.bucket, KEYS, {}).tool == tool
     assert "1 tool call," in shown(msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), session="s"))
 
@@ -286,7 +286,7 @@ def test_a_live_run_on_this_machine_is_asked() -> None:
             here = machine.this_host({}, run_dir.lock)
             doc = msgspec.structs.replace(job.lease.doc, host=here)
             version = shelf.bucket.get(KEYS.lease).version
-            shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=version)
+            shelf.bucket.put(KEYS.lease, lease.encode_lease(doc), if_version=version)
             found = read_view(shelf.bucket, KEYS, {})
             assert (found.state, found.phase) == ("running", "awaiting_user")
             assert found.waiting == Waiting(2500, 65.0)
@@ -305,7 +305,7 @@ def held(tmp_path: Path, phase: str, lasted: float) -> tuple[Shelf, float]:
     job = shelf.open("far")
     now = job.lease.doc.time + 3600
     doc = msgspec.structs.replace(job.lease.doc, phase=phase, time=now, since=now - lasted)
-    shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=shelf.bucket.get(KEYS.lease).version)
+    shelf.bucket.put(KEYS.lease, lease.encode_lease(doc), if_version=shelf.bucket.get(KEYS.lease).version)
     return shelf, lasted
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from wal_agent.bucket.base import Bucket
 from wal_agent.records import Host
 from wal_agent.recovery.lease_policy import Local
-from wal_agent.wal.lease_doc import LeaseDoc, StoredLease, encode_lease
+from wal_agent.wal.lease import LeaseDoc, StoredLease, encode_lease
 
 HOST = Host(name="vm-1", boot="boot-1", pidns="1", pid=7, lock="/nowhere/lock")
 ELSEWHERE = Local("boot-2", "1")

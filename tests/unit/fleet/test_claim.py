@@ -13,8 +13,7 @@ import pytest
 
 from tests.unit.fleet.leases import CRASHED, DRAINED, HOST, store
 from tests.unit.wal.world import FakeClock
-from wal_agent.bucket.base import Bucket, Object
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import Bucket, MemoryBucket, Object
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Unavailable
 from wal_agent.fleet.claim_run import (

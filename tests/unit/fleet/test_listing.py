@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.fleet.leases import HOST, doc, store
-from wal_agent.bucket.base import Bucket, Object
+from wal_agent.bucket.base import Bucket, MemoryBucket, Object
+from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.bucket.file import FileBucket
-from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.bucket.meter import MeterBucket
 from wal_agent.errors import Denied, Unavailable
 from wal_agent.fleet.jobs import Reader
-from wal_agent.wal.lease_doc import encode_lease
+from wal_agent.wal.lease import encode_lease
 
 JOBS = 1000
 

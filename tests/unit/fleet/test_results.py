@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.fleet.leases import ELSEWHERE, seen
-from wal_agent.bucket.base import Version
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket, Version
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Fenced, Unavailable
 from wal_agent.fleet.jobs import Job, JobState, classify_job

@@ -21,9 +21,8 @@ import pytest
 from tests.conftest import TESTS
 from tests.unit.fleet.leases import CRASHED, DRAINED, ELSEWHERE, seen, store
 from tests.unit.wal.world import FakeClock
-from wal_agent.bucket.base import Version
+from wal_agent.bucket.base import MemoryBucket, Version
 from wal_agent.bucket.file import FileBucket
-from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Damaged, Fenced, NotFound, Unavailable
 from wal_agent.fleet.jobs import classify_job
 from wal_agent.fleet.results import KEY, Memory, decode_memory

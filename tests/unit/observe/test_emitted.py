@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.supervise.crew import Post, ScriptAgent, Watcher, run_context, until
 from tests.unit.wal.world import World, drain, end, intent
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.events import Event, Saved
@@ -18,7 +18,7 @@ from wal_agent.supervise import lease_keeper as module
 from wal_agent.supervise.lease_keeper import Housekeeping
 from wal_agent.supervise.session_capture import SessionSaver
 from wal_agent.supervise.worktree import WorktreeSaver
-from wal_agent.wal.snapshot import SnapshotPolicy
+from wal_agent.wal.retention import SnapshotPolicy
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import WriterListener
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.unit.observe.story import STORY
 from tests.unit.wal.world import FakeClock
-from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.bucket.meter import MeterBucket
+from wal_agent.bucket.base import MemoryBucket
+from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.events import EventBus

@@ -1,4 +1,4 @@
-"""recovery/damage.py: what is said of a damaged log when the bucket cannot be read to explain it."""
+"""wal/damage.py: what is said of a damaged log when the bucket cannot be read to explain it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.unit.wal.world import KEYS, World, drain, intent
 from wal_agent.bucket.base import Object
 from wal_agent.errors import Damaged, Denied, Unavailable
-from wal_agent.recovery.damage import explain_open_error
+from wal_agent.wal.damage import explain_open_error
 
 
 def damaged_log() -> World:

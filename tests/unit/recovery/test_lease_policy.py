@@ -25,7 +25,7 @@ from wal_agent.recovery.lease_policy import (
     replays_spool,
 )
 from wal_agent.supervise.exits import ExitFacts, classify_exit
-from wal_agent.wal.lease_doc import LeaseDoc, LeaseState, StoredLease
+from wal_agent.wal.lease import LeaseDoc, LeaseState, StoredLease
 from wal_agent.wal.spool import Presence
 
 HOST = Host(name="vm-22", boot="b1", pidns="4026531836", pid=8123, lock="/run/x")

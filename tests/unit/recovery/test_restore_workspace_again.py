@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
 from wal_agent.capture.git import Git
-from wal_agent.capture.location import read_marks
+from wal_agent.capture.repository import read_marks
 from wal_agent.capture.shadow import SAVED, Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.recovery import restore_tree, restore_workspace

@@ -26,8 +26,8 @@ from wal_agent.supervise.acquire import (
     sleep_unless_signalled,
 )
 from wal_agent.supervise.options import Screen
+from wal_agent.wal import lease
 from wal_agent.wal import lease as leases
-from wal_agent.wal import lease_doc
 from wal_agent.wal.job import OpenedJob, close_job
 
 NOWHERE = AcquireOptions(Path("/nowhere/spools"))
@@ -236,7 +236,7 @@ def test_only_a_version_that_was_watched_counts_as_unchanged(taking: Taking) -> 
     assert seen is not None
     watch = LeaseWatch()
     assert [watch.unchanged(seen, now) for now in (100.0, 104.0)] == [0.0, 4.0]
-    newer = lease_doc.StoredLease(msgspec.structs.replace(seen.doc, beat=9), "other", seen.updated, seen.now)
+    newer = lease.StoredLease(msgspec.structs.replace(seen.doc, beat=9), "other", seen.updated, seen.now)
     assert [watch.unchanged(newer, now) for now in (110.0, 113.0)] == [0.0, 3.0]
 
 

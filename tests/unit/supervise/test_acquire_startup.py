@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket
 from wal_agent.concurrency import call_with_timeout, prefetch_map
 from wal_agent.supervise.acquire import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
 

@@ -15,11 +15,10 @@ from wal_agent.records import End, Fact, Host, Turn
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.supervise.fork import Source, fork, free_name
 from wal_agent.wal import lease as leases
-from wal_agent.wal.blobs import INLINE, Blobs
-from wal_agent.wal.files import write_file
+from wal_agent.wal.blobs import INLINE, Blobs, write_file
 from wal_agent.wal.job import OpeningFields
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 

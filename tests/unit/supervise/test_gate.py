@@ -21,8 +21,7 @@ from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
-from wal_agent.wal.write_queue import AckStatus, Ticket
-from wal_agent.wal.writer import Writer
+from wal_agent.wal.writer import AckStatus, Ticket, Writer
 
 WRITE = starting("write_file", file_path="a", content="b")
 READ = starting("read_file", file_path="a")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import FIELDS, KEYS, TTL, Flaky, drain, intent
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import Cause, End, Host
@@ -25,7 +25,7 @@ from wal_agent.supervise.hook_server import ACK, STATUS, HookRequest, HookServer
 from wal_agent.supervise.intervene import acknowledge_call, acknowledged_end
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import iter_segments, replay
 from wal_agent.wal.state import State
 

@@ -34,8 +34,7 @@ from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.supervise.shutdown import ShutdownPlan, may_end_paused
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.lease import reschedule_pause
-from wal_agent.wal.lease_doc import StoredLease
+from wal_agent.wal.lease import StoredLease, reschedule_pause
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC).timestamp()
 

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from tests.unit.supervise.crew import PATIENCE, until
 from tests.unit.wal.world import KEYS, FakeClock, claim
-from wal_agent.bucket.base import Version
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket, Version
 from wal_agent.errors import Fenced, Unavailable, UsageError, WalAgentError
 from wal_agent.events import Event
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress, lease_health
-from wal_agent.wal.lease import acquire, read_lease
-from wal_agent.wal.lease_doc import LeaseDoc, encode_lease
+from wal_agent.wal.lease import LeaseDoc, acquire, encode_lease, read_lease
 
 TTL = 0.06  # real seconds between two renewals: a third; the clock that decides is the test's own
 

@@ -13,7 +13,7 @@ from wal_agent.errors import Damaged
 from wal_agent.supervise import lease_keeper as module
 from wal_agent.supervise.lease_keeper import Housekeeping, sweep_mirrors
 from wal_agent.wal.reader import iter_snapshots, replay
-from wal_agent.wal.snapshot import SnapshotPolicy
+from wal_agent.wal.retention import SnapshotPolicy
 
 
 class Keeper:

@@ -32,7 +32,7 @@ from wal_agent.supervise.dry_run import foresee_start
 from wal_agent.supervise.intervene import UnlockRequest, acknowledge_call, unlock
 from wal_agent.supervise.machine import RunDir, is_run_live, lock_state, runtime_dir, sweep_run_dirs
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 
 HERE = Host(name="h", boot="b", pidns="p", pid=1, lock="/x")
 

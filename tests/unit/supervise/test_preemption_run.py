@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import TESTS
 from tests.unit.supervise.crew import PATIENCE, short_folder
 from wal_agent.bucket import open_bucket
-from wal_agent.bucket.faults import FaultFile, write_faults
+from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay

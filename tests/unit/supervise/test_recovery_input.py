@@ -17,8 +17,8 @@ from tests.unit.supervise.crew import short_folder
 from wal_agent import __version__
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Reconciled
+from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.file import FileBucket
-from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
 from wal_agent.evidence.call import judge_nested_run
@@ -44,7 +44,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.state import OpenCall, OpeningAt, State, apply_all
 

@@ -14,7 +14,7 @@ from wal_agent.supervise.acquire import AcquireOptions, acquire_job
 from wal_agent.supervise.options import Screen
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments
-from wal_agent.wal.write_queue import Ticket
+from wal_agent.wal.writer import Ticket
 
 
 class Disk:

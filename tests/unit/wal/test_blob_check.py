@@ -1,4 +1,4 @@
-"""wal/blob_check.py: whether the bucket has the blobs that a restore needs, and what it costs to know (12.13)."""
+"""wal/damage.py: whether the bucket has the blobs that a restore needs, and what it costs to know (12.13)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,14 @@ import pytest
 
 from tests.unit.wal.world import KEYS, World, drain
 from wal_agent.bucket import encryption
-from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.base import Bucket, MemoryBucket
+from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
-from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.bucket.meter import MeterBucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import Edit, FileDelta, Pack, Payload, Workspace
-from wal_agent.wal import blob_check
-from wal_agent.wal.blob_check import (
-    CheckedBlobs,
-    find_damaged_blobs,
-    find_missing_blobs,
-    needed_blobs,
-    newest_restorable,
-)
-from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import CHUNK
+from wal_agent.wal import damage
+from wal_agent.wal.blobs import CHUNK, Blobs
+from wal_agent.wal.damage import CheckedBlobs, find_damaged_blobs, find_missing_blobs, needed_blobs, newest_restorable
 from wal_agent.wal.state import FileState, State
 
 
@@ -79,7 +71,7 @@ def test_what_is_there_is_found_whatever_is_around_it(near: bool, sealed: bool) 
         inner.put(KEYS.blob(name), data)
 
 
-@pytest.mark.parametrize(("count", "requests"), [(20, 22), (blob_check.EACH, 1)])
+@pytest.mark.parametrize(("count", "requests"), [(20, 22), (damage.EACH, 1)])
 def test_the_requests_are_bounded(count: int, requests: int) -> None:
     """One for each blob, or one listing; what is known is not asked again."""
     bucket = MeterBucket(Far())

@@ -1,4 +1,4 @@
-"""wal/files.py and wal/snapshot.py: a captured file comes back byte for byte, whatever was done to it (I4)."""
+"""wal/blobs.py and wal/retention.py: a captured file comes back byte for byte, whatever was done to it (I4)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from tests.unit.wal.world import KEYS, World
 from wal_agent.errors import Damaged
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.wal import blobs as blobs_module
-from wal_agent.wal import files as files_module
-from wal_agent.wal import snapshot as mirror_module
-from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import write_file
-from wal_agent.wal.snapshot import Mirror
+from wal_agent.wal import blobs as files_module
+from wal_agent.wal import retention as mirror_module
+from wal_agent.wal.blobs import Blobs, write_file
+from wal_agent.wal.retention import Mirror
 from wal_agent.wal.state import FileState, State, apply
 
 

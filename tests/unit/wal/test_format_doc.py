@@ -14,7 +14,7 @@ import zstandard
 from tests.unit.wal.test_files import delta
 from tests.unit.wal.test_reader import snapshots
 from tests.unit.wal.world import World, drain, end, intent
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import MemoryBucket
 from wal_agent.wal.blobs import INLINE
 
 

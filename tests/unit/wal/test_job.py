@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, intent
-from wal_agent.bucket.retry import RetryBudget
+from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.errors import Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Opening
 from wal_agent.wal import job as jobs

@@ -1,4 +1,4 @@
-"""wal/lease.py, wal/lease_doc.py: the timing rules, R7, R8, R10, a decoder that nothing can surprise, the repair."""
+"""wal/lease.py, wal/lease.py: the timing rules, R7, R8, R10, a decoder that nothing can surprise, the repair."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from wal_agent.bucket.base import Object
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.wal import job as openings
+from wal_agent.wal import lease as lease_doc
 from wal_agent.wal import lease as leases
-from wal_agent.wal import lease_doc
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.lease import Repaired, replace_damaged_lease
-from wal_agent.wal.lease_doc import DUE_NOW, MAX_BYTES, LeaseDoc, LeaseRequest
+from wal_agent.wal.lease import DUE_NOW, MAX_BYTES, LeaseDoc, LeaseRequest, Repaired, replace_damaged_lease
 from wal_agent.wal.reader import Tail, read_tail, replay
 
 

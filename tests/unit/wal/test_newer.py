@@ -16,13 +16,13 @@ from tests.unit.recovery.lab import Lab
 from tests.unit.wal.spooling import Disk, call, cut_off, down, up
 from tests.unit.wal.world import KEYS, World, intent
 from wal_agent.bucket import file
-from wal_agent.bucket.disk import MARKER
 from wal_agent.bucket.file import FileBucket
+from wal_agent.bucket.folder import MARKER
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
 from wal_agent.fleet import results
 from wal_agent.recovery.restore_target import RestoreMarker, read_marker, write_marker
-from wal_agent.wal import codec, lease_doc
+from wal_agent.wal import codec, lease
 from wal_agent.wal import codec as packing
 from wal_agent.wal.job import close_job
 from wal_agent.wal.lease import replace_damaged_lease
@@ -235,4 +235,4 @@ def test_the_memory_of_the_watchers_is_not_replaced() -> None:
     with pytest.raises(Newer, match=results.KEY):
         results.ResultStore(world.inner, SystemClock(), world.rng)
     with pytest.raises(Newer):
-        lease_doc.decode_lease(b'{"format": 2}', "shop")
+        lease.decode_lease(b'{"format": 2}', "shop")

@@ -20,7 +20,7 @@ from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Entry
 from wal_agent.errors import Damaged
 from wal_agent.records import AnyRecord, End, FileDelta
-from wal_agent.wal import codec, lease_doc, reader
+from wal_agent.wal import codec, lease, reader
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import (
@@ -33,7 +33,7 @@ from wal_agent.wal.reader import (
     read_snapshot,
     replay,
 )
-from wal_agent.wal.snapshot import Mirror, SnapshotPolicy, Snapshots
+from wal_agent.wal.retention import Mirror, SnapshotPolicy, Snapshots
 from wal_agent.wal.state import State, apply_all, rebase_files
 
 
@@ -393,8 +393,8 @@ def test_an_end_that_is_no_hash_misleads_nobody() -> None:
     """The lease is not encrypted: what is in it is only compared."""
     world = ended()
     found = world.inner.get(KEYS.lease)
-    doc = msgspec.structs.replace(lease_doc.decode_lease(found.data, "shop"), end="\x1b[2Jx" * 99)
-    world.inner.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=found.version)
+    doc = msgspec.structs.replace(lease.decode_lease(found.data, "shop"), end="\x1b[2Jx" * 99)
+    world.inner.put(KEYS.lease, lease.encode_lease(doc), if_version=found.version)
     with pytest.raises(Damaged) as caught:
         world.open("b")
     assert "\x1b" not in str(caught.value)

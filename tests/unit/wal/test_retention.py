@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from tests.unit.wal.test_reader import snapshots
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Entry
-from wal_agent.bucket.meter import MeterBucket
+from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.errors import Unavailable
 from wal_agent.records import Edit, FileDelta, Payload
-from wal_agent.wal.blobs import INLINE
-from wal_agent.wal.files import write_file
+from wal_agent.wal.blobs import INLINE, write_file
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import replay
 from wal_agent.wal.retention import (
     DAY,
     Retention,
+    Snapshots,
     Tally,
     UnreferencedBlobs,
     boundary,
@@ -32,7 +32,6 @@ from wal_agent.wal.retention import (
     openings_known_from,
     referenced_blobs,
 )
-from wal_agent.wal.snapshot import Snapshots
 from wal_agent.wal.state import KEEP_OPENINGS, FileState, OpeningAt, State
 
 

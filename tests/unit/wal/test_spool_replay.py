@@ -1,4 +1,4 @@
-"""wal/spool_replay.py: what a run spooled comes into the log once, in order, whoever is cut off when (R9)."""
+"""wal/job.py: what a run spooled comes into the log once, in order, whoever is cut off when (R9)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_is_carried_in_is_still_of_the_run_that_made_it(
     cut_off(first)
     up(world)
     with monkeypatch.context() as patch:  # the first that carries them in comes only so far as to its own disk
-        patch.setattr("wal_agent.wal.spool_replay.send_spooled", die)
+        patch.setattr("wal_agent.wal.job.send_spooled", die)
         with pytest.raises(Killed):
             disk.start("b")
     state = disk.start("c").replay.state

@@ -1,4 +1,4 @@
-"""wal/write_queue.py: what an append's ticket says, and the pure rules of R3 and R9."""
+"""wal/writer.py: what an append's ticket says, and the pure rules of R3 and R9."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import pytest
 
 from wal_agent.errors import Fenced
-from wal_agent.wal.write_queue import (
+from wal_agent.wal.writer import (
     InFlight,
     QueuedAppend,
     Ticket,

@@ -15,8 +15,7 @@ from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.wal import codec
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import replay
-from wal_agent.wal.write_queue import Sealed
-from wal_agent.wal.writer import SPOOL_AFTER
+from wal_agent.wal.writer import SPOOL_AFTER, Sealed
 
 
 def test_appends_that_wait_together_share_a_segment() -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from wal_agent.bucket.base import BucketDecorator, Version
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import BucketDecorator, MemoryBucket, Version
 from wal_agent.errors import Unavailable, WalAgentError
 from wal_agent.records import End, Host, Intent, Payload
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
-from wal_agent.wal import lease, lease_doc
+from wal_agent.wal import lease
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.writer import WriterListener
 
 KEYS = Keys("shop")
@@ -75,7 +74,7 @@ class World:
         self.inner = MemoryBucket(clock=self.clock.now)
         self.bucket = Flaky(self.inner)
 
-    def seen(self) -> lease_doc.StoredLease | None:
+    def seen(self) -> lease.StoredLease | None:
         return lease.read_lease(self.bucket, KEYS)
 
     def open(self, run: str) -> OpenedJob:

@@ -1,0 +1,483 @@
+"""Buckets around a bucket: one retries, one counts, one fails on purpose.
+
+`RetryBucket` retries requests that a bucket did not answer: capped exponential backoff with jitter, inside a budget of
+seconds. It never sends a put again. After Unavailable the put may have landed or may land later, and only its writer
+can find out, by reading back whether the object is its own (R3, R10). A second put would turn its own success into a
+Conflict. Writers use `RetryBudget` for that.
+
+`MeterBucket` counts what goes through: the numbers behind the claims on cost per tool call.
+
+`FaultBucket` fails as stores and networks do: late, unanswered, or half away. A plan decides what goes wrong with one
+call: a function of the operation's name (get, put, delete, list, time) and its key (a listing's prefix; "" for time).
+`Faults` is a seeded plan; `FileFaults` reads one that another process writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+import tomllib
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+from typing import TypeVar
+
+import msgspec
+
+from wal_agent import msgspec_compat
+from wal_agent.bucket.base import Bucket, BucketDecorator, Entry, Object, Version, check_folder, check_key, check_prefix
+from wal_agent.clock import Clock
+from wal_agent.errors import BucketError, ConfigError, Damaged, Newer, Unavailable
+
+T = TypeVar("T")
+FIRST_BACKOFF = 0.05  # seconds
+LONGEST_BACKOFF = 2.0
+
+
+def backoff(attempt: int, rng: random.Random) -> float:
+    """Seconds to wait before try number `attempt` (from 1): doubles from FIRST_BACKOFF up to
+    LONGEST_BACKOFF, +-50 %."""
+    return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(attempt - 1, 10))) * (0.5 + rng.random())
+
+
+class RetryBudget:
+    """One operation's budget, counted from its making."""
+
+    def __init__(self, clock: Clock, rng: random.Random, budget: float) -> None:
+        self._clock, self._rng = clock, rng
+        self._until = clock.boot() + budget
+        self._attempt = 0
+
+    def pause(self, error: BucketError) -> None:
+        """Sleep before the next try; raise `error` when the budget is used up."""
+        self._attempt += 1
+        seconds = backoff(self._attempt, self._rng)
+        if self._clock.boot() + seconds > self._until:
+            raise error
+        self._clock.sleep(seconds)
+
+    def call(self, act: Callable[[], T]) -> T:
+        """What `act` returns, called again while the bucket is Unavailable and the budget lasts."""
+        while True:
+            try:
+                return act()
+            except Unavailable as error:
+                self.pause(error)
+
+
+FIRST_PAUSE = 0.1  # seconds; the longest pause after the first failure, doubled with each further one
+LONGEST_PAUSE = 5.0
+
+
+class RetryBucket(BucketDecorator):
+    """A put is one try (see above). Gives up, with the inner bucket's own error, after `attempts` tries or when
+    `deadline` seconds would pass."""
+
+    def __init__(
+        self, inner: Bucket, clock: Clock, rng: random.Random, attempts: int = 8, deadline: float = 20.0
+    ) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self._rng = rng
+        self._attempts = attempts
+        self._deadline = deadline
+
+    def get(self, key: str) -> Object:
+        return self._again(lambda: self._inner.get(key))
+
+    def delete(self, *keys: str) -> None:
+        self._again(lambda: self._inner.delete(*keys))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        return self._list(prefix, start_after, self._inner.list(prefix, start_after))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._folders(prefix, self._inner.folders(prefix))
+
+    def time(self) -> float:
+        return self._again(self._inner.time)
+
+    def _list(self, prefix: str, start_after: str, entries: Iterator[Entry]) -> Iterator[Entry]:
+        patience = self._patience()
+        while True:
+            try:
+                for entry in entries:
+                    yield entry
+                    start_after = entry.key
+                    patience = self._patience()  # it moves: only failures in a row count
+                return
+            except Unavailable as error:
+                patience(error)
+                entries = self._inner.list(prefix, start_after)
+
+    def _folders(self, prefix: str, names: Iterator[str]) -> Iterator[str]:
+        patience, given = self._patience(), set[str]()
+        while True:
+            try:
+                for name in names:
+                    if name not in given:
+                        given.add(name)
+                        yield name
+                        patience = self._patience()
+                return
+            except Unavailable as error:
+                patience(error)
+                names = self._inner.folders(prefix)
+
+    def _again(self, ask: Callable[[], T]) -> T:
+        patience = self._patience()
+        while True:
+            try:
+                return ask()
+            except Unavailable as error:
+                patience(error)
+
+    def _patience(self) -> Callable[[Unavailable], None]:
+        """A function that sleeps after a failure, or raises it again when there were enough."""
+        failures = 0
+        end = self._clock.boot() + self._deadline
+
+        def wait(error: Unavailable) -> None:
+            nonlocal failures
+            failures += 1
+            # The exponent is capped too: 2**failures of a day's outage is no float any more.
+            pause = self._rng.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 16)))
+            if failures >= self._attempts or self._clock.boot() + pause > end:
+                raise error
+            self._clock.sleep(pause)
+
+        return wait
+
+
+REMEMBERED = 1024  # unanswered requests of which it is known that a further one is a retry
+
+
+@dataclass(frozen=True, slots=True)
+class OpUsage:
+    """Of one method: calls, payload bytes each way, and what was raised, by the name of its class. `answered`: calls
+    that ended well, so `requests` less these and the errors are under way; `retries`: calls for what the last call for
+    it got no answer on (Unavailable)."""
+
+    requests: int = 0
+    sent: int = 0
+    received: int = 0
+    errors: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    answered: int = 0
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a MeterBucket had counted at one moment; a failed put counts as sent."""
+
+    get: OpUsage
+    put: OpUsage
+    delete: OpUsage
+    list: OpUsage
+    time: OpUsage
+
+    @property
+    def requests(self) -> int:
+        return sum(op.requests for op in (self.get, self.put, self.delete, self.list, self.time))
+
+    @property
+    def sent(self) -> int:
+        return self.put.sent
+
+
+class MeterBucket(BucketDecorator):
+    """A listing is one request, however many pages the store makes of it; its received bytes are those of its keys."""
+
+    def __init__(self, inner: Bucket) -> None:
+        super().__init__(inner)
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._errors: Counter[tuple[str, str]] = Counter()
+        self._unanswered: OrderedDict[tuple[str, str], None] = OrderedDict()  # oldest first
+
+    def snapshot(self) -> Usage:
+        with self._lock:
+            return Usage(*(self._usage(op) for op in ("get", "put", "delete", "list", "time")))
+
+    def get(self, key: str) -> Object:
+        with self._counted("get", key):
+            found = self._inner.get(key)
+            self._count("get", "received", len(found.data))
+            return found
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        with self._counted("put", key):
+            self._count("put", "sent", len(data))
+            return self._inner.put(key, data, if_version=if_version)
+
+    def delete(self, *keys: str) -> None:
+        with self._counted("delete", keys[0] if keys else ""):
+            self._inner.delete(*keys)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        self._begun("list", prefix)
+        with self._errors_counted("list", prefix):
+            entries = self._inner.list(prefix, start_after)
+        return self._list(entries, prefix)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Counted as a listing."""
+        self._begun("list", prefix)
+        with self._errors_counted("list", prefix):
+            names = self._inner.folders(prefix)
+        return self._folders(names, prefix)
+
+    def time(self) -> float:
+        with self._counted("time", ""):
+            return self._inner.time()
+
+    def _list(self, entries: Iterator[Entry], prefix: str) -> Iterator[Entry]:
+        with self._errors_counted("list", prefix):
+            for entry in entries:
+                self._count("list", "received", len(entry.key))
+                yield entry
+        self._count("list", "answered", 1)
+
+    def _folders(self, names: Iterator[str], prefix: str) -> Iterator[str]:
+        with self._errors_counted("list", prefix):
+            for name in names:
+                self._count("list", "received", len(name))
+                yield name
+        self._count("list", "answered", 1)
+
+    @contextmanager
+    def _counted(self, op: str, key: str) -> Iterator[None]:
+        self._begun(op, key)
+        with self._errors_counted(op, key):
+            yield
+        self._count(op, "answered", 1)
+
+    def _begun(self, op: str, key: str) -> None:
+        with self._lock:
+            self._counts[op, "requests"] += 1
+            if (op, key) in self._unanswered:
+                del self._unanswered[op, key]
+                self._counts[op, "retries"] += 1
+
+    @contextmanager
+    def _errors_counted(self, op: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            with self._lock:
+                self._errors[op, type(error).__name__] += 1
+                if isinstance(error, Unavailable):
+                    self._unanswered[op, key] = None
+                    if len(self._unanswered) > REMEMBERED:
+                        self._unanswered.popitem(last=False)
+            raise
+
+    def _count(self, op: str, what: str, by: int) -> None:
+        with self._lock:
+            self._counts[op, what] += by
+
+    def _usage(self, op: str) -> OpUsage:
+        errors = {name: count for (which, name), count in self._errors.items() if which == op}
+        requests, sent, received, answered, retries = (
+            self._counts[op, what] for what in ("requests", "sent", "received", "answered", "retries")
+        )
+        return OpUsage(requests, sent, received, MappingProxyType(errors), answered, retries)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one call: `delay` seconds first, then at most one of the others: each raises Unavailable."""
+
+    delay: float = 0.0
+    before: bool = False  # the request never arrives
+    after: bool = False  # it is carried out and the reply is lost; a listing breaks off half-way
+    late: int = 0  # of a put: it arrives only before the n-th later call through this bucket, or by land()
+
+
+Plan = Callable[[str, str], Fault]
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """A plan drawn from `rng`: the same seed and the same calls give the same faults.
+
+    Probabilities are 0 to 1, latency is drawn between two numbers of seconds, `down` says what is away altogether.
+    """
+
+    rng: Random
+    error_before: float = 0.0
+    error_after: float = 0.0
+    late: float = 0.0
+    latency: tuple[float, float] = (0.0, 0.0)
+    down: Callable[[str, str], bool] = lambda op, key: False
+
+    def __call__(self, op: str, key: str) -> Fault:
+        # Always the same number of draws, so that one changed rate does not shift all later faults.
+        delay, before, after, late = (self.rng.random() for _ in range(4))
+        low, high = self.latency
+        return Fault(
+            delay=low + (high - low) * delay,
+            before=self.down(op, key) or before < self.error_before,
+            after=after < self.error_after,
+            late=1 + int(late / self.late * 8) if late < self.late else 0,
+        )
+
+
+class FaultBucket(BucketDecorator):
+    """`sleep` is handed in so that a simulation can own the delays."""
+
+    def __init__(self, inner: Bucket, plan: Plan, sleep: Callable[[float], None] = time.sleep) -> None:
+        super().__init__(inner)
+        self._plan = plan
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._under_way: list[tuple[int, Callable[[], object]]] = []
+
+    def get(self, key: str) -> Object:
+        check_key(key)
+        return self._answer("get", key, lambda: self._inner.get(key))
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        check_key(key)
+        return self._answer("put", key, lambda: self._inner.put(key, data, if_version=if_version))
+
+    def delete(self, *keys: str) -> None:
+        """One by one, so that a fault may leave some of them."""
+        for key in [check_key(key) for key in keys]:
+            self._answer("delete", key, partial(self._inner.delete, key))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        check_prefix(prefix)
+        return self._half(prefix, lambda: self._inner.list(prefix, start_after))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """To the plan it is a listing too."""
+        check_folder(prefix)
+        return self._half(prefix, lambda: self._inner.folders(prefix))
+
+    def time(self) -> float:
+        return self._answer("time", "", self._inner.time)
+
+    def land(self) -> None:
+        """Let every put that is still under way arrive now, also one whose sender is long gone."""
+        self._land(lambda left: True)
+
+    def _half(self, prefix: str, ask: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """The answers to a listing, or half of them."""
+        fault = self._before("list", prefix)
+        found = [*ask()]
+        if fault.after:
+            yield from found[: len(found) // 2]
+            raise _lost("list", prefix)
+        yield from found
+
+    def _answer(self, op: str, key: str, ask: Callable[[], T]) -> T:
+        fault = self._before(op, key)
+        if fault.late and op == "put":
+            with self._lock:
+                self._under_way.append((fault.late, ask))
+            raise _lost(op, key)
+        if not fault.after:
+            return ask()
+        try:
+            ask()
+        except (BucketError, Damaged, Newer) as refused:
+            raise _lost(op, key) from refused
+        raise _lost(op, key)
+
+    def _before(self, op: str, key: str) -> Fault:
+        with self._lock:
+            fault = self._plan(op, key)
+            self._under_way = [(left - 1, ask) for left, ask in self._under_way]
+        self._land(lambda left: left <= 0)
+        if fault.delay > 0:
+            self._sleep(fault.delay)
+        if fault.before:
+            raise _lost(op, key)
+        return fault
+
+    def _land(self, due: Callable[[int], bool]) -> None:
+        with self._lock:
+            landing = [ask for left, ask in self._under_way if due(left)]
+            self._under_way = [(left, ask) for left, ask in self._under_way if not due(left)]
+        for ask in landing:
+            try:
+                ask()
+            except (BucketError, Damaged, Newer):
+                pass  # nobody waits for this answer
+
+
+def _lost(op: str, key: str) -> Unavailable:
+    return Unavailable(f"The bucket did not answer: {op} {key}".rstrip() + " (a fault injected on purpose).")
+
+
+class FaultFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file's content, as TOML or JSON; what it leaves out does not happen. Units are those of `Faults`.
+
+    `down` and the rates hit only the named `ops` and the keys that begin with one of `prefixes`; empty means all.
+    """
+
+    down: bool = False
+    error_before: float = 0.0
+    error_after: float = 0.0
+    late: float = 0.0
+    latency: tuple[float, float] = (0.0, 0.0)
+    ops: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    seed: int = 0
+
+    def hits(self, op: str, key: str) -> bool:
+        # A listing above a prefix would show what is below it, so it is hit too.
+        reaches = (key.startswith(prefix) or (op == "list" and prefix.startswith(key)) for prefix in self.prefixes)
+        return (not self.ops or op in self.ops) and (not self.prefixes or any(reaches))
+
+
+_faults = msgspec_compat.of_values(FaultFile)
+
+
+def write_faults(path: Path, faults: FaultFile) -> None:
+    """Replace the file in one step: the process that reads it never sees half of it."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_bytes(json.dumps(msgspec.to_builtins(faults)).encode())
+    new.replace(path)
+
+
+class FileFaults:
+    """A plan that reads its file again on every call, so that a test can switch an outage on and off."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seed = 0
+        self._rng = Random(self._seed)
+
+    def __call__(self, op: str, key: str) -> Fault:
+        faults = self._read()
+        if faults.seed != self._seed:
+            self._seed, self._rng = faults.seed, Random(faults.seed)
+        if not faults.hits(op, key):
+            return Fault()
+        plan = Faults(
+            self._rng, faults.error_before, faults.error_after, faults.late, faults.latency, lambda op, key: faults.down
+        )
+        return plan(op, key)
+
+    def _read(self) -> FaultFile:
+        try:
+            text = self._path.read_text()
+        except FileNotFoundError:
+            return FaultFile()
+        try:
+            raw = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+            return _faults(raw)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise ConfigError(
+                f"WAL_AGENT_BUCKET_FAULTS names {self._path}, which is no list of faults: {error}"
+            ) from error
