@@ -28,8 +28,7 @@ from wal_agent.agents.base import Allow, Decision, HookSetup, ToolEnded, ToolSta
 from wal_agent.agents.gemini.hooks import MARKER, hook_line
 from wal_agent.bucket import open_bucket
 from wal_agent.hookwire import native_client, python_client
-from wal_agent.supervise.callers import Callers, chain_of
-from wal_agent.supervise.hook_server import HookRequest, HookServer
+from wal_agent.supervise.hook_server import Callers, HookRequest, HookServer, chain_of
 from wal_agent.supervise.machine import RunDir
 
 ROUNDS = scaled(100, 2)

@@ -259,7 +259,7 @@ class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
 
 
 class PhaseChange(Record, frozen=True, kw_only=True, tag="phase"):
-    """What the run does from now on, as one word (supervise/phases.py). It rides with the next record that goes into
+    """What the run does from now on, as one word (supervise/context.py). It rides with the next record that goes into
     the log anyway, so it may come late, never out of order. `tool`: what runs or waits then."""
 
     phase: PhaseName

@@ -43,7 +43,7 @@ from wal_agent.agents.base import (
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Call, Model, Turn
-from wal_agent.supervise.callers import Callers, chain_of, peer_of
+from wal_agent.supervise.hook_server import Callers, chain_of, peer_of
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:

@@ -23,7 +23,7 @@ from tests.unit.wal.world import FIELDS, KEYS, FakeClock, claim
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.errors import ConfigError
-from wal_agent.supervise.acquire import AcquireOptions, acquire_job
+from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
 from wal_agent.wal.job import OpenedJob
 
 IGNORANT = ("gcp-storage-emulator", "s3rver")

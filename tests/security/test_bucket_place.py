@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import Clone
-from wal_agent.bucket.overlap import find_overlap, parse_mounts
 from wal_agent.config import Consents
 from wal_agent.errors import ConfigError
-from wal_agent.supervise.settings import load, wants_of
+from wal_agent.supervise.settings import find_overlap, load, parse_mounts, wants_of
 
 Trick = Callable[[Path, Path], str]  # of the workspace and a folder beside it: the bucket's URL
 
@@ -113,7 +112,7 @@ def test_what_was_allowed_and_came_into_the_workspace_since_is_refused(clone: Cl
 MOUNTED = """\
 import os, subprocess, sys
 from pathlib import Path
-from wal_agent.bucket.overlap import find_overlap as overlap
+from wal_agent.supervise.settings import find_overlap as overlap
 work, other = Path(sys.argv[1]), Path(sys.argv[2])
 (work / "sub dir").mkdir()
 for source, point in ((work, other / "whole"), (work / "sub dir", other / "part"), (other / "b", other / "in b")):
@@ -153,7 +152,7 @@ def test_mountinfo_with_blanks_in_its_paths() -> None:
 
 def test_without_proc_the_folders_themselves_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """macOS."""
-    monkeypatch.setattr("wal_agent.bucket.overlap.MOUNTS", Path("/nonexistent"))
+    monkeypatch.setattr("wal_agent.supervise.settings.MOUNTS", Path("/nonexistent"))
     work = tmp_path / "w"
     work.mkdir()
     (tmp_path / "l").symlink_to(work)

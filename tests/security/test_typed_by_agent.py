@@ -14,7 +14,7 @@ from tests.e2e.scene import Scene, shell
 from tests.mocks.gemini_model import GeminiModel
 from wal_agent.rehearsal.model import Turn
 from wal_agent.safefs import flock_state
-from wal_agent.supervise.callers import outer_runs
+from wal_agent.supervise.hook_server import outer_runs
 
 PERSONS = {  # each also where the tool has stripped its environment or left its parent's session
     "ack": "ack 1 --done",

@@ -153,7 +153,7 @@ def configure_hooks(
     """
     from wal_agent.agents import AGENTS
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.callers import require_person
+    from wal_agent.supervise.hook_server import require_person
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")

@@ -112,7 +112,7 @@ def _forget(name: str, url: str | None, job: str | None) -> None:
     from wal_agent.bucket.folder import forget_bucket
     from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.errors import ConfigError
-    from wal_agent.supervise.callers import require_person
+    from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent doctor --forget")
     settings = settings_for(name, Path.cwd().resolve(), {"bucket": url, "job": job}, NAMES)

@@ -105,7 +105,7 @@ def watch(
 
     from wal_agent.clock import SystemClock
     from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
-    from wal_agent.supervise.callers import require_person
+    from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet watch")
     states = _states(on, ACTED_ON, "--on")
@@ -164,11 +164,10 @@ def claim(
     from wal_agent.agents import AGENTS
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
-    from wal_agent.fleet import claim_run
-    from wal_agent.fleet.claim_run import Allowed
-    from wal_agent.fleet.jobs import Reader
+    from wal_agent.fleet import jobs as claim_run
+    from wal_agent.fleet.jobs import Allowed, Reader
     from wal_agent.paths import config_dir, home, state_dir
-    from wal_agent.supervise.callers import require_person
+    from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet claim")
     _sane(every)

@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from wal_agent import __version__
-from wal_agent.cli import configure_hooks, doctor, fleet, gc, intervene, log, notify, restore, rules, run, status, trust
+from wal_agent.cli import configure_hooks, doctor, fleet, intervene, log, notify, options, restore, rules, run, status
 from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.limits import exhausted, report_bug
 from wal_agent.text import lines, say
@@ -48,9 +48,9 @@ app.add_typer(rules.app, name="rules")
 app.command("notify")(notify.notify)
 app.add_typer(fleet.app, name="fleet")
 app.command("unlock")(intervene.unlock)
-app.command("gc")(gc.gc)
+app.command("gc")(intervene.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)
-app.command("trust")(trust.trust)
+app.command("trust")(options.trust)
 app.command("agents")(doctor.agents)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(doctor.demo)

@@ -13,7 +13,7 @@ import typer
 from wal_agent.text import lines, say
 
 if TYPE_CHECKING:
-    from wal_agent.notify.targets import Target
+    from wal_agent.notify.message import Target
 
 
 def notify(
@@ -28,9 +28,9 @@ def notify(
     --test exits with 69 unless every URL took the message.
     """
     from wal_agent.errors import UsageError
+    from wal_agent.notify.message import VARIABLE, load_targets, own_file
     from wal_agent.notify.outbox import acknowledge
-    from wal_agent.notify.targets import VARIABLE, load_targets, own_file
-    from wal_agent.supervise.callers import require_person
+    from wal_agent.supervise.hook_server import require_person
 
     if test and ack:
         raise UsageError("Say either --test or --ack.")
@@ -56,8 +56,8 @@ def notify(
 
 def _test(targets: Sequence[Target]) -> None:
     from wal_agent.errors import Unavailable
-    from wal_agent.notify.deliver import deliver
     from wal_agent.notify.outbox import outbox_for
+    from wal_agent.notify.send import deliver
 
     box = outbox_for(os.environ, targets)
     failed = 0

@@ -1,4 +1,6 @@
-"""Options that several commands share, and the job that they mean."""
+"""Options that several commands share, the job that they mean, and `wal-agent trust`: a person lets this folder's
+project decide what its files ask for (config.Consents).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import inspect
 import os
 import random
 import shlex
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -18,12 +21,87 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.clock import SystemClock
-from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Settings, default_text, option_of
+from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, Settings, Want, default_text, option_of
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
-from wal_agent.text import say
+from wal_agent.text import lines, say
 from wal_agent.wal.keys import Keys
+
+
+def trust(
+    show: Annotated[
+        bool, typer.Option("--show", help="Show what is asked for and what is allowed; ask nothing.")
+    ] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Forget all that was allowed for this folder.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="You have read it: allow all of it without a question.")] = False,
+) -> None:
+    """Allow what this folder's wal-agent.toml and .wal-agent/prompts ask for beyond what a project may decide.
+
+    A consent is for this folder and for these values: what changes is asked again. It is kept in your own state folder.
+    Not for agents: inside a run it is refused (79).
+    """
+    from wal_agent.errors import ConfigError, UsageError
+    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.settings import wants_of
+
+    if show + revoke + yes > 1:
+        raise UsageError("--show, --revoke and --yes go alone.")
+    workspace = Path.cwd().resolve()
+    consents = Consents(workspace, os.environ)
+    if not show:
+        require_person("wal-agent trust")
+    if revoke:
+        had = consents.revoke()
+        say(f"{'nothing is allowed any more' if had else 'nothing was allowed'} for {workspace}.")
+        return
+    wants = wants_of(workspace, os.environ)
+    missing = [want for want in wants if not consents.allows(want)]
+    if show or not missing:
+        lines([row for want in wants for row in describe_want(want, "not allowed" if want in missing else "allowed")])
+        if not wants:
+            say(f"nothing in {workspace} asks for your consent.")
+        elif not missing:
+            say(f"all that {workspace} asks for is allowed.")
+        return
+    if yes:
+        lines([row for want in missing for row in describe_want(want)])
+        consents.allow(missing)
+        say(f"allowed for {workspace}. To take it back: wal-agent trust --revoke")
+    elif not ask_consent(missing, workspace):
+        lines([row for want in missing for row in describe_want(want)])
+        raise ConfigError(
+            f"Nobody can be asked here, so nothing is allowed for {workspace}.",
+            "If you want all of it: wal-agent trust --yes",
+        )
+
+
+def ask_consent(wants: Sequence[Want], workspace: Path) -> bool:
+    """Ask the person, and keep a yes; False where nobody can be asked. ConfigError: the answer is no."""
+    from wal_agent.errors import ConfigError
+    from wal_agent.supervise.hook_server import outer_runs
+
+    if outer_runs() or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+        return False
+    say(f"the project in {workspace} wants to decide what is yours to decide:")
+    lines([row for want in wants for row in describe_want(want)])
+    if not typer.confirm("Allow this, for this folder?", default=False, err=True):
+        raise ConfigError(
+            f"{wants[0].setting} in {wants[0].place} was not allowed.",
+            "A flag, a variable or your own file goes before it.",
+        )
+    Consents(workspace, os.environ).allow(wants)
+    say("allowed. To take it back: wal-agent trust --revoke")
+    return True
+
+
+def describe_want(want: Want, state: str = "") -> list[str]:
+    """A want for people: what it is, where, and what it does."""
+    return [
+        f"  {want.setting} = {want.shown}" + (f"  ({state})" if state else ""),
+        f"      in {want.place}; {want.means}",
+    ]
+
 
 AgentName = Annotated[
     str,
@@ -109,7 +187,6 @@ def settings_for(
     agent: str, workspace: Path, flags: Mapping[str, object], uses: Collection[str] | None = None
 ) -> Settings:
     """As config.load; at a terminal the person is asked for the consent that is missing."""
-    from wal_agent.cli.trust import ask_consent
 
     try:
         return load(agent, workspace, os.environ, flags, uses=uses)

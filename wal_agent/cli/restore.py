@@ -85,7 +85,7 @@ def restore(
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged
     from wal_agent.recovery.export import export_job, replay_at
-    from wal_agent.supervise.callers import outer_runs, person_needed
+    from wal_agent.supervise.hook_server import outer_runs, person_needed
     from wal_agent.wal.damage import CheckedBlobs, newest_restorable, restore_hint
 
     folder = Path(os.path.realpath(to))

@@ -251,7 +251,7 @@ def describe_state(view: View) -> str:
 
 
 def describe_crash(c: Crash) -> str:
-    from wal_agent.recovery.crash_history import describe_class
+    from wal_agent.recovery.lease_policy import describe_class
 
     if c.cls:
         return f"{timestamp(c.taken_over)}  agent died on {c.host} (epoch {c.epoch}): {describe_class(c.cls)}"

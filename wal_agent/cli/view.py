@@ -14,8 +14,15 @@ from wal_agent import events, msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.records import Intent, Opening, Payload
-from wal_agent.recovery.crash_history import CRASH_CLASSES
-from wal_agent.recovery.lease_policy import StopKind, classify_stop, lease_age, owner_is_dead, pause_left, paused_until
+from wal_agent.recovery.lease_policy import (
+    CRASH_CLASSES,
+    StopKind,
+    classify_stop,
+    lease_age,
+    owner_is_dead,
+    pause_left,
+    paused_until,
+)
 from wal_agent.redact import redact
 from wal_agent.supervise.hook_server import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host

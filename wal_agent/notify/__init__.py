@@ -25,9 +25,9 @@ def listener(
 ) -> Post | None:
     """Return the listener that notifies; None where the person named no URL, and then nothing more is loaded.
     `env` is the wrapper's own. ConfigError, UsageError: what the person wrote cannot be meant."""
-    from wal_agent.notify import targets
+    from wal_agent.notify import message
 
-    found = targets.load_targets(env)
+    found = message.load_targets(env)
     if not found:
         return None
     import platform
@@ -54,10 +54,10 @@ def trouble(env: Mapping[str, str], once: bool = False) -> str:
     """Describe in one line the URLs that did not take their last message; "" for none, also where the configuration
     cannot be read. `once`: without those reported before."""
     from wal_agent.errors import WalAgentError
-    from wal_agent.notify import targets
+    from wal_agent.notify import message
 
     try:
-        found = targets.load_targets(env)
+        found = message.load_targets(env)
     except WalAgentError:
         return ""
     if not found:

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.notify.message import LEVELS, Level, Message, reaches
-from wal_agent.notify.targets import Target
+from wal_agent.notify.message import LEVELS, Level, Message, Target, reaches
 from wal_agent.paths import state_dir
 from wal_agent.safefs import flock_state, read_plain
 from wal_agent.text import moment

@@ -12,9 +12,8 @@ from wal_agent.concurrency import start_daemon
 from wal_agent.events import Event, Halted, LeaseSettled, LeaseTaken, Ready
 from wal_agent.notify import outbox
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import REPORTED, Facts, Message, message_of, reaches
+from wal_agent.notify.message import REPORTED, Facts, Message, Target, message_of, reaches
 from wal_agent.notify.outbox import Halt, Letter, Outbox
-from wal_agent.notify.targets import Target
 
 HEALTHY_AFTER = 900.0  # seconds of work after which a job that had halted runs well: the next halt is news
 HAND_OVER = 3.0  # seconds that the end of a run waits for its own disk

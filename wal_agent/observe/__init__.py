@@ -115,8 +115,7 @@ def _served(
 
 
 def _log(settings: Settings, workspace: Path, on_screen: bool, say: Callable[[str], None]) -> Listener:
-    from wal_agent.observe.background import BackgroundListener
-    from wal_agent.observe.logs import Log, open_log
+    from wal_agent.observe.logs import BackgroundListener, Log, open_log
 
     form = "json" if settings.log_format == "off" else settings.log_format
     if settings.log_file:

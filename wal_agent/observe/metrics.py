@@ -22,7 +22,7 @@ from wal_agent.bucket.decorators import MeterBucket, OpUsage
 from wal_agent.clock import Clock
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import ConfigError
-from wal_agent.observe import background
+from wal_agent.observe import logs
 from wal_agent.records import PhaseName
 
 HOOK_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30)  # the longest is 20 s
@@ -263,7 +263,7 @@ class PromFile:
     def close(self) -> None:
         self._stop.set()
         self._changed.set()
-        self._thread.join(background.CLOSE_TIMEOUT)
+        self._thread.join(logs.CLOSE_TIMEOUT)
         if self._problem:
             self._say(f"the metrics in {self._path} are old: {self._problem}.")
 

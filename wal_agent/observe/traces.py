@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
 from wal_agent import __version__, events
-from wal_agent.observe.background import BackgroundListener
-from wal_agent.observe.logs import lines_of
+from wal_agent.observe.logs import BackgroundListener, lines_of
 from wal_agent.text import quote
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Generic, Literal, TypeVar
 from wal_agent.agents.session_files import SESSION
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded, WalAgentError
 from wal_agent.records import Cause, Finding, Opening, Payload, RunEnded
-from wal_agent.recovery import crash_history
-from wal_agent.recovery.crash_history import CRASH_CLASSES, Crash, Stuck
+from wal_agent.recovery import lease_policy
+from wal_agent.recovery.lease_policy import CRASH_CLASSES, Crash, Stuck
 from wal_agent.shell.quote import safe
 from wal_agent.text import plural, yield_reason
 from wal_agent.wal.damage import damaged_log_error
@@ -144,11 +144,11 @@ class PlanInputs:
 
     @property
     def crashes(self) -> tuple[Crash, ...]:
-        return crash_history.recent(self.state, self.opening, self.policy.crash_window)
+        return lease_policy.recent(self.state, self.opening, self.policy.crash_window)
 
     @property
     def stuck(self) -> Stuck | None:
-        return crash_history.find_stuck(self.state, self.before.home, self.opening)
+        return lease_policy.find_stuck(self.state, self.before.home, self.opening)
 
     @property
     def died(self) -> bool:
@@ -297,20 +297,20 @@ def refuse_foreign(c: PlanInputs) -> Plan:
 def halt_crash_loop(c: PlanInputs) -> Plan:
     found, minutes = c.crashes, c.policy.crash_window / 60
     what = (
-        f"{len(found)} crashes in {minutes:.0f} minutes{crash_history.describe_place(c.state, found)} "
-        f"({crash_history.describe_classes(found)}). Stopped; a person is needed."
+        f"{len(found)} crashes in {minutes:.0f} minutes{lease_policy.describe_place(c.state, found)} "
+        f"({lease_policy.describe_classes(found)}). Stopped; a person is needed."
     )
     return Refuse(CrashLoop, what, "See: wal-agent log --crashes")
 
 
 def halt_stuck(c: PlanInputs) -> Plan:
     assert c.stuck is not None
-    call, how = c.stuck.call, crash_history.describe_class(c.stuck.cls)
+    call, how = c.stuck.call, lease_policy.describe_class(c.stuck.cls)
     if call is None:
         what = f"It died twice in a row at the same place of its session, with no tool call in between ({how})."
         hint = "See: wal-agent log --crashes. Then go on at a terminal, or begin anew with --fresh."
     else:
-        what = f"It died twice in a row in {crash_history.describe_call(call.intent)} ({how})."
+        what = f"It died twice in a row in {lease_policy.describe_call(call.intent)} ({how})."
         hint = f"Look what became of it, then: wal-agent ack {call.intent.call} --done | --not-done; or at a terminal."
     return Refuse(CrashLoop, f"{what} Not tried a third time; a person is needed.", hint)
 
@@ -390,7 +390,7 @@ def _describe_end(c: PlanInputs) -> str:
     if c.pause is not None:
         return f"was paused on {host}" + (f" ({safe(c.pause.reason, 80)})" if c.pause.reason else "")
     if c.died and c.state.ended is not None:
-        return f"died on {host} ({crash_history.describe_class(c.state.ended.cls)})"
+        return f"died on {host} ({lease_policy.describe_class(c.state.ended.cls)})"
     if c.opening.cause == "closed" and c.cause != "closed":
         return f"had ended on {host}"  # a person settled its last call since, and nothing was left to do
     match c.cause:

@@ -1,19 +1,28 @@
-"""Find keys of known formats: private keys in PEM, tokens of known issuers, JWTs.
+"""Redact a whole text, or the ends of one that is cut: by formats of keys, by context, and by words that look random.
 
-key_formats.json has the formats of gitleaks' public rule set (scripts/update_key_formats.py). The table here has what
-that set lacks, and what it knows more narrowly: of one length, or with a threshold of entropy.
+Formats: private keys in PEM, tokens of known issuers, JWTs. key_formats.json has the formats of gitleaks' public rule
+set (scripts/update_key_formats.py). The table here has what that set lacks, and what it knows more narrowly: of one
+length, or with a threshold of entropy.
+
+Context: credentials in URLs, headers, command lines and password files, whatever they look like.
+
+Random words: long, and mixed of small letters, capitals and digits. Keys of issuers that no rule knows look so. Hashes,
+UUIDs and ids in hex or base32 have one case; names and paths have words in them; digests in base64 say what they are; a
+file's or a host's name has a dot.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from functools import cache, partial
 from importlib.resources import files
+from itertools import pairwise
 from math import log2
 
-from wal_agent.redact.find import MARK, Hit, at_edge, compiled, replace_each
+from wal_agent.redact.find import MARK, Hit, at_edge, compiled, is_code, is_harmless, redact_named_values, replace_each
 
 _BEGIN = r"(-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----)"
 _BODY = r"((?:[A-Za-z0-9+/=\s\\:,.()\"']|-(?!----))*+)"
@@ -204,3 +213,267 @@ _RULES = (
     *((re.escape(start) + after, start) for after, starts in _FORMATS for start in starts.split()),
     *_OTHERS,
 )
+
+
+# scheme://user:password@host and scheme://token@host; a short user name before @ stays (git@, user@).
+_USER = r"://([^\s/:@'\"<>?#\\`]{0,200})(?::([^\s/'\"<>\\`]{1,500}))?@"
+_SLASHED = (
+    r"://([^\s/:@'\"<>?#\\`]{0,200}):(?![0-9]{1,5}(?:[/?#]|\Z))([^\s@'\"<>\\`]{1,500}+)@"  # none of it can be a port
+)
+_TOKEN_LENGTH = 16
+
+# URLs that are addresses and credentials in one: what apprise takes, and webhooks.
+_SERVICE_NAMES = """
+    tgram slack discord mailto mailtos ntfy ntfys gotify gotifys pover pbul pushsafer msteams mmost mmosts matrix
+    matrixs rocket rockets twilio sns ses sendgrid mailgun sparkpost smtp2go teams workflows wxteams webex zulip
+    ifttt join prowl pagerduty opsgenie signal signals signl4 telegram flock gchat guilded hassio hassios lametric
+    line mastodon mastodons toot msg91 notica notifiarr nctalk ncloud office365 onesignal popcorn push pushed
+    pushjet pushme pushover pushy reddit revolt ryver simplepush sinch spontit splunk streamlabs strmlabs synology
+    synologys threema tweet twist viber voipms vonage nexmo whatsapp xbmc bark barks bulksms burstsms clicksend
+    d7sms dapnet dingtalk fcm feishu lark kavenegar messagebird httpsms africas apprise apprises json jsons xml xmls
+    form forms
+"""
+_SERVICES = frozenset(_SERVICE_NAMES.split())
+_LONGEST = max(map(len, _SERVICES)) + 1
+_REST = r"[^\s\"'<>`,\\]{1,2000}+"
+_HOOKS = (
+    ("hooks.slack.com/", r"(?:services|workflows|triggers)/"),
+    ("discord.com/api/", r"(?:v[0-9]+/)?webhooks/"),
+    ("discordapp.com/api/", r"(?:v[0-9]+/)?webhooks/"),
+    ("webhook.office.com/", r"webhookb2/"),
+    ("api.telegram.org/", r"(?:file/)?bot"),
+    ("chat.googleapis.com/", r"v1/spaces/[^\s/]{1,60}/messages\?"),
+    ("hooks.zapier.com/", r"hooks/catch/"),
+    ("maker.ifttt.com/", r"trigger/"),
+    ("logic.azure.com", r"[^\s\"'<>`?]{0,300}\?"),
+)
+
+_HEADERS = (
+    "authorization", "x-api-key", "x-goog-api-key", "x-auth-token", "api-key", "private-token", "cookie", "job-token",
+)  # fmt: skip
+_HEADER = (
+    r"(?:authorization|x-api-key|x-goog-api-key|x-auth-token|api-key|private-token|cookie2?|job-token)"
+    r"(?:(?:\\{0,7}[\"'])?\s{0,8}:\s{0,8}"
+    r"|(?P<call>\\{0,7}[\"']\]?[ \t]{0,4}[,=][ \t]{0,4})(?=\\{0,7}[\"']))"
+    r"(?:\\{0,7}[\"'])?(?:(?:bearer|basic|token|digest|negotiate|apikey|bot|"
+    r"aws4-hmac-sha256|splunk|sso-key|key|genie-?key)[ \t=]{1,8})?(?P<first>[^\s\"'\\`]{1,4000}+)"
+)
+_VALUE = r"[^\n\"'\\`]{1,4000}"
+_BEARER = r"(?:bearer|basic)(?:\s{1,8}|%20)(?=[^\s\"']{0,80}[0-9=])([A-Za-z0-9_.~+/=-]{12,}+)"
+
+# On the line of a program: the option whose value is secret, up to the value.
+_COLON = r"[ \t](?:-[A-Za-z]{0,8}?[uU]|--user|--proxy-user)[ \t=]{0,8}[\"']?[^\s:\"'/]{0,200}:([^\s\"']{1,500})"
+_GLUED = r"[ \t]-p(?![ \t])[\"']?([^\s\"']{1,500})"
+_SHORT = r"[ \t]-{0}[ \t]{{0,8}}([\"'][^\"'\n]{{1,500}}[\"']|[^\s\"'-][^\s\"']{{0,500}})"
+_P, _A, _SHORT_W = (_SHORT.format(letter) for letter in "paw")
+_PROGRAMS: tuple[tuple[str, str], ...] = (
+    ("curl", _COLON),
+    ("wget", _COLON),
+    ("http ", r"[ \t](?:-a|--auth)[ \t=]{1,8}[\"']?[^\s:\"']{0,200}:([^\s\"']{1,500})"),
+    ("sshpass", _P),
+    ("mysql", _GLUED),
+    ("mariadb", _GLUED),
+    ("mongo", _P),
+    (" login", _P),
+    ("redis-cli", _A),
+    ("ldap", _SHORT_W),
+    ("7z", _GLUED),
+    (
+        "openssl",
+        r"[ \t](?:-passin|-passout|-pass|-k|-K)[ \t]{1,8}[\"']?(?!env:|file:|fd:|stdin)(?:pass:)?([^\s\"']{1,500})",
+    ),
+    ("--password-stdin", ""),
+)
+_PIPED = (
+    r"\b(?:echo|printf)[ \t]{1,8}(?:-[a-zA-Z]{1,3}[ \t]{1,8}){0,3}"
+    r"([\"'][^\"'\n|]{1,500}[\"']|[^\s\"'|]{1,500})(?=[ \t]*\|)"
+)
+_TO_STDIN = ("--password-stdin", "--with-token", "sudo -S", "--passphrase-fd 0", "chpasswd")
+
+# host:port:database:user:password (.pgpass), and login NAME password WORD (.netrc).
+_PGPASS = r"(?m)^([\w.*-]{1,253}:(?:[0-9]{4,5}|\*):[A-Za-z_*][^\s:]{0,63}:[A-Za-z_*][^\s:]{0,63}:)([^\s:][^\s]{0,500})$"
+_NETRC = r"(?i)(\blogin\s{1,40}\S{1,200}\s{1,40}(?:password|account)\s{1,40})([^\s\"']{1,500})"
+
+
+def redact_credentials(text: str) -> str:
+    """The text without what stands where credentials stand."""
+    if "://" in text:
+        text = replace_each(text, {"://": _url})
+    text = replace_each(text, {host: partial(_hook, host, path) for host, path in _HOOKS}, low=True)
+    text = replace_each(text, dict.fromkeys(_HEADERS, _header), low=True)
+    text = replace_each(text, {"bearer": _bearer, "basic": _bearer}, low=True)
+    for program, option in _PROGRAMS:
+        if option and program in text:
+            text = _on_lines(text, program, option)
+    if any(word in text for word in _TO_STDIN):
+        text = compiled(_PIPED).sub(_last, text)
+    if "password" in text:
+        text = compiled(_NETRC).sub(_last, text)
+    return compiled(_PGPASS).sub(_last, text) if ":" in text and compiled(r":(?:[0-9]{4,5}|\*):").search(text) else text
+
+
+def _last(m: re.Match[str]) -> str:
+    """The match with its last group replaced."""
+    n = m.re.groups
+    return m[0] if is_harmless(m[n]) else f"{m.string[m.start() : m.start(n)]}{MARK}{m.string[m.end(n) : m.end()]}"
+
+
+def _url(text: str, at: int) -> Hit | None:
+    start = at
+    while start > max(0, at - _LONGEST) and text[start - 1].isalnum():
+        start -= 1
+    if text[start:at].lower() in _SERVICES:
+        rest = compiled(_REST).match(text, at + 3)
+        return (at + 3, rest.end(), MARK) if rest and rest[0][0] not in "${<[" else None
+    if text.find("@", at, at + 710) < 0:
+        return None
+    if (m := compiled(_USER).match(text, at) or compiled(_SLASHED).match(text, at)) is None:
+        return None
+    if m[2] is None:
+        return (m.start(1), m.end(1), MARK) if len(m[1]) >= _TOKEN_LENGTH else None
+    if m[2] in ("x-oauth-basic", "") and len(m[1]) >= _TOKEN_LENGTH:
+        return m.start(1), m.end(1), MARK
+    return None if is_harmless(m[2]) else (m.start(2), m.end(2), MARK)
+
+
+def _hook(host: str, path: str, text: str, at: int) -> Hit | None:
+    m = compiled(f"({path})({_REST})", re.IGNORECASE).match(text, at + len(host))
+    return (m.start(2), m.end(2), MARK) if m else None
+
+
+def _header(text: str, at: int) -> Hit | None:
+    if text[at] in "cC" and text.find("=", at, at + 200) < 0:
+        return None  # a cookie is NAME=VALUE
+    if (m := compiled(_HEADER, re.IGNORECASE).match(text, at)) is None:
+        return None
+    if m["call"] and not text[max(0, at - 20) : at].rstrip("\"'\\proxyPROXY-").endswith(("(", "[")):
+        return None  # a list of words, not `set("Authorization", "...")`
+    first, start = m["first"], m.start("first")
+    more = compiled(r"[ \t]{1,40}[^\s\"'\\`]").match(text, m.end()) is not None
+    if is_code(first, "") or (more and is_harmless(first.rstrip(",;"))):
+        return None
+    value = compiled(_VALUE).match(text, start)
+    if value is None or (text[at] in "cC" and "=" not in value[0]) or is_harmless(value[0].strip()):
+        return None
+    return start, value.end(), MARK
+
+
+def _bearer(text: str, at: int) -> Hit | None:
+    m = compiled(_BEARER, re.IGNORECASE).match(text, at)
+    return (m.start(1), m.end(1), MARK) if m else None
+
+
+def _on_lines(text: str, program: str, option: str) -> str:
+    """Secret options behind a program's name, on its line and on the lines that continue it."""
+
+    def look(text: str, at: int) -> Hit:
+        end = _end_of_line(text, at)
+        line = text[at:end]
+        return at, end, compiled(option).sub(_last, line)
+
+    return replace_each(text, {program: look})
+
+
+def _end_of_line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    while end > 0 and text[end - 1] == "\\":
+        end = text.find("\n", end + 1)
+    return end if end >= 0 else len(text)
+
+
+_LEAST = 20
+_WORD = (
+    rf"(?:(?<![0-9A-Za-z_+/.~@%\\$#=-])|(?<==)|(?<=%[0-9A-F]{{2}})|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{{2}}m)|(?<=\\[nrt]))"
+    rf"[0-9A-Za-z_+/-]{{{_LEAST},}}+={{0,2}}"
+    r"(?![0-9A-Za-z_+/@(\[~-]|\\(?![nrt\"'])|\.[0-9A-Za-z]|%(?![0-9A-F]{2}))"
+)
+# What a digest, an id or public data says of itself, in the word or before it.
+_SAYS = (
+    r"(?:sha-?[0-9]{1,3}|md5|blake\w{1,3}|crc32c?|h1|hash|digest|checksum|fingerprint|integrity|etag|nonce|cursor|"
+    r"(?<![A-Za-z])(?:id|ids|uid|uuid|guid|sid|cid)|[a-z](?:Id|ID|Uid|Hash)|base64|mappings|revision|version|build|"
+    r"ssh-[a-z0-9]{3,10}|"
+    r"ecdsa-[a-z0-9-]{1,30}|certificate-authority-data|caBundle)\\?[\"']?[\])]?[ \t]{0,4}[-:=,~]?[ \t]{0,4}\\?[\"']?\Z"
+)
+_OWN = (
+    r"(?:sha\d{1,3}|md5|blake\w{1,3}|toolu|srvtoolu|call|fc|msg|req|resp|rs|run|step|thread|asst|chatcmpl|cmpl|gen|batch|"
+    r"file|evt|cus|pi|ch|in|sub|prod|price|seti|pm|txn|session|job|index|chunk|vendor|main|app|style|polyfills)[_-]|"
+    r"_Z|_R|AAAA[BCE]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|PHN2Zy|JVBERi|LS0tLS1CRUdJTiBD|LS0tLS1CRUdJTiBQVUJM|H4sI|UEsDB"
+)
+_HEX = r"(?:0x)?[0-9a-fA-F_+/=-]+[uUlL]{0,3}"
+_PUBLIC = r"-----BEGIN (?!(?:[A-Z0-9]{1,20} ){0,3}PRIVATE)[A-Z0-9 ]{1,40}-----[A-Za-z0-9+/=\s\\:,.()]*+"
+
+
+def redact_random_words(text: str) -> str:
+    """Redact the words that look random."""
+    public = [m.span() for m in compiled(_PUBLIC).finditer(text)] if "-----BEGIN " in text else []
+
+    def put(m: re.Match[str]) -> str:
+        if not looks_random(m[0]) or compiled(_OWN).match(m[0]):
+            return m[0]
+        if compiled(_SAYS, re.IGNORECASE).search(text[max(0, m.start() - 48) : m.start()]):
+            return m[0]
+        n = bisect_right(public, (m.start(), len(text)))
+        return m[0] if n and m.start() < public[n - 1][1] else MARK
+
+    return compiled(_WORD).sub(put, text)
+
+
+def looks_random(word: str) -> bool:
+    """Whether no person, and no digest in hex, would be written so."""
+    if compiled(_HEX).fullmatch(word):
+        return False
+    parts = word.rstrip("=").split("/")
+    if len(parts) > 1 and (len(word) < 32 or any(_is_plain(part) for part in parts if len(part) > 2)):
+        return False
+    return _turns(word) or any(_turns(part) for part in re.split("[-_]", word) if _LEAST <= len(part) < len(word))
+
+
+def _turns(word: str) -> bool:
+    """Whether small letters, capitals and digits change so often that they make no words."""
+    kinds = [1 if c.islower() else 2 if c.isupper() else 3 for c in word if c.isalnum()]
+    pairs = list(pairwise(kinds))
+    if len(kinds) < _LEAST or len(set(kinds)) < 3 or len(set(word)) < min(len(word), 30) // 2:
+        return False
+    numbers = (kinds[0] == 3) + sum(a != 3 and b == 3 for a, b in pairs)
+    least = 0.5 if len(kinds) < 28 else 0.45 if len(kinds) < 36 else 0.4
+    return numbers >= 2 and sum(a != b for a, b in pairs) >= least * len(pairs)
+
+
+def _is_plain(part: str) -> bool:
+    """A part of a path: of one kind of letters, or a capital and small ones."""
+    return part.islower() or part.isupper() or part.isdigit() or part[1:].islower()
+
+
+_ROUNDS = 4  # a mark may uncover what stood beside it; one more round finds nothing as a rule
+
+
+def redact(text: str) -> str:
+    """The text without the secrets that are recognised in it."""
+    for _ in range(_ROUNDS):
+        before, text = (
+            text,
+            redact_random_words(redact_named_values(redact_keys(redact_credentials(redact_private_keys(text))))),
+        )
+        if text == before:
+            break
+    return text
+
+
+MARGIN = 8_000  # characters beyond the cut that are looked at: more than the longest key, a private one in PEM, has
+
+
+def redact_head(text: str, most: int) -> str:
+    """At most `most` characters of the redacted text's beginning; the time does not grow with the rest of it."""
+    if len(text) <= most + MARGIN:
+        return redact(text)[:most]
+    return redact(text[: most + MARGIN])[:-MARGIN][:most]
+
+
+def redact_ends(text: str, most: int) -> str:
+    """At most `most` characters of the redacted text, half of them from its beginning and half from its end; the time
+    does not grow with what lies between them."""
+    if len(text) <= most + 2 * MARGIN:
+        whole = redact(text)
+        return whole if len(whole) <= most else whole[: most // 2] + whole[len(whole) - most // 2 :]
+    half = most // 2
+    return redact_head(text, half) + redact(text[-half - MARGIN :])[MARGIN:][-half:]

@@ -40,11 +40,9 @@ from wal_agent.errors import WalAgentError
 from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
 from wal_agent.safefs import open_plain
-from wal_agent.supervise.callers import Callers, Process, read_process
-from wal_agent.supervise.context import Launch, RunContext, Supervisor
+from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
-from wal_agent.supervise.hook_server import CONTROL_PREFIX, HookRequest
-from wal_agent.supervise.phases import Phase, PhaseEvent, event_of, next_phase
+from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process
 from wal_agent.text import quote
 
 MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept

@@ -1,26 +1,298 @@
-"""Serve the unix socket that hook clients call: one connection is one hook call (hookwire). Decides nothing itself.
+"""Serve the unix socket that hook clients call, and identify who calls.
 
-0600 in a 0700 folder, and the peer's uid is checked; which process it is, and below which others, is read at once for
-whoever answers (callers.py). A client that does not speak the protocol gets no answer, which its agent's hook line
-turns into a refusal (I5). Commands ask a live run on this machine over the same socket (`ask`): its status, a person's
+One connection is one hook call (hookwire); the server decides nothing itself. The socket is 0600 in a 0700 folder, and
+the peer's uid is checked. A client that does not speak the protocol gets no answer, which its agent's hook line turns
+into a refusal (I5). Commands ask a live run on this machine over the same socket (`ask_run`): its status, a person's
 decision on a call, a pause.
+
+The kernel names the process at the other end; its ancestors are read at once, since a hook's client may be gone soon
+after. Pure functions over that chain decide whether it is the run's own agent, an agent that one of its tools started,
+or neither. A variable in the environment decides nothing: every process below the agent has it.
+
+A command was typed by an agent where a live run is among its own ancestors. A run is known by the lock that its
+supervisor holds, whatever the environment says: that can be stripped (`env -i`) or point elsewhere, and a person's
+shell may have it too. What leaves the run's processes (another user, another container, a service manager, cron, a
+login over the network) is not found.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
+import struct
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from wal_agent import hookwire
+from wal_agent.agents.base import HookCaller
+from wal_agent.agents.hook_line import is_hook_line
+from wal_agent.errors import PersonNeeded
 from wal_agent.records import Host
-from wal_agent.supervise.callers import Process, chain_of, peer_of
+from wal_agent.safefs import flock_state
+
+DEPTH: Final = 64  # ancestors that are read
+_ARGV: Final = 1 << 20  # bytes of a command line that are read
+
+Origin = Literal["agent", "inner", "stranger", "gone"]
+"""`agent`: the run's own agent. `inner`: a hook of another agent below it. `stranger`: no hook at all. `gone`: the
+caller ended before its ancestors could be read, so nobody waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process as it was when it was read. `began` tells two processes of one number apart; `session` is its
+    session leader's number (setsid), which a process can leave but not join."""
+
+    pid: int
+    parent: int
+    began: float
+    session: int
+    argv: tuple[str, ...] = ()
+
+    def is_(self, other: Process | None) -> bool:
+        return other is not None and (self.pid, self.began) == (other.pid, other.began)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAgent:
+    """What a run knows of its agent. `root`: the process that it started. `main`: the process whose hooks came first,
+    another one where `root` is a launcher."""
+
+    supervisor: int
+    root: Process | None = None
+    main: Process | None = None
+    main_lives: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`speaker`: the agent's process whose hook it is, where it is one."""
+
+    origin: Origin
+    speaker: Process | None = None
+
+
+# --- pure
+
+
+def identify_caller(chain: Sequence[Process], how: HookCaller, own: bool, known: KnownAgent) -> Caller:
+    """Whose word it is. `chain`: the peer and its ancestors, below the supervisor. `how`: where this agent's hooks run.
+    `own`: the peer names the run's own agent, not another CLI."""
+    if not chain:
+        return Caller("gone")
+    if how == "agent" and own:
+        ours = _is_main(chain[0], known)
+        return Caller("agent", chain[0]) if ours else Caller("stranger")
+    upto = 1
+    while upto < len(chain) and is_hook_line(chain[upto].argv, how == "wrapped"):
+        upto += 1
+    if upto == 1:
+        return _without_line(chain, how, own, known)
+    top, speaker = chain[upto - 1], chain[upto] if upto < len(chain) else None
+    if speaker is None:  # its agent is gone
+        late = own and top.parent == known.supervisor and not known.main_lives
+        return Caller("agent" if late else "gone")
+    if not own or not _is_main(speaker, known):
+        return Caller("inner", speaker)
+    # A tool of such an agent leads a session of its own, and no process can join another one.
+    return Caller("stranger") if how == "shell" and top.session != speaker.session else Caller("agent", speaker)
+
+
+def _is_main(process: Process, known: KnownAgent) -> bool:
+    if process.is_(known.root) or process.is_(known.main):
+        return True
+    if known.main is None:  # the first hook of a run comes before any tool may start
+        return True
+    was = known.main  # a launcher started its agent again
+    return (
+        not known.main_lives
+        and not was.is_(known.root)
+        and process.parent == was.parent != known.supervisor
+        and process.session == was.session
+    )
+
+
+def _without_line(chain: Sequence[Process], how: HookCaller, own: bool, known: KnownAgent) -> Caller:
+    """The hook client without our shell line: a child of the agent's own session, which no tool is in."""
+    for n, process in enumerate(chain[1:], 1):
+        if process.is_(known.main or known.root):
+            same = all(p.session == process.session for p in chain[:n])
+            return Caller("agent", process) if own and how == "shell" and same else Caller("stranger")
+    return Caller("stranger")
+
+
+# --- reading
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The pid and the uid at the other end, as of its `connect`; pid 0 where the kernel does not name it."""
+    if sys.platform == "linux":
+        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(pid), int(uid)
+    pid = 0
+    if sys.platform == "darwin":
+        with suppress(OSError, struct.error):
+            (pid,) = struct.unpack("i", connection.getsockopt(0, 2, 4))  # SOL_LOCAL, LOCAL_PEERPID
+    return pid, os.getuid()  # the folder's mode (0700) is the check
+
+
+def read_process(pid: int) -> Process | None:
+    """None: it is gone, or not to be seen from here."""
+    if sys.platform == "linux":
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+            with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+                argv = file.read(_ARGV)
+        except OSError:
+            return None
+        fields = stat[stat.rindex(b")") + 2 :].split()  # the name in front may hold anything
+        words = tuple(argv.decode("utf-8", "replace").rstrip("\0").split("\0")) if argv else ()
+        return Process(pid, int(fields[1]), float(fields[19]), int(fields[3]), words)
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            return Process(pid, process.ppid(), process.create_time(), os.getsid(pid), tuple(process.cmdline()))
+    except (psutil.Error, OSError):
+        return None
+
+
+def chain_of(pid: int, supervisor: int) -> tuple[Process, ...]:
+    """`pid` and its ancestors, the supervisor and what is above it left out. Empty: `pid` is gone."""
+    found: list[Process] = []
+    while pid > 0 and pid != supervisor and len(found) < DEPTH:
+        process = read_process(pid)
+        if process is None or (found and process.began > found[-1].began):
+            break  # the number went to another process meanwhile
+        found.append(process)
+        pid = process.parent
+    return tuple(found)
+
+
+def can_read_processes() -> bool:
+    """Whether processes can be read here at all."""
+    return read_process(os.getpid()) is not None
+
+
+# --- of one run
+
+
+class Callers:
+    """Judges each caller of one agent process. Called from hook threads."""
+
+    def __init__(
+        self, how: HookCaller, agent: str, supervisor: int, read: Callable[[int], Process | None] = read_process
+    ):
+        self._how = how
+        self._agent = agent
+        self._read = read
+        self._lock = threading.Lock()
+        self._known = KnownAgent(supervisor)
+        self._blind = not can_read_processes()
+
+    @contextmanager
+    def starting(self) -> Iterator[Callable[[int], None]]:
+        """While the agent is started; whoever calls already waits. Takes the pid of its process."""
+
+        def began(pid: int) -> None:
+            self._known = KnownAgent(self._known.supervisor, root=self._read(pid))
+
+        with self._lock:
+            yield began
+
+    def identify(self, chain: Sequence[Process], agent: str) -> Caller:
+        """`agent`: which one the caller says that it is."""
+        if self._blind:
+            return Caller("agent")
+        own = agent == self._agent
+        with self._lock:
+            was = self._known
+            main = was.main
+            now = main and self._read(main.pid)
+            known = KnownAgent(was.supervisor, was.root, main, main_lives=now is not None and now.is_(main))
+            found = identify_caller(chain, self._how, own, known)
+            if found.origin == "agent" and found.speaker is not None:
+                self._known = KnownAgent(was.supervisor, was.root, found.speaker)
+        return found
+
+    def below(self, chain: Sequence[Process]) -> bool:
+        """Whether the caller is the agent, or anything that it started."""
+        return bool(chain) and chain[-1].parent == self._known.supervisor
+
+
+_RUN = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class OuterRun:
+    """A run that this process is below. `supervisor`: its pid."""
+
+    run: str
+    supervisor: int
+
+    @property
+    def workspace(self) -> Path | None:
+        """Where it works; None where that cannot be read."""
+        with suppress(OSError):
+            return Path(f"/proc/{self.supervisor}/cwd").readlink()
+        return None
+
+
+def outer_runs(pid: int | None = None) -> tuple[OuterRun, ...]:
+    """The live runs that `pid` (this process) is below, the innermost first."""
+    own = os.getpid() if pid is None else pid
+    return tuple(
+        OuterRun(run, process.pid)
+        for process in chain_of(own, 0)
+        if process.pid != own and (run := _run_of(process.pid))
+    )
+
+
+def require_person(command: str) -> None:
+    """Raises PersonNeeded where an agent or one of its tools typed it (I8)."""
+    if above := outer_runs():
+        raise person_needed(command, above[0])
+
+
+def person_needed(command: str, above: OuterRun) -> PersonNeeded:
+    return PersonNeeded(
+        f"`{command}` is for a person, and this was typed by the agent of run {above.run} or by a tool of its; nothing "
+        "was done.",
+        f"A person types it in a terminal of their own: {command}",
+    )
+
+
+def _run_of(supervisor: int) -> str:
+    """The run whose lock this process has open, and somebody holds; "" for none."""
+    for path in _open_files(supervisor):
+        run = path.parent.name
+        known = path.name == "lock" and _RUN.fullmatch(run) and path.with_name("hook.sock").exists()
+        if known and flock_state(path) == "held":
+            return run
+    return ""
+
+
+def _open_files(pid: int) -> Iterator[Path]:
+    if sys.platform == "linux":
+        with suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    yield link.readlink()
+        return
+    import psutil
+
+    with suppress(psutil.Error, OSError):
+        for file in psutil.Process(pid).open_files():
+            yield Path(file.path)
+
 
 IDLE = 60.0  # seconds without a byte after which a connection is dropped
 _PIECE = 1 << 18

@@ -47,9 +47,9 @@ from wal_agent.recovery.lease_policy import (
 )
 from wal_agent.recovery.prompt import DENY_PAUSING
 from wal_agent.supervise import hook_server
+from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.processes import MARKER, SOCKET
-from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.text import duration, moment
 from wal_agent.wal import lease as leases
 from wal_agent.wal.damage import damaged_log_error, missing_lease_error

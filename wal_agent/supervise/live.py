@@ -24,23 +24,20 @@ from wal_agent.records import AgentStarted
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_HUNG
 from wal_agent.supervise import exits, hook_server, processes
-from wal_agent.supervise.acquire import check_signals
-from wal_agent.supervise.context import Launch, RunContext
+from wal_agent.supervise.context import Action, Launch, RunContext
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming
-from wal_agent.supervise.exits import StderrTail
+from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
 from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookServer
 from wal_agent.supervise.intervene import acknowledged_end, pause_plan
-from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress
+from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
-from wal_agent.supervise.phases import Action
 from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
-from wal_agent.supervise.shutdown import GracefulShutdown, ShutdownPlan
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
 

@@ -33,7 +33,7 @@ from wal_agent.paths import state_dir
 from wal_agent.records import Opening
 from wal_agent.redact import redact
 from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
-from wal_agent.supervise.callers import outer_runs
+from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
 

@@ -21,8 +21,8 @@ from wal_agent.errors import NOT_DONE, CrashLoop, PersonNeeded, Unavailable, Wal
 from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
 from wal_agent.recovery.lease_policy import classify_stop
 from wal_agent.supervise import run as runs
-from wal_agent.supervise.acquire import sleep_unless_signalled
 from wal_agent.supervise.exits import RESTARTED
+from wal_agent.supervise.lease_keeper import sleep_unless_signalled
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.run_end import EndNotSaved, RunResult
 from wal_agent.wal import lease as leases

@@ -41,19 +41,23 @@ from wal_agent.records import AnyRecord
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import processes, provenance, systemd
-from wal_agent.supervise.acquire import (
-    AcquireOptions,
-    InterruptibleBucket,
-    InterruptibleClock,
-    StartupInterrupt,
-    acquire_job,
-    check_signals,
-)
-from wal_agent.supervise.callers import outer_runs
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
-from wal_agent.supervise.lease_keeper import Housekeeping, LeaseKeeper, LeaseTiming, RunProgress, sweep_mirrors
+from wal_agent.supervise.hook_server import outer_runs
+from wal_agent.supervise.lease_keeper import (
+    AcquireOptions,
+    Housekeeping,
+    InterruptibleBucket,
+    InterruptibleClock,
+    LeaseKeeper,
+    LeaseTiming,
+    RunProgress,
+    StartupInterrupt,
+    acquire_job,
+    check_signals,
+    sweep_mirrors,
+)
 from wal_agent.supervise.live import Live
 from wal_agent.supervise.machine import RunDir, is_run_live, runtime_dir, spools_dir, sweep_run_dirs, this_host
 from wal_agent.supervise.options import RunOptions, Screen

@@ -17,12 +17,13 @@ from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, 
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import exhausted, report_bug
 from wal_agent.records import ExitClass, RunEnded
-from wal_agent.recovery.crash_history import crash_place
+from wal_agent.recovery.lease_policy import crash_place
 from wal_agent.recovery.report import one_line
 from wal_agent.supervise.exits import (
     RESTARTED,
     ExitFacts,
     ExitReason,
+    ShutdownPlan,
     classify_exit,
     lease_state_after,
     quota_pause,
@@ -30,7 +31,6 @@ from wal_agent.supervise.exits import (
 )
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
-from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.text import describe_reach
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall

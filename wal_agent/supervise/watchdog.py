@@ -18,8 +18,8 @@ from typing import Final
 
 from wal_agent.events import HungUp, Late, TakesLong
 from wal_agent.records import Class
+from wal_agent.supervise.context import PHASES, Phase, is_idle
 from wal_agent.supervise.gate import RunningCall
-from wal_agent.supervise.phases import PHASES, Phase, is_idle
 
 STUCK = 300.0  # seconds for beginning and for ending, which may fetch and flush things over a slow network
 LATE = 5.0  # seconds between two looks, of which ten come in one: the process was stopped or starved, not the agent

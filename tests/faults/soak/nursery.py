@@ -21,7 +21,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.bucket import check
 from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
-from wal_agent.supervise import acquire, lease_keeper
+from wal_agent.supervise import lease_keeper
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.run import run
 from wal_agent.text import lines, say
@@ -55,7 +55,7 @@ def live(order: dict[str, Any]) -> int:
     os.environ.update(order["env"])
     os.chdir(order["workspace"])
     importlib.reload(failpoints)  # it reads the environment when it is imported
-    acquire.BUCKET_PAUSE = check.PAUSE = 0.05  # these stores do not throttle
+    lease_keeper.BUCKET_PAUSE = check.PAUSE = 0.05  # these stores do not throttle
     lease_keeper.LOOK = 0.1  # a run is short, and so is its log:
     retention.SnapshotPolicy.due = due  # type: ignore[method-assign]
     if order["broken"]:

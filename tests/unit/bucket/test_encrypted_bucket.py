@@ -29,7 +29,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import Conflict, Damaged, Denied, Newer, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
-from wal_agent.supervise.acquire import AcquireOptions, acquire_job
+from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, full, intent
-from wal_agent.cli.gc import describe_result
+from wal_agent.cli.intervene import describe_result
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import replay

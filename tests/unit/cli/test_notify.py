@@ -12,9 +12,8 @@ import pytest
 from tests.unit.cli.shelf import Run
 from tests.unit.notify.sink import Sink, nobody
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import Message
+from wal_agent.notify.message import VARIABLE, Message, load_targets
 from wal_agent.notify.outbox import Outbox, outbox_for
-from wal_agent.notify.targets import VARIABLE, load_targets
 
 
 @pytest.fixture

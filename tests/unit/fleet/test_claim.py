@@ -16,10 +16,12 @@ from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import Bucket, MemoryBucket, Object
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Unavailable
-from wal_agent.fleet.claim_run import (
+from wal_agent.fleet.jobs import (
     Allowed,
     Child,
     ClaimOptions,
+    Job,
+    Reader,
     claim,
     make_folder,
     order_candidates,
@@ -27,7 +29,6 @@ from wal_agent.fleet.claim_run import (
     refuse_job,
     run_command,
 )
-from wal_agent.fleet.jobs import Job, Reader
 
 
 def job(name: str = "a", waits: float = 0.0, **fields: Any) -> Job:

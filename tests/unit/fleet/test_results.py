@@ -12,7 +12,7 @@ from wal_agent.bucket.base import MemoryBucket, Version
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Fenced, Unavailable
 from wal_agent.fleet.jobs import Job, JobState, classify_job
-from wal_agent.fleet.results import (
+from wal_agent.fleet.watch import (
     FIRST_PAUSE,
     KEY,
     Act,
@@ -112,7 +112,7 @@ def test_what_we_ended_ourselves_is_no_try() -> None:
 
 
 def test_the_memory_is_bounded_and_no_more_is_acted_on_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_agent.fleet.results.MAX_ACTS", 3)
+    monkeypatch.setattr("wal_agent.fleet.watch.MAX_ACTS", 3)
     memory = record_acts(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b")])
     assert acts(memory, [job("c"), job("d")]) == ["c1"]
 

@@ -21,9 +21,9 @@ import os, random, sys
 from pathlib import Path
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
-from wal_agent.fleet.claim_run import Allowed
+from wal_agent.fleet.jobs import Allowed
 from wal_agent.fleet.jobs import Reader
-from wal_agent.fleet.claim_run import ClaimOptions, claim, run_child
+from wal_agent.fleet.jobs import ClaimOptions, claim, run_child
 root, stub = Path(sys.argv[1]), sys.argv[2]
 run = lambda argv, place: run_child(argv, place, os.environ)
 eyes = Reader.of(FileBucket(root / "bucket"), os.environ)
@@ -105,7 +105,7 @@ def test_a_signal_reaches_the_run_and_no_other_job_is_taken(tmp_path: Path) -> N
 TYPED = """
 import os, sys
 from pathlib import Path
-from wal_agent.fleet.claim_run import run_child
+from wal_agent.fleet.jobs import run_child
 print(run_child([sys.executable, "-c", sys.argv[1]], Path("/"), os.environ), flush=True)
 """
 COUNTS = """

@@ -25,8 +25,7 @@ from wal_agent.bucket.base import MemoryBucket, Version
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import Damaged, Fenced, NotFound, Unavailable
 from wal_agent.fleet.jobs import classify_job
-from wal_agent.fleet.results import KEY, Memory, decode_memory
-from wal_agent.fleet.watch import KEYS, Watcher, WatchOptions, command_environment
+from wal_agent.fleet.watch import KEY, KEYS, Memory, Watcher, WatchOptions, command_environment, decode_memory
 
 NOTE = 'echo "$WAL_AGENT_JOB $FLEET_EPOCH $FLEET_STATE" >> "$ACTED"'
 

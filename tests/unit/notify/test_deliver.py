@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.notify.sink import Sink, nobody
-from wal_agent.notify.deliver import acts_locally, deliver, scrub_url
-from wal_agent.notify.targets import REFUSED, Target, scheme
+from wal_agent.notify.message import REFUSED, Target, scheme
+from wal_agent.notify.send import acts_locally, deliver, scrub_url
 
 
 def test_a_message_arrives_as_it_is(sink: Sink) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import Message
+from wal_agent.notify.message import Message, Target
 from wal_agent.notify.outbox import MAX_AGE, REMINDERS, RETRY_PERIOD, Letter
-from wal_agent.notify.targets import Target
 
 ONE, TWO, LOUD = Target("json://one"), Target("json://two"), Target("json://loud", "person_needed")
 NEWS = Message("recovery", "t", "b", "k")

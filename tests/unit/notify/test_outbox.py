@@ -15,9 +15,8 @@ import pytest
 
 from wal_agent.notify import outbox
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import Level, Message
+from wal_agent.notify.message import Level, Message, Target
 from wal_agent.notify.outbox import REPEAT_WINDOW, Letter, Outbox, outbox_for
-from wal_agent.notify.targets import Target
 
 TARGET = Target("json://127.0.0.1:9/s3cret")
 

@@ -17,10 +17,9 @@ from wal_agent import notify
 from wal_agent.errors import ConfigError
 from wal_agent.notify import outbox, post
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import Facts
+from wal_agent.notify.message import VARIABLE, Facts, Target
 from wal_agent.notify.outbox import Outbox, outbox_for
 from wal_agent.notify.post import Post, ends_with_us
-from wal_agent.notify.targets import VARIABLE, Target
 
 FACTS = Facts("shop", "gs://acme", "gemini", "vm-22", "/w/shop")
 TARGET = Target("json://127.0.0.1:9/s3cret")

@@ -16,9 +16,8 @@ from tests.unit.notify.sink import Sink
 from tests.unit.supervise.crew import until
 from wal_agent.notify import outbox as letters
 from wal_agent.notify import send
-from wal_agent.notify.message import Message
+from wal_agent.notify.message import Message, Target
 from wal_agent.notify.outbox import RETRY_PERIOD, SENDER, Outbox, outbox_for
-from wal_agent.notify.targets import Target
 
 ONE, TWO, LOUD = Target("json://one"), Target("json://two"), Target("json://loud", "person_needed")
 

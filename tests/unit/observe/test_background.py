@@ -1,4 +1,4 @@
-"""observe/background.py: whoever blocks, blocks alone."""
+"""observe/logs.py: whoever blocks, blocks alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.supervise.crew import until
 from wal_agent.events import Event, EventBus, LeaseRenewed, Ready
-from wal_agent.observe.background import BackgroundListener
+from wal_agent.observe.logs import BackgroundListener
 
 
 class Inner:

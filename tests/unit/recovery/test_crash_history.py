@@ -8,7 +8,7 @@ import pytest
 from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, started, state_of, turn
 from wal_agent.errors import CrashLoop, PersonNeeded
 from wal_agent.records import AnyRecord, Cause, ExitClass, Opening, Payload, RunEnded
-from wal_agent.recovery import crash_history
+from wal_agent.recovery import lease_policy
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Refuse, Resume, decide
 from wal_agent.wal.state import State
 
@@ -17,7 +17,7 @@ E2E = b'{"command":"make e2e"}'
 
 def ended(state: State, cls: ExitClass, time: float = 1001.0) -> RunEnded:
     """As a run writes it, of its own epoch."""
-    return RunEnded(time=time, code=1, completed=False, cls=cls, place=crash_history.crash_place(state, state.epoch))
+    return RunEnded(time=time, code=1, completed=False, cls=cls, place=lease_policy.crash_place(state, state.epoch))
 
 
 class Job:
@@ -64,7 +64,7 @@ def refused(got: Plan) -> str:
 def test_agents_that_died_and_runs_that_were_cut_off_count_alike() -> None:
     job = Job().run("first", b"1", dies="killed", inside=False).run("released", b"2", dies="heap", inside=False)
     job.run("released", b"3").run("dead", b"4", dies="out_of_memory", inside=False)
-    assert [c.cls for c in crash_history.recent(job.state, opening(5, "released", time=job.now + 1), 600.0)] == [
+    assert [c.cls for c in lease_policy.recent(job.state, opening(5, "released", time=job.now + 1), 600.0)] == [
         "killed",
         "heap",
         "",
@@ -102,7 +102,7 @@ def test_ends_that_somebody_wanted_are_no_crashes(cls: ExitClass) -> None:
     job = Job()
     for n in range(6):
         job.run("released" if n else "first", b"x", dies=cls, inside=False)
-    assert crash_history.recent(job.state, opening(7, "released", time=job.now), 600.0) == ()
+    assert lease_policy.recent(job.state, opening(7, "released", time=job.now), 600.0) == ()
     assert isinstance(job.next(), Resume)
 
 
@@ -178,7 +178,7 @@ def test_machines_that_were_lost_in_the_same_call() -> None:
     job.run("dead", b'{"command":"git status"}', E2E)
     assert "cut off" in refused(job.next("dead"))
     assert isinstance(job.next("released"), Resume), "the second was given up in good order"
-    assert isinstance(job.next("dead", later=2 * crash_history.STUCK_WINDOW), Resume), (
+    assert isinstance(job.next("dead", later=2 * lease_policy.STUCK_WINDOW), Resume), (
         "a long call on machines that come and go"
     )
     assert isinstance(Job().run("first", E2E).run("dead", b"{}").next("dead"), Resume)
@@ -186,17 +186,17 @@ def test_machines_that_were_lost_in_the_same_call() -> None:
 
 def test_a_call_is_known_by_tool_and_input_also_where_that_is_a_blob() -> None:
     one = intent(1, input=E2E)
-    assert crash_history.call_key(one) == crash_history.call_key(intent(7, input=E2E))
-    assert crash_history.call_key(one) != crash_history.call_key(intent(1, tool="Bash", input=E2E))
+    assert lease_policy.call_key(one) == lease_policy.call_key(intent(7, input=E2E))
+    assert lease_policy.call_key(one) != lease_policy.call_key(intent(1, tool="Bash", input=E2E))
     blobs = [msgspec.structs.replace(one, input=Payload(size=9, blob=f"{'a' * 64}-{epoch}")) for epoch in ("1", "2")]
-    assert crash_history.call_key(blobs[0]) == crash_history.call_key(blobs[1]) != crash_history.call_key(one)
+    assert lease_policy.call_key(blobs[0]) == lease_policy.call_key(blobs[1]) != lease_policy.call_key(one)
 
 
 def test_an_older_log_says_nothing_of_classes() -> None:
     old = RunEnded(time=1001.0, code=-9, completed=False)
     state = state_of(opening(), started(), turn(), captured(), old, opening(2, "released"), started(), old)
-    assert crash_history.find_stuck(state, None, opening(3, "released")) is None
-    assert crash_history.recent(state, opening(3, "released", time=1002.0), 600.0) == ()
+    assert lease_policy.find_stuck(state, None, opening(3, "released")) is None
+    assert lease_policy.recent(state, opening(3, "released", time=1002.0), 600.0) == ()
 
 
 # ---- how it goes on

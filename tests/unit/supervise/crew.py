@@ -22,10 +22,9 @@ from wal_agent.errors import WalAgentError
 from wal_agent.events import Emit, Event
 from wal_agent.records import AnyRecord, End, Intent
 from wal_agent.shell.rules import Rules, load_rules
-from wal_agent.supervise.context import RunContext
+from wal_agent.supervise.context import Action, RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.options import Screen
-from wal_agent.supervise.phases import Action
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments, replay
 from wal_agent.wal.state import State

@@ -1,4 +1,4 @@
-"""supervise/acquire.py: decide, wait where asked, open. Time is the test's own."""
+"""supervise/lease_keeper.py: decide, wait where asked, open. Time is the test's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim
 from wal_agent.bucket.base import Object
 from wal_agent.errors import LeaseHeld, Unavailable
 from wal_agent.recovery.lease_policy import Pauses
-from wal_agent.supervise.acquire import (
+from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Interrupted,
     LeaseWatch,

@@ -1,4 +1,5 @@
-"""concurrency.py and supervise/acquire.py: what hangs is left behind, and what only waits ends when the run is to."""
+"""concurrency.py and supervise/lease_keeper.py: what hangs is left behind, and what only waits ends when the run is
+to."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import pytest
 
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.concurrency import call_with_timeout, prefetch_map
-from wal_agent.supervise.acquire import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
+from wal_agent.supervise.lease_keeper import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
 
 PATIENCE = 60.0
 

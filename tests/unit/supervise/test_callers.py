@@ -1,4 +1,4 @@
-"""supervise/callers.py: who calls (issue 12.2), by tables over chains of processes as the real CLIs make them."""
+"""supervise/hook_server.py: who calls (issue 12.2), by tables over chains of processes as the real CLIs make them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wal_agent.agents.gemini import hooks
 from wal_agent.agents.gemini.hooks import hook_line
 from wal_agent.agents.hook_line import is_hook_line
 from wal_agent.agents.qwen.hooks import hook_line as qwen_line
-from wal_agent.supervise.callers import (
+from wal_agent.supervise.hook_server import (
     Caller,
     Callers,
     KnownAgent,

@@ -15,12 +15,12 @@ from wal_agent.supervise.exits import (
     LONGEST_UNTOLD,
     ExitFacts,
     ExitReason,
+    ShutdownPlan,
     classify_exit,
     lease_state_after,
     quota_pause,
     waits_in_vain,
 )
-from wal_agent.supervise.shutdown import ShutdownPlan
 
 HEADLESS = ExitFacts(code=0, completed=False, interactive=False)
 QUOTA = ExitCause("quota", "You hit your\nlimit", 90.0)

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, started, state_of, turn
 from wal_agent.agents.base import ExitCause
 from wal_agent.records import AnyRecord, RunEnded
-from wal_agent.recovery import crash_history
+from wal_agent.recovery import lease_policy
 from wal_agent.recovery.plan import LocalFacts, PriorLog, Refuse, Start, decide
 from wal_agent.recovery.plan import Policy as Asked
-from wal_agent.supervise.exits import ExitFacts, classify_exit, lease_state_after, quota_pause
+from wal_agent.supervise.exits import ExitFacts, ShutdownPlan, classify_exit, lease_state_after, quota_pause
 from wal_agent.supervise.restart import Again, RestartPolicy, decide_restart
 from wal_agent.supervise.run_end import RunResult
-from wal_agent.supervise.shutdown import ShutdownPlan
 
 DOWNS = [ShutdownPlan(kind, "", 0.0, 1.0, "", resume_at=9e9) for kind in ("pause", "hang")]
 LIMIT = 5
@@ -77,7 +76,7 @@ def test_no_two_restarts_come_at_once_and_none_begins_anew(
         done = over and (turned or code == 0)
         facts = ExitFacts(code, over, interactive, down, "", life["signals"], life["oom"], b"", life["death"])  # type: ignore[arg-type]
         word, state = classify_exit(facts), state_of(*records)
-        where, until = crash_history.crash_place(state, epoch), down.resume_at if down and down.kind == "pause" else 0.0
+        where, until = lease_policy.crash_place(state, epoch), down.resume_at if down and down.kind == "pause" else 0.0
         if word.cls == "quota" and not interactive:
             until = wall + quota_pause(word, where, state.ends)
         records.append(

@@ -18,8 +18,7 @@ import pytest
 from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent import hookwire
 from wal_agent.supervise import hook_server as server_module
-from wal_agent.supervise.callers import Process, peer_of
-from wal_agent.supervise.hook_server import HookRequest, HookServer
+from wal_agent.supervise.hook_server import HookRequest, HookServer, Process, peer_of
 
 HELLO = hookwire.frame(hookwire.HELLO, hookwire.encode_hello(hookwire.Hello("run", "gemini", "BeforeTool", 1, 2)))
 END = hookwire.frame(hookwire.END)

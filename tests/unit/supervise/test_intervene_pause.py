@@ -19,6 +19,7 @@ from tests.unit.wal.world import KEYS, FakeClock, World, claim
 from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.recovery.lease_policy import LONGEST_PAUSE, pause_left, pause_text, paused_until
 from wal_agent.supervise import hook_server
+from wal_agent.supervise.exits import ShutdownPlan, may_end_paused
 from wal_agent.supervise.hook_server import PAUSE, HookRequest, HookServer
 from wal_agent.supervise.intervene import (
     PauseRequest,
@@ -31,7 +32,6 @@ from wal_agent.supervise.intervene import (
     pause_plan,
 )
 from wal_agent.supervise.processes import MARKER, SOCKET
-from wal_agent.supervise.shutdown import ShutdownPlan, may_end_paused
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.lease import StoredLease, reschedule_pause

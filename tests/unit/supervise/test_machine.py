@@ -27,9 +27,9 @@ from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.paths import state_dir
 from wal_agent.records import Host
 from wal_agent.supervise import machine
-from wal_agent.supervise.acquire import AcquireOptions, acquire_job
 from wal_agent.supervise.dry_run import foresee_start
 from wal_agent.supervise.intervene import UnlockRequest, acknowledge_call, unlock
+from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
 from wal_agent.supervise.machine import RunDir, is_run_live, lock_state, runtime_dir, sweep_run_dirs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import LeaseRequest

@@ -1,4 +1,4 @@
-"""supervise/phases.py: one word for what the run is doing, from one table."""
+"""supervise/context.py: one word for what the run is doing, from one table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
-from wal_agent.supervise.phases import EVENTS, PHASES, TABLE, Phase, PhaseEvent, diagram, event_of, is_idle, next_phase
+from wal_agent.supervise.context import EVENTS, PHASES, TABLE, Phase, PhaseEvent, diagram, event_of, is_idle, next_phase
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "ARCHITECTURE.md"
 GOING: dict[Phase, frozenset[Phase]] = {

@@ -18,11 +18,13 @@ from tests.servers.metadata import ACTION, PREEMPTED, REBALANCE, TOKEN, Metadata
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.events import Event, NoticeReceived
-from wal_agent.supervise import cloud_metadata
+from wal_agent.supervise import preemption as cloud_metadata
 from wal_agent.supervise import preemption as watch
-from wal_agent.supervise.cloud_metadata import Aws, Gcp
+from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.preemption import (
     LINK_LOCAL,
+    Aws,
+    Gcp,
     MetadataError,
     Notice,
     Preempted,
@@ -35,7 +37,6 @@ from wal_agent.supervise.preemption import (
     notice_source,
     wait_after,
 )
-from wal_agent.supervise.shutdown import ShutdownPlan
 
 PATIENCE = 60.0
 

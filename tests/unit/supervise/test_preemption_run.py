@@ -39,7 +39,7 @@ except Exception as error:
 """
 # Some of the floors of the steps at the end, so that none of these is cut short.
 SEAL = "import wal_agent.supervise.run_end as c\nc.SEAL_AT_LEAST = 15.0\n"
-SAVE = "import wal_agent.supervise.shutdown as d\nd.LAST_SAVE_AT_LEAST = 15.0\n"
+SAVE = "import wal_agent.supervise.exits as d\nd.LAST_SAVE_AT_LEAST = 15.0\n"
 BLOBS = "generic-work/blobs/"
 STUBBORN = 'trap "" TERM; head -c 200000 /dev/urandom > big; while :; do sleep 0.05; done'
 

@@ -26,8 +26,8 @@ from wal_agent.errors import (
 )
 from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
 from wal_agent.records import ExitClass
-from wal_agent.supervise.acquire import Interrupted
 from wal_agent.supervise.exits import RESTARTED
+from wal_agent.supervise.lease_keeper import Interrupted
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import (
     Again,

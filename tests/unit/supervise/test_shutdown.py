@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.supervise.crew import PATIENCE
 from tests.unit.wal.world import FakeClock
-from wal_agent.supervise.phases import Phase, PhaseEvent, next_phase
-from wal_agent.supervise.shutdown import LAST_SAVE, LAST_SAVE_AT_LEAST, GracefulShutdown, ShutdownPlan
+from wal_agent.supervise.context import Phase, PhaseEvent, next_phase
+from wal_agent.supervise.exits import LAST_SAVE, LAST_SAVE_AT_LEAST, GracefulShutdown, ShutdownPlan
 
 Kind = Literal["drain", "pause", "hang"]
 

@@ -10,7 +10,7 @@ import msgspec
 
 from tests.unit.wal.world import FIELDS, KEYS, World, claim, host, intent
 from wal_agent.records import AnyRecord, Host, Intent, Opening
-from wal_agent.supervise.acquire import AcquireOptions, acquire_job
+from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
 from wal_agent.supervise.options import Screen
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments

@@ -1,4 +1,4 @@
-"""wal/browse.py: the log is read from its end, for a bounded number of requests (issue 12.17), and what is missing or
+"""cli/log.py: the log is read from its end, for a bounded number of requests (issue 12.17), and what is missing or
 damaged in what is read is named (issue 12.13)."""
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests import longlog
 from tests.longlog import KEYS, Counted
 from wal_agent.bucket.base import Entry
+from wal_agent.cli import log
+from wal_agent.cli.log import Page, read_newest
 from wal_agent.cli.view import read_view
 from wal_agent.records import AnyRecord, Opening, Recovery, RunEnded
-from wal_agent.wal import browse
-from wal_agent.wal.browse import Page, read_newest
 
 LONG = 12_000
 RUNS = (1001, 1005, 5000, 11_001, 11_990)
@@ -45,7 +45,7 @@ def numbers(page: Page) -> list[int]:
 
 
 def crashes_in(page: Page) -> list[AnyRecord]:
-    return [r for _, segment in page.segments for r in segment.records if browse.is_crash_record(r)]
+    return [r for _, segment in page.segments for r in segment.records if log.is_crash_record(r)]
 
 
 @pytest.mark.parametrize("count", [1, 30, 500])
@@ -87,7 +87,7 @@ def test_status_reads_what_is_behind_the_newest_snapshot(long: Counted) -> None:
 def test_crashes_are_found_by_the_snapshots(long: Counted, count: int) -> None:
     """Issue 12.17: what two snapshots say the same of is passed by, and said to be."""
     page = read_newest(long, KEYS, count, only_crashes=True)
-    every = [(s, r) for s, (_, r) in enumerate(longlog.records(LONG, RUNS), 1) if browse.is_crash_record(r)]
+    every = [(s, r) for s, (_, r) in enumerate(longlog.records(LONG, RUNS), 1) if log.is_crash_record(r)]
     wanted = [r for _, r in every][-count:] if count else [r for _, r in every]
     assert crashes_in(page)[-len(wanted) :] == wanted and page.damaged == []
     if count in (30, 0):

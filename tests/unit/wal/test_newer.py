@@ -20,7 +20,7 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.folder import MARKER
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
-from wal_agent.fleet import results
+from wal_agent.fleet import watch
 from wal_agent.recovery.restore_target import RestoreMarker, read_marker, write_marker
 from wal_agent.wal import codec, lease
 from wal_agent.wal import codec as packing
@@ -231,8 +231,8 @@ def test_a_note_of_a_restore_is_not_written_over(tmp_path: Path) -> None:
 
 def test_the_memory_of_the_watchers_is_not_replaced() -> None:
     world = World()
-    world.inner.put(results.KEY, b'{"format": 2, "log": []}')
-    with pytest.raises(Newer, match=results.KEY):
-        results.ResultStore(world.inner, SystemClock(), world.rng)
+    world.inner.put(watch.KEY, b'{"format": 2, "log": []}')
+    with pytest.raises(Newer, match=watch.KEY):
+        watch.ResultStore(world.inner, SystemClock(), world.rng)
     with pytest.raises(Newer):
         lease.decode_lease(b'{"format": 2}', "shop")

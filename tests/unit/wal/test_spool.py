@@ -16,7 +16,7 @@ from tests.unit.supervise.crew import PATIENCE
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, openings, spooled, up
 from tests.unit.wal.world import FIELDS, KEYS, World, claim, drain, end, intent
 from wal_agent.errors import ConfigError, LeaseHeld
-from wal_agent.supervise.acquire import AcquireOptions, Interrupted, acquire_job
+from wal_agent.supervise.lease_keeper import AcquireOptions, Interrupted, acquire_job
 from wal_agent.supervise.options import Screen
 from wal_agent.wal import spool as spools
 from wal_agent.wal.job import close_job, describe_unsaved
@@ -195,7 +195,7 @@ def test_carrying_in_is_told_and_a_signal_ends_it(world: World, disk: Disk, monk
             raise Interrupted(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr("wal_agent.supervise.acquire.check_signals", pending)
+        patch.setattr("wal_agent.supervise.lease_keeper.check_signals", pending)
         with pytest.raises(Interrupted) as stopped:
             disk.start("b")
     assert stopped.value.lease is None, "it names what only this machine has, so nobody gives it up"
@@ -231,7 +231,7 @@ def test_who_waits_rests_between_two_tries(world: World, disk: Disk, monkeypatch
             raise ConfigError("enough")
         raise LeaseHeld("beaten")
 
-    monkeypatch.setattr("wal_agent.supervise.acquire.open_job", beaten)
+    monkeypatch.setattr("wal_agent.supervise.lease_keeper.open_job", beaten)
     args = (FIELDS, world.clock, AcquireOptions(disk.spools, wait=True), Screen(disk.told.append, print))
     with pytest.raises(ConfigError, match="enough"):
         acquire_job(world.bucket, KEYS, claim("b"), *args)
