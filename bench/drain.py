@@ -26,7 +26,7 @@ from bench.measure import Times, scaled
 from tests.servers import ROOT
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.demo import home_environment
-from wal_agent.rehearsal.gemini import GeminiModel
+from wal_agent.rehearsal.dialects import GeminiModel
 from wal_agent.rehearsal.model import Turn
 
 ROUNDS = scaled(10, 1)

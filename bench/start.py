@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.measure import Times, interleaved, scaled
 from bench.story import story, wal_agent
-from wal_agent.rehearsal.gemini import GeminiModel
+from wal_agent.rehearsal.dialects import GeminiModel
 
 ROUNDS = scaled(10, 1)
 TOOLS = Path(__file__).resolve().parent.parent / ".tools/npm/node_modules/.bin/gemini"

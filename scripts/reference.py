@@ -16,7 +16,8 @@ from typing import Any
 import typer
 import typer.main
 
-from wal_agent.agents import AGENTS, docs_page
+from wal_agent.agents import AGENTS
+from wal_agent.cli import doctor
 from wal_agent.cli.main import app
 from wal_agent.config import SETTINGS, Settings
 from wal_agent.supervise.context import diagram
@@ -31,7 +32,7 @@ def pages() -> dict[str, str]:
     return {
         "reference/commands.md": commands_page(),
         "reference/configuration.md": configuration_page(),
-        "AGENTS.md": docs_page.markdown(list(AGENTS.values())),
+        "AGENTS.md": doctor.agents_page(list(AGENTS.values())),
         "ARCHITECTURE.md": re.sub(r"stateDiagram-v2\n.*?(?=\n```)", lambda _: diagram(), phases, flags=re.S),
     }
 

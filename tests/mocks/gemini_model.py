@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_agent.rehearsal.gemini import GeminiModel
+from wal_agent.rehearsal.dialects import GeminiModel
 from wal_agent.rehearsal.model import Turn
 
 __all__ = ["GeminiModel", "Turn"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.security.conftest import Clone
-from wal_agent.agents.generic import settings as generic
+from wal_agent.agents.generic import session as generic
 from wal_agent.config import SETTINGS, ConsentNeeded, Consents, Settings
 from wal_agent.errors import ConfigError
 from wal_agent.recovery.prompt import PROTOCOL, TEMPLATE_NAMES, load_templates, read_protocol

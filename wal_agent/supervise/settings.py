@@ -204,7 +204,7 @@ def load(
             f"Say it yourself, in {own_path} or in WAL_AGENT_NOTIFY.",
         )
     if "generic" in document:
-        from wal_agent.agents.generic.settings import generic_want
+        from wal_agent.agents.generic.session import generic_want
 
         table = generic_want(document["generic"], path, env)
         if agent == "generic" and uses is None and given.get("generic") != table.value:
@@ -232,7 +232,7 @@ def wants_of(workspace: Path, env: Mapping[str, str]) -> list[Want]:
         if want.setting == "bucket":
             _stay_apart(str(document["bucket"]), workspace, str(path))
     if "generic" in document:
-        from wal_agent.agents.generic.settings import generic_want
+        from wal_agent.agents.generic.session import generic_want
 
         wants.append(generic_want(document["generic"], path, env))
     return [*wants, *prompt_wants(workspace)]

@@ -9,7 +9,7 @@ import pytest
 
 from wal_agent.agents import claude as CLAUDE
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
-from wal_agent.agents.claude import cli, settings_schema
+from wal_agent.agents.claude import cli
 from wal_agent.agents.claude.cli import ACT
 from wal_agent.errors import ConfigError
 
@@ -144,9 +144,9 @@ def test_settings_that_would_void_ours(bad: str, tmp_path: Path) -> None:
 
 def test_settings_that_claude_takes() -> None:
     """On the real program each of them left our hooks alive (test_beside_the_users_own_settings)."""
-    settings_schema.check_settings(json.loads(GOOD))
+    cli.check_settings(json.loads(GOOD))
     with pytest.raises(ValueError, match="its statusLine is none that Claude Code takes"):
-        settings_schema.check_settings({"statusLine": {"type": "command"}})
+        cli.check_settings({"statusLine": {"type": "command"}})
 
 
 def off(tmp_path: Path, *args: str, **env: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import ExitCause, TurnFailed
-from wal_agent.agents.exit_text import retry_after_seconds
+from wal_agent.agents.program import retry_after_seconds
 
 NOW = datetime(2026, 11, 22, 12, 17, 0).timestamp()
 LONG = ExitCause("context", "the conversation is too long for the model")

@@ -13,8 +13,9 @@ from tests.unit.agents.test_generic_settings import Desk
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents import generic as GENERIC
 from wal_agent.agents.base import LoggedCall, NewSession, ResumeSession
-from wal_agent.agents.generic import cli, settings
+from wal_agent.agents.generic import cli
 from wal_agent.agents.generic import session as files
+from wal_agent.agents.generic import session as settings
 from wal_agent.errors import ConfigError
 
 ID = "3f2a91c0-1111-4222-8333-444455556666"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.agents.generic import settings
-from wal_agent.agents.generic.settings import Named
+from wal_agent.agents.generic import session
+from wal_agent.agents.generic.session import Named
 from wal_agent.config import Consents
 from wal_agent.errors import ConfigError
 from wal_agent.supervise import settings as config
@@ -26,7 +26,7 @@ class Desk:
 
     def person(self, text: str) -> None:
         self.own.write_text(f"[generic]\n{text}\n")
-        settings.clear_cache()
+        session.clear_cache()
 
     def project(self, text: str, allowed: bool = True) -> None:
         """`allowed`: the person lets the project say this, where it may be said at all."""
@@ -34,10 +34,10 @@ class Desk:
         if allowed:
             with suppress(ConfigError):
                 Consents(self.work, self.env).allow(config.wants_of(self.work, self.env))
-        settings.clear_cache()
+        session.clear_cache()
 
     def named(self) -> list[str]:
-        return [str(each) for each in settings.load_settings(self.work, self.env).session]
+        return [str(each) for each in session.load_settings(self.work, self.env).session]
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def test_nothing_is_named(desk: Desk) -> None:
-    assert settings.load_settings(desk.work, desk.env) == settings.GenericSettings()
-    assert settings.load_settings(desk.work, {"HOME": "/nonexistent"}) == settings.GenericSettings()
+    assert session.load_settings(desk.work, desk.env) == session.GenericSettings()
+    assert session.load_settings(desk.work, {"HOME": "/nonexistent"}) == session.GenericSettings()
 
 
 def test_both_files_count_and_each_entry_once(desk: Desk) -> None:
@@ -56,7 +56,7 @@ def test_both_files_count_and_each_entry_once(desk: Desk) -> None:
     assert desk.named() == ["~/.toy.md", "state/*.json"]
     desk.project('session = ["state/*.json", "./notes//a.md"]')
     assert desk.named() == ["~/.toy.md", "state/*.json", "notes/a.md"]
-    assert settings.load_settings(desk.work, desk.env).resume == ("--go-on", "{prompt}")
+    assert session.load_settings(desk.work, desk.env).resume == ("--go-on", "{prompt}")
 
 
 def test_an_absolute_path_of_the_persons_is_one_under_home(desk: Desk) -> None:
@@ -68,7 +68,7 @@ def test_the_persons_file_moves_with_xdg(desk: Desk, tmp_path: Path) -> None:
     other = tmp_path / "xdg/wal-agent/wal-agent.toml"
     other.parent.mkdir(parents=True)
     other.write_text('[generic]\nsession = ["~/.toy.md"]\n')
-    found = settings.load_settings(desk.work, {**desk.env, "XDG_CONFIG_HOME": str(tmp_path / "xdg")})
+    found = session.load_settings(desk.work, {**desk.env, "XDG_CONFIG_HOME": str(tmp_path / "xdg")})
     assert [str(each) for each in found.session] == ["~/.toy.md"]
 
 
@@ -100,7 +100,7 @@ def test_what_a_project_may_not_say(desk: Desk, text: str, says: str) -> None:
     """At the start of every agent, not only of generic; the error names the file and where it may stand."""
     desk.project(text)
     for load in (
-        lambda: settings.load_settings(desk.work, desk.env),
+        lambda: session.load_settings(desk.work, desk.env),
         lambda: config.load("gemini", desk.work, desk.env, {}),
     ):
         with pytest.raises(ConfigError) as refused:
@@ -133,21 +133,21 @@ def test_what_a_project_may_not_say(desk: Desk, text: str, says: str) -> None:
 def test_what_the_person_may_not_say(desk: Desk, text: str, says: str) -> None:
     desk.person(text)
     with pytest.raises(ConfigError) as refused:
-        settings.load_settings(desk.work, desk.env)
+        session.load_settings(desk.work, desk.env)
     assert says in str(refused.value) and str(desk.own) in str(refused.value)
 
 
 def test_a_persons_file_that_is_wrong(desk: Desk) -> None:
     desk.own.write_text('buket = "gs://x"\n')
     with pytest.raises(ConfigError, match="buket is not a setting"):
-        settings.load_settings(desk.work, desk.env)
+        session.load_settings(desk.work, desk.env)
     desk.own.write_text("[generic\n")
     with pytest.raises(ConfigError, match="is not valid TOML"):
-        settings.load_settings(desk.work, desk.env)
+        session.load_settings(desk.work, desk.env)
     desk.own.unlink()
     desk.own.mkdir()
     with pytest.raises(ConfigError, match="is not a file"):
-        settings.load_settings(desk.work, desk.env)
+        session.load_settings(desk.work, desk.env)
 
 
 def test_what_the_command_writes_there_changes_nothing_of_its_own_run(desk: Desk) -> None:

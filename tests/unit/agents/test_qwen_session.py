@@ -15,7 +15,7 @@ from wal_agent.agents import qwen as QWEN
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.qwen import cli
 from wal_agent.agents.qwen.hooks import MARKER
-from wal_agent.agents.qwen.paths import folder_variables, parse_dotenv, project_folder, qwen_home, runtime_folder
+from wal_agent.agents.qwen.session import folder_variables, parse_dotenv, project_folder, qwen_home, runtime_folder
 from wal_agent.errors import ConfigError
 
 SESSION = "6e68637d-d547-4d4b-aa1f-b44129f5d965"

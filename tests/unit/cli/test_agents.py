@@ -9,45 +9,44 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.cli.shelf import Run
-from wal_agent.agents import AGENTS, docs_page, gemini
+from wal_agent.agents import AGENTS, gemini
+from wal_agent.cli import doctor
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_is_current() -> None:
     """Make it with: wal-agent agents --markdown > docs/AGENTS.md"""
-    assert (ROOT / "docs/AGENTS.md").read_text() == docs_page.markdown(list(AGENTS.values()))
+    assert (ROOT / "docs/AGENTS.md").read_text() == doctor.agents_page(list(AGENTS.values()))
 
 
 def test_every_agent_has_a_start_and_each_trait_a_place() -> None:
-    assert set(docs_page.traits()) == set(AGENTS)
-    assert {*docs_page.COLUMNS, "start", "limits"} == set(docs_page.Traits.__struct_fields__)
+    assert set(doctor.traits()) == set(AGENTS)
+    assert {*doctor.COLUMNS, "start", "limits"} == set(doctor.Traits.__struct_fields__)
 
 
 def test_no_trait_breaks_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    odd = replace(docs_page.traits()["gemini"], hooks="a | b\nc", limits=("one\n- two",))
-    monkeypatch.setattr(docs_page, "traits", lambda: {"gemini": odd})
-    text = docs_page.markdown([gemini])
+    odd = replace(doctor.traits()["gemini"], hooks="a | b\nc", limits=("one\n- two",))
+    monkeypatch.setattr(doctor, "traits", lambda: {"gemini": odd})
+    text = doctor.agents_page([gemini])
     row = next(line for line in text.splitlines() if line.startswith("| gemini |"))
-    assert "a \\| b c" in row and row.count(" | ") == len(docs_page.COLUMNS) + 1
+    assert "a \\| b c" in row and row.count(" | ") == len(doctor.COLUMNS) + 1
     assert "- one - two\n" in text
 
 
 def test_the_pages_words_are_all_explained() -> None:
     words = [
-        line.split(" | ")[0].strip("| ")
-        for line in docs_page.TEMPLATE.read_text().splitlines()
-        if line.startswith("| ")
+        line.split(" | ")[0].strip("| ") for line in doctor.TEMPLATE.read_text().splitlines() if line.startswith("| ")
     ]
-    assert words[1:] == [*(docs_page.HEADS.get(name, name) for name in docs_page.COLUMNS), "tested"]
+    assert words[1:] == [*(doctor.HEADS.get(name, name) for name in doctor.COLUMNS), "tested"]
 
 
 def test_the_command(run: Run) -> None:
-    assert run("agents", "--markdown") == (0, docs_page.markdown(list(AGENTS.values())), "")
+    assert run("agents", "--markdown") == (0, doctor.agents_page(list(AGENTS.values())), "")
     code, out, err = run("agents", "--json")
     assert (code, err) == (0, "")
     assert [(each["name"], each["tested"]) for each in json.loads(out)] == [(a.name, a.tested) for a in AGENTS.values()]
-    assert json.loads(out)[0]["limits"] == list(docs_page.traits()["gemini"].limits)
+    assert json.loads(out)[0]["limits"] == list(doctor.traits()["gemini"].limits)
     code, out, err = run("agents")
     assert (code, out) == (0, "")
     assert f"gemini  (tested with {AGENTS['gemini'].tested})" in err and "generic  (any command)" in err

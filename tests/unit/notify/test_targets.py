@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents.generic import settings as generic
+from wal_agent.agents.generic import session as generic
 from wal_agent.errors import ConfigError, UsageError, WalAgentError
 from wal_agent.notify.message import MAX_TARGETS, MAX_URL, REFUSED, VARIABLE, Target, load_targets, parse_targets
 from wal_agent.supervise import settings as config

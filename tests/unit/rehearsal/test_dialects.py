@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from wal_agent.rehearsal.anthropic import Anthropic
+from wal_agent.rehearsal.dialects import Anthropic, Chat, Responses
 from wal_agent.rehearsal.model import Called, Dialect, Json, Model, Returned, Said, Turn
-from wal_agent.rehearsal.openai import Chat, Responses
 
 READ = ("Read", {"path": "a"})
 BASH = ("Bash", {"command": "echo é"})

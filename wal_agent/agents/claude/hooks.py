@@ -24,7 +24,6 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.agents import base, installed_hooks
 from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
-from wal_agent.agents.exit_text import retry_after_seconds
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
@@ -36,6 +35,7 @@ from wal_agent.agents.hook_line import (
     sh_line,
     skip_pattern,
 )
+from wal_agent.agents.program import retry_after_seconds
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
 from wal_agent.errors import ConfigError
 

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.rehearsal.anthropic import Anthropic
+from wal_agent.rehearsal.dialects import Anthropic
 from wal_agent.rehearsal.model import Call
 
 KEY = "sk-ant-scripted-000000000000000000000000"

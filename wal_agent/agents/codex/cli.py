@@ -27,8 +27,16 @@ from typing import Any
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.codex.hooks import SOURCE, run_flags
 from wal_agent.agents.codex.session import codex_home, is_session, private_index
-from wal_agent.agents.exit_text import cause_from_last_error
-from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, read_object, to_words
+from wal_agent.agents.program import (
+    Arg,
+    Program,
+    Syntax,
+    cause_from_last_error,
+    is_given,
+    last_value,
+    read_object,
+    to_words,
+)
 
 SYNTAX = Syntax.of(
     value="""config enable disable remote remote-auth-token-env model local-provider profile sandbox cd add-dir

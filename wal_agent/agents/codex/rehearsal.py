@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
+from wal_agent.rehearsal.dialects import Responses
 from wal_agent.rehearsal.model import Call
-from wal_agent.rehearsal.openai import Responses
 
 MODEL = "gpt-5.5"
 # Without the second line a first start on a terminal asks whether to change the model.

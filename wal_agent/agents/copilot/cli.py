@@ -26,10 +26,11 @@ from pathlib import Path
 from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
 from wal_agent.agents.copilot.hooks import PLUGIN, SESSION, platform_builds, program_caches
 from wal_agent.agents.copilot.session import resumable
-from wal_agent.agents.exit_text import TOO_LONG, cause_from_last_error
 from wal_agent.agents.program import (
+    TOO_LONG,
     Program,
     Syntax,
+    cause_from_last_error,
     effective_setting,
     last_value,
     read_layers,

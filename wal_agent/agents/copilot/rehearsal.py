@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
 from wal_agent.agents.copilot.hooks import program_cache
-from wal_agent.rehearsal.anthropic import Anthropic
+from wal_agent.rehearsal.dialects import Anthropic
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
-from wal_agent.agents.exit_text import TOO_LONG, retry_after_seconds
-from wal_agent.agents.extension import PREFIX, extension_name
 from wal_agent.agents.gemini.hooks import MARKER, gemini_home
+from wal_agent.agents.hook_line import PREFIX, extension_name
 from wal_agent.agents.program import (
+    TOO_LONG,
     Arg,
     Layer,
     Program,
@@ -41,6 +41,7 @@ from wal_agent.agents.program import (
     node_command,
     read_layers,
     read_object,
+    retry_after_seconds,
     starts_no_session,
     to_words,
 )

@@ -3,7 +3,7 @@
 Gemini gives a tool call no id: the same call twice at once cannot be told apart. Subagents' inner calls arrive under
 the parent's session id, between the start and the end of its `invoke_agent`.
 
-The hooks of a run are an extension in the user's `~/.gemini/extensions` (agents/extension.py): only an extension's
+The hooks of a run are an extension in the user's `~/.gemini/extensions` (agents/hook_line.py): only an extension's
 hooks also fire in a folder that is not trusted.
 
 The extension lies in the user's own folder and every Gemini loads it, so the first line of a hook's shell command asks
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent.agents import base, extension, installed_hooks
+from wal_agent.agents import base, installed_hooks
+from wal_agent.agents import hook_line as extension
 from wal_agent.agents.base import Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
-from wal_agent.agents.extension import owner_guard
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, parser, renderer
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, owner_guard, parser, renderer
 from wal_agent.agents.session_files import SessionId, require_object
 
 

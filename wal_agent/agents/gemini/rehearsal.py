@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.rehearsal.gemini import Gemini
+from wal_agent.rehearsal.dialects import Gemini
 
 # With statistics on, its end waits for a look-up of the name that they go to, as long as the resolver tries.
 SETTINGS = """\

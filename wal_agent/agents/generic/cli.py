@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, HookSetup, Injected, NewSession, ResumeSession
-from wal_agent.agents.generic import settings
+from wal_agent.agents.generic import session as settings
 from wal_agent.agents.generic.session import note_path
 from wal_agent.errors import ConfigError
 

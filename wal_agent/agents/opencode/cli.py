@@ -21,9 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.exit_text import cause_from_last_error
 from wal_agent.agents.opencode import resume
-from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, to_words
+from wal_agent.agents.program import Arg, Program, Syntax, cause_from_last_error, is_given, last_value, to_words
 
 SYNTAX = Syntax.of(
     value="""log-level port hostname mdns-domain model session prompt agent replay-limit command format title attach

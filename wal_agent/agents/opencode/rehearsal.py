@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.rehearsal.openai import Chat
+from wal_agent.rehearsal.dialects import Chat
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:

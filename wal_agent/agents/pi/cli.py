@@ -23,10 +23,9 @@ from functools import partial
 from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.exit_text import cause_from_last_error
 from wal_agent.agents.pi import session
 from wal_agent.agents.pi.hooks import MARKER
-from wal_agent.agents.program import Arg, Program, last_value
+from wal_agent.agents.program import Arg, Program, cause_from_last_error, last_value
 
 COMMANDS = ("install", "remove", "uninstall", "update", "list", "config")
 NO_SESSION = ("help", "version", "export", "list-models")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.rehearsal.anthropic import Anthropic
+from wal_agent.rehearsal.dialects import Anthropic
 
 _MODEL = ("--model", "scripted/scripted")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from wal_agent.agents.base import Capabilities
-from wal_agent.agents.qwen import cli, hooks, paths, resume, session
+from wal_agent.agents.qwen import cli, hooks, resume, session
 
 name = "qwen"
 tested = "0.24.4"
 also: tuple[str, ...] = ("0.15.10",)
-main_file, folder = session.MAIN, paths.runtime_folder
+main_file, folder = session.MAIN, session.runtime_folder
 
 locate, passthrough, is_interactive, command = cli.locate, cli.passthrough, cli.is_interactive, cli.command
 hooks_off_reason, session_from_args, prompt_from_args = (

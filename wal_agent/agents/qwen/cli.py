@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.exit_text import cause_from_last_error
-from wal_agent.agents.extension import extension_name
+from wal_agent.agents.hook_line import extension_name
 from wal_agent.agents.program import (
     Arg,
     Layer,
     Program,
     Syntax,
+    cause_from_last_error,
     effective_setting,
     first_prompt,
     is_given,
@@ -40,7 +40,7 @@ from wal_agent.agents.program import (
     to_words,
 )
 from wal_agent.agents.qwen.hooks import MARKER
-from wal_agent.agents.qwen.paths import RUNTIME, configured_folders, qwen_home, read_dotenv, runtime_folder, user_home
+from wal_agent.agents.qwen.session import RUNTIME, configured_folders, qwen_home, read_dotenv, runtime_folder, user_home
 from wal_agent.errors import ConfigError
 
 SYNTAX = Syntax.of(

@@ -7,7 +7,7 @@ come under the session too, and are no part of its conversation.
 The shell line of a hook runs as `bash -c LINE`. Exit code 2 with words on stderr blocks a tool, and so does a deny in
 JSON; nothing else does: a hook that is missing, late, killed or prints nothing lets it run.
 
-The hooks of a run are an extension in the user's `~/.qwen/extensions` (agents/extension.py), not a system settings file
+The hooks of a run are an extension in the user's `~/.qwen/extensions` (agents/hook_line.py), not a system settings file
 (QWEN_CODE_SYSTEM_SETTINGS_PATH): its hooks are silently lost as soon as the user's and the project's settings have
 hooks of their own, and variables in it are filled in from the environment. In hooks that are installed in Qwen's own
 settings, Qwen fills in variables of the environment when it reads them, to the same end as the shell would.
@@ -24,11 +24,11 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.agents import base, extension, installed_hooks
+from wal_agent.agents import base, installed_hooks
+from wal_agent.agents import hook_line as extension
 from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
-from wal_agent.agents.extension import owner_guard
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, parser, renderer, sh_line
-from wal_agent.agents.qwen.paths import folder_variables, qwen_home
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, owner_guard, parser, renderer, sh_line
+from wal_agent.agents.qwen.session import folder_variables, qwen_home
 from wal_agent.agents.session_files import SessionId, require_object
 
 FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once

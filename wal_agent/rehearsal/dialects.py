@@ -1,4 +1,9 @@
-"""OpenAI's two dialects: Chat Completions (`Chat`: Qwen, OpenCode, pi, Copilot) and Responses (`Responses`: Codex)."""
+"""The model APIs that the scripted model speaks.
+
+`Anthropic` (Claude Code): `/v1/messages`, streamed or not, and `count_tokens` beside it. `Gemini` (Gemini CLI):
+`/v1beta/models/M:streamGenerateContent?alt=sse`, and `:generateContent` beside it. OpenAI's two: Chat Completions
+(`Chat`: Qwen, OpenCode, pi, Copilot) and Responses (`Responses`: Codex).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,228 @@ import itertools
 import json
 import os
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from wal_agent.rehearsal.model import Called, Heard, Json, Reply, Returned, Said, Turn, json_reply, sse
+from wal_agent.rehearsal.model import Called, Heard, Json, Model, Reply, Returned, Said, Turn, json_reply, sse
+
+_anthropic_ids = itertools.count(1)
+
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+class Anthropic:
+    def is_turn(self, path: str, body: Json) -> bool:
+        return path.endswith("/messages") and bool(body.get("tools"))
+
+    def turn(self, turn: Turn, path: str, body: Json) -> Reply:
+        if turn.status != 200:
+            return _anthropic_error(turn.status, "scripted")
+        return _anthropic_answer(_anthropic_blocks(turn), body)
+
+    def other(self, method: str, path: str, body: Json) -> Reply:
+        plain = path.partition("?")[0]
+        if method == "GET" and plain.endswith("/models"):
+            models = [{"id": "scripted", "type": "model", "display_name": "scripted"}]
+            return json_reply({"data": models, "has_more": False})
+        if method == "POST" and plain.endswith("/count_tokens"):
+            return json_reply({"input_tokens": 100})
+        if method == "POST" and plain.endswith("/messages"):
+            return _anthropic_answer([{"type": "text", "text": "ok"}], body)
+        return _anthropic_error(404, "no such endpoint")
+
+    def history(self, body: Json) -> list[Heard]:
+        heard: list[Heard] = [Said("system", text) for text in _anthropic_texts(body.get("system"))]
+        for message in body.get("messages") or []:
+            heard += _anthropic_message(message)
+        return heard
+
+    def last(self, body: Json) -> str:
+        message = (body.get("messages") or [{}])[-1]
+        return "\n".join(heard.text for heard in _anthropic_message(message) if not isinstance(heard, Called))
+
+
+def _anthropic_id(prefix: str) -> str:
+    return f"{prefix}_{next(_anthropic_ids):04d}{os.urandom(8).hex()}"
+
+
+def _anthropic_error(status: int, message: str) -> Reply:
+    kind = _ERRORS.get(status, "api_error")
+    return json_reply({"type": "error", "error": {"type": kind, "message": message}}, status)
+
+
+def _anthropic_blocks(turn: Turn) -> list[Json]:
+    said: list[Json] = [{"type": "text", "text": turn.text}] if turn.text else []
+    return said + [
+        {"type": "tool_use", "id": _anthropic_id("toolu"), "name": name, "input": args} for name, args in turn.calls
+    ]
+
+
+def _anthropic_answer(blocks: list[Json], body: Json) -> Reply:
+    stop = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
+    message = {
+        "id": _anthropic_id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "model": body.get("model") or "scripted",
+        "content": blocks,
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 100,
+            "output_tokens": 10,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+        },
+    }
+    return _anthropic_stream(message) if body.get("stream") else json_reply(message)
+
+
+def _anthropic_stream(message: Json) -> Reply:
+    events: list[Json] = [{"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}]
+    for i, block in enumerate(message["content"]):
+        if block["type"] == "text":
+            start, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+        else:
+            start = {**block, "input": {}}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        events += [
+            {"type": "content_block_start", "index": i, "content_block": start},
+            {"type": "content_block_delta", "index": i, "delta": delta},
+            {"type": "content_block_stop", "index": i},
+        ]
+    end = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    events += [
+        {"type": "message_delta", "delta": end, "usage": {"output_tokens": 10}},
+        {"type": "message_stop"},
+    ]
+    return sse([(event["type"], event) for event in events])
+
+
+def _anthropic_texts(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [block["text"] for block in content or [] if isinstance(block.get("text"), str)]
+
+
+def _anthropic_message(message: Json) -> list[Heard]:
+    role = "model" if message.get("role") == "assistant" else str(message.get("role"))
+    content = message.get("content") or []
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [heard for block in blocks for heard in _anthropic_heard(role, block)]
+
+
+def _anthropic_heard(role: str, block: Json) -> list[Heard]:
+    if block.get("type") == "tool_use":
+        return [Called(block["name"], block.get("input") or {}, block.get("id") or "")]
+    if block.get("type") == "tool_result":
+        return [Returned(block.get("tool_use_id") or "", "\n".join(_anthropic_texts(block.get("content"))))]
+    return [Said(role, block["text"])] if isinstance(block.get("text"), str) else []
+
+
+class Gemini:
+    def is_turn(self, path: str, body: Json) -> bool:
+        return path.lower().endswith("generatecontent") and bool(body.get("tools"))
+
+    def turn(self, turn: Turn, path: str, body: Json) -> Reply:
+        if turn.status != 200:
+            return json_reply({"error": {"code": turn.status, "message": "scripted", "status": "X"}}, turn.status)
+        return _gemini_answer(_gemini_parts(turn), path)
+
+    def other(self, method: str, path: str, body: Json) -> Reply:
+        plain = path.partition("?")[0]
+        if method == "GET":
+            return json_reply({"models": []})
+        if plain.endswith("countTokens"):
+            return json_reply({"totalTokens": 100})
+        if not plain.lower().endswith("generatecontent"):
+            return json_reply({})
+        return _gemini_answer([{"text": _side_answer(body)}], path)
+
+    def history(self, body: Json) -> list[Heard]:
+        heard: list[Heard] = [Said("system", text) for text in _gemini_texts(body.get("systemInstruction") or {})]
+        for content in body.get("contents") or []:
+            for part in content.get("parts") or []:
+                heard += _gemini_heard(str(content.get("role")), part)
+        return heard
+
+    def last(self, body: Json) -> str:
+        return json.dumps((body.get("contents") or [{}])[-1], ensure_ascii=False)
+
+
+class GeminiModel(Model):
+    """A model with this dialect, and what Gemini CLI needs to ask it."""
+
+    def __init__(
+        self,
+        turns: Sequence[Turn] = (),
+        port: int = 0,
+        requests: list[Json] | None = None,
+        log: Path | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
+        super().__init__(Gemini(), list(turns), port, [] if requests is None else requests, log, host)
+
+    def __enter__(self) -> GeminiModel:
+        self.start()
+        return self
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": self.url}
+
+
+def _gemini_parts(turn: Turn) -> list[Json]:
+    said: list[Json] = [{"text": turn.text}] if turn.text else []
+    return said + [{"functionCall": {"name": name, "args": args}} for name, args in turn.calls]
+
+
+def _gemini_answer(parts: list[Json], path: str) -> Reply:
+    answer = {
+        "candidates": [{"index": 0, "content": {"role": "model", "parts": parts}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110},
+        "modelVersion": "scripted",
+    }
+    if "alt=sse" not in path:
+        return json_reply(answer)
+    return Reply(b"data: " + json.dumps(answer).encode() + b"\r\n\r\n", "text/event-stream")
+
+
+def _gemini_texts(content: Json) -> list[str]:
+    return [part["text"] for part in content.get("parts") or [] if isinstance(part.get("text"), str)]
+
+
+def _gemini_heard(role: str, part: Json) -> list[Heard]:
+    if call := part.get("functionCall"):
+        return [Called(call["name"], call.get("args") or {}, call.get("id") or "")]
+    if response := part.get("functionResponse"):
+        return [Returned(response.get("id") or "", json.dumps(response.get("response"), ensure_ascii=False))]
+    return [Said(role, part["text"])] if isinstance(part.get("text"), str) else []
+
+
+def _side_answer(body: Json) -> str:
+    config = body.get("generationConfig") or {}
+    schema = config.get("responseJsonSchema") or config.get("responseSchema")
+    return json.dumps(_dummy(schema)) if schema else "ok"
+
+
+def _dummy(schema: Json) -> Any:
+    kind = str(schema.get("type", "string")).lower()
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if kind == "object":
+        return {k: _dummy(v) for k, v in schema.get("properties", {}).items()}
+    return {"array": [], "integer": 1, "number": 1, "boolean": False}.get(kind, "x")
+
 
 _ids = itertools.count(1)
 
