@@ -214,7 +214,7 @@ def extension_name(run: str) -> str:
     return PREFIX + re.sub(r"[^a-zA-Z0-9-]", "-", run)
 
 
-def hook_table(
+def extension_hooks(
     setup: HookSetup, events: Sequence[str], of_tools: Collection[str], line: Callable[[str], str], timeout: int
 ) -> HookTable:
     """Event -> groups. `of_tools`: events that fire for a tool, and so not for a skipped one. `timeout` in the agent's
@@ -234,7 +234,7 @@ def hook_table(
     return table
 
 
-def sweep(home: Path) -> None:
+def sweep_extensions(home: Path) -> None:
     """Remove the extensions of this host's dead runs; each names its run's lock."""
     for place in home.glob(f"extensions/{PREFIX}*"):
         if not place.is_symlink() and place.is_dir() and _dead(place):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wal_agent.rehearsal.selftest import Proof
 
 
-TEMPLATE = Path(__file__).with_name("page.md")
+TEMPLATE = Path(__file__).parents[1] / "agents" / "page.md"
 COLUMNS = ("hooks", "intent", "fail_closed", "reconcile", "resume", "interactive", "subagents")
 HEADS = {"fail_closed": "fail-closed"}
 

@@ -164,8 +164,7 @@ def claim(
     from wal_agent.agents import AGENTS
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
-    from wal_agent.fleet import jobs as claim_run
-    from wal_agent.fleet.jobs import Allowed, Reader
+    from wal_agent.fleet.jobs import Allowed, ClaimOptions, Reader, claim, exec_run, run_child
     from wal_agent.paths import config_dir, home, state_dir
     from wal_agent.supervise.hook_server import require_person
 
@@ -178,15 +177,15 @@ def claim(
     ours = [Path(os.path.realpath(place(os.environ))) for place in (state_dir, config_dir)]
     allowed = Allowed(AGENTS, Path(os.path.realpath(root or Path.cwd())), home(os.environ), generic, ours)
     eyes = Reader.of(_opened(bucket), os.environ)
-    code = claim_run.claim(
+    code = claim(
         eyes,
         allowed,
-        claim_run.ClaimOptions(wait, loop, every, tuple(context.args), accept_logged_args),
+        ClaimOptions(wait, loop, every, tuple(context.args), accept_logged_args),
         say,
         SystemClock(),
         random.Random(),
-        lambda argv, place: claim_run.exec_run(argv, place, os.environ),
-        lambda argv, place: claim_run.run_child(argv, place, os.environ),
+        lambda argv, place: exec_run(argv, place, os.environ),
+        lambda argv, place: run_child(argv, place, os.environ),
     )
     raise typer.Exit(code)
 

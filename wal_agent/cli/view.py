@@ -28,9 +28,16 @@ from wal_agent.supervise.hook_server import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.watchdog import WatchdogLimits
 from wal_agent.text import printable
-from wal_agent.wal import damage as blob_check
 from wal_agent.wal import lease as leases
-from wal_agent.wal.damage import damaged_log_error, lost_blobs_error, missing_lease_error
+from wal_agent.wal.damage import (
+    CheckedBlobs,
+    damaged_log_error,
+    find_missing_blobs,
+    lost_blobs_error,
+    missing_lease_error,
+    needed_blobs,
+    newest_restorable,
+)
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, continue_replay, replay
@@ -151,7 +158,7 @@ class View(msgspec.Struct, frozen=True):
 
 def read_view(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "", options: str = "") -> View:
     """One look: read lease and log (without the job's key the lease alone), and look whether the blobs are there that a
-    restore needs; ask the live run, if it is here. `options`: see damage.to_restore.
+    restore needs; ask the live run, if it is here. `options`: see damage.restore_hint.
     Damaged: the lease cannot be read, or is missing while there is a log."""
     return continue_view(bucket, keys, env, key_id, Replay(), options=options)[0]
 
@@ -162,11 +169,11 @@ def continue_view(
     env: Mapping[str, str],
     key_id: str,
     before: Replay,
-    known: blob_check.CheckedBlobs | None = None,
+    known: CheckedBlobs | None = None,
     options: str = "",
 ) -> tuple[View, Replay]:
     """A look that reads on from what the one `before` found, and what it found itself. `known`: of blobs; added to."""
-    known = blob_check.CheckedBlobs() if known is None else known
+    known = CheckedBlobs() if known is None else known
     seen = leases.read_lease(bucket, keys)
     if seen is None:
         if missing := missing_lease_error(bucket, keys):
@@ -186,10 +193,10 @@ def continue_view(
         return msgspec.structs.replace(locked, locked=redact(str(problem))), before
     found = continue_replay(bucket, keys, before) if before.seq else replay(bucket, keys)
     seen_at = make_view(keys.job, bucket.url, seen, dead, check_end(found, keys.job, KnownEnd.by(seen)), answer)
-    if not seen_at.damage and blob_check.find_missing_blobs(bucket, keys, blob_check.needed_blobs(found.state), known):
+    if not seen_at.damage and find_missing_blobs(bucket, keys, needed_blobs(found.state), known):
         found = replay(bucket, keys)  # again: retention may have passed between the two
-        if lacks := blob_check.find_missing_blobs(bucket, keys, blob_check.needed_blobs(found.state), known):
-            whole = blob_check.newest_restorable(bucket, keys, found.seq, known)
+        if lacks := find_missing_blobs(bucket, keys, needed_blobs(found.state), known):
+            whole = newest_restorable(bucket, keys, found.seq, known)
             seen_at = msgspec.structs.replace(
                 seen_at, damage=redact(str(lost_blobs_error(lacks, whole, keys, options)))
             )

@@ -1,6 +1,6 @@
 """Notify people: events of a run become messages, which a process of its own sends by apprise.
 
-events -> post.py (a thread) -> message.py (pure) -> outbox.py (SQLite) -> send.py (a process) -> deliver.py
+events -> post.py (a thread) -> message.py (pure) -> outbox.py (SQLite) -> send.py (a process)
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Render the recovery prompt (RECOVERY.md), what the agent reads after a crash; and why a tool is denied.
 
-A project may have its own texts in `.wal-agent/prompts/`; they are used as far as a person has allowed these very bytes
-(consent.py). A project's template is hostile input: beside Jinja's sandbox it may use only constructs whose cost and
-output are bounded by its own size (no assignments, calls or arithmetic; loops only over the lists given, not nested).
+A project may have its own texts in `.wal-agent/prompts/`; they are used as far as a person has allowed these very
+bytes (config.Consents). A project's template is hostile input: beside Jinja's sandbox it may use only constructs
+whose cost and output are bounded by its own size (no assignments, calls or arithmetic; loops only over the lists
+given, not nested).
 
 Pure, but for the templates. The notice holds at most MAX_TOKENS whatever the session was (I9): calls and inputs are cut
 until it fits. All foreign text goes through quote.py, so that no tool input can pose as instructions.

@@ -224,10 +224,6 @@ def json_schema() -> str:
     return json.dumps({**head, **schema}, indent=2) + "\n"
 
 
-if __name__ == "__main__":
-    print(json_schema(), end="")
-
-
 OURS = "wal-agent"
 NOTHING = "(?!)"  # a regular expression that matches nothing
 # Commands of two words and more that run another command; what they are called is looked up like a rule.
@@ -502,3 +498,7 @@ def load_rules() -> Rules:
 @cache
 def _load_rules() -> Rules:
     return compile_rules([parse_file(text) for text in read_texts().values()])
+
+
+if __name__ == "__main__":
+    print(json_schema(), end="")

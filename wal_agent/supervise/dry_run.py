@@ -73,7 +73,7 @@ def foresee_start(
     options: str = "",
 ) -> ForeseenStart:
     """What `wal-agent run` would do now. Raises BucketError and Damaged, as the start would: each blob that it would
-    read is read. `options`: see damage.to_restore."""
+    read is read. `options`: see damage.restore_hint."""
     seen = leases.read_lease(bucket, keys)
     if seen is None:
         if missing := missing_lease_error(bucket, keys):

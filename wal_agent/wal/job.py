@@ -21,12 +21,11 @@ from wal_agent.errors import Conflict, Damaged, Fenced, NotFound, Unavailable, W
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Cause, Opening
 from wal_agent.wal import codec, reader
-from wal_agent.wal import lease as lease_doc
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.codec import Segment
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease
+from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, final_lease_state
 from wal_agent.wal.reader import Replay, Tail
 from wal_agent.wal.spool import Spool, SpoolContent
 from wal_agent.wal.writer import Acked, InFlight, Ticket, Writer
@@ -415,7 +414,7 @@ def close_job(
         return "left"
     if job.spool is not None and not job.spool.empty:
         return "left"  # a damaged log: what an earlier run spooled could not be carried in
-    state = lease_doc.final_lease_state(wanted, len(job.writer.state.open))
+    state = final_lease_state(wanted, len(job.writer.state.open))
     try:
         seq, end = last_record(job.writer)
         job.lease.settle(state, reason, seq=seq, end=end.hex(), until=until, budget=budget)

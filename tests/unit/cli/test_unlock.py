@@ -15,10 +15,9 @@ from wal_agent.cli.view import read_view
 from wal_agent.errors import Fenced
 from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
 from wal_agent.supervise import machine
-from wal_agent.wal import lease as lease_doc
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
-from wal_agent.wal.lease import LeaseDoc, StoredLease
+from wal_agent.wal.lease import LeaseDoc, StoredLease, encode_lease
 
 ELSEWHERE = Local("another", "1")
 
@@ -36,7 +35,7 @@ def lease(shelf: Shelf) -> StoredLease:
 def rewrite(shelf: Shelf, data: bytes | LeaseDoc) -> None:
     """What a hand, or a broken disk, put there."""
     old = shelf.bucket.get(KEYS.lease).version
-    shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(data) if isinstance(data, LeaseDoc) else data, if_version=old)
+    shelf.bucket.put(KEYS.lease, encode_lease(data) if isinstance(data, LeaseDoc) else data, if_version=old)
 
 
 # ---- whose lease
@@ -225,7 +224,7 @@ def test_a_damaged_lease_has_a_way_out(run: Run, tmp_path: Path, how: str) -> No
 def test_what_a_damaged_lease_still_says_of_its_ttl_is_waited_for(run: Run, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "b")
     shelf.open(ttl=90.0)
-    rewrite(shelf, lease_doc.encode_lease(lease(shelf).doc)[:-3])
+    rewrite(shelf, encode_lease(lease(shelf).doc)[:-3])
     code, _, err = run("unlock", "--damaged", "--epoch", "1", *where(shelf))
     assert code == 0 and "waits 90 s, then" in err and "set here" not in err and lease(shelf).doc.ttl == 90.0
 

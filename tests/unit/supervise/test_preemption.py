@@ -18,7 +18,6 @@ from tests.servers.metadata import ACTION, PREEMPTED, REBALANCE, TOKEN, Metadata
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.events import Event, NoticeReceived
-from wal_agent.supervise import preemption as cloud_metadata
 from wal_agent.supervise import preemption as watch
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.preemption import (
@@ -54,18 +53,18 @@ def cloud() -> Iterator[Metadata]:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is threads of this process, which may have to wait for their turn."""
-    hurried = cloud_metadata.MetadataClient.ask
+    hurried = watch.MetadataClient.ask
 
     def patient(
-        self: cloud_metadata.MetadataClient,
+        self: watch.MetadataClient,
         method: str,
         path: str,
         headers: Mapping[str, str] = MappingProxyType({}),
         timeout: float = 0.0,
-    ) -> cloud_metadata.Reply:
+    ) -> watch.Reply:
         return hurried(self, method, path, headers, max(timeout, PATIENCE))
 
-    monkeypatch.setattr(cloud_metadata.MetadataClient, "ask", patient)
+    monkeypatch.setattr(watch.MetadataClient, "ask", patient)
 
 
 def gcp(at: Metadata) -> Gcp:
@@ -256,9 +255,9 @@ def test_nobody_there() -> None:
 
 
 def test_a_reply_is_read_so_far_and_no_further(cloud: Metadata) -> None:
-    cloud.raw = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (cloud_metadata.MAX_REPLY + 1)
+    cloud.raw = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (watch.MAX_REPLY + 1)
     with pytest.raises(MetadataError, match="more than"):
-        cloud_metadata.MetadataClient(Server("127.0.0.1", cloud.port)).ask("GET", "/")
+        watch.MetadataClient(Server("127.0.0.1", cloud.port)).ask("GET", "/")
 
 
 # ---- the watch

@@ -18,31 +18,42 @@ from wal_agent.bucket.base import Object
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.wal import job as openings
-from wal_agent.wal import lease as lease_doc
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.lease import DUE_NOW, MAX_BYTES, LeaseDoc, LeaseRequest, Repaired, replace_damaged_lease
+from wal_agent.wal.lease import (
+    DUE_NOW,
+    MAX_BYTES,
+    LeaseDoc,
+    LeaseRequest,
+    Repaired,
+    decode_lease,
+    encode_lease,
+    may_allow,
+    next_epoch,
+    replace_damaged_lease,
+    timing_holds,
+)
 from wal_agent.wal.reader import Tail, read_tail, replay
 
 
 def test_the_timing_inequality() -> None:
-    assert lease_doc.timing_holds(30, 20, 10)
+    assert timing_holds(30, 20, 10)
     for ttl, deadline, period in [(20, 20, 10), (30, 12, 10), (30, 20, 0), (30, 20, -1), (10, 20, 5)]:
-        assert not lease_doc.timing_holds(ttl, deadline, period)
+        assert not timing_holds(ttl, deadline, period)
 
 
 @settings(deadline=None)
 @given(st.floats(0, 1e6), st.floats(-100, 100), st.floats(0.1, 100), st.floats(0, 10))
 def test_an_allow_is_in_time_or_not_sent(sent: float, since: float, ttl: float, margin: float) -> None:
     now = sent + since
-    assert lease_doc.may_allow(now, sent, ttl, margin) == (0 <= now - sent < ttl - margin)
-    assert not lease_doc.may_allow(sent + ttl + 0.001, sent, ttl, margin)
+    assert may_allow(now, sent, ttl, margin) == (0 <= now - sent < ttl - margin)
+    assert not may_allow(sent + ttl + 0.001, sent, ttl, margin)
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
 def test_an_epoch_is_above_all_that_was_seen(lease: int, log: int) -> None:
-    assert lease_doc.next_epoch(lease, log) > max(lease, log)
+    assert next_epoch(lease, log) > max(lease, log)
 
 
 def test_r7_counts_from_the_sending_of_a_renewal_that_succeeded() -> None:
@@ -237,14 +248,14 @@ def test_a_store_that_refuses_what_it_should_take_is_not_asked_without_a_pause(w
 
 def test_round_trip() -> None:
     doc = World().open("a").lease.doc
-    assert lease_doc.decode_lease(lease_doc.encode_lease(doc), "shop") == doc
+    assert decode_lease(encode_lease(doc), "shop") == doc
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(data: bytes) -> None:
     with pytest.raises(Damaged, match="lease of job shop is damaged"):
-        lease_doc.decode_lease(data, "shop")
+        decode_lease(data, "shop")
 
 
 @pytest.mark.parametrize(
@@ -266,8 +277,8 @@ def test_any_bytes(data: bytes) -> None:
 def test_a_lease_that_says_what_none_can(change: dict[str, object]) -> None:
     doc = msgspec.to_builtins(World().open("a").lease.doc)
     with pytest.raises(Damaged):
-        lease_doc.decode_lease(msgspec.json.encode({**doc, **change}), "shop")
-    assert lease_doc.decode_lease(msgspec.json.encode({**doc, "from_the_future": 1}), "shop").epoch == 1
+        decode_lease(msgspec.json.encode({**doc, **change}), "shop")
+    assert decode_lease(msgspec.json.encode({**doc, "from_the_future": 1}), "shop").epoch == 1
 
 
 def damaged() -> tuple[World, OpenedJob]:
@@ -416,7 +427,7 @@ def test_the_next_owner_waits_as_long_as_the_lost_lease_says(harm: Callable[[byt
     world.open("a")
     job = world.take_over("b")
     sound = msgspec.structs.replace(job.lease.doc, ttl=90.0, workspace='/w", "ttl": 80000,')
-    broken = harm(lease_doc.encode_lease(sound))
+    broken = harm(encode_lease(sound))
     world.inner.put(KEYS.lease, broken, if_version=world.inner.get(KEYS.lease).version)
     done = replaced(world, read_tail(world.inner, KEYS))
     assert (done.said, done.doc.ttl) == (ttl is not None, TTL if ttl is None else ttl)
@@ -442,7 +453,7 @@ def test_what_is_deleted_is_what_was_seen_to_be_damaged(tmp_path: Path, then: st
             looks += 1
             if looks == 2 and then != "the same":
                 path.unlink()
-                bucket.put(KEYS.lease, lease_doc.encode_lease(World().open("c").lease.doc))
+                bucket.put(KEYS.lease, encode_lease(World().open("c").lease.doc))
                 if then == "other damage":
                     path.write_bytes(path.read_bytes()[:-1])
             return bucket.get(key)

@@ -6,7 +6,7 @@ with an `agent_id`.
 The hooks of a run are in a settings file in the run's own folder, given with `--settings`. Claude merges it with the
 user's, the project's and the local settings, so no file of the user's is touched. A second `--settings` would replace
 it, so the user's own is merged into one file with it (I6); one entry that Claude does not understand voids the whole
-file silently, so the user's is checked before (settings_schema.py).
+file silently, so the user's is checked before (cli.check_settings).
 
 Hooks that are installed in Claude's own settings (agents/installed_hooks.py) carry no name: Claude may drop a whole
 file for a key that it does not know.

@@ -21,9 +21,19 @@ from pathlib import Path
 import msgspec
 
 from wal_agent.agents import base, installed_hooks
-from wal_agent.agents import hook_line as extension
 from wal_agent.agents.base import Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, owner_guard, parser, renderer
+from wal_agent.agents.hook_line import (
+    GONE,
+    HOOK_SECONDS,
+    ExtensionKind,
+    bash_line,
+    extension_hooks,
+    on,
+    owner_guard,
+    parser,
+    renderer,
+    sweep_extensions,
+)
 from wal_agent.agents.session_files import SessionId, require_object
 
 
@@ -131,7 +141,7 @@ def _install_file(place: Path) -> dict[str, str]:
     return {".gemini-extension-install.json": json.dumps({"source": str(place), "type": "local"})}
 
 
-EXTENSION = extension.ExtensionKind("Gemini", "gemini-extension.json", MARKER, _install_file)
+EXTENSION = ExtensionKind("Gemini", "gemini-extension.json", MARKER, _install_file)
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
@@ -139,11 +149,11 @@ def inject(setup: HookSetup, env: Env) -> Injected:
 
 
 def hook_table(setup: HookSetup) -> HookTable:
-    return extension.hook_table(setup, EVENTS, OF_TOOLS, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
+    return extension_hooks(setup, EVENTS, OF_TOOLS, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
 
 
 def sweep(env: Env, runtime: Path) -> None:
-    extension.sweep(gemini_home(env))
+    sweep_extensions(gemini_home(env))
 
 
 _RUNS_OWN = '[ -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ]'

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, HookSetup, Injected, NewSession, ResumeSession
-from wal_agent.agents.generic import session as settings
-from wal_agent.agents.generic.session import note_path
+from wal_agent.agents.generic.session import load_settings, note_path, user_file
 from wal_agent.errors import ConfigError
 
 PROMPT = "WAL_AGENT_RECOVERY_PROMPT"  # the path of the recovery prompt; empty, or not set, where there is none
@@ -44,22 +43,22 @@ def locate(env: Env) -> Cli:
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
-    settings.load_settings(workspace, env)
+    load_settings(workspace, env)
     return start_problem(args, env)
 
 
 def start_lines(workspace: Path, env: Env) -> list[str]:
-    given = settings.load_settings(workspace, env)
+    given = load_settings(workspace, env)
     lines = [UNLOGGED]
     if not given.session:
         lines.append(
             "generic: no session file is named, so only this folder's files are saved. Name them in [generic] session, "
-            f"in {settings.user_file(env)} or wal-agent.toml."
+            f"in {user_file(env)} or wal-agent.toml."
         )
     if given.resume is None:
         lines.append(
             "generic: after a crash the command is started again as it was, with the notice in the file that "
-            f"{PROMPT} names; words that make it go on: [generic] resume in {settings.user_file(env)}."
+            f"{PROMPT} names; words that make it go on: [generic] resume in {user_file(env)}."
         )
     return lines
 
@@ -79,7 +78,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         if session.prompt and (path := _hand_over(session.prompt, env)) is not None:
             more[PROMPT] = str(path)
         if note_path(session.id, env).is_file():  # else nothing of the session was saved: the task begins again
-            words = settings.load_settings(Path.cwd().resolve(), env).resume or ()
+            words = load_settings(Path.cwd().resolve(), env).resume or ()
     return Command((*args, *(_filled(word, session) for word in words)), more)
 
 

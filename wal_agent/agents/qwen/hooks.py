@@ -25,9 +25,19 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.agents import base, installed_hooks
-from wal_agent.agents import hook_line as extension
 from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, owner_guard, parser, renderer, sh_line
+from wal_agent.agents.hook_line import (
+    GONE,
+    HOOK_SECONDS,
+    ExtensionKind,
+    extension_hooks,
+    on,
+    owner_guard,
+    parser,
+    renderer,
+    sh_line,
+    sweep_extensions,
+)
 from wal_agent.agents.qwen.session import folder_variables, qwen_home
 from wal_agent.agents.session_files import SessionId, require_object
 
@@ -164,7 +174,7 @@ def hook_line(setup: HookSetup, event: str) -> str:
     return owner_guard(setup, MARKER) + sh_line(setup, "qwen", event, event in FIRM, deny)
 
 
-EXTENSION = extension.ExtensionKind("Qwen Code", "qwen-extension.json", MARKER)
+EXTENSION = ExtensionKind("Qwen Code", "qwen-extension.json", MARKER)
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
@@ -175,14 +185,14 @@ def inject(setup: HookSetup, env: Env) -> Injected:
 
 
 def hook_table(setup: HookSetup) -> HookTable:
-    table = extension.hook_table(setup, EVENTS, FIRM, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
+    table = extension_hooks(setup, EVENTS, FIRM, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
     for group in table["Notification"]:
         group["matcher"] = "permission_prompt"
     return table
 
 
 def sweep(env: Env, runtime: Path) -> None:
-    extension.sweep(qwen_home(env))
+    sweep_extensions(qwen_home(env))
 
 
 # A launcher may name the home with a `~`, which Qwen itself resolves. A relative name means the same folder here, since
