@@ -1,4 +1,4 @@
-"""cli/run.py: what stops a start before the run itself begins is told to people as well."""
+"""cli/listeners.py: what stops a start before the run itself begins is told to people as well."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.notify.sink import nobody
 from wal_agent.agents import AGENTS
-from wal_agent.cli import run
-from wal_agent.cli.run import attach_listeners, report_refusals
+from wal_agent.cli import listeners
+from wal_agent.cli.listeners import attach_listeners, report_refusals
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.events import EventBus
 from wal_agent.notify import send
@@ -25,7 +25,7 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """With a URL that nobody sends to."""
     monkeypatch.setattr(send, "start_sender", lambda *_: 0)
     monkeypatch.setattr("wal_agent.notify.post.HAND_OVER", 60.0)
-    monkeypatch.setattr(run, "EventBus", partial(EventBus, last=60.0))
+    monkeypatch.setattr(listeners, "EventBus", partial(EventBus, last=60.0))
     return {"HOME": str(tmp_path), VARIABLE: nobody(), "WAL_AGENT_BUCKET": f"file://{tmp_path}/b"}
 
 

@@ -1,0 +1,121 @@
+"""Attach the listeners of a run that settings and environment ask for: service manager, metrics, log, traces,
+notifications. `run` imports this late: no other command pays for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from wal_agent import notify, observe
+from wal_agent.bucket import default_url
+from wal_agent.clock import SystemClock
+from wal_agent.config import default_job
+from wal_agent.errors import WalAgentError
+from wal_agent.events import EventBus, Halted, Listener
+from wal_agent.limits import exhausted, report_bug
+from wal_agent.supervise.options import RunOptions, Screen
+from wal_agent.supervise.restart import restart_policy
+from wal_agent.supervise.systemd import service_manager
+
+NEEDS_PERSON = frozenset({73, 76, 77, 78, 79, 80})  # exit codes that time does not change
+
+
+def is_on_screen(wish: RunOptions) -> bool:
+    """Whether stderr is the terminal of an agent that draws on it."""
+    return sys.stderr is not None and sys.stderr.isatty() and wish.interactive
+
+
+def restarts_hung_agent(wish: RunOptions) -> bool:
+    """Whether an agent that hangs is started again: before a person, only where that was asked for in this command."""
+    policy = restart_policy(wish)
+    return policy.restart == "on" and (policy.explicit or not wish.interactive)
+
+
+@contextmanager
+def attach_listeners(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
+    """`wish` with all who are to be told; they are let go at the end. UsageError, ConfigError: one of them cannot be
+    had as it was asked for, and nothing was begun."""
+    if wish.agent.passthrough(wish.args):
+        yield wish  # no run: the agent is started as it is
+        return
+    clock, settings = SystemClock(), wish.settings
+    people = notify.listener(
+        wish.env,
+        job=settings.job,
+        bucket=settings.bucket,
+        agent=wish.agent.name,
+        workspace=wish.workspace,
+        attended=wish.attended,
+        restarts=restarts_hung_agent(wish),
+    )
+    manager = service_manager(wish.env, wish.liveness.stalled, clock)
+    first: list[Listener] = [listener for listener in (people, manager) if listener is not None]
+
+    def failed(error: BaseException) -> None:
+        screen.say(str(exhausted(error) or report_bug(error, wish.env)))
+
+    bus = EventBus(first, clock.now, failed)
+    try:
+        try:
+            lookout = observe.start_observers(
+                settings,
+                wish.env,
+                agent=wish.agent.name,
+                workspace=wish.workspace,
+                clock=clock,
+                stalled=wish.liveness.stalled,
+                say=screen.say,
+                on_screen=is_on_screen(wish),
+            )
+        except WalAgentError as error:
+            _refuse(bus, error)
+            raise
+        bus.add(*lookout.listeners)
+        yield replace(wish, emit=bus.emit, metered=lookout.metered, trace=lookout.trace)
+    finally:
+        bus.close()
+
+
+@contextmanager
+def report_refusals(
+    env: Mapping[str, str], flags: Mapping[str, object], agent: str, workspace: Path, attended: bool
+) -> Iterator[None]:
+    """What stops a start before anybody looks on (a setting that cannot be read, say) is told to people all the same;
+    of which job, as well as can be known then."""
+    try:
+        yield
+    except WalAgentError as error:
+        if error.exit_code in NEEDS_PERSON:  # else nobody need be looked for
+            with suppress(WalAgentError, OSError):  # the error itself follows
+                _refused(error, env, flags, agent, workspace, attended)
+        raise
+
+
+def _refused(
+    error: WalAgentError,
+    env: Mapping[str, str],
+    flags: Mapping[str, object],
+    agent: str,
+    workspace: Path,
+    attended: bool,
+) -> None:
+    people = notify.listener(
+        env,
+        job=str(flags.get("job") or env.get("WAL_AGENT_JOB") or default_job(agent, workspace)),
+        bucket=str(flags.get("bucket") or env.get("WAL_AGENT_BUCKET") or default_url(env)),
+        agent=agent,
+        workspace=workspace,
+        attended=attended,
+    )
+    if people is not None:
+        bus = EventBus([people], SystemClock().now, lambda _: None)
+        _refuse(bus, error)
+        bus.close()
+
+
+def _refuse(bus: EventBus, error: WalAgentError) -> None:
+    if error.exit_code in NEEDS_PERSON:
+        bus.emit(Halted(error.exit_code, error.what, error.hint))
