@@ -1,4 +1,4 @@
-"""Build what is published, in dist/: `python -m scripts.dist` (make dist); `--measure` also installs it and prints sizes.
+"""Build what is published, in dist/: `python -m scripts.dist` (make dist); `--measure` also installs it, prints sizes.
 
 The source distribution, the wheel with the compiled hook client (its platform tags are proved in build_hooks.py), the
 wheel without it for all other platforms, and SHA256SUMS.
@@ -43,7 +43,7 @@ def size(folder: Path) -> int:
 
 
 def measure(wheel: Path) -> None:
-    """Print size, packages and seconds of an installation of the wheel in an empty HOME, with and without all extras."""
+    """Print size, packages and seconds of an installation in an empty HOME, without extras and with all."""
     for extras in EXTRAS:
         with tempfile.TemporaryDirectory(prefix="wal-agent-") as folder:
             home = Path(folder)
