@@ -49,12 +49,14 @@ if (!words) {
   process.exit(CONFIGURATION);
 }
 
-const child = spawn(words[0], [...words.slice(1), ...process.argv.slice(2)], { stdio: "inherit" });
+// Before the start: the program may be there, and a signal come, before the next line here runs. A handler runs later.
 // A ^C of the terminal reaches the whole process group: sent again, it would count twice.
+let child;
 for (const name of FORWARDED) {
   const typed = name === "SIGINT" || name === "SIGQUIT";
-  process.on(name, () => typed && process.stdin.isTTY || child.kill(name));
+  process.on(name, () => (typed && process.stdin.isTTY) || child.kill(name));
 }
+child = spawn(words[0], [...words.slice(1), ...process.argv.slice(2)], { stdio: "inherit" });
 child.on("error", (error) => {
   console.error(`wal-agent: ${words[0]} cannot be started (${error.code}). Install it: python3 -m pip install --user wal-agent`);
   process.exit(CONFIGURATION);
