@@ -22,7 +22,7 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs unit contract faults e2e mutants pins tools latest bench clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint docs unit contract faults e2e mutants pins tools latest bench dist clean have-python have-agents have-cc have-systemd have-all
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -40,10 +40,12 @@ lint: $(DEV) $(LINTERS) docs ## Style, format, types, imports that go one way, r
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/wal-agent rules lint --builtin --examples tests/unit/shell/commands.jsonl
 	node scripts/lint_workflows.mjs $(LINT) .github/workflows
+	$(BIN)/zizmor --offline --no-progress --quiet .github/workflows deploy/github-action
+	$(BIN)/hadolint deploy/docker/Dockerfile
 
 docs: $(DEV) ## Build the docs site into .tools/site; a link or anchor that leads nowhere is an error.
 	$(BIN)/python -m scripts.reference --check
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 unit: have-agents have-cc have-systemd $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
 	$(PYTEST) tests/unit
@@ -75,6 +77,9 @@ latest: have-all $(DEV) $(CLIS) $(SERVERS) ## Test the versions that npm serves 
 
 bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## Measure the claims (SHORT=1: check only that each part runs).
 	$(BIN)/python -m bench $(if $(SHORT),--short)
+
+dist: have-cc $(RUNTIME) ## Build the source distribution and the wheels into dist/ (MEASURE=1: install one, print its size).
+	@$(BIN)/python -m scripts.dist $(if $(MEASURE),--measure)
 
 clean: ## Remove everything that make created.
 	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

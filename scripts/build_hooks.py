@@ -1,13 +1,16 @@
 """Builds hooks/client.c, the hook client, into the package; part of every build, also of the editable install.
 
 A wheel with it is one for this platform, any Python; without a C compiler, or when it fails, the wheel is for all of
-them and hooks/client.py does the work. An editable install has it in the checkout, at the same place in the package.
+them and hooks/client.py does the work. A static client needs no libc, so its wheel is true under each manylinux and
+musllinux tag, whatever machine built it; a dynamic one gets the plain tag of this machine, which PyPI does not take.
+An editable install has it in the checkout, at the same place in the package.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import struct
 import subprocess
 import tempfile
 from pathlib import Path
@@ -18,6 +21,8 @@ from packaging.tags import sys_tags
 
 PLACE = "wal_agent/_shipped/hooks/client"
 WAYS = (("-static",), ())  # static starts in two thirds of the time; not every system has a static libc
+ANY_LINUX = ("x86_64", "aarch64", "ppc64le", "s390x")  # the 64 bit ones of manylinux2014 and musllinux_1_1
+PT_INTERP = 3
 USAGE = 2  # how the client ends when it is given nothing
 
 
@@ -62,13 +67,29 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         elif version != "editable":
             build_data["force_include"][str(target)] = PLACE
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{_platform()}"
+            build_data["tag"] = f"py3-none-{_platform(is_static(target))}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         self._made.cleanup()
 
 
-def _platform() -> str:
-    """Without the promise of manylinux, which only its own tools can make."""
+def is_static(program: Path) -> bool:
+    """Return whether `program` is an ELF file without interpreter (PT_INTERP): the kernel alone can start it."""
+    data = program.read_bytes()
+    if data[:5] != b"\x7fELF\x02":  # 64 bit
+        return False
+    order = "<" if data[5] == 1 else ">"
+    (offset,) = struct.unpack_from(f"{order}Q", data, 32)
+    size, count = struct.unpack_from(f"{order}HH", data, 54)
+    return all(struct.unpack_from(f"{order}I", data, offset + n * size)[0] != PT_INTERP for n in range(count))
+
+
+def _platform(static: bool) -> str:
+    """The platform tag for a client that was made on this machine."""
     platforms = (tag.platform for tag in sys_tags())
-    return next(name for name in platforms if "manylinux" not in name and "musllinux" not in name)
+    plain = next(name for name in platforms if "manylinux" not in name and "musllinux" not in name)
+    arch = plain.removeprefix("linux_")
+    if not static or arch not in ANY_LINUX:
+        return plain
+    old = ".manylinux2014_" + arch
+    return f"manylinux_2_17_{arch}{old}.musllinux_1_1_{arch}"

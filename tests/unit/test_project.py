@@ -11,12 +11,14 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from scripts.build_hooks import compile_client
+from scripts.build_hooks import compile_client, is_static
 from wal_agent import hookwire
 from wal_agent.agents import AGENTS, rehearsal_of
+from wal_agent.extras import Extra
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,9 +117,23 @@ def test_every_dependency_is_pinned() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [re.split(r"[^A-Za-z0-9-]", text)[0] for text in project["project"]["dependencies"]]
-    pinned = {line.partition("==")[0].lower() for line in pins()["runtime.txt"]}
+    extras = project["project"]["optional-dependencies"]
+    texts = [*project["project"]["dependencies"], *(text for each in extras.values() for text in each)]
+    wanted = {re.split(r"[^A-Za-z0-9.-]", text)[0] for text in texts} - {"wal-agent"}
+    pinned = {line.partition("==")[0].lower() for name in ("runtime.txt", "dev.txt") for line in pins()[name]}
     assert [name for name in wanted if name not in pinned] == []
+
+
+def test_the_base_installs_no_heavy_package_and_each_extra_can_be_named() -> None:
+    """Issue 14.14: 24 MB of zstandard, 23 of botocore, 16 of cryptography and 13 of apprise were everybody's."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    base = {re.split(r"[^A-Za-z0-9.-]", text)[0] for text in project["dependencies"]}
+    assert not base & {"zstandard", "boto3", "google-cloud-storage", "cryptography", "apprise", "opentelemetry-sdk"}
+    extras = set(project["optional-dependencies"])
+    assert extras == {*get_args(Extra), "all"}
+    assert project["optional-dependencies"]["all"] == [f"wal-agent[{','.join(get_args(Extra))}]"]
 
 
 def test_the_release_install_names_exactly_these_versions_with_their_hashes() -> None:
@@ -137,7 +153,9 @@ def test_the_release_install_names_exactly_these_versions_with_their_hashes() ->
 
 def test_the_hashes_are_of_all_files_of_a_version() -> None:
     """Issue 12.5: a release is installed on other platforms than the one that made the list."""
-    compiled = {name: len(hashes) for name, hashes in release().items() if name.startswith(("msgspec", "zstandard"))}
+    compiled = {
+        name: len(hashes) for name, hashes in release().items() if name.startswith(("msgspec", "backports-zstd"))
+    }
     assert len(compiled) == 2 and min(compiled.values()) > 20
 
 
@@ -248,7 +266,7 @@ def hook_client(target: Path) -> list[str]:
 
 
 def test_a_wheel_with_the_native_client_is_for_this_platform_and_any_python(wheel: Path, tmp_path: Path) -> None:
-    assert re.fullmatch(r"wal_agent-.*-py3-none-(linux|macosx)_\w+\.whl", wheel.name)
+    assert re.fullmatch(r"wal_agent-.*-py3-none-(manylinux_2_17|linux|macosx)_[\w.]+\.whl", wheel.name)
     install(wheel, tmp_path)
     assert hook_client(tmp_path) == [str(tmp_path / "wal_agent/_shipped/hooks/client")]
 
@@ -275,6 +293,15 @@ def test_without_a_static_libc_the_client_is_dynamic(tmp_path: Path) -> None:
         patch.setenv("CC", "false")
         assert compile_client(ROOT / "hooks" / "client.c", tmp_path / "none") is not None
     assert subprocess.run([made, hookwire.VERSION], check=False).returncode == 0
+
+
+def test_only_a_client_without_an_interpreter_is_for_each_linux(wheel: Path, tmp_path: Path) -> None:
+    """Issue 14.14: a tag is a promise about libc, which a static program keeps by needing none."""
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }")
+    subprocess.run(["cc", "-o", tmp_path / "dynamic", tmp_path / "main.c"], check=True)
+    assert not is_static(tmp_path / "dynamic") and not is_static(tmp_path / "main.c")
+    (tmp_path / "client").write_bytes(zipfile.ZipFile(wheel).read("wal_agent/_shipped/hooks/client"))
+    assert is_static(tmp_path / "client") == ("manylinux" in wheel.name) == ("musllinux" in wheel.name)
 
 
 def test_a_build_that_fails_leaves_no_older_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +398,7 @@ def test_every_target_is_in_the_help() -> None:
     done = subprocess.run(["make", "help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     said = {line.split()[1] for line in done.stdout.splitlines()}
     parts = {"lint", "docs", "unit", "contract", "faults", "e2e", "bench"}
-    assert said == {"help", "demo", "test", *parts, "mutants", "pins", "tools", "latest", "clean"}
+    assert said == {"help", "demo", "test", *parts, "mutants", "pins", "tools", "latest", "dist", "clean"}
 
 
 def test_ci_runs_what_make_test_runs() -> None:

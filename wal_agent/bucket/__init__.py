@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
 from wal_agent.bucket.folder import known_bucket_id
 from wal_agent.errors import ConfigError
+from wal_agent.extras import required
 from wal_agent.paths import state_dir
 
 __all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "folder_of", "marker_of", "open_bucket"]
@@ -60,12 +61,12 @@ def _open(url: str) -> Bucket:
         case "memory":
             return _open_memory(rest)
         case "gs":
-            from wal_agent.bucket.gcs import GcsBucket
-
+            with required("gcs", "A gs:// bucket"):
+                from wal_agent.bucket.gcs import GcsBucket
             return GcsBucket(url)
         case "s3":
-            from wal_agent.bucket.s3 import S3Bucket
-
+            with required("s3", "An s3:// bucket"):
+                from wal_agent.bucket.s3 import S3Bucket
             return S3Bucket(url)
     raise ConfigError(f"{url!r} is not a bucket.", "Give file:///absolute/path, an absolute path, gs:// or s3://.")
 

@@ -30,6 +30,7 @@ import psutil
 
 from wal_agent.bucket.base import Bucket, BucketDecorator, Object, Version, check_key
 from wal_agent.errors import ConfigError, Damaged, Denied, Newer, UsageError
+from wal_agent.extras import required
 
 KEY_SIZE = 32  # bytes: AES-256
 KEY_ID_SIZE = 8  # bytes
@@ -218,7 +219,8 @@ class _Sealer:
 
     def __init__(self, key: Key) -> None:
         # Here, so that only those who encrypt pay for it (15 to 50 ms, 8 MB).
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        with required("encryption", "An encryption key"):
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._id = key.id
         self._head = SEALED_MAGIC + bytes([SEALED_FORMAT]) + bytes.fromhex(key.id)

@@ -56,9 +56,11 @@ def notify(
 
 def _test(targets: Sequence[Target]) -> None:
     from wal_agent.errors import Unavailable
+    from wal_agent.extras import require
     from wal_agent.notify.outbox import outbox_for
     from wal_agent.notify.send import deliver
 
+    require("notify", "apprise", "A message")
     box = outbox_for(os.environ, targets)
     failed = 0
     for number, target in enumerate(targets, 1):

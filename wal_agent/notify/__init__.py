@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wal_agent.extras import require
+
 if TYPE_CHECKING:
     from wal_agent.notify.post import Post
 
@@ -30,6 +32,7 @@ def listener(
     found = message.load_targets(env)
     if not found:
         return None
+    require("notify", "apprise", "[[notify]]" if not env.get(message.VARIABLE) else message.VARIABLE)
     import platform
 
     from wal_agent.notify import outbox, send

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wal_agent.extras import install_command
+
 if TYPE_CHECKING:
     from wal_agent.observe.traces import Traces
 
-EXTRA = "pip install 'wal-agent[otel]'"
 _NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 
@@ -62,7 +63,8 @@ def missing_packages() -> str:
             return ""
     except ImportError:  # of a parent
         pass
-    return f"no traces are sent: OpenTelemetry is not installed. {EXTRA}, or set OTEL_TRACES_EXPORTER=none."
+    command = install_command("otel")
+    return f"no traces are sent: OpenTelemetry is not installed. {command}, or set OTEL_TRACES_EXPORTER=none."
 
 
 def _word(env: Mapping[str, str], name: str) -> str:

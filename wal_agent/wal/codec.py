@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-import zstandard
 from msgspec import inspect
 
 from wal_agent import msgspec_compat
@@ -23,9 +23,19 @@ from wal_agent.text import shorten
 from wal_agent.wal.keys import MAX_SEQ
 from wal_agent.wal.state import State, exceeded_limit, upgrade_state
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 T = TypeVar("T")
 
 LEVEL = 3
+_OPTIONS: dict[int, int] = {
+    zstd.CompressionParameter.compression_level: LEVEL,
+    zstd.CompressionParameter.checksum_flag: True,
+    zstd.CompressionParameter.content_size_flag: True,
+}
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}")  # a name that a version of wal-agent may give
 
 
@@ -42,24 +52,24 @@ def pack(value: object) -> bytes:
 
 
 def compress(raw: bytes) -> bytes:
-    # A compressor is not safe to share between threads; making one costs microseconds.
-    made = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, write_content_size=True).compress(raw)
-    return bytes(memoryview(made))  # a copy: what the library gives keeps as much memory as `raw` takes (I9)
+    return zstd.compress(raw, options=_OPTIONS)
 
 
 def decompress(data: bytes, limit: int) -> bytes:
     """The content of the one frame in `data`; Damaged when it is none, or says or has more than `limit` bytes."""
     try:
-        size = zstandard.frame_content_size(data)
-        # An unknown size (-1) is none that we write. A size above the limit would be allocated before a byte is
+        size = zstd.get_frame_info(data).decompressed_size
+        # An unknown size (None) is none that we write. A size above the limit would be allocated before a byte is
         # checked.
-        if not 0 <= size <= limit:
+        if size is None or size > limit:
             raise Damaged(f"it says it holds {size} bytes, {limit} are allowed")
-        if size == 0:
-            return b""
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=limit, allow_extra_data=False)
-    except zstandard.ZstdError as error:
+        decompressor = zstd.ZstdDecompressor()
+        raw = decompressor.decompress(data, max_length=size + 1)  # a frame that holds more than it says is not read
+    except zstd.ZstdError as error:
         raise Damaged(f"not a whole zstd frame ({error})") from error
+    if not decompressor.eof or decompressor.unused_data or len(raw) != size:
+        raise Damaged("not a whole zstd frame (its length is not what it says)")
+    return raw
 
 
 def unpack(data: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int, name: str) -> T:

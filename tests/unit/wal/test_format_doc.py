@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 import msgspec
-import zstandard
+from backports import zstd
 
 from tests.unit.wal.test_files import delta
 from tests.unit.wal.test_reader import snapshots
@@ -19,7 +19,7 @@ from wal_agent.wal.blobs import INLINE
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    found = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data))
+    found = msgspec.msgpack.decode(zstd.decompress(data))
     assert isinstance(found, dict)
     return found
 
