@@ -1,7 +1,7 @@
-"""Make text for people: one safe line of foreign text, counts, sizes, durations and times, and short lines on stderr.
+"""Make text for people: one safe line of foreign text, counts, sizes, durations, times, and lines of output.
 
 Text from a bucket or its store becomes one line of bounded length with nothing that a terminal obeys. Times of day are
-UTC. stdout belongs to the agent and to `--json`.
+UTC. A command's answer goes to stdout, messages about it to stderr; under `run` stdout is the agent's.
 """
 
 from __future__ import annotations
@@ -118,6 +118,12 @@ def lines(rows: list[str]) -> None:
     """Write further lines of a message, redacted; the caller indents them."""
     if rows:
         _write([redact(row) for row in rows])
+
+
+def answer(rows: list[str]) -> None:
+    """Write a command's answer to stdout, redacted. OSError: BrokenPipeError, for example, which main() expects."""
+    if rows and sys.stdout is not None:
+        print("\n".join(printable(redact(row)) for row in rows), flush=True)
 
 
 def _write(rows: list[str]) -> None:

@@ -19,7 +19,7 @@ import typer
 from tomlkit.items import InlineTable
 
 from wal_agent.cli.options import AsJson
-from wal_agent.text import lines, say
+from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import HooksToInstall
@@ -329,7 +329,7 @@ def _show(workspace: Path, agent: str, json: bool) -> None:
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
         return
     width = max(len(row.tool) for row in table)
-    lines([f"{row.tool:{width}}  {'before-hook' if row.before_hook else 'skipped':11}  {row.why}" for row in table])
-    lines([f"{'any other tool':{width}}  before-hook  is not known to wal-agent"])
+    answer([f"{row.tool:{width}}  {'before-hook' if row.before_hook else 'skipped':11}  {row.why}" for row in table])
+    answer([f"{'any other tool':{width}}  before-hook  is not known to wal-agent"])
     if settings is not None:
-        lines(["", f"{'hooks' if is_installed else 'no hooks'} of ours are in {settings}"])
+        answer(["", f"{'hooks' if is_installed else 'no hooks'} of ours are in {settings}"])

@@ -21,7 +21,7 @@ from wal_agent.cli.options import AsJson, BucketUrl
 from wal_agent.errors import UsageError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
-from wal_agent.text import lines, say
+from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Cli, Hookless
@@ -124,7 +124,7 @@ def agents(
     elif markdown:
         sys.stdout.write(agents_page(known))
     else:
-        lines(rows(known))
+        answer(rows(known))
 
 
 def demo(
@@ -187,7 +187,7 @@ def doctor(
     for proof in _examine(agent, bucket):
         proofs.append(replace(proof, what=redact(proof.what), detail=redact(proof.detail)))
         if not json:
-            lines([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
+            answer([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
     if json:
         sys.stdout.write(msgspec.json.encode(proofs).decode() + "\n")
     raise typer.Exit(0 if all(p.ok for p in proofs) else 78)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from wal_agent.cli.options import AsJson, BucketUrl, say_bucket, settings_for
-from wal_agent.text import lines, say
+from wal_agent.text import answer, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -61,7 +61,7 @@ def ls(
     if json:
         sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
         return
-    lines(table(shown))
+    answer(table(shown))
     needing = sum(job.needs_host for job in jobs)
     rest = (
         f"; {needing} need{'s' if needing == 1 else ''} a host: wal-agent fleet claim, or `wal-agent run` for each"
@@ -69,7 +69,7 @@ def ls(
         else ""
     )
     many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-    say(f"{many} in {opened.url}{': ' if jobs else ''}{count_states(jobs)}{rest}")
+    answer([f"{many} in {opened.url}{': ' if jobs else ''}{count_states(jobs)}{rest}"])
 
 
 @app.command("watch")

@@ -25,7 +25,7 @@ from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, Settin
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
-from wal_agent.text import lines, say
+from wal_agent.text import answer, lines, say
 from wal_agent.wal.keys import Keys
 
 
@@ -58,11 +58,11 @@ def trust(
     wants = wants_of(workspace, os.environ)
     missing = [want for want in wants if not consents.allows(want)]
     if show or not missing:
-        lines([row for want in wants for row in describe_want(want, "not allowed" if want in missing else "allowed")])
+        answer([row for want in wants for row in describe_want(want, "not allowed" if want in missing else "allowed")])
         if not wants:
-            say(f"nothing in {workspace} asks for your consent.")
+            answer([f"nothing in {workspace} asks for your consent."])
         elif not missing:
-            say(f"all that {workspace} asks for is allowed.")
+            answer([f"all that {workspace} asks for is allowed."])
         return
     if yes:
         lines([row for want in missing for row in describe_want(want)])

@@ -33,8 +33,8 @@ def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBuck
     store(bucket, "shop-6", **CRASHED, agent=f"evil{EVIL}", spool="/s")
     bucket.put("shop-7/lease.json", b"{")
     code, out, err = run("fleet", "ls")
-    rows = err.splitlines()
-    assert (code, out) == (0, "") and len(rows) == 8
+    rows = out.splitlines()
+    assert (code, err) == (0, "") and len(rows) == 8
     assert [row.split()[:2] for row in rows[:7]] == [
         ["damaged", "shop-7"],
         ["crashed", "shop-2"],
@@ -45,10 +45,10 @@ def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBuck
         ["closed", "shop-1"],
     ]
     counts = "1 damaged, 2 crashed, 1 released, 1 running, 1 paused, 1 closed"
-    assert rows[7].startswith(f"wal-agent: 7 jobs in {bucket.url}: {counts}; ")
+    assert rows[7].startswith(f"7 jobs in {bucket.url}: {counts}; ")
     assert "; 3 need a host: wal-agent fleet claim" in rows[7]
     assert "only vm-1 can carry on" in rows[2]
-    assert SECRET not in err and all(c.isprintable() for c in err if c != "\n")
+    assert SECRET not in out and all(c.isprintable() for c in out if c != "\n")
 
 
 def test_json_is_an_object_a_line_and_nothing_else(run: Run, bucket: FileBucket) -> None:
@@ -63,7 +63,7 @@ def test_json_is_an_object_a_line_and_nothing_else(run: Run, bucket: FileBucket)
 
 
 def test_a_bucket_without_jobs(run: Run, bucket: FileBucket) -> None:
-    assert run("fleet", "ls") == (0, "", f"wal-agent: 0 jobs in {bucket.url}\n")
+    assert run("fleet", "ls") == (0, f"0 jobs in {bucket.url}\n", "")
     code, out, err = run("fleet", "claim")
     assert (code, out) == (0, "") and "no job needs a host" in err
 

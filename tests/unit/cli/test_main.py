@@ -163,8 +163,8 @@ def test_people_read_on_stderr_and_scripts_on_stdout(run: Run, tmp_path: Path) -
     where = ["--bucket", shelf.url, "--job", "shop"]
     for command in ("status", "log"):
         code, out, err = run(command, *where)
-        assert (code, out) == (0, "") and "vm?[2J?31m?" in err
-        assert not any(c in err for c in EVIL if not c.isprintable()) and SECRET not in err
+        assert (code, err) == (0, "") and "vm?[2J?31m?" in out
+        assert not any(c in out for c in EVIL if not c.isprintable()) and SECRET not in out
         code, out, err = run(command, *where, "--json")
         assert (code, err) == (0, "") and out.isascii() and SECRET not in out
         assert [json.loads(line) for line in out.splitlines()]
