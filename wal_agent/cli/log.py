@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import sys
 import time
@@ -42,7 +43,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.redact import redact
-from wal_agent.text import answer, lines, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, plural, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -420,8 +421,10 @@ def log(
             sys.stdout.flush()
     elif newest:
         answer([as_line(entry) for entry in (newest if follow else reversed(newest))])
-    elif not damaged:
+    elif not damaged and not (crashes and page.last):
         say(f"no records of job {at.keys.job} in {at.bucket.url}.")
+    if crashes and not (json or raw) and (unrecovered := describe_unrecovered(at)):
+        answer([unrecovered])
     if not (json or raw) and not (page.whole and page.passed == 0):
         passed = f", but for {page.passed} that the snapshots say hold none of these" if page.passed else ""
         whole = f"wal-agent log{at.options(agent)} -n 0"
@@ -432,6 +435,29 @@ def log(
         raise Damaged(f"{what}{more}", f"What can still be had: wal-agent status{at.options(agent)}")
     if follow:
         follow_log(at, page.last, CRASHES if crashes else None, json=json or raw, raw=raw)
+
+
+def describe_unrecovered(at: JobContext) -> str:
+    """The crash that no start has recovered yet, so that no record tells of it; "" for none or an unreadable lease."""
+    from pathlib import Path
+
+    from wal_agent.recovery.lease_policy import lease_age, owner_is_dead
+    from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
+
+    try:
+        seen = leases.read_lease(at.bucket, at.keys)
+    except Damaged:
+        return ""
+    if seen is None or seen.doc.state != "held":
+        return ""
+    local = probe_holder(seen, this_host(os.environ, Path(os.devnull)), spools_dir(os.environ), at.bucket.url)
+    if not owner_is_dead(seen, local):
+        return ""
+    doc = seen.doc
+    return (
+        f"    -  cut off {duration(lease_age(seen))} ago, not recovered yet: epoch {doc.epoch} on {doc.host.name} "
+        f"({doc.agent}); the next `wal-agent run {doc.agent} --job {at.keys.job}` recovers it"
+    )
 
 
 def follow_log(at: JobContext, seen: int, kinds: Collection[str] | None, json: bool = False, raw: bool = False) -> None:

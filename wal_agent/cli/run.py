@@ -182,6 +182,8 @@ def run(
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
     if any("\udc80" <= c <= "\udcff" for text in context.args for c in text):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
+    if fresh and continue_:
+        raise UsageError("--fresh starts a new session and --continue resumes the last one: use only one of them.")
     workspace = Path.cwd().resolve()
     screen = Screen(say, lines, Waiting(say).waiting_for)
     attended = sys.stdin.isatty() and sys.stderr.isatty()

@@ -75,7 +75,12 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
     upto = point if isinstance(point, int) else seq_at_time(bucket, keys, point)
     if upto < 1:
         raise UsageError(f"Job {keys.job} has no record of {at} or before.", "See: wal-agent log")
-    return replay(bucket, keys, upto)
+    found = replay(bucket, keys, upto)
+    if isinstance(point, int) and found.seq < point:
+        whole = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
+        if whole.damage is None and whole.seq < point:
+            raise UsageError(f"Job {keys.job} has no record {point}; the last is {whole.seq}.", "See: wal-agent log")
+    return found
 
 
 TRIES = 8  # versions of one file that are tried on one base

@@ -9,11 +9,13 @@ import pytest
 
 from tests.unit.cli.shelf import EVIL, SECRET, Run
 from tests.unit.fleet.leases import CRASHED, DRAINED, store
+from tests.unit.notify.sink import Sink
 from wal_agent.bucket.file import FileBucket
 from wal_agent.cli.fleet import table
 from wal_agent.cli.status import describe_state
 from wal_agent.cli.view import View
 from wal_agent.fleet.jobs import Job
+from wal_agent.notify.message import VARIABLE
 
 
 @pytest.fixture
@@ -104,3 +106,21 @@ def test_a_pause_ends_at_the_time_that_status_says() -> None:
     for left, says in ((500.0, "until 22:13:20 UTC"), (6000.0, "until 22:13 UTC")):
         (row,) = table([Job(job="shop", state="paused", until=until, left=left)])
         assert says in row and says in describe_state(View("shop", "file:///b", "paused", until=until, left=left))
+
+
+def test_a_watcher_messages_once_about_a_job_that_nobody_recovers(
+    run: Run, bucket: FileBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(bucket, "shop-1", **CRASHED, tool=f"sh{EVIL}")
+    store(bucket, "shop-2", ttl=1e4)
+    code, _, err = run("fleet", "watch", "--notify", "--once")
+    assert code == 64 and "no URL" in err
+    sink = Sink()
+    monkeypatch.setenv(VARIABLE, sink.url)
+    for _ in range(2):
+        assert run("fleet", "watch", "--notify", "--once")[0] == 0
+    message = sink.next()
+    assert message["title"] == "wal-agent: shop-1: crashed"
+    assert f"wal-agent status --job shop-1 --bucket {bucket.url}" in message["message"]
+    assert sink.rest() == []
+    sink.close()
