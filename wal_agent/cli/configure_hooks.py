@@ -18,7 +18,7 @@ import tomlkit
 import typer
 from tomlkit.items import InlineTable
 
-from wal_agent.cli.options import AsJson
+from wal_agent.cli.options import AsJson, unknown_agent_error
 from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def configure_hooks(
     from wal_agent.supervise.hook_server import require_person
 
     if agent not in AGENTS:
-        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(agent)
     wanted = [bool(skip or unskip), reset, install, uninstall]
     if sum(wanted) > 1:
         raise UsageError("One thing at a time: --skip with --unskip, --reset, --install, or --uninstall.")

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from wal_agent.agents.base import Agent
-from wal_agent.cli.options import AsJson, BucketUrl
+from wal_agent.cli.options import AsJson, BucketUrl, unknown_agent_error
 from wal_agent.errors import UsageError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
@@ -139,14 +139,13 @@ def demo(
     hold.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.errors import UsageError
     from wal_agent.rehearsal.demo import run_demo
 
     def show(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     if agent not in AGENTS:
-        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(agent)
     AGENTS[agent].locate(os.environ)
     raise typer.Exit(run_demo(AGENTS[agent], os.environ, show))
 
@@ -221,7 +220,7 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
     from wal_agent.rehearsal.selftest import Proof, prove
 
     if name is not None and name not in AGENTS:
-        raise UsageError(f"{name!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(name)
     yield Proof(f"wal-agent {__version__}, Python {sys.version.split()[0]}, {sys.platform}", True)
     if name is None:
         yield from _bucket("gemini", url)

@@ -16,7 +16,7 @@ import typer
 
 from wal_agent import notify, observe
 from wal_agent.bucket import default_url
-from wal_agent.cli.options import settings_for, with_settings
+from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
 from wal_agent.clock import SystemClock
 from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
@@ -134,7 +134,12 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 @with_settings
 def run(
     context: typer.Context,
-    agent: Annotated[str, typer.Argument(help="The agent to run (see: wal-agent agents).", metavar="AGENT")],
+    agent: Annotated[
+        str,
+        typer.Argument(
+            help="The agent to run (see: wal-agent agents).", metavar="AGENT", autocompletion=complete_agent
+        ),
+    ],
     flags: Mapping[str, object],
     accept_loss: Annotated[
         bool,
@@ -179,7 +184,7 @@ def run(
     from wal_agent.supervise.restart import is_complete, run_with_restarts
 
     if agent not in AGENTS:
-        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(agent)
     if any("\udc80" <= c <= "\udcff" for text in context.args for c in text):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
     if fresh and continue_:

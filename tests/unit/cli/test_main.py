@@ -90,6 +90,41 @@ def test_every_command_explains_itself(run: Run, command: str) -> None:
     assert run(command, "-h") == (0, out, "")
 
 
+@pytest.mark.parametrize("group", [(), ("fleet",), ("rules",)])
+def test_help_cuts_no_sentence(run: Run, group: tuple[str, ...]) -> None:
+    code, out, _ = run(*group, "--help")
+    assert code == 0 and "..." not in out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (("run", "gemni"), "gemini?"),
+        (("statsu",), "'status'?"),
+        (("status", "--wach"), "--watch"),
+        (("log", "--agent", "claud"), "claude?"),
+    ],
+)
+def test_a_misspelt_word_gets_the_one_that_was_meant(run: Run, args: tuple[str, ...], meant: str) -> None:
+    code, _, err = run(*args)
+    assert code == 64 and meant in err
+
+
+def test_an_unknown_cli_is_led_to_generic(run: Run) -> None:
+    code, _, err = run("run", "mycli")
+    assert code == 64 and "wal-agent run generic -- COMMAND" in err
+
+
+def test_the_shell_completes_agents(tmp_path: Path) -> None:
+    asked = {"_WAL_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": "wal-agent run c", "COMP_CWORD": "2"}
+    script = "import sys; sys.argv = ['wal-agent']; from wal_agent.cli.main import main; main()"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **asked}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == [b"claude", b"codex", b"copilot"]
+
+
 def test_the_version(run: Run) -> None:
     assert run("--version") == (0, f"{__version__}\n", "")
 
