@@ -271,7 +271,7 @@ def _what(job: Job) -> str:
             words = f"{job.phase}{', ' + duration(job.phase_age) if job.phase_age else ''} {job.tool}".strip()
         case "paused":
             until = moment(job.until, job.until - job.left, exact=job.left < 600)  # as `status` says it
-            words = f"until {until} UTC (in {duration(job.left)}): {job.reason}"
+            words = f"until {until} (in {duration(job.left)}): {job.reason}"
     only = f" (only {job.only_on} can carry on: --on-outage spool)" if job.only_on else ""
     return words.rstrip(": ") + only
 

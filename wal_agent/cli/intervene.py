@@ -51,7 +51,7 @@ def pause(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="Until when (UTC): 14:30, or 2026-11-22T14:30:00Z.", metavar="TIME"),
+        typer.Option("--until", help="Until when: 14:30 (local), or 2026-11-22T14:30:00Z.", metavar="TIME"),
     ] = None,
     reason: Annotated[
         str, typer.Option("--reason", help="What it waits for; `status` and the agent are told.", metavar="TEXT")

@@ -81,7 +81,7 @@ def _listing(targets: Sequence[Target]) -> list[str]:
     rows = []
     for number, target in enumerate(targets, 1):
         failure = failures.get(target.id)
-        said = f"fails since {moment(failure.since, now)} UTC: {failure.why}" if failure else ""
+        said = f"fails since {moment(failure.since, now)}: {failure.why}" if failure else ""
         rows.append(_row(number, target, said))
     due, later = count_waiting(box.letters().values(), now)
     return [*rows, f"{'waiting':<11} {due} to be sent, {later} to be told again later"]

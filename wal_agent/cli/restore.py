@@ -56,7 +56,9 @@ def recover(
 At = Annotated[
     str | None,
     typer.Option(
-        "--at", help="A record's number (`wal-agent log`) or a time (UTC). Default: now.", metavar="RECORD|TIME"
+        "--at",
+        help="A record's number (`wal-agent log`) or a time (local, or with its zone). Default: now.",
+        metavar="RECORD|TIME",
     ),
 ]
 

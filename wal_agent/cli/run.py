@@ -158,7 +158,7 @@ def run(
         str | None,
         typer.Option(
             "--from",
-            help="Fork: start a new job where this one was at a record or a time (UTC).",
+            help="Fork: start a new job where this one was at a record or a time (local, or with its zone).",
             metavar="RECORD|TIME",
         ),
     ] = None,

@@ -157,7 +157,7 @@ def status_rows(view: View) -> list[str]:
         rows += [("state", describe_state(view)), ("last on", where)]
     if view.state == "released" and view.until:
         for_what = f" ({view.reason})" if view.reason else ""
-        rows.append(("", f"its pause was over at {timestamp(view.until)} UTC{for_what}"))
+        rows.append(("", f"its pause was over at {timestamp(view.until)}{for_what}"))
     elif view.reason not in ("", "completed") and view.state != "paused" and view.way != "failed":
         rows.append(("reason", view.reason))
     if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
@@ -233,7 +233,7 @@ def describe_state(view: View) -> str:
             return f"ended, {failure_text(view.reason)}" if view.way == "failed" else "ended"
         case "paused":
             until = moment(view.until, view.until - view.left, exact=view.left < 600)
-            return f"paused until {until} UTC (in {duration(view.left)}): {view.reason or 'no reason was given'}"
+            return f"paused until {until} (in {duration(view.left)}): {view.reason or 'no reason was given'}"
         case "unlocked":
             return "unlocked by a person"
         case "released" if view.until:
