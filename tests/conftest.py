@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from hypothesis import settings
 # No deadline: a loaded machine is no failure. CI tries the same examples each time, people find new ones.
 settings.register_profile("all", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("all")
+
+os.environ["TZ"] = "UTC"  # people read local times
+time.tzset()
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS.parent))

@@ -148,7 +148,10 @@ def _job(value: Any, origin: Origin) -> str:
 
 def _bucket(value: Any, origin: Origin) -> str:
     if not isinstance(value, str) or not re.match(r"/|[a-z][a-z0-9+.-]*://", value):
-        raise origin.refuse(value, "a URL such as file:///folder, or an absolute path")
+        raise ConfigError(  # as what the buckets themselves refuse, whoever named it
+            f"{origin.words} is {value!r}, which is no bucket.",
+            "Give gs://NAME, s3://NAME, file:///folder or an absolute path.",
+        )
     return value
 
 

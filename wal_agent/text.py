@@ -1,7 +1,8 @@
-"""Make text for people: one safe line of foreign text, counts, sizes, durations and times, and short lines on stderr.
+"""Make text for people: one safe line of foreign text, counts, sizes, durations, times, and lines of output.
 
-Text from a bucket or its store becomes one line of bounded length with nothing that a terminal obeys. Times of day are
-UTC. stdout belongs to the agent and to `--json`.
+Text from a bucket or its store becomes one line of bounded length with nothing that a terminal obeys. Times of
+day are local, with their zone; agents read UTC. A command's answer goes to stdout, messages about it to stderr; under
+`run` stdout is the agent's.
 """
 
 from __future__ import annotations
@@ -61,23 +62,20 @@ def clock_time(seconds: float) -> str:
 
 
 def timestamp(seconds: float) -> str:
-    """`clock_time`, with the date in front where that is not today's (UTC)."""
-    try:
-        then = time.gmtime(seconds)
-    except (OverflowError, ValueError, OSError):
-        return clock_time(seconds)
-    day = "" if then[:3] == time.gmtime()[:3] else time.strftime("%Y-%m-%d ", then)
-    return day + clock_time(seconds)
+    """ "14:02:13 CET" in this machine's zone, with the date in front where that is not today's."""
+    return moment(seconds, time.time(), exact=True, whole=True)
 
 
-def moment(seconds: float, now: float, exact: bool = False) -> str:
-    """ "14:02", `exact`: "14:02:13" where that is no whole minute; with the date in front where that is not the one of
-    `now` (UTC)."""
+def moment(seconds: float, now: float, exact: bool = False, *, utc: bool = False, whole: bool = False) -> str:
+    """ "14:02 CET" in this machine's zone (`utc`: in UTC, for agents), `exact`: "14:02:13 CET" where that is no whole
+    minute, `whole`: there too; with the date in front where that is not the one of `now`."""
+    split = time.gmtime if utc else time.localtime
     try:
-        nearest = round(seconds) if exact else 60 * round(seconds / 60)
-        then, today = time.gmtime(nearest), time.gmtime(now)
+        nearest = (int(seconds) if whole else round(seconds)) if exact else 60 * round(seconds / 60)
+        then, today = split(nearest), split(now)
         day = "" if then[:3] == today[:3] else "%Y-%m-%d "
-        return time.strftime(f"{day}%H:%M:%S" if then.tm_sec else f"{day}%H:%M", then)
+        zone = "UTC" if utc else then.tm_zone
+        return f"{time.strftime(f'{day}%H:%M:%S' if whole or then.tm_sec else f'{day}%H:%M', then)} {zone}"
     except (OverflowError, ValueError, OSError):
         return clock_time(seconds)
 
@@ -118,6 +116,12 @@ def lines(rows: list[str]) -> None:
     """Write further lines of a message, redacted; the caller indents them."""
     if rows:
         _write([redact(row) for row in rows])
+
+
+def answer(rows: list[str]) -> None:
+    """Write a command's answer to stdout, redacted. OSError: BrokenPipeError, for example, which main() expects."""
+    if rows and sys.stdout is not None:
+        print("\n".join(printable(redact(row)) for row in rows), flush=True)
 
 
 def _write(rows: list[str]) -> None:

@@ -8,6 +8,7 @@ for the old bytes, not a new fixture.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from wal_agent.cli.main import main
+from wal_agent.redact import redact
 
 LOGS = Path(__file__).parent / "older_logs"
 KEY = bytes(range(32)).hex() + "\n"
@@ -63,7 +65,7 @@ def printed(command: Command, folder: Path, name: str) -> dict[str, Any]:
     status = json.loads(command("status", *at, "--json"))
     command("restore", *at, "--to", str(folder / "restored"))
     found: dict[str, Any] = {
-        "records": [json.loads(line) for line in command("log", *at, "-n", "1000", "--json").splitlines()],
+        "records": [as_then(json.loads(line)) for line in command("log", *at, "-n", "1000", "--raw").splitlines()],
         "status": {name: value for name, value in status.items() if name not in NOT_OF_THE_LOG},
         "restored": {
             str(path.relative_to(folder / "restored")): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -76,6 +78,21 @@ def printed(command: Command, folder: Path, name: str) -> dict[str, Any]:
         found["start"], found["tree"] = plan["start"], plan.get("tree", {}).get("action")
         found["calls"] = [{field: call[field] for field in OF_A_CALL} for call in plan.get("calls", [])]
     return found
+
+
+def as_then(value: Any) -> Any:
+    """A record of `log --raw` as `log --json` printed it in f4d5374: the bytes of files as redacted, shortened text."""
+    if isinstance(value, list):
+        return [as_then(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "base64" in value:
+        text = redact(base64.b64decode(value["base64"]).decode("utf-8", "replace"))
+        return {
+            "size": value["size"],
+            "data": text if len(text) <= 2000 else f"{text[:2000]}… ({len(text)} characters)",
+        }
+    return {name: as_then(one) for name, one in value.items()}
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.xz") for path in LOGS.glob("*.tar.xz")))

@@ -22,7 +22,7 @@ def test_a_hung_model_is_told_then_ended_then_gone_on_with(scene: Scene) -> None
         return (view["phase"], late) == ("awaiting_model", [("model", "")]) and view["late"][0]["seconds"] >= 0.5
 
     until(told, "status says that the model takes long")
-    assert "waiting for the model since" in machine.cli("status").stderr
+    assert "waiting for the model since" in machine.cli("status").stdout
     patient.kill()
     patient.died()
 

@@ -50,7 +50,7 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     new.mkdir(parents=True)
     second = scene.machine("vm-2", workspace=new)
     ahead = until(
-        lambda: "would resume" in (said := second.cli("recover", "--dry-run").stderr) and said, "its lease ends"
+        lambda: "would resume" in (said := second.cli("recover", "--dry-run").stdout) and said, "its lease ends"
     )
     assert "the saved one would be put back: 5 files" in ahead, ahead
     assert "with a repository like the lost one" in ahead

@@ -50,12 +50,12 @@ def test_a_person_decides(scene: Scene) -> None:
     before = contents(scene.bucket, machine.home, scene.workspace)
     ahead = machine.cli("recover", "--dry-run")
     assert ahead.returncode == 0, ahead.stderr
-    assert "a start would resume session" in ahead.stderr
-    assert "One tool call was in flight" in ahead.stderr
+    assert "a start would resume session" in ahead.stdout
+    assert "One tool call was in flight" in ahead.stdout
     told = json.loads(machine.cli("recover", "--dry-run", "--json").stdout)
     (call,) = told["calls"]
     assert (told["start"], call["class"], call["finding"]) == ("resume", "mutation", "unknown")
-    assert call["next"] in told["prompt"] and call["next"] in ahead.stderr and call["source"] == "wal-agent"
+    assert call["next"] in told["prompt"] and call["next"] in ahead.stdout and call["source"] == "wal-agent"
     assert contents(scene.bucket, machine.home, scene.workspace) == before, "a look changes nothing"
 
     for option in (["--fresh"], ["--on-ambiguity", "halt"]):

@@ -92,7 +92,7 @@ def test_a_segment_behind_the_snapshots(ruin: Ruin, seq: int, change: str, tmp_p
     ruin.holds(seq - 1)
     ruin.holds(5, "--at", "5")
     log = ruin.reads("log")
-    assert log.code == 73 and "make step-1" in log.err, "what is whole is shown"
+    assert log.code == 73 and "make step-1" in log.out, "what is whole is shown"
     assert re.search(f"ecord {seq} of job shop is (damaged|missing)", log.ours[-1]), "issue 12.13"
 
 

@@ -178,7 +178,7 @@ def test_the_fleet_shows_it_and_goes_on_with_the_others(ruin: Ruin, kind: str, t
     assert (jobs["shop"]["state"], jobs["other"]["state"]) == ("newer", "released")
     assert "newer wal-agent" in jobs["shop"]["problem"] and not jobs["shop"]["needs_host"]
     shown = ruin.reads("fleet", "ls")
-    assert shown.code == 0 and re.search(r"newer +shop .*Upgrade wal-agent", shown.err)
+    assert shown.code == 0 and re.search(r"newer +shop .*Upgrade wal-agent", shown.out)
     assert ruin.reads("fleet", "ls", "--state", "newer").code == 0
 
 

@@ -106,7 +106,7 @@ def sane(said: Said) -> Said:
     that the bucket forged, no page of it, and no death by memory or time."""
     assert 0 <= said.code <= 80 and said.code != 70, said
     assert "Traceback" not in said.err and "a bug in wal-agent" not in said.err, said
-    assert all(c.isprintable() or c == "\n" for c in said.err), said
+    assert all(c.isprintable() or c == "\n" for c in said.out + said.err), said
     assert all(len(line) <= SHORT for line in said.ours), max(map(len, said.ours))
     assert not any(line.startswith("wal-agent: all is well") for line in said.err.split("\n"))
     return said

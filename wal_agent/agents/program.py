@@ -46,6 +46,11 @@ class Program:
         variable = f"WAL_AGENT_{self.name.upper()}"
         wanted = env.get(variable) or self.name
         found = shutil.which(wanted, path=env.get("PATH", os.defpath))
+        if found is None and env.get(variable):
+            raise ConfigError(
+                f"{variable} names {wanted}, and there is no such program.",
+                f"Correct the variable, or unset it to use {self.name} from PATH.",
+            )
         if found is None:
             raise ConfigError(f"{wanted} was not found on PATH.", f"Install it: npm install -g {self.package}")
         path = Path(found)

@@ -18,8 +18,8 @@ import tomlkit
 import typer
 from tomlkit.items import InlineTable
 
-from wal_agent.cli.options import AsJson
-from wal_agent.text import lines, say
+from wal_agent.cli.options import AsJson, unknown_agent_error
+from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import HooksToInstall
@@ -156,7 +156,7 @@ def configure_hooks(
     from wal_agent.supervise.hook_server import require_person
 
     if agent not in AGENTS:
-        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(agent)
     wanted = [bool(skip or unskip), reset, install, uninstall]
     if sum(wanted) > 1:
         raise UsageError("One thing at a time: --skip with --unskip, --reset, --install, or --uninstall.")
@@ -329,7 +329,7 @@ def _show(workspace: Path, agent: str, json: bool) -> None:
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
         return
     width = max(len(row.tool) for row in table)
-    lines([f"{row.tool:{width}}  {'before-hook' if row.before_hook else 'skipped':11}  {row.why}" for row in table])
-    lines([f"{'any other tool':{width}}  before-hook  is not known to wal-agent"])
+    answer([f"{row.tool:{width}}  {'before-hook' if row.before_hook else 'skipped':11}  {row.why}" for row in table])
+    answer([f"{'any other tool':{width}}  before-hook  is not known to wal-agent"])
     if settings is not None:
-        lines(["", f"{'hooks' if is_installed else 'no hooks'} of ours are in {settings}"])
+        answer(["", f"{'hooks' if is_installed else 'no hooks'} of ours are in {settings}"])

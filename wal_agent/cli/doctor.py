@@ -17,11 +17,11 @@ import msgspec
 import typer
 
 from wal_agent.agents.base import Agent
-from wal_agent.cli.options import AsJson, BucketUrl
+from wal_agent.cli.options import AsJson, BucketUrl, unknown_agent_error
 from wal_agent.errors import UsageError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
-from wal_agent.text import lines, say
+from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Cli, Hookless
@@ -124,7 +124,7 @@ def agents(
     elif markdown:
         sys.stdout.write(agents_page(known))
     else:
-        lines(rows(known))
+        answer(rows(known))
 
 
 def demo(
@@ -139,14 +139,13 @@ def demo(
     hold.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.errors import UsageError
     from wal_agent.rehearsal.demo import run_demo
 
     def show(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     if agent not in AGENTS:
-        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(agent)
     AGENTS[agent].locate(os.environ)
     raise typer.Exit(run_demo(AGENTS[agent], os.environ, show))
 
@@ -187,7 +186,7 @@ def doctor(
     for proof in _examine(agent, bucket):
         proofs.append(replace(proof, what=redact(proof.what), detail=redact(proof.detail)))
         if not json:
-            lines([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
+            answer([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
     if json:
         sys.stdout.write(msgspec.json.encode(proofs).decode() + "\n")
     raise typer.Exit(0 if all(p.ok for p in proofs) else 78)
@@ -221,7 +220,7 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
     from wal_agent.rehearsal.selftest import Proof, prove
 
     if name is not None and name not in AGENTS:
-        raise UsageError(f"{name!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(name)
     yield Proof(f"wal-agent {__version__}, Python {sys.version.split()[0]}, {sys.platform}", True)
     if name is None:
         yield from _bucket("gemini", url)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from wal_agent.cli.options import AsJson, BucketUrl, say_bucket, settings_for
-from wal_agent.text import lines, say
+from wal_agent.text import answer, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -61,7 +61,7 @@ def ls(
     if json:
         sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
         return
-    lines(table(shown))
+    answer(table(shown))
     needing = sum(job.needs_host for job in jobs)
     rest = (
         f"; {needing} need{'s' if needing == 1 else ''} a host: wal-agent fleet claim, or `wal-agent run` for each"
@@ -69,14 +69,18 @@ def ls(
         else ""
     )
     many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-    say(f"{many} in {opened.url}{': ' if jobs else ''}{count_states(jobs)}{rest}")
+    answer([f"{many} in {opened.url}{': ' if jobs else ''}{count_states(jobs)}{rest}"])
 
 
 @app.command("watch")
 def watch(
     on_crash: Annotated[
         str, typer.Option("--on-crash", help="Shell command that is run once for each job that needs a host.")
-    ],
+    ] = "",
+    notify: Annotated[
+        bool,
+        typer.Option("--notify", help="Send a message about each such job to the URLs that `wal-agent notify` shows."),
+    ] = False,
     bucket: BucketUrl = None,
     on: Annotated[
         str, typer.Option("--on", help="Which ones: crashed, released (its machine went away), due (pause over).")
@@ -91,7 +95,7 @@ def watch(
         float, typer.Option("--ttl", help="Seconds until another watcher takes over from a dead one.")
     ] = 30.0,
 ) -> None:
-    """Run a command once for each job that lost its host.
+    """Run a command once for each job that lost its host, send a message about it (--notify), or both.
 
     The command finds the job in its environment: WAL_AGENT_JOB, WAL_AGENT_BUCKET, FLEET_STATE, FLEET_AGENT,
     FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It is to hand over (start a machine, send a message), not
@@ -104,16 +108,21 @@ def watch(
     import threading
 
     from wal_agent.clock import SystemClock
+    from wal_agent.errors import UsageError
     from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet watch")
+    if not on_crash and not notify:
+        raise UsageError("Nothing would be done for a job.", "Give --notify, or --on-crash COMMAND, or both.")
     states = _states(on, ACTED_ON, "--on")
     _sane(every)
     _sane(limit, "--limit")
     _sane(ttl, "--ttl", 2.0, 3600.0)
     wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl)
+    send = _notifier(os.environ) if notify else None
     opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
+    tell = None if send is None else lambda job: send(job, opened.url)
 
     def end(number: int, frame: object) -> None:
         ended.append(number)
@@ -121,7 +130,7 @@ def watch(
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop).go()
+    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell).go()
     if ended:
         raise typer.Exit(128 + ended[0])
 
@@ -190,6 +199,53 @@ def claim(
     raise typer.Exit(code)
 
 
+def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
+    """Return what sends the message about a job in a bucket (a URL) to every URL of the person's. ConfigError and
+    UsageError: none is configured, or one of them cannot be used."""
+    from wal_agent.errors import UsageError
+    from wal_agent.notify.message import VARIABLE, load_targets, own_file
+    from wal_agent.notify.send import deliver
+
+    targets = load_targets(env)
+    if not targets:
+        raise UsageError(
+            "There is no URL to send messages to.", f"Add [[notify]] to {own_file(env)}, or set {VARIABLE}."
+        )
+
+    def send(job: Job, url: str) -> str:
+        title, body = describe_loss(job, url)
+        failed = [why for target in targets if (why := deliver(target, "person_needed", title, body))]
+        return "; ".join(failed)
+
+    return send
+
+
+def describe_loss(job: Job, url: str) -> tuple[str, str]:
+    """Title and text of the message about a job that has no host."""
+    import shlex
+
+    from wal_agent.redact import redact
+    from wal_agent.text import duration, shorten
+
+    what = {"crashed": "crashed", "due": "its pause is over", "released": "its machine went away"}
+    at = shlex.join(["--job", job.job, "--bucket", redact(url)])
+    words = f"Job {job.job} ({shorten(job.agent, WIDEST)}) has had no host for {duration(job.waits)}"
+    where = f"It ran on {shorten(job.host, WIDEST)} in {shorten(job.workspace, 200)}." if job.host else ""
+    only = (
+        f"Only {shorten(job.only_on, WIDEST)} can carry on: it holds records that the bucket lacks."
+        if job.only_on
+        else ""
+    )
+    rows = [
+        f"{words}.",
+        where,
+        only,
+        f"Look: wal-agent status {at}",
+        f"Carry on: wal-agent fleet claim --bucket {shlex.quote(redact(url))}",
+    ]
+    return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)
+
+
 def table(jobs: Sequence[Job]) -> list[str]:
     from wal_agent.text import shorten
 
@@ -215,7 +271,7 @@ def _what(job: Job) -> str:
             words = f"{job.phase}{', ' + duration(job.phase_age) if job.phase_age else ''} {job.tool}".strip()
         case "paused":
             until = moment(job.until, job.until - job.left, exact=job.left < 600)  # as `status` says it
-            words = f"until {until} UTC (in {duration(job.left)}): {job.reason}"
+            words = f"until {until} (in {duration(job.left)}): {job.reason}"
     only = f" (only {job.only_on} can carry on: --on-outage spool)" if job.only_on else ""
     return words.rstrip(": ") + only
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import lines, say, size
+from wal_agent.text import answer, lines, say, size
 
 if TYPE_CHECKING:
     from wal_agent.wal.retention import Retention, RetentionResult
@@ -51,7 +51,7 @@ def pause(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="Until when (UTC): 14:30, or 2026-11-22T14:30:00Z.", metavar="TIME"),
+        typer.Option("--until", help="Until when: 14:30 (local), or 2026-11-22T14:30:00Z.", metavar="TIME"),
     ] = None,
     reason: Annotated[
         str, typer.Option("--reason", help="What it waits for; `status` and the agent are told.", metavar="TEXT")
@@ -180,7 +180,7 @@ def gc(
     elif seen is None and not (done.segments.count or done.blobs.count):
         say(f"no job {at.keys.job} in {at.bucket.url}.")
     else:
-        say(f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}")
+        answer([f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}"])
 
 
 def preview_collection(retention: Retention) -> RetentionResult:

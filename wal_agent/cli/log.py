@@ -7,7 +7,10 @@ it, and each number that is not there and should be is named; what was not read 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import os
 import re
 import sys
 import time
@@ -40,7 +43,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.redact import redact
-from wal_agent.text import lines, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, plural, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -256,12 +259,33 @@ def record_type(record: AnyRecord) -> str:
     return str(type(record).__struct_config__.tag)
 
 
-def as_json(entry: Entry) -> str:
-    """One JSON object: `record` (number), `epoch`, `type`, and the record's own fields, redacted and shortened."""
-    fields = msgspec.to_builtins(entry.record, builtin_types=(bytes,))
-    shown = _clean(fields)
+def as_json(entry: Entry, raw: bool = False) -> str:
+    """One JSON object: `record` (number), `epoch`, `type`, and the record's own fields, redacted and shortened. Bytes
+    of files are a size and a hash; `raw`: base64 of them, as they are in the log."""
+    record = entry.record
+    bare: AnyRecord = record
+    if isinstance(record, FileDelta):
+        bare = msgspec.structs.replace(record, edits=())
+    elif isinstance(record, Workspace):
+        bare = msgspec.structs.replace(record, packs=())
+    shown = _clean(msgspec.to_builtins(bare, builtin_types=(bytes,)))
+    if isinstance(record, FileDelta) and record.edits:
+        shown["edits"] = [{"offset": edit.offset, "data": _bytes_json(edit.data, raw)} for edit in record.edits]
+    if isinstance(record, Workspace) and record.packs:
+        shown["packs"] = [
+            {"size": p.size, "sha256": _short(p.sha256), "parts": [_bytes_json(part, raw) for part in p.parts]}
+            for p in record.packs
+        ]
     shown.pop("t", None)
     return json.dumps({"record": entry.seq, "epoch": entry.epoch, "type": entry.kind, **shown})
+
+
+def _bytes_json(payload: Payload, raw: bool) -> dict[str, object]:
+    if payload.data is None:
+        return {"size": payload.size, **({} if payload.blob is None else {"blob": _short(payload.blob)})}
+    if raw:
+        return {"size": payload.size, "base64": base64.b64encode(payload.data).decode()}
+    return {"size": payload.size, "sha256": hashlib.sha256(payload.data).hexdigest()}
 
 
 def _clean(value: Any) -> Any:
@@ -369,8 +393,17 @@ def log(
     ] = False,
     crashes: Annotated[bool, typer.Option("--crashes", help="Only starts, ends and recoveries.")] = False,
     json: AsJson = False,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help="JSON with the bytes of saved files in base64, exactly as stored: nothing in them is redacted.",
+        ),
+    ] = False,
 ) -> None:
     """The job's records, newest first (with --json: oldest first, one object a line). Secrets are redacted.
+
+    JSON has the size and the hash of saved bytes; --raw has the bytes.
 
     It reads the log from its end, as far as it shows it; with -n 0 the whole log is read and checked. Where some
     records cannot be read or are missing the others are shown, and the exit code is 73.
@@ -381,16 +414,18 @@ def log(
     page = read_newest(at.bucket, at.keys, n, crashes)
     newest = deque((e for e in entries_of(page.segments) if not crashes or e.kind in CRASHES), maxlen=n or None)
     damaged = page.damaged
-    if json:
+    if json or raw:
         for entry in newest:
-            sys.stdout.write(as_json(entry) + "\n")
+            sys.stdout.write(as_json(entry, raw) + "\n")
         if follow:
             sys.stdout.flush()
     elif newest:
-        lines([as_line(entry) for entry in (newest if follow else reversed(newest))])
-    elif not damaged:
+        answer([as_line(entry) for entry in (newest if follow else reversed(newest))])
+    elif not damaged and not (crashes and page.last):
         say(f"no records of job {at.keys.job} in {at.bucket.url}.")
-    if not json and not (page.whole and page.passed == 0):
+    if crashes and not (json or raw) and (unrecovered := describe_unrecovered(at)):
+        answer([unrecovered])
+    if not (json or raw) and not (page.whole and page.passed == 0):
         passed = f", but for {page.passed} that the snapshots say hold none of these" if page.passed else ""
         whole = f"wal-agent log{at.options(agent)} -n 0"
         lines([f"Only records {page.since} to {page.last} were read and checked{passed}. To check all: {whole}"])
@@ -399,10 +434,33 @@ def log(
         what = " ".join(f"{found.what[:1].upper()}{found.what[1:]}" for found in damaged[:3])
         raise Damaged(f"{what}{more}", f"What can still be had: wal-agent status{at.options(agent)}")
     if follow:
-        follow_log(at, page.last, CRASHES if crashes else None, json=json)
+        follow_log(at, page.last, CRASHES if crashes else None, json=json or raw, raw=raw)
 
 
-def follow_log(at: JobContext, seen: int, kinds: Collection[str] | None, json: bool = False) -> None:
+def describe_unrecovered(at: JobContext) -> str:
+    """The crash that no start has recovered yet, so that no record tells of it; "" for none or an unreadable lease."""
+    from pathlib import Path
+
+    from wal_agent.recovery.lease_policy import lease_age, owner_is_dead
+    from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
+
+    try:
+        seen = leases.read_lease(at.bucket, at.keys)
+    except Damaged:
+        return ""
+    if seen is None or seen.doc.state != "held":
+        return ""
+    local = probe_holder(seen, this_host(os.environ, Path(os.devnull)), spools_dir(os.environ), at.bucket.url)
+    if not owner_is_dead(seen, local):
+        return ""
+    doc = seen.doc
+    return (
+        f"    -  cut off {duration(lease_age(seen))} ago, not recovered yet: epoch {doc.epoch} on {doc.host.name} "
+        f"({doc.agent}); the next `wal-agent run {doc.agent} --job {at.keys.job}` recovers it"
+    )
+
+
+def follow_log(at: JobContext, seen: int, kinds: Collection[str] | None, json: bool = False, raw: bool = False) -> None:
     """Show each record behind segment `seen` as it comes, until Ctrl-C. Damaged; Denied."""
     waiting = False
     while True:
@@ -416,13 +474,13 @@ def follow_log(at: JobContext, seen: int, kinds: Collection[str] | None, json: b
         for entry in new:
             seen = entry.seq
             if kinds is None or entry.kind in kinds:
-                _show(entry, json)
+                _show(entry, json, raw)
         time.sleep(FOLLOW)
 
 
-def _show(entry: Entry, json: bool) -> None:
+def _show(entry: Entry, json: bool, raw: bool) -> None:
     if json:
-        sys.stdout.write(as_json(entry) + "\n")
+        sys.stdout.write(as_json(entry, raw) + "\n")
         sys.stdout.flush()
     else:
-        lines([as_line(entry)])
+        answer([as_line(entry)])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 from typer.exceptions import TyperException
 
 from wal_agent import __version__
@@ -15,10 +16,24 @@ from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.limits import exhausted, report_bug
 from wal_agent.text import lines, say
 
+
+class _Commands(typer.core.TyperGroup):
+    """A group whose help has the first sentence of each command in full."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [
+            (name, " ".join((command.help or "").split("\n\n")[0].split()))
+            for name, command in self.commands.items()
+            if not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text.partition(". ")[0].removesuffix(".") + ".") for name, text in rows])
+
+
 app = typer.Typer(
     name="wal-agent",
+    cls=_Commands,
     help="Runs a coding-agent CLI so that it can lose its machine at any instruction and carry on.",
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -44,9 +59,9 @@ app.command("recover")(restore.recover)
 app.command("restore")(restore.restore)
 app.command("ack")(intervene.ack)
 app.command("pause")(intervene.pause)
-app.add_typer(rules.app, name="rules")
+app.add_typer(rules.app, name="rules", cls=_Commands)
 app.command("notify")(notify.notify)
-app.add_typer(fleet.app, name="fleet")
+app.add_typer(fleet.app, name="fleet", cls=_Commands)
 app.command("unlock")(intervene.unlock)
 app.command("gc")(intervene.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)

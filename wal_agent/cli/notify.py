@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.text import lines, say
+from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
     from wal_agent.notify.message import Target
@@ -47,11 +47,11 @@ def notify(
         where = f'Write [[notify]] url = "..." into {own_file(os.environ)}, or set {VARIABLE}.'
         if test:
             raise UsageError("There is no URL to send a test message to.", where)
-        say(f"nobody is told of anything. {where}")
+        answer([f"nobody is told of anything. {where}"])
     elif test:
         _test(targets)
     else:
-        lines(_listing(targets))
+        answer(_listing(targets))
 
 
 def _test(targets: Sequence[Target]) -> None:
@@ -66,7 +66,7 @@ def _test(targets: Sequence[Target]) -> None:
     for number, target in enumerate(targets, 1):
         body = f"A test from {platform.node()}: messages of level {target.level} and above come here. Nothing to do."
         why = deliver(target, target.level, "wal-agent: a test message", body)
-        lines([_row(number, target, why or "ok")])
+        answer([_row(number, target, why or "ok")])
         failed += bool(why)
         if not why:
             box.clear(target)
@@ -83,7 +83,7 @@ def _listing(targets: Sequence[Target]) -> list[str]:
     rows = []
     for number, target in enumerate(targets, 1):
         failure = failures.get(target.id)
-        said = f"fails since {moment(failure.since, now)} UTC: {failure.why}" if failure else ""
+        said = f"fails since {moment(failure.since, now)}: {failure.why}" if failure else ""
         rows.append(_row(number, target, said))
     due, later = count_waiting(box.letters().values(), now)
     return [*rows, f"{'waiting':<11} {due} to be sent, {later} to be told again later"]

@@ -25,7 +25,7 @@ from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, Settin
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
-from wal_agent.text import lines, say
+from wal_agent.text import answer, lines, say
 from wal_agent.wal.keys import Keys
 
 
@@ -58,11 +58,11 @@ def trust(
     wants = wants_of(workspace, os.environ)
     missing = [want for want in wants if not consents.allows(want)]
     if show or not missing:
-        lines([row for want in wants for row in describe_want(want, "not allowed" if want in missing else "allowed")])
+        answer([row for want in wants for row in describe_want(want, "not allowed" if want in missing else "allowed")])
         if not wants:
-            say(f"nothing in {workspace} asks for your consent.")
+            answer([f"nothing in {workspace} asks for your consent."])
         elif not missing:
-            say(f"all that {workspace} asks for is allowed.")
+            answer([f"all that {workspace} asks for is allowed."])
         return
     if yes:
         lines([row for want in missing for row in describe_want(want)])
@@ -103,12 +103,34 @@ def describe_want(want: Want, state: str = "") -> list[str]:
     ]
 
 
+def unknown_agent_error(name: str) -> UsageError:
+    """Return the error for a name that is no agent's: the one that was probably meant, all names, and `generic`."""
+    from difflib import get_close_matches
+
+    from wal_agent.agents import AGENTS
+
+    meant = get_close_matches(name.lower(), AGENTS, 1)
+    hint = f"Did you mean {meant[0]}? " if meant else ""
+    return UsageError(
+        f"{name[:60]!r} is not an agent that wal-agent knows.",
+        f"{hint}Known: {', '.join(sorted(AGENTS))}. For any other command: wal-agent run generic -- COMMAND",
+    )
+
+
+def complete_agent(incomplete: str) -> list[str]:
+    """Return the agents whose name begins so, for shell completion."""
+    from wal_agent.agents import AGENTS
+
+    return sorted(name for name in AGENTS if name.startswith(incomplete))
+
+
 AgentName = Annotated[
     str,
     typer.Option(
         "--agent",
         help="Which agent's job (see: wal-agent agents); it names the job where no --job is given.",
         metavar="NAME",
+        autocompletion=complete_agent,
     ),
 ]
 
@@ -218,7 +240,7 @@ def open_job_context(
     from wal_agent.bucket.encryption import key_id as id_of
 
     if agent not in AGENTS:
-        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(agent)
     workspace = Path.cwd().resolve()
     flags = {
         "bucket": bucket,

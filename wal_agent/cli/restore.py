@@ -12,7 +12,7 @@ import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.redact import redact
-from wal_agent.text import lines, say
+from wal_agent.text import answer, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.recovery.export import Exported
@@ -48,16 +48,17 @@ def recover(
     if as_json:
         print(json.dumps(foreseen_json(seen)))
         return
-    say(f"{seen.plan} (nothing was changed)")
-    lines(seen.rows)
+    answer([f"{seen.plan} (nothing was changed)", *seen.rows])
     if seen.prompt:
-        lines(["", "The agent would be told:", "", *seen.prompt.splitlines()])
+        answer(["", "The agent would be told:", "", *seen.prompt.splitlines()])
 
 
 At = Annotated[
     str | None,
     typer.Option(
-        "--at", help="A record's number (`wal-agent log`) or a time (UTC). Default: now.", metavar="RECORD|TIME"
+        "--at",
+        help="A record's number (`wal-agent log`) or a time (local, or with its zone). Default: now.",
+        metavar="RECORD|TIME",
     ),
 ]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from wal_agent.cli.options import AsJson
-from wal_agent.text import lines, say
+from wal_agent.text import answer, lines
 
 if TYPE_CHECKING:
     from wal_agent.shell.rules import Classified, Rules
@@ -118,8 +118,8 @@ def _lint_builtin(examples: str | None) -> int:
                 problems = check_examples(file, load_rules())
         except OSError as error:
             raise UsageError(f"{examples} cannot be read: {error.strerror}.") from None
-    lines(problems)
-    say(f"{plural(len(texts), 'file')} of built-in rules, {plural(len(problems), 'problem')}.")
+    answer(problems)
+    answer([f"{plural(len(texts), 'file')} of built-in rules, {plural(len(problems), 'problem')}."])
     return ConfigError.exit_code if problems else 0
 
 
@@ -144,11 +144,11 @@ def _lint_project() -> int:
     more = load_markdown_rules(workspace, MAX_RULES - len(declared))
     problems += map(str, more.problems)
     rules = (*declared, *more.rules)
-    lines(problems)
-    lines([str(replace(w, what=f"warning: {w.what}")) for w in warnings(rules, load_rules())])
+    answer(problems)
+    answer([str(replace(w, what=f"warning: {w.what}")) for w in warnings(rules, load_rules())])
     files = Counter(rule.source for rule in rules)
     each = ", ".join(f"{n} of {name}" for name, n in files.items())
-    say(f"{plural(len(rules), 'rule')} of this project in force{f' ({each})' if each else ''}.")
+    answer([f"{plural(len(rules), 'rule')} of this project in force{f' ({each})' if each else ''}."])
     return ConfigError.exit_code if problems else 0
 
 
@@ -201,10 +201,10 @@ def _show(found: Classified, builtin: Classified) -> None:
     from wal_agent.shell.rules import OURS
 
     if found.source == OURS:
-        say(f"{found.cls}, by rule {found.rule}")
+        head = f"{found.cls}, by rule {found.rule}"
         rows = [("why", f"it {found.why}")]
     else:
-        say(f'{found.cls}, by this project\'s rule "{safe(found.rule)}" ({safe(found.source)})')
+        head = f'{found.cls}, by this project\'s rule "{safe(found.rule)}" ({safe(found.source)})'
         rows = [("why", found.why)]
     mine = found.project
     rows += [("verify", found.verify if mine is None or not mine.verify or found.verify != GENERAL_VERIFY else "")]
@@ -216,7 +216,7 @@ def _show(found: Classified, builtin: Classified) -> None:
             rows += [("project", milder)]
     if found.cls != builtin.cls:
         rows.append(("built in", f"{builtin.cls}, by rule {builtin.rule}: it {builtin.why}"))
-    lines([f"  {name:<10} {safe(text)}" for name, text in rows if text])
+    answer([head, *(f"  {name:<10} {safe(text)}" for name, text in rows if text)])
 
 
 # ---- many ---------------------------------------------------------------------------------------------------------

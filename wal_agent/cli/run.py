@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import settings_for, with_settings
+from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
 from wal_agent.text import lines, say
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
@@ -19,7 +19,12 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 @with_settings
 def run(
     context: typer.Context,
-    agent: Annotated[str, typer.Argument(help="The agent to run (see: wal-agent agents).", metavar="AGENT")],
+    agent: Annotated[
+        str,
+        typer.Argument(
+            help="The agent to run (see: wal-agent agents).", metavar="AGENT", autocompletion=complete_agent
+        ),
+    ],
     flags: Mapping[str, object],
     accept_loss: Annotated[
         bool,
@@ -38,7 +43,7 @@ def run(
         str | None,
         typer.Option(
             "--from",
-            help="Fork: start a new job where this one was at a record or a time (UTC).",
+            help="Fork: start a new job where this one was at a record or a time (local, or with its zone).",
             metavar="RECORD|TIME",
         ),
     ] = None,
@@ -65,9 +70,11 @@ def run(
     from wal_agent.supervise.restart import is_complete, run_with_restarts
 
     if agent not in AGENTS:
-        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+        raise unknown_agent_error(agent)
     if any("\udc80" <= c <= "\udcff" for text in context.args for c in text):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
+    if fresh and continue_:
+        raise UsageError("--fresh starts a new session and --continue resumes the last one: use only one of them.")
     workspace = Path.cwd().resolve()
     screen = Screen(say, lines, Waiting(say).waiting_for)
     attended = sys.stdin.isatty() and sys.stderr.isatty()

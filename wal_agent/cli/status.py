@@ -15,7 +15,7 @@ from wal_agent.cli.view import View, continue_view
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.recovery.lease_policy import failure_text
 from wal_agent.redact import redact
-from wal_agent.text import duration, lines, moment, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, say, shorten, size, timestamp
 from wal_agent.wal.damage import CheckedBlobs
 from wal_agent.wal.reader import Replay
 
@@ -43,7 +43,7 @@ def watch_status(
             return None, before, str(error)
         return view, found, ""
 
-    if json or not sys.stderr.isatty():
+    if json or not (sys.stdout is not None and sys.stdout.isatty()):
         _in_turn(look, every, json)
     else:
         _in_place(look, every)
@@ -69,7 +69,7 @@ def _in_turn(look: ReadView, every: float, json: bool) -> NoReturn:
             sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
             sys.stdout.flush()
         elif view.state != "none":
-            lines([*status_rows(view), ""])
+            answer([*status_rows(view), ""])
         elif not waits:
             lines([f"wal-agent: {no_job_text(view)}"])
         waits = view.state == "none" if view is not None else waits
@@ -82,7 +82,7 @@ def _in_place(look: ReadView, every: float) -> NoReturn:
     from rich.text import Text
 
     before, shown = Replay(), ""
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=False) as live:
+    with Live(console=Console(), auto_refresh=False, transient=False) as live:
         while True:
             view, before, trouble = look(before)
             if view is not None:
@@ -140,7 +140,7 @@ def status(
         say(no_job_text(view))
     else:
         trouble = notify.trouble(os.environ)
-        lines([*status_rows(view), *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
+        answer([*status_rows(view), *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
     if view.damage:
         raise Damaged(view.damage)
 
@@ -157,7 +157,7 @@ def status_rows(view: View) -> list[str]:
         rows += [("state", describe_state(view)), ("last on", where)]
     if view.state == "released" and view.until:
         for_what = f" ({view.reason})" if view.reason else ""
-        rows.append(("", f"its pause was over at {timestamp(view.until)} UTC{for_what}"))
+        rows.append(("", f"its pause was over at {timestamp(view.until)}{for_what}"))
     elif view.reason not in ("", "completed") and view.state != "paused" and view.way != "failed":
         rows.append(("reason", view.reason))
     if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
@@ -233,7 +233,7 @@ def describe_state(view: View) -> str:
             return f"ended, {failure_text(view.reason)}" if view.way == "failed" else "ended"
         case "paused":
             until = moment(view.until, view.until - view.left, exact=view.left < 600)
-            return f"paused until {until} UTC (in {duration(view.left)}): {view.reason or 'no reason was given'}"
+            return f"paused until {until} (in {duration(view.left)}): {view.reason or 'no reason was given'}"
         case "unlocked":
             return "unlocked by a person"
         case "released" if view.until:

@@ -311,8 +311,8 @@ KEYS = WatchKeys("fleet-watch")
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """`every`: seconds between two looks; `most` jobs are acted on in one round, `at_once` commands run side by side,
-    and one that fails is run `tries` times in all."""
+    """`command`: "" for none, where messages are enough. `every`: seconds between two looks; `most` jobs are acted on
+    in one round, `at_once` commands run side by side, and one that fails is run `tries` times in all."""
 
     command: str
     on: Sequence[JobState] = ACTED_ON
@@ -335,7 +335,10 @@ class Watcher:
         clock: Clock,
         rng: random.Random,
         stop: threading.Event,
+        notify: Callable[[Job], str] | None = None,
     ) -> None:
+        """`notify` sends a message about a job and returns why that failed, "" where it did not."""
+        self._notify = notify
         self._bucket, self._wanted, self._env, self._say = bucket, wanted, env, say
         self._clock, self._rng, self._stop = clock, rng, stop
         self._timing = LeaseTiming(wanted.ttl)
@@ -456,11 +459,28 @@ class Watcher:
             return
         acted.save(record_acts(memory, (act for act, _ in todo)))
         self._say(f"{count_states(job for _, job in todo)}: {name_acts([act for act, _ in todo])}")
+        messages = [self._send(act, job) for act, job in todo]
+        if not wanted.command:
+            self._ended = [
+                finish_act(act, sent, self._clock.now()) for (act, _), sent in zip(todo, messages, strict=True)
+            ]
+            self._save_ends(acted)
+            return
         spread = min(LONGEST_SPREAD, wanted.every / 2) if len(todo) > wanted.at_once else 0.0
         self._ended = list(
             prefetch_map(lambda one: self._act(*one, self._rng.uniform(0, spread)), todo, wanted.at_once)
         )
         self._save_ends(acted)
+
+    def _send(self, act: Act, job: Job) -> int | None:
+        """Send the message about a job, in the main thread, which apprise's time limit needs; beside a command only the
+        first time. 1: it failed; None: we end."""
+        if self._stop.is_set():
+            return None
+        if self._notify is None or (act.tries > 1 and self._wanted.command) or not (why := self._notify(job)):
+            return 0
+        self._say(f"the message about {act.job} (epoch {act.epoch}, {act.state}) was not sent: {why}")
+        return 1
 
     def _save_ends(self, acted: ResultStore) -> None:
         if self._ended:

@@ -123,8 +123,7 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
                 facts,
                 at,
                 "person_needed" if vain > 0 else "info",
-                f"paused until {moment(until, at)} UTC"
-                + (f"; nothing was done for {duration(vain)}" if vain > 0 else ""),
+                f"paused until {moment(until, at)}" + (f"; nothing was done for {duration(vain)}" if vain > 0 else ""),
                 f"Why: {_sentence(why)} Whoever starts the job from then on, on any machine, carries on.",
                 _run(facts),
                 key=f"paused:{until:.0f}",
@@ -262,7 +261,7 @@ def _message(
     since: float | None = None,
     insists: bool = False,
 ) -> Message:
-    when = f"since {moment(since, at, exact=True)} UTC" if since else f"at {moment(at, at, exact=True)} UTC"
+    when = f"since {moment(since, at, exact=True)}" if since else f"at {moment(at, at, exact=True)}"
     if since and at - since >= 1:
         when += f" ({duration(at - since)} ago)"
     where = f"Job {facts.job} ({facts.agent}) on {facts.host}, {when}, in {facts.bucket}."

@@ -535,7 +535,7 @@ def describe_failures(env: Mapping[str, str], targets: Sequence[Target], once: b
     box = outbox_for(env, targets)
     failures = box.failures()
     lines = [
-        f"{number} ({target.hidden}) since {moment(failure.since, time.time())} UTC: {failure.why}"
+        f"{number} ({target.hidden}) since {moment(failure.since, time.time())}: {failure.why}"
         for number, target in enumerate(targets, 1)
         if (failure := failures.get(target.id)) and not (once and failure.told)
     ]

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from wal_agent.wal.reader import KnownEnd, Replay, check_end, replay, seq_at_tim
 from wal_agent.wal.state import FileState
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
-_WAYS = "Give a record's number, as `wal-agent log` shows it, or a time (UTC): 14:02, 14:02:13, 2026-11-22T14:02:13Z."
+_WAYS = "Give a record's number, as `wal-agent log` shows it, or a time: 14:02, 14:02:13 (local), 2026-11-22T14:02:13Z."
 
 
 def parse_point(text: str, now: float) -> int | float:
@@ -47,13 +47,13 @@ def parse_point(text: str, now: float) -> int | float:
         return number
     if match := _CLOCK.fullmatch(text):
         hours, minutes, seconds = (int(part) if part else None for part in match.groups())
-        today = datetime.fromtimestamp(now, UTC)
+        today = datetime.fromtimestamp(now)
         began = today.replace(hour=hours or 0, minute=minutes or 0, second=seconds or 0, microsecond=0)
         ended = began.replace(second=59 if seconds is None else seconds, microsecond=999_999)
         return (ended if began <= today else ended - timedelta(days=1)).timestamp()
     try:
         when = datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        return when.timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"{text[:60]!r} is no place in the log.", _WAYS) from None
 
@@ -75,7 +75,12 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
     upto = point if isinstance(point, int) else seq_at_time(bucket, keys, point)
     if upto < 1:
         raise UsageError(f"Job {keys.job} has no record of {at} or before.", "See: wal-agent log")
-    return replay(bucket, keys, upto)
+    found = replay(bucket, keys, upto)
+    if isinstance(point, int) and found.seq < point:
+        whole = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
+        if whole.damage is None and whole.seq < point:
+            raise UsageError(f"Job {keys.job} has no record {point}; the last is {whole.seq}.", "See: wal-agent log")
+    return found
 
 
 TRIES = 8  # versions of one file that are tried on one base

@@ -123,7 +123,7 @@ def pause_text(seen: StoredLease) -> str:
     """ "14:30 UTC (rate limit)"; the reason is foreign text."""
     reason = " ".join(redact_head(seen.doc.reason, MAX_REASON).split())
     until = moment(paused_until(seen), seen.now, exact=_pause_length(seen) < 600)
-    return f"{until} UTC" + (f" ({reason})" if reason else "")
+    return until + (f" ({reason})" if reason else "")
 
 
 def _pause_length(seen: StoredLease) -> float:

@@ -401,10 +401,10 @@ def _given_up(facts: PromptInput) -> str:
 def _paused(facts: PromptInput) -> str:
     if facts.pause is None:
         return "The job was paused."
-    until = moment(facts.pause.until, facts.stopped, exact=facts.pause.until - facts.stopped < 600)
+    until = moment(facts.pause.until, facts.stopped, exact=facts.pause.until - facts.stopped < 600, utc=True)
     why = f", for this reason: {inline(facts.pause.reason, 200)}" if facts.pause.reason else ""
     early = " The pause was ended early." if facts.now < facts.pause.until - EARLY else ""
-    return f"The job was paused at {clock_time(facts.stopped)} UTC until {until} UTC{why}.{early}"
+    return f"The job was paused at {clock_time(facts.stopped)} UTC until {until}{why}.{early}"
 
 
 def _unannounced(c: Unannounced, chars: int) -> str:

@@ -17,7 +17,7 @@ from wal_agent.recovery.restore_target import Keep, PutBack
 from wal_agent.recovery.restore_tree import Changes
 from wal_agent.recovery.restore_workspace import TreeResult
 from wal_agent.shell.quote import inline, safe, show_input
-from wal_agent.text import clock_time, duration, plural, size
+from wal_agent.text import clock_time, duration, moment, plural, size
 
 _MAX_CALLS = 5  # calls in flight
 _MAX_LOST = 3
@@ -60,7 +60,7 @@ def headline(r: Report) -> str:
         ended, verb = "had ended", "Going on with its session"
     else:
         ended, verb = _ALERT_TEXT[r.alert], "Carrying on" if r.alert == "paused" else "Recovering"
-    where = f"on {one_line(r.old_host, 60)} at {clock_time(r.stopped)}"
+    where = f"on {one_line(r.old_host, 60)} at {moment(r.stopped, r.stopped, exact=True, whole=True)}"
     ago = f"{duration(r.now - r.stopped)} ago (epoch {r.old_epoch})"
     return f"job {r.job} {ended} {where}, {ago}. {verb} on {one_line(r.new_host, 60)}."
 

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,7 +65,7 @@ PAUSE_BUDGET = 60.0  # seconds at least for tools that run, and for saving: noth
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _FOR = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
-_WAYS = "Say --for 30s, 10m, 2h or 1d, or --until a time (UTC): 14:30, 14:30:05, 2026-11-22T14:30:00Z."
+_WAYS = "Say --for 30s, 10m, 2h or 1d, or --until a time: 14:30, 14:30:05 (local), or 2026-11-22T14:30:00Z."
 
 
 # ---- unlock
@@ -413,15 +413,15 @@ def parse_duration(text: str) -> float:
 
 
 def parse_time(text: str, now: float) -> float:
-    """Seconds since 1970 of a time (UTC); a time of day means the next one after `now`."""
+    """Seconds since 1970 of a time, local where it names no zone; a time of day means the next one after `now`."""
     if match := _CLOCK.fullmatch(text.strip()):
         hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        today = datetime.fromtimestamp(now, UTC)
+        today = datetime.fromtimestamp(now)
         at = today.replace(hour=hours, minute=minutes, second=seconds, microsecond=0)
         return (at if at > today else at + timedelta(days=1)).timestamp()
     try:
         when = datetime.fromisoformat(text.strip())
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        return when.timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"{text[:60]!r} is no time.", _WAYS) from None
 
@@ -561,4 +561,4 @@ def _paused(job: str, until: float, now: float, reason: str) -> PauseResult:
 
 
 def _when(until: float, now: float, lasts: float) -> str:
-    return f"{moment(until, now, exact=lasts < 600)} UTC (in {duration(lasts)})"
+    return f"{moment(until, now, exact=lasts < 600)} (in {duration(lasts)})"

@@ -49,7 +49,7 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import runtime_dir
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.session_capture import MAX_BACKLOG
-from wal_agent.text import clock_time, plural, size
+from wal_agent.text import moment, plural, size
 from wal_agent.wal.blobs import Blobs
 
 DEBOUNCE = 0.05  # seconds; calls of a batch end together
@@ -351,7 +351,8 @@ class WorktreeFacts:
             return [row("tree", reasons[self.why])] if self.why in reasons else []
         first = "what is here would be kept, and then " if self.keeps_what_is_here else ""
         git = ", with a repository like the lost one" if self.makes_repository else ""
-        what = f"{plural(self.files, 'file')} ({size(self.size)}) as of {clock_time(self.saved)}"
+        saved = moment(self.saved, self.saved, exact=True, whole=True)
+        what = f"{plural(self.files, 'file')} ({size(self.size)}) as of {saved}"
         lines = [row("tree", f"{first}the saved one would be put back: {what}{git}")]
         if self.pending is not None:
             lines.append(row("not saved", describe_pending(self.pending, one_line)))

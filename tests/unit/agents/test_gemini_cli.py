@@ -177,6 +177,8 @@ def test_it_is_found_with_its_version_without_being_started(tmp_path: Path) -> N
     assert GEMINI.locate({"PATH": "/bin", "WAL_AGENT_GEMINI": str(tmp_path / "bin/gemini")}).version == "8.8.8"
     with pytest.raises(ConfigError, match="not found"):
         GEMINI.locate({"PATH": str(tmp_path)})
+    with pytest.raises(ConfigError, match="WAL_AGENT_GEMINI names /nope"):
+        GEMINI.locate({"PATH": str(tmp_path / "bin"), "WAL_AGENT_GEMINI": "/nope"})
 
 
 def ask(

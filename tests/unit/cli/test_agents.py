@@ -48,6 +48,6 @@ def test_the_command(run: Run) -> None:
     assert [(each["name"], each["tested"]) for each in json.loads(out)] == [(a.name, a.tested) for a in AGENTS.values()]
     assert json.loads(out)[0]["limits"] == list(doctor.traits()["gemini"].limits)
     code, out, err = run("agents")
-    assert (code, out) == (0, "")
-    assert f"gemini  (tested with {AGENTS['gemini'].tested})" in err and "generic  (any command)" in err
-    assert "  fail-closed  yes: the hook line refuses by itself" in err and "  not held" in err
+    assert (code, err) == (0, "")
+    assert f"gemini  (tested with {AGENTS['gemini'].tested})" in out and "generic  (any command)" in out
+    assert "  fail-closed  yes: the hook line refuses by itself" in out and "  not held" in out

@@ -115,13 +115,13 @@ def test_a_file_that_is_no_toml_is_left_alone(shop: Path) -> None:
     assert (shop / "wal-agent.toml").read_text() == "a = ["
 
 
-def test_show_is_for_people_and_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_shown_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     configure_hooks(skip=["glob"])
     capsys.readouterr()
     configure_hooks()
     said = capsys.readouterr()
-    assert said.out == ""
-    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in said.err.splitlines() if line}
+    assert said.err == ""
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in said.out.splitlines() if line}
     assert rows["glob"] == ["skipped", "only reads, and is skipped"]
     assert rows["read_file"] == ["before-hook", "only reads; could be skipped"]
     assert rows["run_shell_command"] == ["before-hook", "runs a command that may do anything"]

@@ -19,10 +19,10 @@ from wal_agent.bucket.decorators import FaultFile, write_faults
 
 def test_without_an_agent_the_bucket_is_examined_and_left_as_it_was(run: Run, tmp_path: Path) -> None:
     code, out, err = run("doctor", "--bucket", (tmp_path / "b").as_uri())
-    assert (code, out) == (0, "") and all(line.startswith("ok    ") for line in err.splitlines())
+    assert (code, err) == (0, "") and all(line.startswith("ok    ") for line in out.splitlines())
     for words in ("a second create is refused", "a replace of an old version is refused", "a listing shows", "is gone"):
-        assert words in err
-    assert "a changing tool call waits about" in err and "clock" in err and "gemini" not in err
+        assert words in out
+    assert "a changing tool call waits about" in out and "clock" in out and "gemini" not in out
     assert not list((tmp_path / "b").rglob("*="))
 
 
@@ -49,9 +49,9 @@ def test_an_address_with_credentials_is_told_without_them(run: Run, monkeypatch:
 )
 def test_a_store_that_does_not_do_is_78(run: Run, monkeypatch: pytest.MonkeyPatch, store: Bucket, line: str) -> None:
     monkeypatch.setattr(bucket, "open_bucket", lambda url: store)
-    code, _, err = run("doctor", "--bucket", "memory://x")
-    assert code == 78 and line in err.splitlines()
-    assert "ok      the current version can be replaced" in err
+    code, out, _ = run("doctor", "--bucket", "memory://x")
+    assert code == 78 and line in out.splitlines()
+    assert "ok      the current version can be replaced" in out
 
 
 def test_a_bucket_that_is_away_is_a_line_with_the_reason(
@@ -61,20 +61,20 @@ def test_a_bucket_that_is_away_is_a_line_with_the_reason(
     write_faults(faults, FaultFile(down=True))
     monkeypatch.setenv(bucket.FAULTS, str(faults))
     monkeypatch.setattr("wal_agent.clock.time.sleep", lambda seconds: None)
-    code, _, err = run("doctor", "--bucket", (tmp_path / "b").as_uri())
-    assert code == 78 and "FAIL    it can be used: The bucket did not answer" in err
+    code, out, _ = run("doctor", "--bucket", (tmp_path / "b").as_uri())
+    assert code == 78 and "FAIL    it can be used: The bucket did not answer" in out
 
 
 def test_what_is_no_bucket_is_a_failed_proof(run: Run) -> None:
-    code, _, err = run("doctor", "--bucket", "ftp://x")
-    assert code == 78 and "FAIL  the bucket can be used: 'ftp://x' is not a bucket" in err
+    code, out, _ = run("doctor", "--bucket", "ftp://x")
+    assert code == 78 and "FAIL  the bucket can be used: 'ftp://x' is not a bucket" in out
 
 
 def test_an_agent_that_is_not_installed_does_not_hide_the_bucket(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("WAL_AGENT_GEMINI", raising=False)
-    code, _, err = run("doctor", "gemini")
-    assert code == 78 and "FAIL  gemini is installed" in err and "a second create is refused" in err
+    code, out, _ = run("doctor", "gemini")
+    assert code == 78 and "FAIL  gemini is installed" in out and "a second create is refused" in out
     assert run("doctor", "nonsense")[0] == 64
 
 

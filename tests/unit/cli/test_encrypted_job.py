@@ -74,8 +74,8 @@ def test_each_command_takes_the_key_by_option_and_by_variable(
     path = file_of(tmp_path, RIGHT)
     code, out, _ = run("log", "--json", "--encryption-key-file", path)
     assert code == 0 and [json.loads(line)["type"] for line in out.splitlines()] == ["opening", "intent"]
-    code, _, err = run("recover", "--dry-run", "--encryption-key-command", f"cat {path}")
-    assert code == 0 and "nothing was changed" in err
+    code, out, _ = run("recover", "--dry-run", "--encryption-key-command", f"cat {path}")
+    assert code == 0 and "nothing was changed" in out
     monkeypatch.setenv("WAL_AGENT_ENCRYPTION_KEY_FILE", path)
     assert json.loads(run("status", "--json")[1])["unsettled"][0]["call"] == 1
     code, _, err = run("ack", "1", "--done")
@@ -91,8 +91,8 @@ def test_status_without_the_key_tells_what_the_lease_says(run: Run, tmp_path: Pa
     job_with_an_open_call(tmp_path, RIGHT)
     key = ["--encryption-key-file", file_of(tmp_path, given)] if given else []
     code, out, err = run("status", *key)
-    assert (code, out) == (0, "") and "host-a" in err and "given up in good order" in err
-    assert f"Job shop is encrypted with key {RIGHT.id}" in err and "last record" not in err
+    assert (code, err) == (0, "") and "host-a" in out and "given up in good order" in out
+    assert f"Job shop is encrypted with key {RIGHT.id}" in out and "last record" not in out
     told = json.loads(run("status", "--json", *key)[1])
     assert (told["state"], told["host"], told["epoch"], told["damage"]) == ("released", "host-a", 1, "")
     assert RIGHT.id in told["locked"]

@@ -9,11 +9,13 @@ import pytest
 
 from tests.unit.cli.shelf import EVIL, SECRET, Run
 from tests.unit.fleet.leases import CRASHED, DRAINED, store
+from tests.unit.notify.sink import Sink
 from wal_agent.bucket.file import FileBucket
 from wal_agent.cli.fleet import table
 from wal_agent.cli.status import describe_state
 from wal_agent.cli.view import View
 from wal_agent.fleet.jobs import Job
+from wal_agent.notify.message import VARIABLE
 
 
 @pytest.fixture
@@ -33,8 +35,8 @@ def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBuck
     store(bucket, "shop-6", **CRASHED, agent=f"evil{EVIL}", spool="/s")
     bucket.put("shop-7/lease.json", b"{")
     code, out, err = run("fleet", "ls")
-    rows = err.splitlines()
-    assert (code, out) == (0, "") and len(rows) == 8
+    rows = out.splitlines()
+    assert (code, err) == (0, "") and len(rows) == 8
     assert [row.split()[:2] for row in rows[:7]] == [
         ["damaged", "shop-7"],
         ["crashed", "shop-2"],
@@ -45,10 +47,10 @@ def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBuck
         ["closed", "shop-1"],
     ]
     counts = "1 damaged, 2 crashed, 1 released, 1 running, 1 paused, 1 closed"
-    assert rows[7].startswith(f"wal-agent: 7 jobs in {bucket.url}: {counts}; ")
+    assert rows[7].startswith(f"7 jobs in {bucket.url}: {counts}; ")
     assert "; 3 need a host: wal-agent fleet claim" in rows[7]
     assert "only vm-1 can carry on" in rows[2]
-    assert SECRET not in err and all(c.isprintable() for c in err if c != "\n")
+    assert SECRET not in out and all(c.isprintable() for c in out if c != "\n")
 
 
 def test_json_is_an_object_a_line_and_nothing_else(run: Run, bucket: FileBucket) -> None:
@@ -63,7 +65,7 @@ def test_json_is_an_object_a_line_and_nothing_else(run: Run, bucket: FileBucket)
 
 
 def test_a_bucket_without_jobs(run: Run, bucket: FileBucket) -> None:
-    assert run("fleet", "ls") == (0, "", f"wal-agent: 0 jobs in {bucket.url}\n")
+    assert run("fleet", "ls") == (0, f"0 jobs in {bucket.url}\n", "")
     code, out, err = run("fleet", "claim")
     assert (code, out) == (0, "") and "no job needs a host" in err
 
@@ -104,3 +106,21 @@ def test_a_pause_ends_at_the_time_that_status_says() -> None:
     for left, says in ((500.0, "until 22:13:20 UTC"), (6000.0, "until 22:13 UTC")):
         (row,) = table([Job(job="shop", state="paused", until=until, left=left)])
         assert says in row and says in describe_state(View("shop", "file:///b", "paused", until=until, left=left))
+
+
+def test_a_watcher_messages_once_about_a_job_that_nobody_recovers(
+    run: Run, bucket: FileBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(bucket, "shop-1", **CRASHED, tool=f"sh{EVIL}")
+    store(bucket, "shop-2", ttl=1e4)
+    code, _, err = run("fleet", "watch", "--notify", "--once")
+    assert code == 64 and "no URL" in err
+    sink = Sink()
+    monkeypatch.setenv(VARIABLE, sink.url)
+    for _ in range(2):
+        assert run("fleet", "watch", "--notify", "--once")[0] == 0
+    message = sink.next()
+    assert message["title"] == "wal-agent: shop-1: crashed"
+    assert f"wal-agent status --job shop-1 --bucket {bucket.url}" in message["message"]
+    assert sink.rest() == []
+    sink.close()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from tests.unit.cli.shelf import KEYS, SECRET, Shelf, commit, full, intent, payload
+from tests.unit.cli.shelf import KEYS, SECRET, Run, Shelf, commit, full, intent, payload
 from wal_agent.cli.log import Entry, as_json, as_line, describe, read_entries, record_type
-from wal_agent.records import AnyRecord, End, ExitClass, RunEnded, Turn
+from wal_agent.records import AnyRecord, End, ExitClass, FileDelta, RunEnded, Turn
 
 
 @pytest.fixture
@@ -93,3 +95,23 @@ def test_long_text_is_shortened_behind_the_redaction(tmp_path: Path) -> None:
     told = json.loads(as_json(Entry(1, 1, "turn", record)))["prompt"]["data"]
     assert "ghp_" not in told and told.startswith("x" * 1980 + " [redacted]") and told.endswith(" characters)")
     assert len(told) < 2050
+
+
+def test_json_has_a_hash_of_saved_bytes_and_raw_has_the_bytes(found: list[Entry]) -> None:
+    (saved, *_) = [entry for entry in found if isinstance(entry.record, FileDelta) and entry.record.edits]
+    assert isinstance(saved.record, FileDelta)
+    data = saved.record.edits[0].data.data
+    assert data is not None
+    shown = json.loads(as_json(saved))["edits"][0]["data"]
+    assert shown == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert base64.b64decode(json.loads(as_json(saved, raw=True))["edits"][0]["data"]["base64"]) == data
+
+
+def test_a_crash_is_shown_before_it_is_recovered(run: Run, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "b")
+    shelf.open(host="vm-1", ttl=0.001)  # its owner sends no heartbeat: it is dead at once
+    where = ("--job", "shop", "--bucket", shelf.url)
+    code, out, _ = run("log", "--crashes", *where)
+    assert code == 0 and "not recovered yet: epoch 1 on vm-1" in out and "wal-agent run gemini --job shop" in out
+    shelf.open("b", host="vm-2")
+    assert "not recovered yet" not in run("log", "--crashes", *where)[1]

@@ -90,6 +90,41 @@ def test_every_command_explains_itself(run: Run, command: str) -> None:
     assert run(command, "-h") == (0, out, "")
 
 
+@pytest.mark.parametrize("group", [(), ("fleet",), ("rules",)])
+def test_help_cuts_no_sentence(run: Run, group: tuple[str, ...]) -> None:
+    code, out, _ = run(*group, "--help")
+    assert code == 0 and "..." not in out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (("run", "gemni"), "gemini?"),
+        (("statsu",), "'status'?"),
+        (("status", "--wach"), "--watch"),
+        (("log", "--agent", "claud"), "claude?"),
+    ],
+)
+def test_a_misspelt_word_gets_the_one_that_was_meant(run: Run, args: tuple[str, ...], meant: str) -> None:
+    code, _, err = run(*args)
+    assert code == 64 and meant in err
+
+
+def test_an_unknown_cli_is_led_to_generic(run: Run) -> None:
+    code, _, err = run("run", "mycli")
+    assert code == 64 and "wal-agent run generic -- COMMAND" in err
+
+
+def test_the_shell_completes_agents(tmp_path: Path) -> None:
+    asked = {"_WAL_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": "wal-agent run c", "COMP_CWORD": "2"}
+    script = "import sys; sys.argv = ['wal-agent']; from wal_agent.cli.main import main; main()"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **asked}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == [b"claude", b"codex", b"copilot"]
+
+
 def test_the_version(run: Run) -> None:
     assert run("--version") == (0, f"{__version__}\n", "")
 
@@ -107,6 +142,7 @@ def test_nothing_asked_is_the_help_on_stderr(run: Run) -> None:
         ["run"],
         ["run", "nonsense"],
         ["run", "gemini", "--ttl", "0"],
+        ["run", "gemini", "--fresh", "--continue"],
         ["status", "--agent", "nonsense"],
         ["log", "--agent", "nonsense"],
         ["recover", "--dry-run", "--agent", "nonsense"],
@@ -163,8 +199,8 @@ def test_people_read_on_stderr_and_scripts_on_stdout(run: Run, tmp_path: Path) -
     where = ["--bucket", shelf.url, "--job", "shop"]
     for command in ("status", "log"):
         code, out, err = run(command, *where)
-        assert (code, out) == (0, "") and "vm?[2J?31m?" in err
-        assert not any(c in err for c in EVIL if not c.isprintable()) and SECRET not in err
+        assert (code, err) == (0, "") and "vm?[2J?31m?" in out
+        assert not any(c in out for c in EVIL if not c.isprintable()) and SECRET not in out
         code, out, err = run(command, *where, "--json")
         assert (code, err) == (0, "") and out.isascii() and SECRET not in out
         assert [json.loads(line) for line in out.splitlines()]
@@ -174,9 +210,9 @@ def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
     where = ["--bucket", full(tmp_path / "b").url, "--job", "shop"]
     assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [11, 12]
     assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 12
-    *newest, unread = run("log", *where, "-n", "2")[2].splitlines()
-    assert [line.split()[0] for line in newest] == ["12", "11"]
-    assert unread.startswith("Only records 11 to 12 were read") and unread.endswith(f"{' '.join(where[:2])} -n 0")
+    _, newest, unread = run("log", *where, "-n", "2")
+    assert [line.split()[0] for line in newest.splitlines()] == ["12", "11"]
+    assert unread.startswith("Only records 11 to 12 were read") and unread.endswith(f"{' '.join(where[:2])} -n 0\n")
     assert "Only records" not in run("log", *where, "-n", "0")[2]
     told = [json.loads(x)["type"] for x in run("log", *where, "--crashes", "--json")[1].splitlines()]
     assert told == ["opening", "recovery", "run_ended"]
@@ -194,8 +230,8 @@ def test_the_prompt_of_a_dry_run_has_a_heading(run: Run, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         dry_run, "foresee_start", lambda *_: dry_run.ForeseenStart("a plan", ["  row"], "1 process was ended now.")
     )
-    assert run("recover", "--dry-run")[2].splitlines() == [
-        "wal-agent: a plan (nothing was changed)",
+    assert run("recover", "--dry-run")[1].splitlines() == [
+        "a plan (nothing was changed)",
         "  row",
         "",
         "The agent would be told:",

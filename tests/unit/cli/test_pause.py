@@ -43,12 +43,12 @@ def test_a_job_that_nobody_runs_is_paused_and_goes_on(run: Run, shelf: Shelf) ->
     assert 7190 < pause_left(lease(shelf)) <= 7200
 
     code, out, err = run("status", *where(shelf))
-    assert code == 0 and "paused until" in err and "(in 2 h): rate limit" in err and "reason" not in err
-    assert SECRET not in err and not any(c in err for c in EVIL if not c.isprintable())
+    assert code == 0 and "paused until" in out and "(in 2 h): rate limit" in out and "reason" not in out
+    assert SECRET not in out and not any(c in out for c in EVIL if not c.isprintable())
     view = json.loads(run("status", "--json", *where(shelf))[1])
     assert view["state"] == "paused" and abs(view["until"] - time.time() - 7200) < 60 and 7100 < view["left"] <= 7200
     assert SECRET not in view["reason"] and view["reason"].startswith("rate limit")
-    foreseen = run("recover", "--dry-run", *where(shelf))[2]
+    foreseen = run("recover", "--dry-run", *where(shelf))[1]
     assert "until" in foreseen and "a start would wait for that" in foreseen and SECRET not in foreseen
 
     code, _, err = run("pause", "--end", *where(shelf))
@@ -74,8 +74,8 @@ def test_a_pause_that_is_over_is_told_as_one(run: Run, shelf: Shelf) -> None:
     past = time.time() - 3600
     for path in shelf.folder.rglob("lease*"):
         os.utime(path, (past, past))
-    err = run("status", *where(shelf))[2]
-    assert "due, its pause is over" in err and "UTC (rate limit)" in err and "reason" not in err
+    out = run("status", *where(shelf))[1]
+    assert "due, its pause is over" in out and "UTC (rate limit)" in out and "reason" not in out
 
 
 @pytest.mark.parametrize(

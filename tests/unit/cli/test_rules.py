@@ -171,31 +171,31 @@ def test_a_milder_class_is_shown_as_the_projects_word_and_changes_nothing(
     )
     answer = checked(run, command)
     assert brief(answer) == (cls, rule, "wal-agent")
-    shown = "says read_only; a project can only make a class worse" in run("rules", "check", command)[2]
+    shown = "says read_only; a project can only make a class worse" in run("rules", "check", command)[1]
     assert shown == (answer["project"] is not None)
 
 
 def test_what_people_read(project: Run) -> None:
     code, out, err = project("rules", "check", "./deploy.sh staging")
-    assert (code, out) == (0, "")
-    rows = err.splitlines()
+    assert (code, err) == (0, "")
+    rows = out.splitlines()
     assert rows[:4] == [
-        'wal-agent: mutation, by this project\'s rule "deploy" (wal-agent.toml)',
+        'mutation, by this project\'s rule "deploy" (wal-agent.toml)',
         "  why        Deploying twice may create duplicate resources.",
         "  verify     ./deploy.sh --status",
         "  in doubt   ask Eve",
     ]
     assert rows[4].startswith("  built in   unknown, by rule ")
     code, out, err = project("rules", "check", "ls -l")
-    assert err.startswith("wal-agent: read_only, by rule ")
+    assert out.startswith("read_only, by rule ")
 
 
 def test_texts_of_a_project_are_shown_without_secrets_and_controls(run: Run) -> None:
     secret = "ghp_" + "a1B2" * 9
     put("GEMINI.md", f"| Tool | Idempotent? | Verify |\n|-|-|-|\n| `./x` | no | look \x1b[2J with {secret} |\n")
-    _, _, err = run("rules", "check", "./x")
-    assert "verify     look ?[2J with " in err
-    assert secret not in err
+    _, out, _ = run("rules", "check", "./x")
+    assert "verify     look ?[2J with " in out
+    assert secret not in out
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_it_imports_no_cloud_library(tmp_path: Path) -> None:
         "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=True, timeout=60)
-    assert done.stdout == b"[]\n"
+    assert done.stdout.splitlines()[-1] == b"[]"
 
 
 # ---- lint ---------------------------------------------------------------------------------------------------------
@@ -307,14 +307,13 @@ def test_lint_of_right_rules(run: Run) -> None:
     put("skills/ship/SKILL.md", SKILL)
     assert run("rules", "lint") == (
         0,
+        "4 rules of this project in force (1 of wal-agent.toml, 2 of AGENTS.md, 1 of skills/ship/SKILL.md).\n",
         "",
-        "wal-agent: 4 rules of this project in force "
-        "(1 of wal-agent.toml, 2 of AGENTS.md, 1 of skills/ship/SKILL.md).\n",
     )
 
 
 def test_lint_without_rules(run: Run) -> None:
-    assert run("rules", "lint") == (0, "", "wal-agent: 0 rules of this project in force.\n")
+    assert run("rules", "lint") == (0, "0 rules of this project in force.\n", "")
 
 
 def test_lint_tells_problems_with_their_places(run: Run) -> None:
@@ -322,14 +321,14 @@ def test_lint_tells_problems_with_their_places(run: Run) -> None:
     put("GEMINI.md", GEMINI + "| `x` | perhaps | | |\n")
     put("skills/ship/SKILL.md", "# Recovery\nCall Bob.\n")
     code, out, err = run("rules", "lint")
-    assert (code, out) == (78, "")
-    assert err.splitlines() == [
+    assert (code, err) == (78, "")
+    assert out.splitlines() == [
         f"wal-agent.toml: {Path.cwd()}/wal-agent.toml, rule 1 (line 2) has no class. "
         "Allowed: read_only, idempotent, mutation, unknown.",
         'GEMINI.md:7: Idempotent? of "`x`" is "perhaps"; it can be yes, no, read-only, partial or unknown.',
         "skills/ship/SKILL.md:1: this Recovery section has no field (Idempotent, Verify completion, "
         "Partial failure risk).",
-        "wal-agent: 2 rules of this project in force (2 of GEMINI.md).",
+        "2 rules of this project in force (2 of GEMINI.md).",
     ]
 
 
@@ -379,9 +378,9 @@ def test_lint_tells_problems_with_their_places(run: Run) -> None:
 def test_lint_warns_of_rules_that_do_not_do_what_they_say(run: Run, text: str, says: list[str]) -> None:
     put("wal-agent.toml", text)
     code, out, err = run("rules", "lint")
-    assert (code, out) == (0, "")
-    warned = [row for row in err.splitlines() if "warning: " in row]
-    assert len(warned) == len(says), err
+    assert (code, err) == (0, "")
+    warned = [row for row in out.splitlines() if "warning: " in row]
+    assert len(warned) == len(says), out
     for row, begin in zip(warned, says, strict=True):
         assert row.startswith(f"wal-agent.toml:{begin}")
 
@@ -389,5 +388,5 @@ def test_lint_warns_of_rules_that_do_not_do_what_they_say(run: Run, text: str, s
 def test_lint_warns_of_a_rule_of_another_file_that_comes_first(run: Run) -> None:
     put("wal-agent.toml", '[[rules]]\nmatch = "make"\nclass = "mutation"\n')
     put("GEMINI.md", GEMINI)
-    _, _, err = run("rules", "lint")
-    assert 'GEMINI.md:5: warning: rule "make build" never wins: rule "make" (wal-agent.toml:1) comes first.' in err
+    _, out, _ = run("rules", "lint")
+    assert 'GEMINI.md:5: warning: rule "make build" never wins: rule "make" (wal-agent.toml:1) comes first.' in out

@@ -78,7 +78,7 @@ def test_a_job_that_nobody_began_is_waited_for(tmp_path: Path) -> None:
         assert "(from --bucket)" in process.stderr.readline()
         assert "no job shop in file://" in process.stderr.readline()
         shelf.open()
-        assert process.stderr.readline().startswith("job         shop")
+        assert process.stdout is not None and process.stdout.readline().startswith("job         shop")
         assert ended(process)[0] == 130
 
 

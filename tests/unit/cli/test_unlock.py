@@ -69,7 +69,7 @@ def test_unlock_waits_one_ttl_and_stops_the_owner(run: Run, tmp_path: Path) -> N
     assert isinstance(admit("shop", seen, ELSEWHERE), Wait)
     with pytest.raises(Fenced, match="unlocked by hand"):
         job.lease.renew()
-    assert "it hangs" in run("status", *where(shelf))[2]
+    assert "it hangs" in run("status", *where(shelf))[1]
 
 
 def test_now_lets_the_next_start_begin_at_once(run: Run, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_what_the_owner_spooled_is_said(run: Run, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "b")
     job = shelf.open()
     rewrite(shelf, msgspec.structs.replace(job.lease.doc, spool="/var/spool/x"))
-    assert "/var/spool/x on vm-1" in run("status", *where(shelf))[2]
+    assert "/var/spool/x on vm-1" in run("status", *where(shelf))[1]
     err = run("unlock", "--epoch", "1", "--now", *where(shelf))[2]
     assert "`wal-agent run --accept-loss` opens it" in err and "/var/spool/x on vm-1 may hold records" in err
     assert json.loads(run("status", *where(shelf), "--json")[1])["spool"] == "/var/spool/x"
@@ -121,9 +121,9 @@ def test_what_the_owner_spooled_is_said(run: Run, tmp_path: Path) -> None:
 def test_a_heartbeat_that_is_late_says_how_to_take_the_job(run: Run, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "b")
     shelf.open(ttl=1e-9)
-    assert "--epoch" not in run("status", *where(shelf))[2]  # cut off: nothing to unlock
+    assert "--epoch" not in run("status", *where(shelf))[1]  # cut off: nothing to unlock
     shelf.open("b", ttl=3600.0)
-    assert "--epoch" not in run("status", *where(shelf))[2]
+    assert "--epoch" not in run("status", *where(shelf))[1]
     found = msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), heartbeat_age=1900.0)
     assert "if vm-1 is off for good: wal-agent unlock --epoch 2 --now" in "\n".join(status_rows(found))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from wal_agent.errors import UsageError
 from wal_agent.recovery.export import parse_point
+from wal_agent.text import moment, timestamp
 
 NOW = datetime(2026, 11, 22, 14, 2, 30, tzinfo=UTC).timestamp()
 
@@ -50,3 +52,19 @@ def test_any_text_is_a_place_or_refused(text: str) -> None:
         assert isinstance(parse_point(text, NOW), int | float)
     except UsageError:
         pass
+
+
+def test_times_are_local_with_their_zone_and_typed_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents read UTC: their log and their prompt come from another machine."""
+    monkeypatch.setenv("TZ", "EST5")
+    time.tzset()
+    try:
+        then = 1_700_000_000.0  # 22:13:20 UTC
+        assert timestamp(then).endswith("17:13:20 EST")
+        assert moment(then, then, exact=True) == "17:13:20 EST" and moment(then, then) == "17:13 EST"
+        assert moment(then, then, exact=True, utc=True) == "22:13:20 UTC"
+        for text in ("17:13:20", "2023-11-14T17:13:20", "2023-11-14T22:13:20Z", "2023-11-14T23:13:20+01:00"):
+            assert int(parse_point(text, then)) == int(then), text
+    finally:
+        monkeypatch.undo()
+        time.tzset()

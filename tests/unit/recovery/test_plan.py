@@ -187,7 +187,7 @@ def test_damage_says_what_can_be_had() -> None:
     got = decide(*RAN, intent(), local=replace(LOCAL, damage=broken))
     assert isinstance(got, Refuse) and got.kind is Damaged and got.error().exit_code == 73
     assert str(got.error()) == (
-        "record 398 of job j is damaged (checksum). Everything up to record 397 (1970-01-01 14:01:40) can be "
+        "record 398 of job j is damaged (checksum). Everything up to record 397 (1970-01-01 14:01:40 UTC) can be "
         "restored. Write it into a new folder with `wal-agent restore --at 397 --to DIR`; work on under another name: "
         "--job NAME."
     )

@@ -115,7 +115,7 @@ def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
             UsageError,
             "--on-ambiguity is 'no', which is not possible. Allowed: ask or",
         ),
-        ({"bucket": "x/y"}, {}, "", UsageError, "--bucket is 'x/y', which is not possible. Allowed: a URL such as"),
+        ({"bucket": "x/y"}, {}, "", ConfigError, "--bucket is 'x/y', which is no bucket. Give gs://"),
         ({}, {"WAL_AGENT_TTL": "soon"}, "", UsageError, "WAL_AGENT_TTL is 'soon', which is not possible. Allowed: sec"),
         ({}, {"WAL_AGENT_TTL": "nan"}, "", UsageError, "WAL_AGENT_TTL is 'nan'"),
         (
