@@ -45,6 +45,7 @@ from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
+from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Housekeeping,
@@ -239,6 +240,7 @@ class Run:
             workspace=str(options.workspace),
             ttl=self.timing.ttl,
             key=self.key_id,
+            owner=make_owner(options.workspace, options.env),
         )
         fields = OpeningFields(
             agent_version=self.cli.version,
@@ -272,7 +274,7 @@ class Run:
             if stopped.lease is not None:
                 self._give_back(stopped.lease, stopped)
             raise
-        self._remember(opened.lease.epoch)
+        self._remember(opened.lease)
         self.slot.own(opened.writer)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
@@ -293,12 +295,13 @@ class Run:
         )
         return opened
 
-    def _remember(self, epoch: int) -> None:
-        """The next start on this machine knows that this bucket holds this job."""
+    def _remember(self, lease: Lease) -> None:
+        """The next start on this machine knows that this bucket holds this job, and that it is this folder's."""
+        settings = self.options.settings
         try:
-            remember_run(
-                self.bucket.url, marker_of(self.bucket.url), self.options.settings.job, epoch, self.options.env
-            )
+            known = KnownJob(settings.bucket, settings.job, self.options.agent.name)
+            remember_job(self.options.env, lease.doc.owner.folder, known)
+            remember_run(self.bucket.url, marker_of(self.bucket.url), settings.job, lease.epoch, self.options.env)
         except (OSError, BucketError, Damaged) as error:
             self.screen.say(
                 f"this machine could not note that it uses the bucket ({error}): if its disk is not mounted at the "

@@ -295,6 +295,7 @@ def open_job(
             host=claim.host,
             agent=claim.agent,
             workspace=claim.workspace,
+            owner=claim.owner,
             snapshot=newest_snapshot_seq(log),
             **asdict(fields),
         )
