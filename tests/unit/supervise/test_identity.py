@@ -1,15 +1,20 @@
-"""A folder stays the same through a rename, and only on the word of this machine's notes."""
+"""A folder stays the same through a rename, by this machine's notes; a start of another folder's job changes
+nothing."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from wal_agent.errors import ConfigError, NotThisJob
 from wal_agent.supervise import identity
 from wal_agent.supervise.identity import KnownJob, known_folders, make_owner, read_owner, remember_job
+from wal_agent.supervise.restart import halted_event
 
 JOB = KnownJob("file:///b", "gemini-shop", "gemini")
 
@@ -64,3 +69,30 @@ def test_two_homes_are_two_persons(env: dict[str, str], shop: Path, tmp_path: Pa
 def test_reading_writes_nothing(env: dict[str, str], shop: Path) -> None:
     assert (read_owner(shop, env).person, read_owner(shop, env).folder) == ("", "")
     assert not Path(env["HOME"]).exists()
+
+
+def test_a_refused_start_changes_nothing_and_names_both_folders(tmp_path: Path) -> None:
+    """Two projects with one job name: the second start leaves lease and log as they are, and prints a free name."""
+    bucket, folders = tmp_path / "bucket", [tmp_path / "work" / "api", tmp_path / "private" / "api"]
+    env = {**os.environ, "HOME": str(tmp_path / "home"), "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": ""}
+
+    def start(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+        folder.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-m", "wal_agent", "run", "generic", f"--bucket=file://{bucket}", "--job=api", "--"]
+        return subprocess.run([*words, *command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+    def stored() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in bucket.rglob("*") if path.is_file()}
+
+    assert start(folders[0], "sh", "-c", "exit 3").returncode == 3
+    before = stored()
+    refused = start(folders[1], "touch", "ran")
+    assert (refused.returncode, stored()) == (78, before)
+    assert not (folders[1] / "ran").exists()
+    assert all(str(folder) in refused.stderr for folder in folders)
+    assert "wal-agent run generic" in refused.stderr and "--job=api-2" in refused.stderr
+
+
+def test_no_message_is_sent_of_a_start_that_was_refused_before_the_opening() -> None:
+    assert halted_event(NotThisJob("Another folder's.")) is None
+    assert halted_event(ConfigError("Hooks are off.")) is not None
