@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from wal_agent import msgspec_compat
+from wal_agent.config import default_job
 from wal_agent.paths import state_dir
 from wal_agent.records import Owner
 from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
@@ -33,11 +34,12 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class KnownJob(msgspec.Struct, frozen=True):
-    """A job that ran in a folder of this machine."""
+    """A job that ran in a folder of this machine. `named`: a person or a file chose its name."""
 
     bucket: str
     job: str
     agent: str
+    named: bool = False
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -91,6 +93,15 @@ def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:
     if note is not None:
         others = tuple(known for known in note.jobs if known != job)
         _write(env, folder, msgspec.structs.replace(note, jobs=(job, *others)[:MAX_JOBS]))
+
+
+def default_job_here(agent: str, folder: Path, bucket: str, env: Mapping[str, str]) -> str:
+    """The job that `agent` has in `folder` where no name is given: the one that it had there before, whatever the
+    folder was called then; else by the folder's name."""
+    found = _find(folder, env)
+    known = found[1].jobs if found else ()
+    mine = (k.job for k in known if (k.bucket, k.agent, k.named) == (bucket, agent, False))
+    return next(mine, default_job(agent, folder))
 
 
 def known_folders(env: Mapping[str, str]) -> Iterator[KnownFolder]:

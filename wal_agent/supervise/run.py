@@ -358,7 +358,9 @@ class Run:
         """The next start on this machine knows that this bucket holds this job, and that it is this folder's."""
         settings = self.options.settings
         try:
-            known = KnownJob(settings.bucket, settings.job, self.options.agent.name)
+            known = KnownJob(
+                settings.bucket, settings.job, self.options.agent.name, settings.sources.get("job") != "default"
+            )
             remember_job(self.options.env, lease.doc.owner.folder, known)
             remember_run(self.bucket.url, marker_of(self.bucket.url), settings.job, lease.epoch, self.options.env)
         except (OSError, BucketError, Damaged) as error:

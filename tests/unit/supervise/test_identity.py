@@ -13,7 +13,7 @@ import pytest
 
 from wal_agent.errors import ConfigError, NotThisJob
 from wal_agent.supervise import identity
-from wal_agent.supervise.identity import KnownJob, known_folders, make_owner, read_owner, remember_job
+from wal_agent.supervise.identity import KnownJob, default_job_here, known_folders, make_owner, read_owner, remember_job
 from wal_agent.supervise.restart import halted_event
 
 JOB = KnownJob("file:///b", "gemini-shop", "gemini")
@@ -96,3 +96,14 @@ def test_a_refused_start_changes_nothing_and_names_both_folders(tmp_path: Path) 
 def test_no_message_is_sent_of_a_start_that_was_refused_before_the_opening() -> None:
     assert halted_event(NotThisJob("Another folder's.")) is None
     assert halted_event(ConfigError("Hooks are off.")) is not None
+
+
+def test_a_renamed_folder_keeps_its_default_job(env: dict[str, str], shop: Path) -> None:
+    assert default_job_here("gemini", shop, JOB.bucket, env) == "gemini-shop"
+    folder = make_owner(shop, env).folder
+    remember_job(env, folder, JOB)
+    remember_job(env, folder, KnownJob(JOB.bucket, "other", "gemini", named=True))
+    moved = shop.rename(shop.with_name("shop-2"))
+    assert default_job_here("gemini", moved, JOB.bucket, env) == "gemini-shop"
+    assert default_job_here("claude", moved, JOB.bucket, env) == "claude-shop-2"
+    assert default_job_here("gemini", moved, "file:///elsewhere", env) == "gemini-shop-2"
