@@ -101,6 +101,10 @@ class ConfigError(WalAgentError):
     exit_code = 78
 
 
+class NotThisJob(ConfigError):
+    """The job belongs to another agent, folder or repository. It was not opened, and nothing was changed."""
+
+
 class PersonNeeded(WalAgentError):
     exit_code = 79
 

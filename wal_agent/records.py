@@ -79,6 +79,15 @@ class Host(Data, frozen=True):
         return bool(boot) and (self.boot, self.pidns) == (boot, pidns)
 
 
+class Owner(Data, frozen=True):
+    """Whose job it is. `user`: a name for people. `person` and `folder`: random ids that one machine keeps for a person
+    and for a folder. What is not known is empty; a record from a bucket may say anything."""
+
+    user: str = ""
+    person: str = ""
+    folder: str = ""
+
+
 class Fact(Data, frozen=True):
     """One thing that was true before a call: `what` names the kind (file, ...), `where` a path, `value` e.g. a hash."""
 
@@ -136,6 +145,7 @@ class Opening(Record, frozen=True, kw_only=True, tag="opening"):
     interactive: bool = False
     trace: str = ""  # W3C trace id of the run (32 hex digits), "" where it is not traced
     parents: tuple[str, ...] = ()  # the live runs inside whose tools this one was started, the outermost first
+    owner: Owner = Owner()
     snapshot: int = 0  # the newest one listed before this was placed; if it counts, the run began from none older
 
 

@@ -9,10 +9,11 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
@@ -33,9 +34,10 @@ from wal_agent.errors import (
     PersonNeeded,
     Unavailable,
     UsageError,
+    WalAgentError,
 )
 from wal_agent.paths import in_a_secret_place
-from wal_agent.records import Host
+from wal_agent.records import Host, Owner
 from wal_agent.recovery.lease_policy import (
     Local,
     classify_stop,
@@ -47,12 +49,14 @@ from wal_agent.recovery.lease_policy import (
     spool_is_here,
 )
 from wal_agent.redact import redact_head
+from wal_agent.supervise.identity import known_folders, read_owner
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.processes import SI_KERNEL, handled_signals
 from wal_agent.text import duration, shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.reader import replay
 
 JobState = Literal["damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
 """In the order of who is to look first. `newer`: a newer wal-agent wrote its lease; `crashed`: held, and its owner is
@@ -75,6 +79,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""  # the workspace as it stands in the lease, to run in; never told
     host: str = ""
     pid: int = 0
+    user: str = ""
+    raw_host: str = ""  # as it stands in the lease, to compare; never shown
+    owner: Owner = Owner()  # as it stands in the lease, to compare; never shown
     epoch: int = 0
     started: float = 0.0
     age: float = 0.0  # of the last heartbeat
@@ -124,6 +131,9 @@ def classify_job(seen: StoredLease, local: Local) -> Job:
         folder=doc.workspace,
         host=clean_text(doc.host.name),
         pid=doc.host.pid,
+        user=clean_text(doc.owner.user),
+        raw_host=doc.host.name,
+        owner=doc.owner,
         epoch=doc.epoch,
         started=doc.started,
         age=old,
@@ -143,7 +153,7 @@ def classify_job(seen: StoredLease, local: Local) -> Job:
 def job_as_json(job: Job) -> dict[str, Any]:
     """For JSON; all its numbers are finite."""
     told: dict[str, Any] = msgspec.to_builtins(job)
-    del told["folder"]
+    del told["folder"], told["owner"], told["raw_host"]
     return told
 
 
@@ -221,6 +231,94 @@ class Reader:
         if seen is None:
             return name, None
         return name, classify_job(seen, probe_holder(seen, self.here, self.spools, self.bucket.url))
+
+
+Relation = Literal["here", "above", "below"]
+UNFINISHED: Final = frozenset(("damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused"))
+MAX_LISTED = 200  # leases of a bucket that are read for one folder
+MAX_COUNTED = 5  # logs that are read for one folder
+LOOK_TIME = 3.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class FolderJob:
+    """A job of a folder, of one above it or of one below it, by any agent. `calls`: in flight, by the log; None where
+    the log was not read. `known`: this machine's notes name the job."""
+
+    job: Job
+    relation: Relation
+    known: bool = False
+    calls: int | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        return self.job.state in UNFINISHED
+
+
+def find_folder_jobs(
+    bucket: Bucket, folder: Path, env: Mapping[str, str], *, seconds: float = LOOK_TIME, count: bool = False
+) -> list[FolderJob]:
+    """Find the jobs of `folder` (a real path) in `bucket`, which decrypts where needed: those that this machine's notes
+    name, then those whose lease says so. The nearest folder comes first, then what needs somebody first.
+
+    Reads at most MAX_LISTED leases, and begins no read after `seconds`. `count`: also read the logs of unfinished jobs
+    for the calls in flight, at most MAX_COUNTED. Changes nothing. Unavailable, Denied."""
+    end = time.monotonic() + seconds
+    reader, owner, here = Reader.of(bucket, env), read_owner(folder, env), this_host(env, Path("/dev/null"))
+    found: dict[str, FolderJob] = {}
+    for known in known_folders(env):
+        relation: Relation | None = "here" if known.id == owner.folder else relate(folder, known.path)
+        for at in known.jobs if relation else ():
+            job = reader.one(at.job) if at.bucket == bucket.url and is_job(at.job) else None
+            # A job whose lease names another folder has moved on to that one.
+            if job is not None and relation and job.owner.folder in ("", known.id):
+                found[at.job] = FolderJob(job, relation, known=True)
+    for name in [n for n in sorted(filter(is_job, bucket.folders(""))) if n not in found][:MAX_LISTED]:
+        if time.monotonic() > end:
+            break
+        job = reader.one(name)
+        if job and (relation := relate_job(job, folder, owner, here)):
+            found[name] = FolderJob(job, relation)
+    order = sort_jobs(each.job for each in found.values())
+    jobs = sorted((found[job.job] for job in order), key=lambda each: get_args(Relation).index(each.relation))
+    if count:
+        wanted = [each.job.job for each in jobs if each.unfinished][:MAX_COUNTED]
+        jobs = [replace(j, calls=count_calls(bucket, j.job.job, end)) if j.job.job in wanted else j for j in jobs]
+    return jobs
+
+
+def relate_job(job: Job, folder: Path, owner: Owner, here: Host) -> Relation | None:
+    """How the folder that a lease names lies to `folder`; None: it is no folder of this person on this machine. Pure.
+
+    Paths of another machine say nothing, unless the same person id wrote them or user and path are the same."""
+    if owner.folder and job.owner.folder == owner.folder:
+        return "here"
+    if not job.folder.startswith("/"):
+        return None
+    mine = bool(owner.person) and job.owner.person == owner.person
+    unowned = not job.owner.person and job.raw_host == here.name
+    relation = relate(folder, Path(job.folder))
+    if mine or unowned:
+        return relation
+    return "here" if relation == "here" and job.owner.user == owner.user else None
+
+
+def relate(folder: Path, other: Path) -> Relation | None:
+    """How `other` lies to `folder`. Pure."""
+    if other == folder:
+        return "here"
+    return "above" if folder.is_relative_to(other) else "below" if other.is_relative_to(folder) else None
+
+
+def count_calls(bucket: Bucket, job: str, end: float) -> int | None:
+    """The calls in flight by the log; None where it cannot be read, or `end` (monotonic) has passed."""
+    if time.monotonic() > end:
+        return None
+    try:
+        found = replay(bucket, Keys(job))
+    except WalAgentError:
+        return None
+    return None if found.damage else len(found.state.open)
 
 
 def damaged_job(name: str, error: Exception) -> Job:

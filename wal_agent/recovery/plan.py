@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Generic, Literal, TypeVar
 
 from wal_agent.agents.session_files import SESSION
-from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded, WalAgentError
+from wal_agent.errors import ConfigError, CrashLoop, Damaged, NotThisJob, PersonNeeded, WalAgentError
 from wal_agent.records import Cause, Finding, Opening, Payload, RunEnded
 from wal_agent.recovery import lease_policy
 from wal_agent.recovery.lease_policy import CRASH_CLASSES, Crash, Stuck
@@ -284,7 +284,8 @@ def refuse_command(c: PlanInputs) -> Plan:
 
 
 def refuse_workspace(c: PlanInputs) -> Plan:
-    what = f"This job belongs to the folder {c.home.workspace}, not to {c.opening.workspace}. Nothing was run."
+    theirs, ours = safe(c.home.workspace, 200), safe(c.opening.workspace, 200)
+    what = f"This job belongs to the folder {theirs}, not to {ours}. Nothing was run."
     return Refuse(ConfigError, what, "Run it there, or choose another name with --job.")
 
 
@@ -454,6 +455,7 @@ class Row(Generic[T]):
     then: Callable[[PlanInputs], T]
 
 
+OWNER_ROWS = 4  # the rows behind the first one: whose job it is
 TABLE: tuple[Row[Plan], ...] = (
     Row("log damaged", lambda c: c.local.damage is not None, refuse_damaged),
     Row(
@@ -496,3 +498,20 @@ TABLE: tuple[Row[Plan], ...] = (
 )
 
 REMARKS: tuple[Row[str], ...] = (Row("the agent's version changed", _other_version, describe_version_change),)
+
+
+def refuse_other_job(c: PlanInputs) -> Refuse | None:
+    """Decide before the job is opened whether it is another agent's, command's, folder's or repository's: this depends
+    on nothing that another run could still write. None where it is not, or where the log is damaged. Pure."""
+    if c.local.damage is not None or c.before.home is None:
+        return None
+    for row in TABLE[1 : 1 + OWNER_ROWS]:
+        if row.when(c):
+            refused = row.then(c)
+            assert isinstance(refused, Refuse)
+            what = refused.what
+            if row.then is not refuse_workspace and c.home.workspace != c.opening.workspace:
+                folders = f"Its folder is {safe(c.home.workspace, 200)}; this one is {safe(c.opening.workspace, 200)}."
+                what = f"{what} {folders}"
+            return Refuse(NotThisJob, what, refused.hint)
+    return None

@@ -31,6 +31,7 @@ from wal_agent.recovery.lease_policy import Decline, admit
 from wal_agent.recovery.plan import PriorLog, prior_args
 from wal_agent.recovery.restore_target import RestoreTarget, request_restore
 from wal_agent.supervise import provenance
+from wal_agent.supervise.identity import make_owner
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import SessionOwner
@@ -92,6 +93,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
             workspace=str(options.workspace),
             ttl=settings.ttl,
             key=key_id(key),
+            owner=make_owner(options.workspace, env),
         )
         fields = OpeningFields(home.agent_version, __version__, typed, home.interactive)
         if not options.args or provenance.is_vouched(env, settings.bucket, keys.job, openings, typed):

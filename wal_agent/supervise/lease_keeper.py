@@ -28,7 +28,7 @@ from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.bucket.folder import missing_job_error
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import BucketError, Damaged, LeaseHeld, Newer, Unavailable, UsageError, WalAgentError
+from wal_agent.errors import BucketError, Damaged, LeaseHeld, Newer, NotThisJob, Unavailable, UsageError, WalAgentError
 from wal_agent.events import Emit, LeaseLost, LeaseRenewed, RenewalFailed, Saved
 from wal_agent.failpoints import failpoint
 from wal_agent.recovery.lease_policy import (
@@ -51,6 +51,7 @@ from wal_agent.wal.damage import explain_open_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, timing_holds
+from wal_agent.wal.reader import Replay
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
 from wal_agent.wal.spool import Spool, SpoolOwner, orphaned_spools
 
@@ -175,11 +176,12 @@ def acquire_job(
     screen: Screen,
     uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
     rng: random.Random | None = None,
+    check_owner: Callable[[Replay], None] = lambda _: None,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `options` say otherwise. LeaseHeld (75)
     when a live owner has it and nobody waits; UsageError when this run was started inside that one, and would wait for
     itself; Denied when the job is encrypted with another key than the claim's; Unavailable when nothing of it is there,
-    although this machine knows it."""
+    although this machine knows it. `check_owner`: see open_job."""
     rng = rng or random.Random()
     watch, reported, paused = LeaseWatch(), "", False
     owner = SpoolOwner(keys.job, bucket.url)
@@ -231,6 +233,7 @@ def acquire_job(
                             spooling=options.spool,
                             report=screen.say,
                             check_stop=check_signals,
+                            check_owner=check_owner,
                             uninterrupted=uninterrupted,
                         )
                 except Damaged as error:
@@ -277,7 +280,7 @@ def spool_for(
     try:
         yield folder
     except BaseException as error:
-        if folder is not None and isinstance(error, LeaseHeld) and not folder.adopted:
+        if folder is not None and isinstance(error, LeaseHeld | NotThisJob) and not folder.adopted:
             folder.remove()  # the lease never named it
         elif folder is not None:
             folder.release()

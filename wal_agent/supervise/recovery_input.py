@@ -191,7 +191,7 @@ def decide_recovery(
     """The plan for this situation. `identity`: of the repository around the workspace here; `talked`: see below."""
     local = LocalFacts(
         main_file=agent.main_file,
-        home_exists=at.home is not None and _is_folder(at.home.workspace),
+        home_exists=at.home is not None and is_folder(at.home.workspace),
         damage=at.damage,
         findings=tuple((v.call, v.finding) for v in verdicts),
         identity=identity,
@@ -219,7 +219,7 @@ def has_conversation(at: Situation, agent: Agent, blobs: Blobs, workspace: Path)
     return found.messages > 0 and found.heard != ()
 
 
-def _is_folder(path: str) -> bool:
+def is_folder(path: str) -> bool:
     """Also for what can be no path at all, as a log may say."""
     try:
         return Path(path).is_dir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import shutil
 import threading
@@ -32,19 +33,32 @@ from wal_agent.bucket.folder import known_epoch, remember_run
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
-from wal_agent.errors import BucketError, ConfigError, Damaged, Fenced, Unavailable, WalAgentError
+from wal_agent.config import MAX_JOB
+from wal_agent.errors import (
+    BucketError,
+    ConfigError,
+    Damaged,
+    Fenced,
+    NotThisJob,
+    Unavailable,
+    UsageError,
+    WalAgentError,
+)
 from wal_agent.events import DrainFinished, DrainStarted, Emit, LeaseLost, LeaseSettled, LeaseTaken, Logged, LostOnce
 from wal_agent.hookwire import client_command
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
-from wal_agent.records import AnyRecord
+from wal_agent.records import AnyRecord, Opening
+from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
+from wal_agent.redact import redact
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import processes, provenance, systemd
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
+from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Housekeeping,
@@ -64,11 +78,15 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.preemption import Preempted, Preemption
 from wal_agent.supervise.prepare import PreparedStart, prepare_start
 from wal_agent.supervise.processes import block_signals
+from wal_agent.supervise.recovery_input import is_folder, observe_log
 from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
-from wal_agent.supervise.worktree import open_worktree_capture
+from wal_agent.supervise.worktree import open_worktree_capture, plan_worktree
+from wal_agent.wal import lease as leases
+from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest
+from wal_agent.wal.reader import Replay
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
 
@@ -239,6 +257,7 @@ class Run:
             workspace=str(options.workspace),
             ttl=self.timing.ttl,
             key=self.key_id,
+            owner=make_owner(options.workspace, options.env),
         )
         fields = OpeningFields(
             agent_version=self.cli.version,
@@ -267,12 +286,13 @@ class Run:
                 wanted,
                 self.screen,
                 self.early.uninterrupted,
+                check_owner=self._check_owner,
             )
         except Stopped as stopped:
             if stopped.lease is not None:
                 self._give_back(stopped.lease, stopped)
             raise
-        self._remember(opened.lease.epoch)
+        self._remember(opened.lease)
         self.slot.own(opened.writer)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
@@ -293,12 +313,56 @@ class Run:
         )
         return opened
 
-    def _remember(self, epoch: int) -> None:
-        """The next start on this machine knows that this bucket holds this job."""
+    def _check_owner(self, log: Replay) -> None:
+        """Refuse another folder's, agent's or repository's job before it is opened. NotThisJob, with the command for a
+        job of its own."""
+        options, settings = self.options, self.options.settings
+        keys, home = Keys(settings.job), log.state.home_opening
+        if log.damage is not None or home is None:
+            return
+        opening = Opening(
+            time=self.clock.now(),
+            run=self.run_dir.run,
+            epoch=home.epoch + 1,
+            cause="dead",
+            host=self.here,
+            agent=options.agent.name,
+            agent_version=self.cli.version,
+            version=__version__,
+            workspace=str(options.workspace),
+            args=options.args,
+        )
+        situation = observe_log(log, opening, Blobs(self.bucket, keys, self.clock, random.Random()))
+        elsewhere = (home.workspace, home.host.name) != (opening.workspace, self.here.name)
+        identity: tuple[str, ...] = ()
+        if elsewhere:
+            identity = plan_worktree(
+                situation, self.here, options.workspace, settings, options.agent, options.env
+            ).identity
+        local = LocalFacts(
+            options.agent.main_file,
+            home_exists=is_folder(home.workspace),
+            identity=identity,
+            unlogged=options.agent.capabilities.hookless is not None,
+        )
+        refused = refuse_other_job(PlanInputs(situation.plan_input, opening, local, Policy()))
+        if refused is not None:
+            free = find_free_job(self.bucket, settings.job)
+            own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
+            command = provenance.typed_command(options.agent.name, own, options.args)
+            if redact(command) != command:  # an argument holds a secret
+                command = provenance.typed_command(options.agent.name, own, ("ARGS",))
+            raise NotThisJob(refused.what, f"To start a job of this folder's own: {command.removesuffix(' --')}")
+
+    def _remember(self, lease: Lease) -> None:
+        """The next start on this machine knows that this bucket holds this job, and that it is this folder's."""
+        settings = self.options.settings
         try:
-            remember_run(
-                self.bucket.url, marker_of(self.bucket.url), self.options.settings.job, epoch, self.options.env
+            known = KnownJob(
+                settings.bucket, settings.job, self.options.agent.name, settings.sources.get("job") != "default"
             )
+            remember_job(self.options.env, lease.doc.owner.folder, known)
+            remember_run(self.bucket.url, marker_of(self.bucket.url), settings.job, lease.epoch, self.options.env)
         except (OSError, BucketError, Damaged) as error:
             self.screen.say(
                 f"this machine could not note that it uses the bucket ({error}): if its disk is not mounted at the "
@@ -458,6 +522,16 @@ class Run:
     def _failed(self, error: BaseException) -> None:
         """A failure of ours that the agent need not notice; reported at the end."""
         self.trouble = self.trouble or error
+
+
+def find_free_job(bucket: Bucket, job: str) -> str:
+    """`<job>-2`, or the next number that no job has. UsageError: none of a thousand is free."""
+    for n in range(2, 1000):
+        tail = f"-{n}"
+        name = job[: MAX_JOB - len(tail)] + tail
+        if leases.read_lease(bucket, Keys(name)) is None:
+            return name
+    raise UsageError(f"A thousand jobs are named like {job}.", "Choose a name: --job NAME.")
 
 
 def stopped_by(error: Exception) -> str:

@@ -42,6 +42,7 @@ from wal_agent.config import (
 )
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir
+from wal_agent.supervise.identity import default_job_here
 from wal_agent.text import shorten
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -209,6 +210,8 @@ def load(
         table = generic_want(document["generic"], path, env)
         if agent == "generic" and uses is None and given.get("generic") != table.value:
             wants.append(table)
+    if sources["job"] == "default":
+        values["job"] = default_job_here(agent, workspace, values["bucket"], env)
     skip = skipped(document, agent, path)
     for tool in skip:
         if why := why_not_skip(tool) if why_not_skip else refuse_skip(tool, agent):

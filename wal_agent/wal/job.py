@@ -264,13 +264,15 @@ def open_job(
     spooling: bool = False,
     report: Callable[[str], None] = lambda _: None,
     check_stop: Callable[[], None] = lambda: None,
+    check_owner: Callable[[Replay], None] = lambda _: None,
     uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> OpenedJob:
     """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
 
     `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
     run spools there too; else the lease names it only until that is done. It may take long, so `report` gets a line
-    then, and `check_stop` is called before each segment; what it raises goes through. `uninterrupted` is entered from
+    then, and `check_stop` is called before each segment; what it raises goes through. `check_owner` gets the log before
+    anything is written; what it raises goes through. `uninterrupted` is entered from
     the lease to the opening: a lease given up without one would hide how the owner before ended, so nothing should
     stop us there.
 
@@ -284,6 +286,7 @@ def open_job(
     log = _Log(bucket, keys, clock, rng, budget, parallel)
     newest = read_log_epoch(log, seen)
     before = reader.replay(log.steady, keys, parallel=parallel)  # Newer: raised before anything is written
+    check_owner(before)
     with uninterrupted():
         wanted = replace(claim, spool=str(spool.folder) if spool else "")
         lease = leases.acquire(bucket, keys, clock, rng, seen=seen, claim=wanted, log_epoch=newest, budget=budget)
@@ -295,6 +298,7 @@ def open_job(
             host=claim.host,
             agent=claim.agent,
             workspace=claim.workspace,
+            owner=claim.owner,
             snapshot=newest_snapshot_seq(log),
             **asdict(fields),
         )

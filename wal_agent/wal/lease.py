@@ -20,7 +20,7 @@ from wal_agent.bucket.base import Bucket, Object, Version
 from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Newer, NotFound, Unavailable
-from wal_agent.records import FORMAT, Host
+from wal_agent.records import FORMAT, Host, Owner
 from wal_agent.text import shorten
 from wal_agent.wal.keys import MAX_SEQ, Keys
 from wal_agent.wal.reader import Tail
@@ -58,6 +58,7 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     off: bool = False  # unlocked, and a person said that the old host is off: nobody need wait
     spool: str = ""  # folder, on the owner's host, that may hold records which are not in the bucket yet (R9)
     key: str = ""  # id of the key that the job's objects are encrypted with; never the key
+    owner: Owner = Owner()
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -78,6 +79,9 @@ class StoredLease:
     now: float
 
 
+NOBODY = Owner()
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
     """What a run that acquires the lease writes into it."""
@@ -89,6 +93,7 @@ class LeaseRequest:
     ttl: float
     spool: str = ""
     key: str = ""
+    owner: Owner = NOBODY
 
 
 # --- pure rules
@@ -224,6 +229,7 @@ def acquire(
         time=now,
         spool=claim.spool,
         key=claim.key,
+        owner=claim.owner,
     )
     version = seen.version if seen else None
     retries = RetryBudget(clock, rng, budget)

@@ -39,6 +39,7 @@ PROMISED = {
     "Fenced": 76,
     "ConfigError": 78,
     "Misconfigured": 78,
+    "NotThisJob": 78,
     "PersonNeeded": 79,
     "CrashLoop": 80,
 }

@@ -1,0 +1,109 @@
+"""A folder stays the same through a rename, by this machine's notes; a start of another folder's job changes
+nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wal_agent.errors import ConfigError, NotThisJob
+from wal_agent.supervise import identity
+from wal_agent.supervise.identity import KnownJob, default_job_here, known_folders, make_owner, read_owner, remember_job
+from wal_agent.supervise.restart import halted_event
+
+JOB = KnownJob("file:///b", "gemini-shop", "gemini")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "home")}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_renamed_folder_keeps_its_id_and_jobs(
+    env: dict[str, str], shop: Path, marks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not marks:
+        monkeypatch.setattr(identity, "ATTRIBUTE", "no.such-namespace")  # as on a file system without attributes
+    before = make_owner(shop, env)
+    remember_job(env, before.folder, JOB)
+    moved = shop.rename(shop.with_name("shop-2"))
+    assert read_owner(moved, env) == make_owner(moved, env) == before
+    assert [(f.id, f.path, f.jobs) for f in known_folders(env)] == [(before.folder, moved, (JOB,))]
+
+
+def test_a_copy_of_a_folder_is_another_one(env: dict[str, str], shop: Path) -> None:
+    before = make_owner(shop, env)
+    copy = shop.with_name("copy")
+    shutil.copytree(shop, copy)  # with its attributes
+    assert make_owner(copy, env).folder not in ("", before.folder)
+    assert make_owner(shop, env) == before
+
+
+def test_an_attribute_without_a_note_counts_for_nothing(env: dict[str, str], shop: Path) -> None:
+    try:
+        os.setxattr(shop, identity.ATTRIBUTE, b"0" * 32)
+    except OSError:
+        pytest.skip("no extended attributes here")
+    assert make_owner(shop, env).folder != "0" * 32
+
+
+def test_two_homes_are_two_persons(env: dict[str, str], shop: Path, tmp_path: Path) -> None:
+    mine, other = make_owner(shop, env), make_owner(shop, {"HOME": str(tmp_path / "other")})
+    assert mine.person and other.person and mine.person != other.person
+    assert make_owner(shop, env) == mine
+
+
+def test_reading_writes_nothing(env: dict[str, str], shop: Path) -> None:
+    assert (read_owner(shop, env).person, read_owner(shop, env).folder) == ("", "")
+    assert not Path(env["HOME"]).exists()
+
+
+def test_a_refused_start_changes_nothing_and_names_both_folders(tmp_path: Path) -> None:
+    """Two projects with one job name: the second start leaves lease and log as they are, and prints a free name."""
+    bucket, folders = tmp_path / "bucket", [tmp_path / "work" / "api", tmp_path / "private" / "api"]
+    env = {**os.environ, "HOME": str(tmp_path / "home"), "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": ""}
+
+    def start(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+        folder.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-m", "wal_agent", "run", "generic", f"--bucket=file://{bucket}", "--job=api", "--"]
+        return subprocess.run([*words, *command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+    def stored() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in bucket.rglob("*") if path.is_file()}
+
+    assert start(folders[0], "sh", "-c", "exit 3").returncode == 3
+    before = stored()
+    refused = start(folders[1], "touch", "ran")
+    assert (refused.returncode, stored()) == (78, before)
+    assert not (folders[1] / "ran").exists()
+    assert all(str(folder) in refused.stderr for folder in folders)
+    assert "wal-agent run generic" in refused.stderr and "--job=api-2" in refused.stderr
+
+
+def test_no_message_is_sent_of_a_start_that_was_refused_before_the_opening() -> None:
+    assert halted_event(NotThisJob("Another folder's.")) is None
+    assert halted_event(ConfigError("Hooks are off.")) is not None
+
+
+def test_a_renamed_folder_keeps_its_default_job(env: dict[str, str], shop: Path) -> None:
+    assert default_job_here("gemini", shop, JOB.bucket, env) == "gemini-shop"
+    folder = make_owner(shop, env).folder
+    remember_job(env, folder, JOB)
+    remember_job(env, folder, KnownJob(JOB.bucket, "other", "gemini", named=True))
+    moved = shop.rename(shop.with_name("shop-2"))
+    assert default_job_here("gemini", moved, JOB.bucket, env) == "gemini-shop"
+    assert default_job_here("claude", moved, JOB.bucket, env) == "claude-shop-2"
+    assert default_job_here("gemini", moved, "file:///elsewhere", env) == "gemini-shop-2"

@@ -1,0 +1,184 @@
+"""Identify the person and the folder of a job, so that a job is found again after its folder was renamed.
+
+Both ids are random and kept in wal-agent's local state folder: `person`, and one note for each folder in `folders/`. A
+folder is known by an extended attribute that holds the note's id, and where a file system has none by device and inode;
+a folder at the noted path in place of one that is gone counts as the same folder. An attribute without a note counts
+for nothing, so no archive or repository can pose as a folder of this person.
+"""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from wal_agent import msgspec_compat
+from wal_agent.config import default_job
+from wal_agent.paths import state_dir
+from wal_agent.records import Owner
+from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
+
+ATTRIBUTE = "user.wal-agent.folder"
+MAX_NOTE = 64 << 10  # bytes
+MAX_NOTES = 2000  # folders that are looked through
+MAX_JOBS = 32  # of one folder, the newest first
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class KnownJob(msgspec.Struct, frozen=True):
+    """A job that ran in a folder of this machine. `named`: a person or a file chose its name."""
+
+    bucket: str
+    job: str
+    agent: str
+    named: bool = False
+
+
+class _Note(msgspec.Struct, frozen=True):
+    path: str
+    device: int
+    inode: int
+    jobs: tuple[KnownJob, ...] = ()
+
+
+_NOTE = msgspec_compat.of_json(_Note)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFolder:
+    """A folder in which a job ran on this machine: its id, its path at the newest run, and its jobs, newest first."""
+
+    id: str
+    path: Path
+    jobs: tuple[KnownJob, ...]
+
+
+def read_owner(folder: Path, env: Mapping[str, str]) -> Owner:
+    """The owner that a run in `folder` (a real path) would have, as far as it is known. Reads only."""
+    found = _find(folder, env)
+    return Owner(_user(), _read_id(state_dir(env) / "person"), found[0] if found else "")
+
+
+def make_owner(folder: Path, env: Mapping[str, str]) -> Owner:
+    """The owner of a run in `folder` (a real path). Notes the folder's present path. Where the state folder cannot be
+    written, the ids that could not be kept are empty."""
+    person = state_dir(env) / "person"
+    found = _find(folder, env)
+    id, note = found or (secrets.token_hex(16), None)
+    try:
+        if not _read_id(person):
+            make_private_folder(person.parent)
+            with suppress(FileExistsError):
+                write_new_file(person, secrets.token_hex(16).encode())
+        info = folder.stat()
+        _write(env, id, _Note(str(folder), info.st_dev, info.st_ino, note.jobs if note else ()))
+    except OSError:
+        return Owner(_user(), _read_id(person), found[0] if found else "")
+    with suppress(OSError, AttributeError):
+        os.setxattr(folder, ATTRIBUTE, id.encode(), follow_symlinks=False)
+    return Owner(_user(), _read_id(person), id)
+
+
+def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:
+    """Note that `job` ran in the folder with this id. OSError: the state folder cannot be written."""
+    note = _read(env, folder)
+    if note is not None:
+        others = tuple(known for known in note.jobs if known != job)
+        _write(env, folder, msgspec.structs.replace(note, jobs=(job, *others)[:MAX_JOBS]))
+
+
+def default_job_here(agent: str, folder: Path, bucket: str, env: Mapping[str, str]) -> str:
+    """The job that `agent` has in `folder` where no name is given: the one that it had there before, whatever the
+    folder was called then; else by the folder's name."""
+    found = _find(folder, env)
+    known = found[1].jobs if found else ()
+    mine = (k.job for k in known if (k.bucket, k.agent, k.named) == (bucket, agent, False))
+    return next(mine, default_job(agent, folder))
+
+
+def known_folders(env: Mapping[str, str]) -> Iterator[KnownFolder]:
+    """Return the folders in which this person's jobs ran on this machine."""
+    for id, note in _notes(env):
+        yield KnownFolder(id, Path(note.path), note.jobs)
+
+
+def _find(folder: Path, env: Mapping[str, str]) -> tuple[str, _Note] | None:
+    try:
+        info = folder.stat()
+    except OSError:
+        return None
+    place = (info.st_dev, info.st_ino)
+    marked = ""
+    marks = True
+    try:
+        marked = os.getxattr(folder, ATTRIBUTE, follow_symlinks=False).decode("ascii", "replace")
+    except AttributeError:
+        marks = False
+    except OSError as error:
+        marks = error.errno == errno.ENODATA
+    if marked and (note := _read(env, marked)) is not None and not _is_copy(note, folder, place):
+        return marked, note
+    for id, note in _notes(env):
+        same_place = (note.device, note.inode) == place
+        if note.path == str(folder) or (same_place and not marks and not Path(note.path).exists()):
+            return id, note
+    return None
+
+
+def _is_copy(note: _Note, folder: Path, place: tuple[int, int]) -> bool:
+    """Whether the noted folder is still at its path, so that `folder` has only a copy of its attribute."""
+    if note.path == str(folder) or (note.device, note.inode) == place:
+        return False
+    with suppress(OSError):
+        there = Path(note.path).stat()
+        return (there.st_dev, there.st_ino) == (note.device, note.inode)
+    return False
+
+
+def _notes(env: Mapping[str, str]) -> Iterator[tuple[str, _Note]]:
+    names: list[str] = []
+    with suppress(OSError):
+        names = sorted(os.listdir(state_dir(env) / "folders"))[:MAX_NOTES]  # noqa: PTH208 - names, not paths
+    for name in names:
+        note = _read(env, name)
+        if note is not None:
+            yield name, note
+
+
+def _read(env: Mapping[str, str], id: str) -> _Note | None:
+    data = read_plain(state_dir(env) / "folders" / id, MAX_NOTE) if _ID.fullmatch(id) else None
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None if data is None else _NOTE.decode(data)
+    return None
+
+
+def _write(env: Mapping[str, str], id: str, note: _Note) -> None:
+    path = state_dir(env) / "folders" / id
+    if _read(env, id) == note:
+        return
+    make_private_folder(path.parent)
+    fresh = path.with_name(f".{id}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    write_new_file(fresh, msgspec.json.encode(note))
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
+def _read_id(path: Path) -> str:
+    text = (read_plain(path, 64) or b"").decode("ascii", "replace").strip()
+    return text if _ID.fullmatch(text) else ""
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()[:64]
+    except (KeyError, OSError):  # a number without a name
+        return str(os.getuid())
