@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Class, End, Finding, Intent, Recovery, Verdict
+from wal_agent.recovery import messages
 from wal_agent.shell.classify import AWAY, FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
 from wal_agent.shell.quote import inline, safe
 from wal_agent.shell.reader import parse
@@ -187,7 +188,7 @@ def _describe_group(
     cls = worse_class(first.cls, known.cls)  # rules may have changed since
     finding, because = verdicts[0].finding, verdicts[0].why
     if any(v.finding != finding for v in verdicts):
-        finding, because = "unknown", "Not the same can be said of each of these identical calls."
+        finding, because = "unknown", messages.MIXED_FINDINGS
     advice = advise(cls, finding, known, rules, folder)
     return InFlight(
         calls=tuple(intent.call for intent in group),
@@ -207,7 +208,6 @@ def _describe_group(
     )
 
 
-EARLIER = "Found at the start before: "
 _PROVEN = ("completed", "not_started")
 
 
@@ -221,7 +221,7 @@ def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[
     for v in now:
         if v.finding == "unknown" and v.call in proven and here(v.call):
             then = proven[v.call]
-            why = f"{EARLIER}{then.why.removeprefix(EARLIER)}"
+            why = f"{messages.EARLIER}{then.why.removeprefix(messages.EARLIER)}"
             v = Verdict(call=v.call, finding=then.finding, why=why, verify=v.verify)
         verdicts.append(v)
     return tuple(verdicts)
@@ -258,10 +258,10 @@ class Resolver:
             there = [a for a in self._asked if a.folder == folder and a.call not in self._found]
             same = [a for a in there if a.tool == tool and a.input is not None and _is_same_input(a.input, input)]
             for asked in same[:1]:  # of identical ones, one was run again
-                self._found[asked.call] = f"the very same call was run again as #{call}, and ended"
+                self._found[asked.call] = messages.run_again(call)
             for asked in there:
                 if asked.call not in self._found and asked.verify and _verifies(input, asked):
-                    self._found[asked.call] = f"the agent looked with #{call}, as it was told to"
+                    self._found[asked.call] = messages.looked(call)
 
     def take_ends(self, open: Iterable[int], now: float) -> list[End]:
         """Return the ends of resolved calls that are still open, each once. `now`: seconds since 1970."""

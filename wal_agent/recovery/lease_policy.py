@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from wal_agent.records import Cause, ExitClass, Intent, Opening, Payload
+from wal_agent.recovery import messages
 from wal_agent.redact import redact_head
 from wal_agent.safefs import Life
 from wal_agent.shell.quote import inline, show_input
@@ -271,16 +272,6 @@ CRASH_CLASSES: Final[frozenset[ExitClass]] = frozenset(
 """Ends that nobody wanted."""
 STUCK_WINDOW: Final = 3600.0  # seconds; later deaths in one long call may be the machines' fault
 
-_WORDS: Final[dict[str, str]] = {
-    "killed": "killed",
-    "out_of_memory": "killed: out of memory",
-    "heap": "JavaScript heap out of memory",
-    "hung": "the model did not answer",
-    "incomplete": "ended in the middle of a turn",
-    "context": "the conversation is too long for the model",
-    "": "cut off with its machine or wal-agent",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Crash:
@@ -360,7 +351,7 @@ def _content(input: Payload) -> str:
 
 
 def describe_class(cls: str) -> str:
-    return _WORDS.get(cls, cls)
+    return messages.CRASHES.get(cls, cls)
 
 
 def describe_classes(found: tuple[Crash, ...]) -> str:

@@ -17,10 +17,10 @@ from typing import Generic, Literal, TypeVar
 from wal_agent.agents.session_files import SESSION
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, NotThisJob, PersonNeeded, WalAgentError
 from wal_agent.records import Cause, Finding, Opening, Payload, RunEnded
-from wal_agent.recovery import lease_policy
+from wal_agent.recovery import lease_policy, messages
 from wal_agent.recovery.lease_policy import CRASH_CLASSES, Crash, Stuck
 from wal_agent.shell.quote import safe
-from wal_agent.text import plural, yield_reason
+from wal_agent.text import yield_reason
 from wal_agent.wal.damage import damaged_log_error
 from wal_agent.wal.reader import Damage
 from wal_agent.wal.state import EndedCall, OpenCall, State
@@ -263,9 +263,6 @@ def _normalize_url(url: str) -> str:
     return flat.rstrip("/").removesuffix(".git")
 
 
-_SETTLE = "Settle each with: wal-agent ack N --done | --not-done"
-
-
 def refuse_damaged(c: PlanInputs) -> Plan:
     assert c.local.damage is not None
     error = damaged_log_error(c.local.damage)
@@ -273,56 +270,44 @@ def refuse_damaged(c: PlanInputs) -> Plan:
 
 
 def refuse_agent(c: PlanInputs) -> Plan:
-    what = f"This job belongs to {c.home.agent}, not to {c.opening.agent}. Nothing was run."
-    return Refuse(ConfigError, what, "Choose another name with --job.")
+    what = messages.other_agent(c.home.agent, c.opening.agent)
+    return Refuse(ConfigError, what, messages.OTHER_NAME)
 
 
 def refuse_command(c: PlanInputs) -> Plan:
-    then, now = safe(c.home.args[0], 80), safe(c.opening.args[0], 80)
-    what = f"This job was last run with {then}, not with {now}. Nothing was run."
-    return Refuse(ConfigError, what, "Choose another name with --job.")
+    what = messages.other_command(safe(c.home.args[0], 80), safe(c.opening.args[0], 80))
+    return Refuse(ConfigError, what, messages.OTHER_NAME)
 
 
 def refuse_workspace(c: PlanInputs) -> Plan:
     theirs, ours = safe(c.home.workspace, 200), safe(c.opening.workspace, 200)
-    what = f"This job belongs to the folder {theirs}, not to {ours}. Nothing was run."
-    return Refuse(ConfigError, what, "Run it there, or choose another name with --job.")
+    return Refuse(ConfigError, messages.other_folder(theirs, ours), messages.OTHER_FOLDER)
 
 
 def refuse_foreign(c: PlanInputs) -> Plan:
-    theirs, ours = describe_project(c.identity), describe_project(c.local.identity)
-    what = f"This job belongs to another repository ({theirs}), not to the one here ({ours}). Nothing was run."
-    return Refuse(ConfigError, what, "Run it in that repository, or choose another name with --job.")
+    what = messages.other_repository(describe_project(c.identity), describe_project(c.local.identity))
+    return Refuse(ConfigError, what, messages.OTHER_REPOSITORY)
 
 
 def halt_crash_loop(c: PlanInputs) -> Plan:
     found, minutes = c.crashes, c.policy.crash_window / 60
-    what = (
-        f"{len(found)} crashes in {minutes:.0f} minutes{lease_policy.describe_place(c.state, found)} "
-        f"({lease_policy.describe_classes(found)}). Stopped; a person is needed."
-    )
-    return Refuse(CrashLoop, what, "See: wal-agent log --crashes")
+    place, ways = lease_policy.describe_place(c.state, found), lease_policy.describe_classes(found)
+    return Refuse(CrashLoop, messages.crash_loop(len(found), minutes, place, ways), messages.SEE_CRASHES)
 
 
 def halt_stuck(c: PlanInputs) -> Plan:
     assert c.stuck is not None
     call, how = c.stuck.call, lease_policy.describe_class(c.stuck.cls)
-    if call is None:
-        what = f"It died twice in a row at the same place of its session, with no tool call in between ({how})."
-        hint = "See: wal-agent log --crashes. Then go on at a terminal, or begin anew with --fresh."
-    else:
-        what = f"It died twice in a row in {lease_policy.describe_call(call.intent)} ({how})."
-        hint = f"Look what became of it, then: wal-agent ack {call.intent.call} --done | --not-done; or at a terminal."
-    return Refuse(CrashLoop, f"{what} Not tried a third time; a person is needed.", hint)
+    what = messages.stuck(lease_policy.describe_call(call.intent) if call else "", how)
+    return Refuse(CrashLoop, what, messages.stuck_hint(call.intent.call if call else None))
 
 
 def halt_unknown(c: PlanInputs) -> Plan:
-    what = f"Cannot tell what became of calls in flight ({_calls(c)}). Stopped, as the policy says; a person is needed."
-    return Refuse(PersonNeeded, what, _SETTLE)
+    return Refuse(PersonNeeded, messages.halted(_calls(c)), messages.SETTLE_EACH)
 
 
 def refuse_to_forget(c: PlanInputs) -> Plan:
-    return Refuse(PersonNeeded, f"--fresh would forget calls that are not settled ({_calls(c)}).", _SETTLE)
+    return Refuse(PersonNeeded, messages.would_forget(_calls(c)), messages.SETTLE_EACH)
 
 
 def _calls(c: PlanInputs) -> str:
@@ -346,21 +331,20 @@ def resume_dangling(c: PlanInputs) -> Plan:
         alert = "preempted"
     elif not c.died and (c.state.ended is not None or c.cause in ("closed", "first")):
         alert = "unsettled"
-    return _resume_or_start_again(c, alert, f"{_describe_end(c)} with {plural(len(c.state.open), 'call')} in flight")
+    return _resume_or_start_again(c, alert, messages.with_calls(_describe_end(c), len(c.state.open)))
 
 
 def start(c: PlanInputs) -> Plan:
     if c.before.home is None or c.cause in ("first", "closed"):
-        return Start(c.opening.args, "nothing to recover")
-    why = f"{_describe_end(c)} before anything was recorded: starting it again"
-    return StartAgain(c.args, None, None, (), (), why)
+        return Start(c.opening.args, messages.NOTHING_TO_RECOVER)
+    return StartAgain(c.args, None, None, (), (), messages.nothing_recorded(_describe_end(c)))
 
 
 def resume_idle(alert: Alert) -> Callable[[PlanInputs], Plan]:
     """No call is open."""
 
     def resume(c: PlanInputs) -> Plan:
-        idle = "what was in flight is not known" if c.local.unlogged else "nothing was in flight"
+        idle = messages.NOT_KNOWN if c.local.unlogged else messages.NONE_IN_FLIGHT
         return _resume_or_start_again(c, alert, f"{_describe_end(c)}; {idle}")
 
     return resume
@@ -368,14 +352,12 @@ def resume_idle(alert: Alert) -> Callable[[PlanInputs], Plan]:
 
 def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
     if c.captured and not SESSION.fullmatch(c.state.session):  # it would become an argument of the agent
-        what = "The log names a session by an id that no agent gives. Nothing was run."
-        return Refuse(Damaged, what, "Take out what was saved, with: wal-agent restore --to DIR")
+        return Refuse(Damaged, messages.NO_SESSION_ID, messages.TAKE_OUT)
     if c.captured:
         return Resume(c.state.session, c.args, alert, c.state.open, c.finished, why)
     prompt = c.state.prompt.prompt if c.state.prompt else None
     reported = alert if c.state.open or c.finished or c.state.unlogged else None
-    why = f"{why}; its session was not saved yet: starting it again"
-    return StartAgain(c.args, reported, prompt, c.state.open, c.finished, why)
+    return StartAgain(c.args, reported, prompt, c.state.open, c.finished, messages.not_captured(why))
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -383,25 +365,24 @@ def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
 
 def describe_version_change(c: PlanInputs) -> str:
     then, now = safe(c.home.agent_version, 40), safe(c.opening.agent_version, 40)
-    return f"{c.opening.agent} is {now} here; it was {then} when this session was saved."
+    return messages.other_version(c.opening.agent, then, now)
 
 
 def _describe_end(c: PlanInputs) -> str:
     host = c.before.home.host.name if c.before.home else "its host"
     if c.pause is not None:
-        return f"was paused on {host}" + (f" ({safe(c.pause.reason, 80)})" if c.pause.reason else "")
+        return messages.paused_on(host, safe(c.pause.reason, 80) if c.pause.reason else "")
     if c.died and c.state.ended is not None:
-        return f"died on {host} ({lease_policy.describe_class(c.state.ended.cls)})"
+        return messages.died_on(host, lease_policy.describe_class(c.state.ended.cls))
     if c.opening.cause == "closed" and c.cause != "closed":
-        return f"had ended on {host}"  # a person settled its last call since, and nothing was left to do
+        return messages.ended_on(host)  # a person settled its last call since, and nothing was left to do
     match c.cause:
         case "released":
-            why = yield_reason(c.state.ended.why) if c.state.ended else ""
-            return f"was given up in good order on {host}" + (f": {why}" if why else "")
+            return messages.given_up_on(host, yield_reason(c.state.ended.why) if c.state.ended else "")
         case "closed":
-            return f"ended on {host} without completing its turn"
+            return messages.incomplete_on(host)
         case _:
-            return f"was cut off on {host}"
+            return messages.cut_off_on(host)
 
 
 def decide(before: PriorLog, opening: Opening, local: LocalFacts, policy: Policy) -> Plan:
@@ -478,7 +459,7 @@ TABLE: tuple[Row[Plan], ...] = (
         halt_unknown,
     ),
     Row("calls in flight, and `--fresh`", lambda c: c.policy.fresh and bool(c.state.open), refuse_to_forget),
-    Row("`--fresh`", lambda c: c.policy.fresh, lambda c: Start(c.opening.args, "a new session, as asked")),
+    Row("`--fresh`", lambda c: c.policy.fresh, lambda c: Start(c.opening.args, messages.NEW_AS_ASKED)),
     Row(
         "calls in flight, fate unknown, resume",
         lambda c: c.policy.on_ambiguity == "resume" and bool(c.doubtful),
@@ -492,9 +473,9 @@ TABLE: tuple[Row[Plan], ...] = (
     Row(
         "ended, and `--continue`",
         lambda c: c.policy.resume_closed,
-        lambda c: _resume_or_start_again(c, "cut_off", "its last run had come to its end; continuing it, as asked"),
+        lambda c: _resume_or_start_again(c, "cut_off", messages.CONTINUED),
     ),
-    Row("ended", lambda c: True, lambda c: Start(c.opening.args, "its last run had come to its end")),
+    Row("ended", lambda c: True, lambda c: Start(c.opening.args, messages.WAS_OVER)),
 )
 
 REMARKS: tuple[Row[str], ...] = (Row("the agent's version changed", _other_version, describe_version_change),)

@@ -1,4 +1,4 @@
-"""Render the recovery prompt (RECOVERY.md), what the agent reads after a crash; and why a tool is denied.
+"""Render the recovery prompt (RECOVERY.md), what the agent reads after a crash. Its sentences are in messages.py.
 
 A project may have its own texts in `.wal-agent/prompts/`; they are used as far as a person has allowed these very
 bytes (config.Consents). A project's template is hostile input: beside Jinja's sandbox it may use only constructs
@@ -20,36 +20,14 @@ from typing import Any
 
 from wal_agent.config import Consents, content_digest
 from wal_agent.paths import shipped
+from wal_agent.recovery import messages
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.plan import Alert
 from wal_agent.redact import redact_head
 from wal_agent.safefs import path_in_root, read_in_root
 from wal_agent.shell.quote import fenced, inline, show_input
 from wal_agent.shell.rules import OURS
-from wal_agent.text import clock_time, duration, moment, plural
-
-_STOP = "Nothing was changed. Do not try other ways; stop here and say so."
-
-
-def deny_unsaved(seconds: float) -> str:
-    """Deny: the intent could not be saved for `seconds` (0: at once)."""
-    since = f" for {seconds:.0f} s" if seconds >= 1 else ""
-    return f"wal-agent did not run this: its intent could not be saved (bucket unreachable{since}). {_STOP}"
-
-
-DENY_FENCED = f"wal-agent did not run this: another host has taken this job over, and this run is being ended. {_STOP}"
-DENY_LATE = f"wal-agent did not run this: its lease could not be renewed in time (bucket unreachable). {_STOP}"
-DENY_DRAINING = (
-    "wal-agent did not run this: this machine is being given up, and the job goes on elsewhere from here. "
-    "Nothing was changed. Start nothing new; say in one line where you are and stop."
-)
-DENY_PAUSING = (
-    "wal-agent did not run this: the job is being paused; this run ends now, and goes on by itself after the pause. "
-    "Nothing was changed. Start nothing new; say in one line where you are and stop."
-)
-DENY_HUNG = f"wal-agent did not run this: it came after too long a silence, and this run is being ended. {_STOP}"
-DENY_ENDED = f"wal-agent did not run this: this run has ended. {_STOP}"
-
+from wal_agent.text import clock_time, moment, plural
 
 # ---- templates -------------------------------------------------------------------------------------------------------
 
@@ -222,7 +200,6 @@ def _environment() -> Any:
 
 MAX_TOKENS = 4000
 EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
-TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
 
 _BUILTIN_TEMPLATES = Templates()
 
@@ -286,7 +263,7 @@ class PromptInput:
     leftovers: tuple[str, ...] = ()
     moved: tuple[str, str] | None = None  # the working folder's path before and now, where they differ
     turn_completed: bool = False
-    tree: str = TREE_NOT_SAVED
+    tree: str = messages.TREE_NOT_SAVED
     alone: bool = False
     warnings: tuple[str, ...] = ()
     task: str | None = None
@@ -312,7 +289,7 @@ def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES)
         notice, why = None, str(error)
     if notice is None:
         assert name in templates.own, "the built-in text fits, whatever the facts are"
-        warned = replace(facts, warnings=(*facts.warnings, f"{inline(why, 300)}; wal-agent's own text is used."))
+        warned = replace(facts, warnings=(*facts.warnings, messages.own_text_used(inline(why, 300))))
         return render_prompt(warned, replace(templates, own={}))
     return notice if facts.task is None else f"{notice}\nThe task, as it was given:\n\n{facts.task}"
 
@@ -346,7 +323,7 @@ def _template_values(
     return {
         "what_happened": _what_happened(facts),
         "saved": f"{clock_time(facts.saved)} UTC",
-        "heading": _heading(in_all),
+        "heading": messages.in_flight_heading(in_all),
         "calls": [{**c, "input": fenced(c["input"], chars)} for c in calls[:most]],
         "more": in_all - shown,
         "finished": [f"{tool} {inline(data, min(chars, 160))}: {how}" for tool, data, how in finished[:most_finished]],
@@ -370,72 +347,40 @@ def _template_values(
 
 
 def _what_happened(facts: PromptInput) -> str:
-    old, new, at = inline(facts.old_host, 60), inline(facts.new_host, 60), f"{clock_time(facts.stopped)} UTC"
-    later = duration(facts.now - facts.stopped)
-    here = f"You go on on the same machine ({new}), {later} later."
-    there = f"You are now on {new}, {later} later."
-    match facts.alert, facts.same_host:
-        case "unsettled", same:
-            return f"Your last run ended at {at} with tool calls in flight. {here if same else there}"
-        case "paused", same:
-            return f"{_paused(facts)} {here if same else there}"
-        case "preempted", True:
-            return f"Your run was stopped in good order at {at}{_given_up(facts)} {here}"
-        case "preempted", False:
-            return (
-                f"The machine that you worked on ({old}) was given up in good order at {at}{_given_up(facts)} {there}"
-            )
-        case _, True:
-            return f"Your run was cut off at {at}. {here}"
-        case _:
-            return f"The machine that you worked on ({old}) stopped at {at}. {there}"
-
-
-def _given_up(facts: PromptInput) -> str:
-    """Return the rest of the sentence."""
-    if not facts.given_up:
-        return "."
-    return f": {facts.given_up}." + (" What still ran then was interrupted." if facts.calls else "")
+    return messages.what_happened(
+        facts.alert,
+        facts.same_host,
+        inline(facts.old_host, 60),
+        inline(facts.new_host, 60),
+        facts.stopped,
+        facts.now,
+        _paused(facts),
+        messages.reason_given_up(facts.given_up, bool(facts.calls)),
+    )
 
 
 def _paused(facts: PromptInput) -> str:
     if facts.pause is None:
-        return "The job was paused."
+        return messages.PAUSED
     until = moment(facts.pause.until, facts.stopped, exact=facts.pause.until - facts.stopped < 600, utc=True)
-    why = f", for this reason: {inline(facts.pause.reason, 200)}" if facts.pause.reason else ""
-    early = " The pause was ended early." if facts.now < facts.pause.until - EARLY else ""
-    return f"The job was paused at {clock_time(facts.stopped)} UTC until {until}{why}.{early}"
+    reason = inline(facts.pause.reason, 200) if facts.pause.reason else ""
+    return messages.paused(facts.stopped, until, reason, early=facts.now < facts.pause.until - EARLY)
 
 
 def _unannounced(c: Unannounced, chars: int) -> str:
     return f"{inline(c.tool, 60)} {inline(show_input(c.tool, c.input), min(chars, 160))}: class {c.cls}, {c.how}"
 
 
-def _heading(n: int) -> str:
-    return "One tool call was in flight:" if n == 1 else f"{plural(n, 'tool call')} were in flight:"
-
-
 def _call_values(c: InFlight) -> dict[str, str]:
-    outcome = {
-        "completed": "completed.",
-        "not_started": "not started.",
-        "partial": "it did not finish.",
-        "unknown": "cannot be told from here.",
-    }[c.finding]
-    times = ""
-    if c.issued > len(c.calls):
-        times = f" ({len(c.calls)} of {c.issued} identical calls; which of them cannot be told)"
-    elif len(c.calls) > 1:
-        times = f" ({len(c.calls)} identical calls)"
     return {
         "tool": inline(c.tool, 60),
         "folder": inline(c.folder, 200) if c.folder else "",
-        "times": times,
+        "times": messages.identical(len(c.calls), c.issued),
         "started": clock_time(c.started),
         "cls": c.cls,
         "why": _why(c),
         "input": show_input(c.tool, c.input),
-        "finding": f"{outcome} {_cut_sentence(c.because)}".rstrip(),
+        "finding": messages.prompt_finding(c.finding, _cut_sentence(c.because)),
         "next": c.next,
     }
 
@@ -443,7 +388,7 @@ def _call_values(c: InFlight) -> dict[str, str]:
 def _why(c: InFlight) -> str:
     if c.source == OURS:
         return f"it {c.why}"
-    return f"this project's rule {inline(c.rule, 60)} in {inline(c.source, 80)}: {inline(c.why, 200)}"
+    return messages.project_rule(inline(c.rule, 60), inline(c.source, 80), inline(c.why, 200))
 
 
 def _cut_sentence(text: str) -> str:

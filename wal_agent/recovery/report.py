@@ -9,32 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wal_agent.capture.candidates import IGNORED
-from wal_agent.records import Finding, Pending, Repository, Workspace
+from wal_agent.records import Pending, Repository, Workspace
+from wal_agent.recovery import messages
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.plan import Alert
-from wal_agent.recovery.prompt import TREE_NOT_SAVED, LostCalls
+from wal_agent.recovery.prompt import LostCalls
 from wal_agent.recovery.restore_target import Keep, PutBack
 from wal_agent.recovery.restore_tree import Changes
 from wal_agent.recovery.restore_workspace import TreeResult
 from wal_agent.shell.quote import inline, safe, show_input
-from wal_agent.text import clock_time, duration, moment, plural, size
+from wal_agent.text import plural, size
 
 _MAX_CALLS = 5  # calls in flight
 _MAX_LOST = 3
-_ALERT_TEXT: dict[Alert, str] = {
-    "crash": "was cut off",
-    "cut_off": "was cut off",
-    "preempted": "was given up in good order",
-    "paused": "was paused",
-    "unsettled": "ended with calls in flight",
-}
-_VERIFY_TEXT = "the agent is asked to verify"
-_FINDING_TEXT: dict[Finding, str] = {
-    "completed": "completed",
-    "not_started": "not started",
-    "partial": "partly done",
-    "unknown": "cannot tell",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +43,19 @@ class Report:
 
 def headline(r: Report) -> str:
     """The message's first line."""
-    if r.over:
-        ended, verb = "had ended", "Going on with its session"
-    else:
-        ended, verb = _ALERT_TEXT[r.alert], "Carrying on" if r.alert == "paused" else "Recovering"
-    where = f"on {one_line(r.old_host, 60)} at {moment(r.stopped, r.stopped, exact=True, whole=True)}"
-    ago = f"{duration(r.now - r.stopped)} ago (epoch {r.old_epoch})"
-    return f"job {r.job} {ended} {where}, {ago}. {verb} on {one_line(r.new_host, 60)}."
+    old, new = one_line(r.old_host, 60), one_line(r.new_host, 60)
+    return messages.headline(r.job, r.alert, r.over, old, new, r.old_epoch, r.stopped, r.now)
 
 
 def fenced_line(r: Report) -> str:
-    old = "the old run" if r.old_host == r.new_host else one_line(r.old_host, 60)
-    text = f"{old} can no longer run a tool for this job (epoch {r.epoch} begins at record {r.record})"
-    return row("fenced", text, r.fenced_in)
+    old = "" if r.old_host == r.new_host else one_line(r.old_host, 60)
+    return row("fenced", messages.fenced(old, r.epoch, r.record), r.fenced_in)
 
 
 def stopped_line(leftovers: Sequence[str]) -> str:
     shortest = sorted(set(leftovers), key=len)  # a shell around a command says the same at more length
     shown = ", ".join(one_line(text, 60) for text in shortest[:2]) + (", ..." if len(shortest) > 2 else "")
-    noun = "leftover process" if len(leftovers) == 1 else "leftover processes"
-    return row("stopped", f"{len(leftovers)} {noun} of the old run ({shown})")
+    return row("stopped", messages.stopped(len(leftovers), shown))
 
 
 def restored_line(session: str, messages: int, bytes: int, tree: str, seconds: float) -> str:
@@ -86,7 +66,7 @@ def restored_line(session: str, messages: int, bytes: int, tree: str, seconds: f
 
 
 def put_back_line(count: int, agent: str) -> str:
-    return row("put back", f"{plural(count, 'finished call')} that {agent} had not written to its session yet")
+    return row("put back", messages.put_back(count, agent))
 
 
 def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
@@ -94,7 +74,7 @@ def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
     texts = []
     for call in calls[:_MAX_CALLS]:
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
-        finding = one_line(f"{_FINDING_TEXT[call.finding]}: {call.because or _VERIFY_TEXT}", 180)
+        finding = one_line(messages.found(call.finding, call.because), 180)
         texts.append(f"{one_line(show_input(call.tool, call.input), 60)}{times}  {call.cls}  {finding}")
     return _call_lines("in flight", texts, len(calls))
 
@@ -102,15 +82,14 @@ def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
 def unannounced_lines(calls: Sequence[Unannounced]) -> list[str]:
     """Format one line a call that ran before it was logged."""
     texts = [
-        f"{one_line(show_input(c.tool, c.input), 60)}  {c.cls}  {c.how}; it ran before it was logged"
-        for c in calls[:_MAX_CALLS]
+        f"{one_line(show_input(c.tool, c.input), 60)}  {messages.unlogged(c.cls, c.how)}" for c in calls[:_MAX_CALLS]
     ]
     return _call_lines("unlogged", texts, len(calls))
 
 
 def _call_lines(name: str, texts: Sequence[str], count: int) -> list[str]:
     lines = [row("" if n else name, text) for n, text in enumerate(texts)]
-    return [*lines, row("", f"and {count - _MAX_CALLS} more: see wal-agent log")] if count > _MAX_CALLS else lines
+    return [*lines, row("", messages.more_calls(count - _MAX_CALLS))] if count > _MAX_CALLS else lines
 
 
 def lost_lines(lost: LostCalls) -> list[str]:
@@ -118,9 +97,7 @@ def lost_lines(lost: LostCalls) -> list[str]:
     if not lost.count:
         return []
     shown = ", ".join(f"#{c.call} {one_line(show_input(c.tool, c.input), 40)}" for c in lost.calls[-_MAX_LOST:])
-    more = f", and {lost.count - _MAX_LOST} more" if lost.count > _MAX_LOST else ""
-    are = "are not" if lost.sure else "may not be"
-    return [row("lost", f"file changes that {are} here, of {plural(lost.count, 'call')}: {shown}{more}")]
+    return [row("lost", messages.lost(lost.count, lost.sure, shown, lost.count - _MAX_LOST))]
 
 
 def resuming_line(text: str, seconds: float) -> str:
@@ -140,7 +117,6 @@ def one_line(text: str, limit: int) -> str:
 
 
 _MAX_NAMES = 3
-HOME_FOLDER_NOTE = "this folder is your home folder or above it; nothing is put back here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +135,7 @@ class MissingEffects:
 
     def note(self, call: int) -> str:
         """For a call that completed; "" where its changes are here."""
-        if not self.lacks(call):
-            return ""
-        where = "completed on the lost host" if self.elsewhere else "completed"
-        return f"{where}; its file changes {'are not' if self.sure else 'may not be'} in this workspace"
+        return messages.lost_note(self.elsewhere, self.sure) if self.lacks(call) else ""
 
 
 def missing_effects(done: TreeResult, elsewhere: bool, put_back_before: bool) -> MissingEffects:
@@ -195,7 +168,7 @@ def tree_lines(done: TreeResult) -> list[str]:
     """Format the lines on the working tree."""
     lines = []
     if done.decided == Keep("home"):
-        lines.append(row("tree", HOME_FOLDER_NOTE))
+        lines.append(row("tree", messages.HOME_FOLDER))
     if done.files_kept and done.kept is not None:
         lines.append(row("kept", f"what was here: {one_line(done.kept.get_files, 400)}"))
     if done.aside:
@@ -206,7 +179,7 @@ def tree_lines(done: TreeResult) -> list[str]:
             row("git", f"HEAD here is {_head_text(done.repository)}, the saved tree was on {_head_text(lost)}{get}")
         )
     if done.unread:
-        lines.append(row("git", "no repository was made: git cannot read the .git that is here"))
+        lines.append(row("git", messages.NO_REPOSITORY))
     if busy := _in_progress(done):
         commands = _describe_rebase_commands(done, one_line)
         lines.append(row("git", f"a {one_line(busy, 20)} is in progress in the repository that was made{commands}"))
@@ -266,10 +239,10 @@ def describe_tree(done: TreeResult, put_back_before: bool) -> str:
     """Write the sentences for the prompt; bounded, foreign text quoted."""
     captured = done.captured
     if captured is None:
-        return TREE_NOT_SAVED
+        return messages.TREE_NOT_SAVED
     if isinstance(done.decided, Keep) and not put_back_before:
-        return "The working tree is the one that you worked in, as it stands now."
-    parts = [f"The working tree is as it was saved at {clock_time(captured.time)} UTC, with what was not committed."]
+        return messages.TREE_KEPT
+    parts = [messages.tree_as_saved(captured.time)]
     parts += _git_sentences(done)
     if done.files_kept and done.kept is not None:
         parts.append(f"What was in this folder before is kept; to get it: {inline(done.kept.get_files, 400)}.")
@@ -281,7 +254,7 @@ def describe_tree(done: TreeResult, put_back_before: bool) -> str:
         )
     if left := _left_out(captured):
         parts.append(f"Not saved: {_first_of(left, inline, 120)}.")
-    parts.append("Ignored files were not saved either.")
+    parts.append(messages.IGNORED_NOT_SAVED)
     return " ".join(parts)
 
 
@@ -289,7 +262,7 @@ def _git_sentences(done: TreeResult) -> list[str]:
     get = inline(done.kept.get_commits, 400) if done.offers and done.kept is not None else ""
     here, saved = done.repository, done.captured.repository if done.captured else None
     if done.unread:
-        return ["git cannot read the .git of this folder, so no repository was made."]
+        return [messages.TREE_UNREAD]
     if busy := _in_progress(done):
         return [f"A {inline(busy, 20)} is in progress in the repository{_describe_rebase_commands(done, inline)}."]
     if here is None or saved is None:

@@ -39,6 +39,7 @@ from wal_agent.agents.base import (
 from wal_agent.errors import WalAgentError
 from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
+from wal_agent.recovery import messages
 from wal_agent.safefs import open_plain
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
@@ -239,10 +240,7 @@ class Conversation:
 LOADING = 20.0  # seconds; the client of a firm hook waits 25 (agents/hook_line.py)
 _STEP = 0.05
 
-NOT_LOADED = Deny(
-    f"wal-agent: the session was not loaded within {LOADING:.0f} s, so the model was not asked: it would have known "
-    'neither the conversation nor what became of the call in flight. Once the conversation stands above, say "go on".'
-)
+NOT_LOADED = Deny(messages.not_loaded(LOADING))
 
 
 class Resuming:

@@ -25,7 +25,7 @@ from wal_agent.events import CallEnded, CallStarted
 from wal_agent.evidence import collector
 from wal_agent.records import Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
 from wal_agent.recovery.inflight import AskedCall, Resolver
-from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
+from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import Rules
 from wal_agent.supervise.context import RunContext

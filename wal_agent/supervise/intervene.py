@@ -45,7 +45,7 @@ from wal_agent.recovery.lease_policy import (
     replays_spool,
     unlock_wait,
 )
-from wal_agent.recovery.prompt import DENY_PAUSING
+from wal_agent.recovery.messages import DENY_PAUSING
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host

@@ -21,8 +21,8 @@ from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AgentStarted
+from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.recovery.prompt import DENY_DRAINING, DENY_HUNG
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.context import Action, Launch, RunContext
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming

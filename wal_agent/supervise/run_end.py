@@ -17,6 +17,7 @@ from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, 
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import exhausted, report_bug
 from wal_agent.records import ExitClass, RunEnded
+from wal_agent.recovery import messages
 from wal_agent.recovery.lease_policy import crash_place
 from wal_agent.recovery.report import one_line
 from wal_agent.supervise.exits import (
@@ -148,12 +149,8 @@ def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
 def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool) -> str:
     """What is said of `calls` without an end; `left`: those that a person is asked of."""
     if left is not None:
-        return (
-            f"not settled: {_three(left.calls)}. Look what became of it, then: wal-agent ack {left.calls[0][0]} "
-            "--done | --not-done"
-        )
-    next_step = "the next start looks what became of it" if follows else "nothing to settle, it may be done again"
-    return f"in flight: {_three([(o.intent.call, o.intent.tool) for o in calls])}; {next_step}."
+        return messages.to_settle(_three(left.calls), left.calls[0][0])
+    return messages.left_in_flight(_three([(o.intent.call, o.intent.tool) for o in calls]), follows)
 
 
 def _three(calls: Sequence[tuple[int, str]]) -> str:

@@ -32,8 +32,8 @@ from wal_agent.errors import BucketError, WalAgentError
 from wal_agent.events import CallEnded, Event, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
+from wal_agent.recovery.messages import HOME_FOLDER
 from wal_agent.recovery.report import (
-    HOME_FOLDER_NOTE,
     MissingEffects,
     describe_pending,
     describe_tree,
@@ -347,7 +347,7 @@ class WorktreeFacts:
     def rows(self) -> list[str]:
         """For the screen."""
         if self.action == "keep":
-            reasons = {"not_saved": "was not saved yet; it stays as it is", "home": HOME_FOLDER_NOTE}
+            reasons = {"not_saved": "was not saved yet; it stays as it is", "home": HOME_FOLDER}
             return [row("tree", reasons[self.why])] if self.why in reasons else []
         first = "what is here would be kept, and then " if self.keeps_what_is_here else ""
         git = ", with a repository like the lost one" if self.makes_repository else ""

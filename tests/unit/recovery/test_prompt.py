@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from tests.unit.recovery.cases import end, intent, opening, state_of
 from wal_agent.evidence.model import folder_fact
 from wal_agent.records import Verdict
-from wal_agent.recovery import prompt as deny
+from wal_agent.recovery import messages as deny
 from wal_agent.recovery.inflight import InFlight, Unannounced, group_calls
 from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import (

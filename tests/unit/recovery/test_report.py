@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.recovery.lab import Lab, git, repository, write
 from wal_agent.recovery import report
 from wal_agent.recovery.inflight import InFlight
+from wal_agent.recovery.messages import TREE_NOT_SAVED
 from wal_agent.recovery.plan import Alert
-from wal_agent.recovery.prompt import TREE_NOT_SAVED
 from wal_agent.recovery.report import (
     MissingEffects,
     Report,

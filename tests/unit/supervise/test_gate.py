@@ -17,8 +17,8 @@ from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced
 from wal_agent.events import CallEnded, Event
 from wal_agent.records import AnyRecord, End, Ending, Teller
+from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.writer import AckStatus, Ticket, Writer

@@ -1,0 +1,332 @@
+"""Every sentence of the recovery story: what people read on the screen, and what the agent reads. Pure.
+
+The other modules decide and pass facts; foreign text arrives quoted. Tests compare with these functions, so a sentence
+can be reworded here alone. The frame of the agent's prompt is in prompts/*.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wal_agent.records import Finding
+from wal_agent.text import clock_time, duration, moment, plural
+
+# ---- why a tool was denied, for the agent ----------------------------------------------------------------------------
+
+_DENIED = "wal-agent did not run this:"
+_STOP = "Nothing was changed. Do not try other ways; stop here and say so."
+_WIND_DOWN = "Nothing was changed. Start nothing new; say in one line where you are and stop."
+
+
+def deny_unsaved(seconds: float) -> str:
+    """Deny: the intent could not be saved for `seconds` (0: at once)."""
+    since = f" for {seconds:.0f} s" if seconds >= 1 else ""
+    return f"{_DENIED} its intent could not be saved (bucket unreachable{since}). {_STOP}"
+
+
+DENY_FENCED = f"{_DENIED} another host has taken this job over, and this run is being ended. {_STOP}"
+DENY_LATE = f"{_DENIED} its lease could not be renewed in time (bucket unreachable). {_STOP}"
+DENY_DRAINING = f"{_DENIED} this machine is being given up, and the job goes on elsewhere from here. {_WIND_DOWN}"
+DENY_PAUSING = (
+    f"{_DENIED} the job is being paused; this run ends now, and goes on by itself after the pause. {_WIND_DOWN}"
+)
+DENY_HUNG = f"{_DENIED} it came after too long a silence, and this run is being ended. {_STOP}"
+DENY_ENDED = f"{_DENIED} this run has ended. {_STOP}"
+
+
+def not_loaded(seconds: float) -> str:
+    return (
+        f"wal-agent: the session was not loaded within {seconds:.0f} s, so the model was not asked: it would have "
+        "known neither the conversation nor what became of the call in flight. Once the conversation stands above, "
+        'say "go on".'
+    )
+
+
+# ---- a recovery on the screen ----------------------------------------------------------------------------------------
+
+_ENDED: Final[dict[str, str]] = {
+    "crash": "was cut off",
+    "cut_off": "was cut off",
+    "preempted": "was given up in good order",
+    "paused": "was paused",
+    "unsettled": "ended with calls in flight",
+}
+_FINDING: Final[dict[Finding, str]] = {
+    "completed": "completed",
+    "not_started": "not started",
+    "partial": "partly done",
+    "unknown": "cannot tell",
+}
+VERIFYING = "the agent is asked to verify"
+HOME_FOLDER = "this folder is your home folder or above it; nothing is put back here"
+NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
+
+
+def headline(job: str, alert: str, over: bool, old: str, new: str, epoch: int, stopped: float, now: float) -> str:
+    """The first line. `over`: the job had ended, and is continued as asked."""
+    if over:
+        ended, verb = "had ended", "Going on with its session"
+    else:
+        ended, verb = _ENDED[alert], "Carrying on" if alert == "paused" else "Recovering"
+    ago = f"{duration(now - stopped)} ago (epoch {epoch})"
+    return f"job {job} {ended} on {old} at {moment(stopped, stopped, exact=True, whole=True)}, {ago}. {verb} on {new}."
+
+
+def fenced(old_host: str, epoch: int, record: int) -> str:
+    """`old_host`: "" for this one."""
+    return (
+        f"{old_host or 'the old run'} can no longer run a tool for this job (epoch {epoch} begins at record {record})"
+    )
+
+
+def stopped(count: int, shown: str) -> str:
+    noun = "leftover process" if count == 1 else "leftover processes"
+    return f"{count} {noun} of the old run ({shown})"
+
+
+def put_back(count: int, agent: str) -> str:
+    return f"{plural(count, 'finished call')} that {agent} had not written to its session yet"
+
+
+def found(finding: Finding, because: str) -> str:
+    """`because`: the evidence in a sentence, "" for none."""
+    return f"{_FINDING[finding]}: {because or VERIFYING}"
+
+
+def unlogged(cls: str, how: str) -> str:
+    return f"{cls}  {how}; it ran before it was logged"
+
+
+def more_calls(count: int) -> str:
+    return f"and {count} more: see wal-agent log"
+
+
+def lost(count: int, sure: bool, shown: str, more: int) -> str:
+    rest = f", and {more} more" if more > 0 else ""
+    return f"file changes that {'are not' if sure else 'may not be'} here, of {plural(count, 'call')}: {shown}{rest}"
+
+
+def lost_note(elsewhere: bool, sure: bool) -> str:
+    where = "completed on the lost host" if elsewhere else "completed"
+    return f"{where}; its file changes {'are not' if sure else 'may not be'} in this workspace"
+
+
+# ---- a run's end on the screen ---------------------------------------------------------------------------------------
+
+
+def to_settle(calls: str, first: int) -> str:
+    """`calls`: "#1 tool, #2 tool"."""
+    return f"not settled: {calls}. Look what became of it, then: wal-agent ack {first} --done | --not-done"
+
+
+def left_in_flight(calls: str, follows: bool) -> str:
+    """`follows`: the job is started again by itself."""
+    next_step = "the next start looks what became of it" if follows else "nothing to settle, it may be done again"
+    return f"in flight: {calls}; {next_step}."
+
+
+# ---- why nothing is started ------------------------------------------------------------------------------------------
+
+OTHER_NAME = "Choose another name with --job."
+OTHER_FOLDER = "Run it there, or choose another name with --job."
+OTHER_REPOSITORY = "Run it in that repository, or choose another name with --job."
+SETTLE_EACH = "Settle each with: wal-agent ack N --done | --not-done"
+SEE_CRASHES = "See: wal-agent log --crashes"
+NO_SESSION_ID = "The log names a session by an id that no agent gives. Nothing was run."
+TAKE_OUT = "Take out what was saved, with: wal-agent restore --to DIR"
+
+
+def other_agent(owner: str, here: str) -> str:
+    return f"This job belongs to {owner}, not to {here}. Nothing was run."
+
+
+def other_command(then: str, now: str) -> str:
+    return f"This job was last run with {then}, not with {now}. Nothing was run."
+
+
+def other_folder(owner: str, here: str) -> str:
+    return f"This job belongs to the folder {owner}, not to {here}. Nothing was run."
+
+
+def other_repository(owner: str, here: str) -> str:
+    return f"This job belongs to another repository ({owner}), not to the one here ({here}). Nothing was run."
+
+
+def crash_loop(count: int, minutes: float, place: str, ways: str) -> str:
+    return f"{count} crashes in {minutes:.0f} minutes{place} ({ways}). Stopped; a person is needed."
+
+
+def stuck(call: str, way: str) -> str:
+    """`call`: "" for none."""
+    where = f"in {call}" if call else "at the same place of its session, with no tool call in between"
+    return f"It died twice in a row {where} ({way}). Not tried a third time; a person is needed."
+
+
+def stuck_hint(call: int | None) -> str:
+    if call is None:
+        return "See: wal-agent log --crashes. Then go on at a terminal, or begin anew with --fresh."
+    return f"Look what became of it, then: wal-agent ack {call} --done | --not-done; or at a terminal."
+
+
+def halted(calls: str) -> str:
+    return f"Cannot tell what became of calls in flight ({calls}). Stopped, as the policy says; a person is needed."
+
+
+def would_forget(calls: str) -> str:
+    return f"--fresh would forget calls that are not settled ({calls})."
+
+
+# ---- why it resumes, or starts again ---------------------------------------------------------------------------------
+
+NOTHING_TO_RECOVER = "nothing to recover"
+NEW_AS_ASKED = "a new session, as asked"
+WAS_OVER = "its last run had come to its end"
+CONTINUED = f"{WAS_OVER}; continuing it, as asked"
+NONE_IN_FLIGHT = "nothing was in flight"
+NOT_KNOWN = "what was in flight is not known"
+
+
+def with_calls(end: str, count: int) -> str:
+    return f"{end} with {plural(count, 'call')} in flight"
+
+
+def nothing_recorded(end: str) -> str:
+    return f"{end} before anything was recorded: starting it again"
+
+
+def not_captured(why: str) -> str:
+    return f"{why}; its session was not saved yet: starting it again"
+
+
+def paused_on(host: str, reason: str) -> str:
+    return f"was paused on {host}" + (f" ({reason})" if reason else "")
+
+
+def died_on(host: str, way: str) -> str:
+    return f"died on {host} ({way})"
+
+
+def given_up_on(host: str, why: str) -> str:
+    return f"was given up in good order on {host}" + (f": {why}" if why else "")
+
+
+def ended_on(host: str) -> str:
+    return f"had ended on {host}"
+
+
+def incomplete_on(host: str) -> str:
+    return f"ended on {host} without completing its turn"
+
+
+def cut_off_on(host: str) -> str:
+    return f"was cut off on {host}"
+
+
+def other_version(agent: str, then: str, now: str) -> str:
+    return f"{agent} is {now} here; it was {then} when this session was saved."
+
+
+# ---- the agent's prompt ----------------------------------------------------------------------------------------------
+
+TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
+TREE_KEPT = "The working tree is the one that you worked in, as it stands now."
+TREE_UNREAD = "git cannot read the .git of this folder, so no repository was made."
+IGNORED_NOT_SAVED = "Ignored files were not saved either."
+MIXED_FINDINGS = "Not the same can be said of each of these identical calls."
+EARLIER = "Found at the start before: "
+_PROMPT_FINDING: Final[dict[Finding, str]] = {
+    "completed": "completed.",
+    "not_started": "not started.",
+    "partial": "it did not finish.",
+    "unknown": "cannot be told from here.",
+}
+
+
+def what_happened(
+    alert: str, same_host: bool, old: str, new: str, stopped: float, now: float, pause: str, given_up: str
+) -> str:
+    """`pause`, `given_up`: see `paused` and `reason_given_up`."""
+    at, later = f"{clock_time(stopped)} UTC", duration(now - stopped)
+    where = f"You go on on the same machine ({new}), {later} later."
+    if not same_host:
+        where = f"You are now on {new}, {later} later."
+    match alert, same_host:
+        case "unsettled", _:
+            return f"Your last run ended at {at} with tool calls in flight. {where}"
+        case "paused", _:
+            return f"{pause} {where}"
+        case "preempted", True:
+            return f"Your run was stopped in good order at {at}{given_up} {where}"
+        case "preempted", False:
+            return f"The machine that you worked on ({old}) was given up in good order at {at}{given_up} {where}"
+        case _, True:
+            return f"Your run was cut off at {at}. {where}"
+        case _:
+            return f"The machine that you worked on ({old}) stopped at {at}. {where}"
+
+
+def reason_given_up(why: str, calls: bool) -> str:
+    """The rest of the sentence. `calls`: some were in flight."""
+    if not why:
+        return "."
+    return f": {why}." + (" What still ran then was interrupted." if calls else "")
+
+
+def paused(at: float, until: str, reason: str, early: bool) -> str:
+    why = f", for this reason: {reason}" if reason else ""
+    return f"The job was paused at {clock_time(at)} UTC until {until}{why}." + (
+        " The pause was ended early." if early else ""
+    )
+
+
+PAUSED = "The job was paused."
+
+
+def in_flight_heading(count: int) -> str:
+    return "One tool call was in flight:" if count == 1 else f"{plural(count, 'tool call')} were in flight:"
+
+
+def prompt_finding(finding: Finding, because: str) -> str:
+    return f"{_PROMPT_FINDING[finding]} {because}".rstrip()
+
+
+def identical(open_calls: int, issued: int) -> str:
+    if issued > open_calls:
+        return f" ({open_calls} of {issued} identical calls; which of them cannot be told)"
+    return f" ({open_calls} identical calls)" if open_calls > 1 else ""
+
+
+def project_rule(rule: str, source: str, why: str) -> str:
+    return f"this project's rule {rule} in {source}: {why}"
+
+
+def own_text_used(why: str) -> str:
+    return f"{why}; wal-agent's own text is used."
+
+
+def tree_as_saved(time: float) -> str:
+    return f"The working tree is as it was saved at {clock_time(time)} UTC, with what was not committed."
+
+
+# ---- how an asked call ended, in the log -----------------------------------------------------------------------------
+
+
+def run_again(call: int) -> str:
+    return f"the very same call was run again as #{call}, and ended"
+
+
+def looked(call: int) -> str:
+    return f"the agent looked with #{call}, as it was told to"
+
+
+# ---- how a run died --------------------------------------------------------------------------------------------------
+
+CRASHES: Final[dict[str, str]] = {
+    "killed": "killed",
+    "out_of_memory": "killed: out of memory",
+    "heap": "JavaScript heap out of memory",
+    "hung": "the model did not answer",
+    "incomplete": "ended in the middle of a turn",
+    "context": "the conversation is too long for the model",
+    "": "cut off with its machine or wal-agent",
+}
