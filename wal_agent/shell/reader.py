@@ -32,6 +32,8 @@ _MAX_COMMANDS = 2000
 _MOST = {"|": 1000, "`": 200}
 _LOCAL = threading.local()
 _ODD = re.compile(r"[^\S \n\t]|[\0-\x08\x0e-\x1f\x7f\ufeff]")  # bash and the grammar have other ideas of these
+_WIDE = re.compile(rb"[\x80-\xff]")
+_WIDE_DELIMITER = re.compile(r"<<[^\n]*[^\0-\x7f]")
 _SPOILS = re.compile(r"['#]|<<|\\\\\n")  # a backslash at the end of a line may be text there
 _FUNCTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.:-]*")
 _SIMPLE = split_names("command declaration_command unset_command variable_assignment variable_assignments")
@@ -50,16 +52,23 @@ def parse(text: str) -> Script | None:
         return None
     if _ODD.search(text) or text[:1] in ("-", "+"):  # bash -c -x: options
         return None
+    if _WIDE_DELIMITER.search(text):  # the grammar compares lines with it, and sees one sign for all of these
+        return None
     if "\\\n" in text and _SPOILS.search(text) is None:
         text = text.replace("\\\n", "")  # as bash does; the grammar does not inside a word
     try:
         source = text.encode()
         return None if len(source) > MAX_TEXT else _ScriptReader(source).script()
-    except (UnreadableText, UnicodeEncodeError):
+    except (UnreadableText, UnicodeError):
         return None
 
 
 def _parse_tree(source: bytes) -> Node:
+    """The tree of a text, by byte offsets; the grammar reads "%" for each byte that is not ASCII.
+
+    Its scanner calls isalpha(3) with code points, which reads outside that function's table and can end the process
+    (tree-sitter-bash 0.25.1, src/scanner.c). "%" is what such a character is to bash: part of a word, never of a name.
+    """
     if not hasattr(_LOCAL, "parser"):
         import tree_sitter  # late: the grammar is loaded when the first shell text comes
         import tree_sitter_bash
@@ -67,9 +76,10 @@ def _parse_tree(source: bytes) -> Node:
         _LOCAL.parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
     parser = cast("Parser", _LOCAL.parser)
     until = time.perf_counter() + _BUDGET
+    ascii_only = _WIDE.sub(b"%", source)
     try:
         tree = parser.parse(
-            lambda at, _point: source[at : at + _READ],
+            lambda at, _point: ascii_only[at : at + _READ],
             encoding="utf8",
             progress_callback=lambda _at, _error: time.perf_counter() > until,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -329,3 +330,28 @@ def test_threads_do_not_share_a_parser() -> None:
     for t in threads:
         t.join()
     assert wrong == []
+
+
+def test_no_character_ends_the_process() -> None:
+    """The grammar's scanner reads outside a table of libc for a character like the last one here."""
+    text = "¨èxo\x9f«{\U000cf98e"
+    loop = (
+        f"from wal_agent.shell.reader import _parse_tree\nfor _ in range(200):\n  try: _parse_tree({text.encode()!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", f"{loop}  except ValueError: pass"], check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("echo größe 😀{x", ["echo", "größe", "😀{x"]),
+        ("git commit -F - <<E\nпривет\nE", ["git", "commit", "-F", "-"]),
+    ],
+)
+def test_other_characters_are_part_of_words(text: str, words: list[str]) -> None:
+    assert shown(text) == [words]
+
+
+def test_heredocs_that_end_with_other_characters_are_not_read() -> None:
+    assert parse("cat <<é\nè\ncat <<'Z'\né\nrm -rf x\nZ") is None
