@@ -268,6 +268,17 @@ class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
     seconds: dict[str, float] = {}
 
 
+class Answer(Record, frozen=True, kw_only=True, tag="answer"):
+    """The agent was asked about a call in flight and has answered: no recovery asks about it again.
+
+    The call stays open: only evidence or a person ends it (I8). `looked`: calls that only read, and touch what this one
+    names. `because`: the agent's own words, redacted; they prove nothing."""
+
+    call: int
+    looked: tuple[int, ...] = ()
+    because: str = ""
+
+
 class PhaseChange(Record, frozen=True, kw_only=True, tag="phase"):
     """What the run does from now on, as one word (supervise/context.py). It rides with the next record that goes into
     the log anyway, so it may come late, never out of order. `tool`: what runs or waits then."""
@@ -293,5 +304,16 @@ class RunEnded(Record, frozen=True, kw_only=True, tag="run_ended"):
 
 
 AnyRecord = (
-    Opening | AgentStarted | Turn | Intent | End | FileDelta | FileGone | Workspace | Recovery | PhaseChange | RunEnded
+    Opening
+    | AgentStarted
+    | Turn
+    | Intent
+    | End
+    | FileDelta
+    | FileGone
+    | Workspace
+    | Recovery
+    | Answer
+    | PhaseChange
+    | RunEnded
 )

@@ -376,3 +376,18 @@ def responses_in(request: dict[str, Any]) -> list[dict[str, Any]]:
         for part in content.get("parts", [])
         if "functionResponse" in part
     ]
+
+
+TASK = "please do the work"
+LONG = shell("echo begun >> side; touch started; sleep 600; echo ended >> side")
+
+
+def crashed(scene: Scene, machine: Machine) -> None:
+    """A run that was killed in its first call, #1."""
+    scene.script(Turn(text="Now.", calls=[LONG]))
+    run = machine.run("-y", "-p", TASK)
+    until(lambda: (scene.workspace / "started").exists(), "the call runs")
+    until(lambda: any(r["type"] == "file" for r in scene.records()), "the session is saved")
+    run.kill()
+    run.died()
+    machine.end()

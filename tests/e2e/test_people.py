@@ -7,32 +7,18 @@ import json
 from pathlib import Path
 
 from tests.e2e.scene import (
-    Machine,
+    LONG,
+    TASK,
     Scene,
     calls_in,
     check_exact,
     check_log,
+    crashed,
     notices,
-    shell,
     texts_in,
-    until,
 )
 from tests.mocks.gemini_model import Turn
 from wal_agent.agents import AGENTS
-
-TASK = "please do the work"
-LONG = shell("echo begun >> side; touch started; sleep 600; echo ended >> side")
-
-
-def crashed(scene: Scene, machine: Machine) -> None:
-    """A run that was killed in its first call, #1."""
-    scene.script(Turn(text="Now.", calls=[LONG]))
-    run = machine.run("-y", "-p", TASK)
-    until(lambda: (scene.workspace / "started").exists(), "the call runs")
-    until(lambda: any(r["type"] == "file" for r in scene.records()), "the session is saved")
-    run.kill()
-    run.died()
-    machine.end()
 
 
 def contents(*folders: Path) -> dict[str, tuple[str, int]]:
@@ -106,7 +92,7 @@ def test_ack_after_the_end(scene: Scene) -> None:
     assert "not settled: #1 run_shell_command" in run.stderr()
     check_exact(scene, second)
     status = second.status()
-    assert (status["state"], [c["call"] for c in status["unsettled"]]) == ("released", [1])
+    assert (status["state"], [c["call"] for c in status["unsettled"]]) == ("closed", [1])
 
     before = scene.records()
     assert second.cli("ack", "7", "--done").returncode == 64

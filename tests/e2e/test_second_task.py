@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 
-from tests.e2e.scene import Scene, notices, shell, texts_in, until
+from tests.e2e.scene import Scene, crashed, notices, shell, texts_in, until
 from tests.mocks.gemini_model import Turn
+from wal_agent.recovery import messages
 
 
 def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene: Scene) -> None:
@@ -37,3 +40,33 @@ def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene
     assert not any("the first task" in text for text in texts_in(request))
     assert notices(request) == []
     assert second.status()["state"] == "closed"
+
+
+def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Scene) -> None:
+    """I8: the agent's word is kept, the call stays open, and the next task is a new session."""
+    machine = scene.machine("vm-1")
+    crashed(scene, machine)
+    settle = f"{shlex.quote(sys.executable)} -m wal_agent settle 1 --because 'only begun is in side'"
+    scene.script(Turn(calls=[shell("cat side")]), Turn(calls=[shell(settle)]), Turn(text="I looked."))
+    again = machine.run("-y", "-p", "go on", wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    status = machine.status()
+    assert [(c["call"], c["answered"], c["because"]) for c in status["unsettled"]] == [
+        (1, True, "only begun is in side")
+    ]
+    assert status["state"] == "closed"
+
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="The other one is done."))
+    other = machine.run("-y", "-p", "another task", wait=True)
+    assert other.process.returncode == 0, other.stderr()
+    (request,) = scene.model.requests[seen:]
+    assert notices(request) == [] and not any("go on" in text for text in texts_in(request))
+    assert messages.still_open(1, "run_shell_command", "only begun is in side") in other.stderr()
+    assert machine.run("-y", "-p", "another task", options=["--once"], wait=True).process.returncode == 0
+    assert len(scene.model.requests) == seen + 1
+
+    assert machine.cli("settle", "1", "--because", "x").returncode == 64  # a person has `ack`
+    assert machine.cli("ack", "1", "--not-done").returncode == 0
+    assert (machine.status()["state"], machine.status()["unsettled"]) == ("closed", [])
+    assert [r["call"] for r in scene.records() if r["type"] == "end" and r["by"] == "person"] == [1]

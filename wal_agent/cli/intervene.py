@@ -1,4 +1,4 @@
-"""`wal-agent ack`, `pause`, `unlock` and `gc`: what a person decides about a job, and deleting what it no longer needs.
+"""`wal-agent ack`, `settle`, `pause`, `unlock` and `gc`: decisions about a job, and deleting what it no longer needs.
 
 `gc` works also for a job that nobody runs (R4). It takes no lease and stops nobody: wal/retention.py says why anybody
 may do this at any time.
@@ -43,6 +43,23 @@ def ack(
     acknowledge_call(at.bucket, at.keys, at.settings.ttl, call, done, os.environ, at.key_id)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
     say(f"call #{call} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")
+
+
+def settle(
+    call: Annotated[int, typer.Argument(help="The call's number, as the recovery prompt shows it.")],
+    because: Annotated[str, typer.Option("--because", help="What you found out, and how.", metavar="TEXT")],
+) -> None:
+    """For the agent: record what you found out about a call that the recovery prompt asks about.
+
+    The log keeps it as the agent's word, and no later recovery asks the agent again. The call itself stays open until
+    evidence or a person (`wal-agent ack`) settles it. Example, in a tool of the agent:
+
+    wal-agent settle 3 --because "terraform show lists the bucket, so the apply was done"
+    """
+    from wal_agent.supervise.intervene import answer_for_call
+
+    answer_for_call(os.environ, call, because)
+    say(f"recorded. Call #{call} stays open until a person confirms it: wal-agent ack {call} --done | --not-done")
 
 
 def pause(

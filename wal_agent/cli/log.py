@@ -29,6 +29,7 @@ from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Unavailable
 from wal_agent.records import (
     AgentStarted,
+    Answer,
     AnyRecord,
     End,
     FileDelta,
@@ -347,6 +348,9 @@ def describe(entry: Entry) -> tuple[str, str, str]:
                 f"of epoch {r.from_epoch}: {plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back",
                 "",
             )
+        case Answer():
+            looked = f"looked with {', '.join(f'#{n}' for n in r.looked[-3:])}" if r.looked else ""
+            return "answered", f"#{r.call} by the agent", redact(r.because)[:80] or looked
         case PhaseChange():
             return "phase", redact(f"{r.phase} {r.tool}").rstrip(), f"was {r.was}"
         case RunEnded():

@@ -264,8 +264,12 @@ def describe_call(call: Call, view: View) -> tuple[str, str]:
     text = f"#{call.call} {call.tool} `{call.input}`"
     if call.asks:
         works = view.state == "running" and view.phase != "awaiting_user"
-        hint = "the agent was told to look" if works else f"settle: wal-agent ack {call.call} --done | --not-done"
-        return "not settled", f"{text}   {hint}"
+        hint = f"settle: wal-agent ack {call.call} --done | --not-done"
+        if works and not call.answered:
+            hint = "the agent was asked to look"
+        looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""
+        said = f"   the agent says: {call.because}" if call.because else ""
+        return "not settled", f"{text}{looked}{said}   {hint}"
     if call.finding:
         found = "as well done again" if call.finding == "unknown" else f"looked at: {call.finding.replace('_', ' ')}"
         return "in flight", f"{text}   {found}"

@@ -57,6 +57,9 @@ class Call(msgspec.Struct, frozen=True):
     cls: str
     since: float
     finding: str = ""  # of the newest recovery that looked (records.Finding); "": none has
+    answered: bool = False  # a recovery has asked the agent, and no later one asks again
+    looked: tuple[int, ...] = ()  # calls that the agent looked with
+    because: str = ""  # the agent's own words, which prove nothing
 
     @property
     def asks(self) -> bool:
@@ -304,7 +307,15 @@ def overdue_waits(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[
 
 def unsettled_calls(state: State) -> list[Call]:
     found = {v.call: v.finding for v in state.recovery.verdicts} if state.recovery else {}
-    return [_call(o.intent, found.get(o.intent.call, "")) for o in state.open]
+    answers = {a.call: a for a in state.answers}
+    calls = []
+    for o in state.open:
+        call, answer = _call(o.intent, found.get(o.intent.call, "")), answers.get(o.intent.call)
+        if answer is not None:
+            words = printable(redact(answer.because))
+            call = msgspec.structs.replace(call, answered=True, looked=answer.looked, because=words)
+        calls.append(call)
+    return calls
 
 
 def _call(c: Intent, finding: str = "") -> Call:

@@ -4,6 +4,8 @@
 - Evidence fades: on another machine, or behind later calls, a push that landed cannot be distinguished from one that
   did not. What was proven of a call whose run is gone has not changed since. A call that was half done then is
   asked about again: what is left of it may have been done since.
+- A call that stays unknown is asked about until a turn that got the notice completes; the log keeps what the agent
+  looked with and says (records.Answer), and the call stays open.
 - A call is resolved when the agent verified it as asked, or ran the very call again. Only calls that the log saw count,
   never the agent's own words.
 """
@@ -11,6 +13,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,13 +22,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wal_agent.evidence.model import call_folder, relocate
-from wal_agent.records import Class, End, Finding, Intent, Recovery, Verdict
+from wal_agent.records import Answer, Class, End, Finding, Intent, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.shell.classify import AWAY, FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
+from wal_agent.shell.expand import split_names
 from wal_agent.shell.quote import inline, safe
-from wal_agent.shell.reader import parse
+from wal_agent.shell.reader import MAX_TEXT, parse
 from wal_agent.shell.rules import OURS, Classified, Rules
-from wal_agent.wal.state import EndedCall, OpenCall
+from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
 
 ASK = " If that leaves doubt, stop and ask the operator."
 # Commands that only read and show nothing of the world, so running one verifies nothing.
@@ -125,6 +129,11 @@ class InFlight:
     source: str = OURS  # whose rule it is: wal-agent's, or a file of the project
     verify: str = ""
     folder: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the agent is to find out what became of it."""
+        return self.finding == "unknown" and self.cls in ("mutation", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +257,22 @@ class Resolver:
         self._workspace = workspace
         self._lock = threading.Lock()
         self._found: dict[int, str] = {}
+        self._looked: dict[int, list[int]] = {}
         self.ended: set[int] = set()  # calls whose end was returned
 
-    def observe_call(self, call: int, tool: str, input: bytes, cwd: str = "") -> None:
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """The numbers of the asked calls."""
+        return tuple(a.call for a in self._asked)
+
+    def observe_call(self, call: int, tool: str, input: bytes, cwd: str = "", reads: bool = False) -> None:
         """Note a later call that succeeded. `cwd`: where it ran, as the agent reported; "" counts as the workspace. A
-        call that ran elsewhere is only resolved there, whatever the words are."""
+        call that ran elsewhere is only resolved there, whatever the words are. `reads`: it only reads."""
+        if reads and (touched := named_things(input)):
+            with self._lock:
+                for asked in self._asked:
+                    if asked.input is not None and touched & named_things(asked.input):
+                        self._looked.setdefault(asked.call, []).append(call)
         folder = "" if cwd == self._workspace else cwd
         with self._lock:
             there = [a for a in self._asked if a.folder == folder and a.call not in self._found]
@@ -262,6 +282,14 @@ class Resolver:
             for asked in there:
                 if asked.call not in self._found and asked.verify and _verifies(input, asked):
                     self._found[asked.call] = messages.looked(call)
+
+    def answers(self, open: Iterable[int], now: float) -> list[Answer]:
+        """Return an answer for each asked call in `open`, with the calls that looked at what it names. `now`: seconds
+        since 1970."""
+        with self._lock:
+            still = {*open} - self.ended
+            looked = {call: tuple(calls[-KEEP_LOOKED:]) for call, calls in self._looked.items()}
+        return [Answer(time=now, call=a.call, looked=looked.get(a.call, ())) for a in self._asked if a.call in still]
 
     def take_ends(self, open: Iterable[int], now: float) -> list[End]:
         """Return the ends of resolved calls that are still open, each once. `now`: seconds since 1970."""
@@ -273,6 +301,20 @@ class Resolver:
             for a in self._asked
             if a.call in resolved
         ]
+
+
+_NAME = re.compile(r"[\w.@:/+~-]{3,}")
+_NO_NAMES = split_names("bash cat echo env grep head node python python3 sudo tail")
+
+
+def named_things(input: bytes) -> frozenset[str]:
+    """Return what the input of a call names: its words with the last part of paths, but for options and the programs
+    that can be about anything. It marks what the agent looked at and resolves nothing, so it may be coarse."""
+    fields = read_input(input) or {}
+    text = " ".join(v for k, v in fields.items() if isinstance(v, str) and k != "description")
+    words = {w.strip(".:/") for w in _NAME.findall(text[:MAX_TEXT]) if not w.startswith("-")}
+    words |= {w.rpartition("/")[2] for w in words}
+    return frozenset(w for w in words if len(w) > 2) - _NO_NAMES
 
 
 def _is_same_input(one: bytes, other: bytes) -> bool:

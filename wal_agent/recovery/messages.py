@@ -119,6 +119,12 @@ def to_settle(calls: str, first: int) -> str:
     return f"not settled: {calls}. Look what became of it, then: wal-agent ack {first} --done | --not-done"
 
 
+def still_open(call: int, tool: str, because: str) -> str:
+    """At the start of a new session. `because`: the agent's words, "" for none."""
+    answered = f"the agent says: {because}" if because else "the agent was asked and could not prove it"
+    return f"call #{call} {tool} is still open ({answered}). Confirm it: wal-agent ack {call} --done | --not-done"
+
+
 def left_in_flight(calls: str, follows: bool) -> str:
     """`follows`: the job is started again by itself."""
     next_step = "the next start looks what became of it" if follows else "nothing to settle, it may be done again"
@@ -288,6 +294,11 @@ def in_flight_heading(count: int) -> str:
 
 def prompt_finding(finding: Finding, because: str) -> str:
     return f"{_PROMPT_FINDING[finding]} {because}".rstrip()
+
+
+def settle_command(calls: tuple[int, ...]) -> str:
+    """What the agent runs for a call that stays unknown, "" where it is not asked to."""
+    return f'wal-agent settle {calls[0]} --because "WHAT YOU FOUND AND HOW"'
 
 
 def identical(open_calls: int, issued: int) -> str:

@@ -143,6 +143,11 @@ class PlanInputs:
         return tuple(e for e in self.state.unsettled if e.intent.session == self.state.session)
 
     @property
+    def pending(self) -> tuple[OpenCall, ...]:
+        """The calls in flight that the agent has not answered for."""
+        return self.state.unanswered
+
+    @property
     def crashes(self) -> tuple[Crash, ...]:
         return lease_policy.recent(self.state, self.opening, self.policy.crash_window)
 
@@ -159,7 +164,7 @@ class PlanInputs:
     def doubtful(self) -> tuple[OpenCall, ...]:
         """Calls in flight that may have changed something, and whose outcome the evidence leaves unknown."""
         found = dict(self.local.findings)
-        may_change = (o for o in self.state.open if o.intent.cls != "read_only")
+        may_change = (o for o in self.pending if o.intent.cls != "read_only")
         return tuple(o for o in may_change if found.get(o.intent.call, "unknown") == "unknown")
 
 
@@ -311,7 +316,7 @@ def refuse_to_forget(c: PlanInputs) -> Plan:
 
 
 def _calls(c: PlanInputs) -> str:
-    return ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.state.open[:5])
+    return ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.pending[:5])
 
 
 # ---- going on --------------------------------------------------------------------------------------------------------
@@ -331,7 +336,7 @@ def resume_dangling(c: PlanInputs) -> Plan:
         alert = "preempted"
     elif not c.died and (c.state.ended is not None or c.cause in ("closed", "first")):
         alert = "unsettled"
-    return _resume_or_start_again(c, alert, messages.with_calls(_describe_end(c), len(c.state.open)))
+    return _resume_or_start_again(c, alert, messages.with_calls(_describe_end(c), len(c.pending)))
 
 
 def start(c: PlanInputs) -> Plan:
@@ -354,10 +359,10 @@ def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
     if c.captured and not SESSION.fullmatch(c.state.session):  # it would become an argument of the agent
         return Refuse(Damaged, messages.NO_SESSION_ID, messages.TAKE_OUT)
     if c.captured:
-        return Resume(c.state.session, c.args, alert, c.state.open, c.finished, why)
+        return Resume(c.state.session, c.args, alert, c.pending, c.finished, why)
     prompt = c.state.prompt.prompt if c.state.prompt else None
-    reported = alert if c.state.open or c.finished or c.state.unlogged else None
-    return StartAgain(c.args, reported, prompt, c.state.open, c.finished, messages.not_captured(why))
+    reported = alert if c.pending or c.finished or c.state.unlogged else None
+    return StartAgain(c.args, reported, prompt, c.pending, c.finished, messages.not_captured(why))
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -458,14 +463,14 @@ TABLE: tuple[Row[Plan], ...] = (
         lambda c: c.policy.on_ambiguity == "halt" and bool(c.doubtful),
         halt_unknown,
     ),
-    Row("calls in flight, and `--fresh`", lambda c: c.policy.fresh and bool(c.state.open), refuse_to_forget),
+    Row("calls in flight, and `--fresh`", lambda c: c.policy.fresh and bool(c.pending), refuse_to_forget),
     Row("`--fresh`", lambda c: c.policy.fresh, lambda c: Start(c.opening.args, messages.NEW_AS_ASKED)),
     Row(
         "calls in flight, fate unknown, resume",
         lambda c: c.policy.on_ambiguity == "resume" and bool(c.doubtful),
         resume_alone,
     ),
-    Row("calls in flight", lambda c: bool(c.state.open), resume_dangling),
+    Row("calls in flight", lambda c: bool(c.pending), resume_dangling),
     Row("nothing was recorded", lambda c: not c.state.ran and not (c.captured and c.local.talked), start),
     Row("paused", lambda c: c.pause is not None, resume_idle("paused")),
     Row("given up in good order", lambda c: c.cause == "released" and not c.died, resume_idle("preempted")),

@@ -382,6 +382,7 @@ def _call_values(c: InFlight) -> dict[str, str]:
         "input": show_input(c.tool, c.input),
         "finding": messages.prompt_finding(c.finding, _cut_sentence(c.because)),
         "next": c.next,
+        "settle": messages.settle_command(c.calls) if c.asks else "",
     }
 
 

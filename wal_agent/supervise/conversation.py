@@ -227,7 +227,7 @@ class Conversation:
         self._at_boundary()
         self._notice = ""
         self._writer.append(
-            *self._gate.recovered.ends_after_turn(), Turn(time=self._clock.now(), state="completed", session=session)
+            *self._gate.recovered.after_turn(), Turn(time=self._clock.now(), state="completed", session=session)
         )
         self.turn_open = False
 

@@ -20,10 +20,10 @@ import msgspec
 
 from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
-from wal_agent.errors import BucketError, ConfigError, Fenced, WalAgentError
+from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
 from wal_agent.evidence import collector
-from wal_agent.records import Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
+from wal_agent.records import Answer, Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
 from wal_agent.recovery.inflight import AskedCall, Resolver
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.shell.classify import classify
@@ -181,23 +181,34 @@ class RecoveredCalls:
         self._harmless = harmless
         self._answers = Resolver(asked, str(context.workspace))
 
-    def ends_after_call(self, call: int, tool: str, input: bytes, cwd: str) -> list[End]:
-        """The ends of calls that are settled by one that ended well; `cwd` as in ToolStarting. At once, not at the
-        end of the turn: another crash before that must not ask again about what the agent has looked at."""
-        self._answers.observe_call(call, tool, input, cwd)
+    def ends_after_call(self, call: int, tool: str, input: bytes, cwd: str, reads: bool) -> list[End]:
+        """The ends of calls that are settled by one that ended well; `cwd` as in ToolStarting; `reads`: it only
+        reads. At once, not at the end of the turn: another crash before that must not ask again about what the agent
+        has looked at."""
+        self._answers.observe_call(call, tool, input, cwd, reads)
         return self._answers.take_ends(self._open(), self._clock.now())
 
-    def ends_after_turn(self) -> list[End]:
+    def after_turn(self) -> list[End | Answer]:
         """The ends of calls that a completed turn settles: by evidence, or because doing them again harms nothing.
-        What is unknown and may harm stays open until the agent has looked or a person settles it."""
+        What is unknown and may harm stays open, with the answer that this turn was."""
         now, still_open = self._clock.now(), self._open()  # a person may have settled one meanwhile
-        return [
+        ends = [
             End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
             for v in self._verdicts
             if v.call in still_open
             and v.call not in self._answers.ended
             and (v.finding != "unknown" or v.call in self._harmless)
         ]
+        known = {a.call for a in self._writer.state.answers}
+        return [*ends, *self._answers.answers(still_open - {e.call for e in ends} - known, now)]
+
+    def answer(self, call: int, because: str) -> Answer:
+        """The agent's own word on a call that it was asked about. UsageError: it was not asked, or it is settled."""
+        asked = sorted({*self._answers.asked} & self._open())
+        if call not in asked:
+            known = ", ".join(f"#{n}" for n in asked) or "none"
+            raise UsageError(f"Call #{call} is not one that you were asked about and that is open.", f"Those: {known}.")
+        return Answer(time=self._clock.now(), call=call, because=because)
 
     def _open(self) -> set[int]:
         return {o.intent.call for o in self._writer.state.open}
@@ -353,7 +364,8 @@ class Gate:
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
         well = event.clean and not event.failed and not nested
-        settled = self.recovered.ends_after_call(running.call, event.tool, event.input, running.cwd) if well else ()
+        of_earlier = self.recovered.ends_after_call
+        settled = of_earlier(running.call, event.tool, event.input, running.cwd, not running.changes) if well else ()
         now = self._clock.now()
         how: Ending = "failed" if event.failed else "done"
         took = began - running.since

@@ -368,6 +368,23 @@ def _ask_owner(seen: StoredLease, call: int, done: bool, refusal: LeaseHeld) -> 
         raise UsageError(str(answer["error"]))
 
 
+def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
+    """Record the agent's word on a call that its recovery asked about, by the run whose tool this is. UsageError: this
+    is no tool of a run, or the run refuses."""
+    path, run = env.get(SOCKET), env.get(MARKER)
+    if not because.strip():
+        raise UsageError("--because is empty.", "Say what you found, with the command that showed it.")
+    asked = {"call": call, "because": because}
+    said = hook_server.ask_socket(Path(path), run, hook_server.SETTLE, asked) if path and run else None
+    if said is None:
+        raise UsageError(
+            "`wal-agent settle` is for the agent, in a tool of its run; no such run answers here.",
+            f"A person settles a call with: wal-agent ack {call} --done | --not-done",
+        )
+    if "error" in said:
+        raise UsageError(str(said["error"]))
+
+
 # ---- pause
 
 

@@ -23,6 +23,7 @@ from wal_agent.failpoints import failpoint
 from wal_agent.records import AgentStarted
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import load_all
+from wal_agent.redact import redact
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.context import Action, Launch, RunContext
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming
@@ -30,7 +31,7 @@ from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
 from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookServer
-from wal_agent.supervise.intervene import acknowledged_end, pause_plan
+from wal_agent.supervise.intervene import acknowledged_end, clean_reason, pause_plan
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
@@ -43,6 +44,7 @@ from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
+MAX_BECAUSE = 1000  # characters
 BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
 
 
@@ -100,8 +102,8 @@ class Live:
         self._emit(event)
 
     def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
-        """`status` and `pause` of a person on this machine, or of a tool of this agent's; `ack` of a person alone
-        (I8)."""
+        """`status`, `pause` and `settle` of a person on this machine, or of a tool of this agent's; `ack` of a
+        person alone (I8)."""
         writer = self._writer
         if event == hook_server.ACK:
             if by_agent:
@@ -114,6 +116,8 @@ class Live:
                 return {"error": str(error)}
             word = writer.append(end).wait(APPEND_DEADLINE)
             return {} if word != "undecided" else {"error": "The bucket cannot be reached now. Try again."}
+        if event == hook_server.SETTLE:
+            return self._settle(int(question["call"]), str(question["because"]))
         if event == hook_server.PAUSE:
             return self._pause(question)
         if event != hook_server.STATUS:
@@ -129,6 +133,14 @@ class Live:
             "spooled": writer.spooled,
             "tree": self.tree.problem if self.tree else None,
         }
+
+    def _settle(self, call: int, because: str) -> dict[str, Any]:
+        try:
+            answer = self.gate.recovered.answer(call, redact(clean_reason(because[:MAX_BECAUSE])))
+        except UsageError as error:
+            return {"error": f"{error.what} {error.hint}"}
+        word = self._writer.append(answer).wait(APPEND_DEADLINE)
+        return {} if word != "undecided" else {"error": "The bucket cannot be reached now. Try again."}
 
     def _pause(self, question: dict[str, Any]) -> dict[str, Any]:
         try:

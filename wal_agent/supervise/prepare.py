@@ -22,6 +22,7 @@ from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import FileGone, Host, Recovery, Verdict
+from wal_agent.recovery import messages
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
 from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
@@ -54,6 +55,7 @@ from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState
 
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
+MOST_OPEN_LINES = 3
 MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 
 
@@ -166,11 +168,22 @@ class Preparation:
 
     def _start(self, args: tuple[str, ...]) -> PreparedStart:
         self.screen.say(self._start_line())
+        self.screen.rows(self._still_open())
         gone = [FileGone(time=self.clock.now(), path=name) for name in sorted(self.at.before.files)]
         if gone:
             self.opened.writer.append(*gone)
         chosen = self.options.agent.session_from_args(args)
         return PreparedStart(NewSession(str(uuid.uuid4()) if chosen is None else chosen), args, {})
+
+    def _still_open(self) -> list[str]:
+        """A line on each call that earlier sessions left open, behind the agent's answer."""
+        state = self.at.before
+        said = {a.call: one_line(a.because, 120) for a in state.answers}
+        calls = [o.intent for o in state.open if o.intent.call in said]
+        texts = [messages.still_open(c.call, one_line(c.tool, 60), said[c.call]) for c in calls[:MOST_OPEN_LINES]]
+        if len(calls) > MOST_OPEN_LINES:
+            texts.append(messages.more_calls(len(calls) - MOST_OPEN_LINES))
+        return [row("open", text) for text in texts]
 
     def _start_line(self) -> str:
         settings = self.options.settings

@@ -287,7 +287,8 @@ class _Closing:
         if ended.leftovers:
             shown = ", ".join(one_line(text, 80) for text in ended.leftovers[:3])
             say(f"ended what the agent left running: {shown}")
-        if open_calls := self.opened.writer.state.open:
+        answered = {a.call for a in self.opened.replay.state.answers}  # said at the start
+        if open_calls := [o for o in self.opened.writer.state.open if o.intent.call not in answered]:
             follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)
             left = None if follows else left_open(open_calls)
             say(open_calls_line(open_calls, left, follows))

@@ -418,7 +418,7 @@ def close_job(
         return "left"
     if job.spool is not None and not job.spool.empty:
         return "left"  # a damaged log: what an earlier run spooled could not be carried in
-    state = final_lease_state(wanted, len(job.writer.state.open))
+    state = final_lease_state(wanted, len(job.writer.state.unanswered))
     try:
         seq, end = last_record(job.writer)
         job.lease.settle(state, reason, seq=seq, end=end.hex(), until=until, budget=budget)

@@ -120,9 +120,9 @@ def next_epoch(lease_epoch: int, log_epoch: int) -> int:
     return max(lease_epoch, log_epoch) + 1
 
 
-def final_lease_state(wanted: Literal["closed", "released"], open_calls: int) -> Literal["closed", "released"]:
-    """R6: `closed` is written only if no intent is open."""
-    return "released" if open_calls else wanted
+def final_lease_state(wanted: Literal["closed", "released"], unanswered: int) -> Literal["closed", "released"]:
+    """R6: `closed` is written only if no intent is open but those that the agent has answered for."""
+    return "released" if unanswered else wanted
 
 
 # --- bytes

@@ -9,6 +9,7 @@ import msgspec
 
 from wal_agent.records import (
     AgentStarted,
+    Answer,
     AnyRecord,
     End,
     Ending,
@@ -32,6 +33,7 @@ MOST_PACKS = 1000  # of the captured working tree, which is sent whole again lon
 MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
 KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
 KEEP_UNHELD = 64
+KEEP_LOOKED = 16  # calls that an answer names
 MOST_BRIEF = 2048  # bytes of such a call's input
 KEEP_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
@@ -91,6 +93,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prompt: Turn | None = None  # its newest turn that a person's words began; a recovery keeps that of the one before
     turned: int = -1  # the newest epoch in which a turn began; 0: none; -1: not known (the snapshot is an older one)
     open: tuple[OpenCall, ...] = ()
+    answers: tuple[Answer, ...] = ()  # one of each open call that the agent has answered for
     unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
     files: dict[str, FileState] = {}
     workspace: Workspace | None = None  # the newest capture, with all packs that it needs
@@ -114,6 +117,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.turned < 0:
             return self.turn != "none" or self.calls > 0
         return self.turn != "none" or 0 < self.home == self.turned
+
+    @property
+    def unanswered(self) -> tuple[OpenCall, ...]:
+        """The calls in flight that the next recovery asks about."""
+        answered = {a.call for a in self.answers}
+        return tuple(o for o in self.open if o.intent.call not in answered)
 
     @property
     def home_opening(self) -> Opening | None:
@@ -171,6 +180,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
                 unheld=unheld[-KEEP_UNHELD:],
                 unheld_more=state.unheld_more + max(0, len(unheld) - KEEP_UNHELD),
                 open=tuple(c for c in state.open if c.intent.call != record.call),
+                answers=tuple(a for a in state.answers if a.call != record.call),
                 unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine))[-KEEP_UNSETTLED:],
                 unlogged=(*state.unlogged, *(c for c in ran if record.by == "session"))[-KEEP_UNLOGGED:],
             )
@@ -198,6 +208,8 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             )
         case Recovery():
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
+        case Answer():
+            return replace(state, answers=_with_answer(state, record))
         case PhaseChange():
             return state
         case RunEnded():
@@ -217,6 +229,16 @@ def upgrade_state(state: State) -> State:
     if prompt.time >= home.time or mine or state.ended is not None:
         return msgspec.structs.replace(state, prompt=None)
     return msgspec.structs.replace(state, prompt=None, turn="none", turned=0)
+
+
+def _with_answer(state: State, answer: Answer) -> tuple[Answer, ...]:
+    """One answer for each open call: the newest words, and all that the agent looked with."""
+    if all(o.intent.call != answer.call for o in state.open):
+        return state.answers
+    before = next((a for a in state.answers if a.call == answer.call), answer)
+    looked = tuple(sorted({*before.looked, *answer.looked}))[-KEEP_LOOKED:]
+    merged = msgspec.structs.replace(answer, looked=looked, because=answer.because or before.because)
+    return (*(a for a in state.answers if a.call != answer.call), merged)
 
 
 def _holds(saved: Workspace, call: int) -> bool:

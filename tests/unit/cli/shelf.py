@@ -14,6 +14,7 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import (
     AgentStarted,
+    Answer,
     AnyRecord,
     Cause,
     Edit,
@@ -75,6 +76,7 @@ def records() -> list[AnyRecord]:
             verdicts=(Verdict(call=2, finding="unknown", why=f"saw {SECRET}"),),
             told=f"{SECRET}{EVIL}",
         ),
+        Answer(time=9.2, call=2, looked=(1,), because=f"looked {SECRET}{EVIL}"),
         PhaseChange(time=9.5, phase="awaiting_approval", was="executing_tools", tool=f"mcp{EVIL} {SECRET}"),
         RunEnded(time=10.0, code=-9, completed=False, why=f"killed {SECRET}{EVIL}"),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wal_agent.records import (
     AgentStarted,
+    Answer,
     AnyRecord,
     Cause,
     Class,
@@ -65,6 +66,10 @@ def intent(
 
 def end(call: int = 1) -> End:
     return End(time=6.0, call=call, how="done", by="hook", result=payload(b"{}"))
+
+
+def answer(call: int = 1, *looked: int, because: str = "") -> Answer:
+    return Answer(time=6.5, call=call, looked=looked, because=because)
 
 
 def captured(session: str = "s1", path: str = MAIN, settled: int = 0) -> FileDelta:

@@ -194,6 +194,18 @@ def test_only_what_is_done_where_the_call_ran_ends_it(ran: str, looked: str, end
     assert bool(whys(answers, 7)) is ends
 
 
+def test_what_the_agent_looked_with_is_kept_and_ends_nothing() -> None:
+    """I8: a call that only reads and touches what the open one names is evidence for a person."""
+    answers = Resolver([AskedCall(7, "run_shell_command", shell("./deploy.sh staging"))])
+    answers.observe_call(8, "run_shell_command", shell("curl https://staging/health"), reads=True)
+    answers.observe_call(9, "run_shell_command", shell("kubectl get pods -n staging"), reads=True)
+    answers.observe_call(10, "run_shell_command", shell("kubectl delete pods -n staging"), reads=False)
+    answers.observe_call(11, "run_shell_command", shell("git status"), reads=True)
+    assert whys(answers, 7) == {}
+    assert [(a.call, a.looked) for a in answers.answers([7], 1.0)] == [(7, (9,))]
+    assert answers.answers([], 1.0) == []
+
+
 def test_running_it_again_ends_it() -> None:
     answers = Resolver([ASKED_PUSH])
     answers.observe_call(9, "run_shell_command", shell("git push origin main", description="once more"))

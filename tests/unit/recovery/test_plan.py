@@ -14,6 +14,7 @@ from tests.unit.recovery.cases import (
     HOST,
     MAIN,
     OTHER,
+    answer,
     captured,
     end,
     intent,
@@ -315,6 +316,7 @@ RECORDS = st.one_of(
     st.builds(intent, st.integers(1, 6), cls=st.sampled_from(["read_only", "mutation", "unknown"]),
               session=st.sampled_from(["s1", "s2"])),
     st.builds(end, st.integers(1, 6)),
+    st.builds(answer, st.integers(1, 6)),
     st.builds(captured, st.sampled_from(["s1", "s2"]), st.sampled_from([MAIN, "x"])),
     st.builds(run_ended, st.booleans()),
 )  # fmt: skip
@@ -332,13 +334,31 @@ def test_any_state_gives_a_plan_and_no_call_in_flight_is_dropped(
 ) -> None:
     state = state_of(*records)
     got = plan(PriorLog(state, home), ours, local, policy)
-    if state.open and not isinstance(got, Refuse):
+    if state.unanswered and not isinstance(got, Refuse):
         assert isinstance(got, StartAgain | Resume)
-        assert got.dangling == state.open and got.alert is not None
+        assert got.dangling == state.unanswered and got.alert is not None
     if isinstance(got, Resume):
         assert state.files[MAIN].session == got.session
     if isinstance(got, Refuse):
         assert got.error().exit_code in (73, 78, 79, 80) and got.what.endswith((".", ":"))
+
+
+ANSWERED = (*RAN, intent(1), opening(2, "dead"), started(resumed=True), answer(1), turn("completed"), run_ended(True))
+
+
+def test_a_call_that_the_agent_answered_for_is_not_asked_about_again() -> None:
+    """I8: it stays open in the log, and the next task is a new session."""
+    assert [o.intent.call for o in state_of(*ANSWERED).open] == [1]
+    assert isinstance(decide(*ANSWERED, ours=opening(3, "closed")), Start)
+    assert isinstance(decide(*ANSWERED, ours=opening(3, "closed"), policy=Policy(fresh=True)), Start)
+    halting = Policy(on_ambiguity="halt")
+    assert isinstance(decide(*ANSWERED, ours=opening(3, "closed"), policy=halting), Start)
+
+
+def test_only_what_is_not_answered_is_in_the_notice_of_a_later_crash() -> None:
+    later = (*ANSWERED, opening(3, "dead"), started(resumed=True), turn(), intent(2, input=b'{"command":"other"}'))
+    got = decide(*later, ours=opening(4, "dead"))
+    assert isinstance(got, Resume) and [o.intent.call for o in got.dangling] == [2]
 
 
 def test_every_row_is_reached_by_a_name_of_its_own() -> None:

@@ -65,6 +65,7 @@ One tool call was in flight:
    ```
    Finding: cannot be told from here.
    Next: Verify first. If that leaves doubt, stop and ask the operator.
+   Then record it: `wal-agent settle 412 --because "WHAT YOU FOUND AND HOW"`
 
 Rules: what is read-only may simply be repeated. What is idempotent: verify, then apply again if needed. A mutation is \
 never repeated before you have verified that it did not happen. When in doubt, stop and ask.

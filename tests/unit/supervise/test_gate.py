@@ -478,7 +478,7 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
     told: list[tuple[int, str, bytes, str]] = []
     settled = End(time=1.0, call=77, how="interrupted", by="recovery", finding="unknown")
 
-    def tell(call: int, tool: str, input: bytes, cwd: str) -> list[End]:
+    def tell(call: int, tool: str, input: bytes, cwd: str, _reads: bool) -> list[End]:
         told.append((call, tool, input, cwd))
         return [settled]
 
