@@ -26,8 +26,8 @@ from bench.store import NAMES, ROUND_TRIP, RawPut, Store, store
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Allow, Decision, HookSetup, ToolEnded, ToolStarting
 from wal_agent.agents.gemini.hooks import MARKER, hook_line
+from wal_agent.agents.hook_line import native_client, python_client
 from wal_agent.bucket import open_bucket
-from wal_agent.hookwire import native_client, python_client
 from wal_agent.supervise.hook_server import Callers, HookRequest, HookServer, chain_of
 from wal_agent.supervise.machine import RunDir
 

@@ -15,8 +15,8 @@ import psutil
 
 from bench.measure import scaled
 from bench.story import Story, story, wal_agent
+from wal_agent.agents.hook_line import client_command
 from wal_agent.clock import SystemClock
-from wal_agent.hookwire import client_command
 from wal_agent.supervise.gate import RunningCall
 from wal_agent.supervise.watchdog import Watchdog, WatchdogLimits
 

@@ -1,4 +1,4 @@
-/* One hook call: carry what the agent says to wal-agent, print what it answers. See wal_agent/hookwire.py.
+/* One hook call: carry what the agent says to wal-agent, print what it answers. See wal_agent/agents/hook_line.py.
 
        client SOCKET RUN AGENT EVENT AGENT_PID SECONDS
        client wal-agent-hook/1          ends with 0 if it runs here and speaks that wire

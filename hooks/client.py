@@ -4,7 +4,7 @@
 
 Any failure, and no answer within SECONDS, ends this with a code other than 0 and nothing complete on stdout; the
 agent's own hook line turns that into a refusal (I5). Its start is most of its time, so it imports built-in modules
-only. See wal_agent/hookwire.py for the wire.
+only. See wal_agent/agents/hook_line.py for the wire.
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -1,4 +1,4 @@
-// The wire of wal_agent/hookwire.py for agents whose hooks are JavaScript in their own process (Node or Bun).
+// The wire of wal_agent/agents/hook_line.py for agents whose hooks are JavaScript in their own process (Node or Bun).
 //
 // ask() gives the supervisor's answer as text, whole, or rejects: a caller that guards a tool must then refuse it (I5).
 

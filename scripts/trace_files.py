@@ -39,7 +39,7 @@ HOOKS: tuple[tuple[str, Mapping[str, object]], ...] = (
 
 def stub() -> str:
     """A shell script that fires HOOKS; killed in the call at its first start, it writes `EVENT BEGAN ENDED` (ns)."""
-    from wal_agent.hookwire import client_command
+    from wal_agent.agents.hook_line import client_command
 
     client = shlex.join(client_command())
     lines = [

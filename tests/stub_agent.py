@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 
-from wal_agent.hookwire import client_command
+from wal_agent.agents.hook_line import client_command
 
 STUB = f"""#!/bin/sh
 case "$1" in --version) echo 0.61.0; exit 0;; esac

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from wal_agent import hookwire
-from wal_agent.agents import rehearsal_of
+from wal_agent.agents import hook_line, rehearsal_of
 from wal_agent.agents.base import (
     Agent,
     Allow,
@@ -64,7 +63,7 @@ class HookServer:
         self.agent = agent
         self.decide = decide
         self.spoil: Callable[[HookEvent, bytes], bytes] = lambda event, answer: answer
-        self.heard: list[tuple[float, hookwire.Hello, HookEvent]] = []
+        self.heard: list[tuple[float, hook_line.Hello, HookEvent]] = []
         self.told: list[str] = []
         self.callers = Callers(agent.capabilities.hook_caller, agent.name, os.getpid())
         self.origins: set[str] = set()  # whose each call was (issue 12.2)
@@ -94,7 +93,7 @@ class HookServer:
             threading.Thread(target=self._one, args=(client,), daemon=True).start()
 
     def _one(self, client: socket.socket) -> None:
-        call = hookwire.Call()
+        call = hook_line.Call()
         chain = chain_of(peer_of(client)[0], os.getpid())
         with client:
             while not call.complete and (data := client.recv(1 << 18)):
@@ -104,7 +103,7 @@ class HookServer:
             self.origins.add(self.callers.identify(chain, call.hello.agent).origin)
             event = self.agent.parse(call.hello.event, bytes(call.payload))
             self.heard.append((time.time(), call.hello, event))
-            answer = hookwire.answer(self.agent.render(call.hello.event, self.decide(event)))
+            answer = hook_line.answer(self.agent.render(call.hello.event, self.decide(event)))
             with suppress(ConnectionError):  # what a client does that was sent nonsense
                 sent = self.spoil(event, answer)
                 client.sendall(sent)
@@ -189,7 +188,7 @@ class Run:
 
     box: Box
     run: str = field(default_factory=lambda: "run-" + uuid.uuid4().hex[:8])
-    client: tuple[str, ...] = field(default_factory=hookwire.client_command)
+    client: tuple[str, ...] = field(default_factory=hook_line.client_command)
     skip: tuple[str, ...] = ()
     decide: Callable[[HookEvent], Decision] = lambda event: Allow()
     session: str = field(default_factory=lambda: str(uuid.uuid4()))

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
-from wal_agent import hookwire
-from wal_agent.agents import AGENTS, rehearsal_of
+from wal_agent.agents import AGENTS, hook_line, rehearsal_of
 from wal_agent.agents.base import (
     Agent,
     Allow,
@@ -138,10 +137,10 @@ def _same(start: ToolStarting, end: ToolEnded) -> bool:
 SPOILED = {
     "silent": b"",
     "garbage": b"\xff" * 64,
-    "half a frame": hookwire.answer(b"wal-agent:allow\0")[:9],
-    "half an answer": hookwire.answer(b"wal-ag"),
-    "an empty answer": hookwire.answer(b""),
-    "another frame": hookwire.frame(b"D", b"wal-agent:allow\0"),
+    "half a frame": hook_line.answer(b"wal-agent:allow\0")[:9],
+    "half an answer": hook_line.answer(b"wal-ag"),
+    "an empty answer": hook_line.answer(b""),
+    "another frame": hook_line.frame(b"D", b"wal-agent:allow\0"),
 }
 
 

@@ -18,7 +18,6 @@ import pytest
 from tests.contract.agent_box import popen
 from tests.contract.gemini_box import GEMINI, Box, Run, Tty, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
-from wal_agent import hookwire
 from wal_agent.agents import hook_line
 from wal_agent.agents.base import (
     Allow,
@@ -164,7 +163,7 @@ def replace_ws(box: Box, ws: Path) -> Box:
 
 def test_the_portable_client_allows_and_denies(box: Box, runs: list[Run]) -> None:
     """All else here runs with the native one."""
-    run = Run(box, client=hookwire.python_client(), decide=only_wanted)
+    run = Run(box, client=hook_line.python_client(), decide=only_wanted)
     runs.append(run)
     with GeminiModel([Turn(calls=[shell("touch wanted"), shell("touch unwanted")]), Turn(text="bye")]) as model:
         assert done(run.go(model, ["-p", "do it", "--yolo"]))[:2] == (0, "bye\n")

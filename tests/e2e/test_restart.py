@@ -22,8 +22,8 @@ import pytest
 from tests.e2e.scene import PATIENCE, Scene, until
 from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS, rehearsal_of
+from wal_agent.agents.hook_line import client_command
 from wal_agent.bucket import open_bucket
-from wal_agent.hookwire import client_command
 from wal_agent.records import RunEnded
 from wal_agent.rehearsal.model import Model, Turn
 from wal_agent.wal import lease as leases

@@ -16,8 +16,7 @@ from typing import get_args
 import pytest
 
 from scripts.build_hooks import compile_client, is_static
-from wal_agent import hookwire
-from wal_agent.agents import AGENTS, rehearsal_of
+from wal_agent.agents import AGENTS, hook_line, rehearsal_of
 from wal_agent.extras import Extra
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -259,7 +258,7 @@ def install(wheel: Path, target: Path) -> None:
 
 def hook_client(target: Path) -> list[str]:
     """What the installed package would start for a hook."""
-    code = "from wal_agent.hookwire import client_command; print(*client_command(), sep='\\n')"
+    code = "from wal_agent.agents.hook_line import client_command; print(*client_command(), sep='\\n')"
     env = {**os.environ, "PYTHONPATH": str(target)}
     done = subprocess.run([sys.executable, "-c", code], cwd=target, env=env, capture_output=True, check=True)
     return done.stdout.decode().splitlines()
@@ -292,7 +291,7 @@ def test_without_a_static_libc_the_client_is_dynamic(tmp_path: Path) -> None:
         assert compile_client(ROOT / "hooks" / "client.c", made) is None
         patch.setenv("CC", "false")
         assert compile_client(ROOT / "hooks" / "client.c", tmp_path / "none") is not None
-    assert subprocess.run([made, hookwire.VERSION], check=False).returncode == 0
+    assert subprocess.run([made, hook_line.VERSION], check=False).returncode == 0
 
 
 def test_only_a_client_without_an_interpreter_is_for_each_linux(wheel: Path, tmp_path: Path) -> None:

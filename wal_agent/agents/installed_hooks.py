@@ -26,8 +26,8 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.agents.base import HookSetup, HooksToInstall, HookTable
+from wal_agent.agents.hook_line import client_command
 from wal_agent.errors import ConfigError
-from wal_agent.hookwire import client_command
 from wal_agent.safefs import replace_file
 
 _GAP = re.compile(r"(?:[ \t\r\n\ufeff]|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)

@@ -237,7 +237,7 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
 
 
 def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
-    from wal_agent.hookwire import native_client
+    from wal_agent.agents.hook_line import native_client
     from wal_agent.rehearsal.selftest import Proof
 
     name, workspace = agent.name, Path.cwd().resolve()

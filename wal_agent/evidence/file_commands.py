@@ -12,7 +12,6 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_agent.evidence.argv import Argv, parse_argv, parse_options
 from wal_agent.evidence.file_state import (
     MOST_ENTRIES,
     MOST_PATHS,
@@ -31,6 +30,7 @@ from wal_agent.evidence.file_state import (
     stat_entry,
 )
 from wal_agent.evidence.model import (
+    Argv,
     Budget,
     Context,
     Kind,
@@ -38,6 +38,8 @@ from wal_agent.evidence.model import (
     Reach,
     Step,
     fact_value,
+    parse_argv,
+    parse_options,
     program_name,
     resolve_paths,
 )

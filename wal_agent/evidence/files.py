@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wal_agent.evidence import model
-from wal_agent.evidence.argv import parse_argv, parse_options
 from wal_agent.evidence.file_state import (
     ABSENT,
     Entry,
@@ -46,6 +45,8 @@ from wal_agent.evidence.model import (
     Step,
     fact_value,
     output_redirects,
+    parse_argv,
+    parse_options,
     program_name,
     resolve_path,
     resolve_paths,

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.evidence import git_repo
-from wal_agent.evidence.argv import GitCommand
 from wal_agent.evidence.git_repo import GitDirState, LogLine, LogMark, Repo, UnreadableRepo
-from wal_agent.evidence.model import Budget
+from wal_agent.evidence.model import Budget, GitCommand
 from wal_agent.records import Fact
 
 ABSENT = "absent"

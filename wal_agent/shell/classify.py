@@ -19,12 +19,11 @@ from itertools import pairwise
 
 from wal_agent.records import Class
 from wal_agent.shell import inline_code
-from wal_agent.shell.expand import assigned_names
 from wal_agent.shell.match import GENERAL_VERIFY, command_levels, is_live_file, match_rule, program_name
 from wal_agent.shell.project_rules import folder_after, match_command, match_tool
 from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import OURS, Classified, Rules, Shell
-from wal_agent.shell.syntax import Redirect, Script, Simple, Word
+from wal_agent.shell.syntax import Redirect, Script, Simple, Word, assigned_names
 from wal_agent.shell.wrappers import WRAPPERS, InnerRun, unwrap
 
 __all__ = ["AWAY", "Classified", "Rules", "classify", "classify_command", "read_input", "tighten", "worse_class"]

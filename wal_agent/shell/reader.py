@@ -13,8 +13,19 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
-from wal_agent.shell.expand import ENDS, POSITIONAL, ExpansionReader, split_names
-from wal_agent.shell.syntax import Redirect, Script, Simple, UnreadableText, Word, read_heredoc, refuse_if
+from wal_agent.shell.syntax import (
+    ENDS,
+    POSITIONAL,
+    ExpansionReader,
+    Redirect,
+    Script,
+    Simple,
+    UnreadableText,
+    Word,
+    read_heredoc,
+    refuse_if,
+    split_names,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

@@ -1,9 +1,9 @@
 """Serve the unix socket that hook clients call, and identify who calls.
 
-One connection is one hook call (hookwire); the server decides nothing itself. The socket is 0600 in a 0700 folder, and
-the peer's uid is checked. A client that does not speak the protocol gets no answer, which its agent's hook line turns
-into a refusal (I5). Commands ask a live run on this machine over the same socket (`ask_run`): its status, a person's
-decision on a call, a pause.
+One connection is one hook call (hook_line.Call); the server decides nothing itself. The socket is 0600 in a 0700
+folder, and the peer's uid is checked. A client that does not speak the protocol gets no answer, which its agent's hook
+line turns into a refusal (I5). Commands ask a live run on this machine over the same socket (`ask_run`): its status, a
+person's decision on a call, a pause.
 
 The kernel names the process at the other end; its ancestors are read at once, since a hook's client may be gone soon
 after. Pure functions over that chain decide whether it is the run's own agent, an agent that one of its tools started,
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from wal_agent import hookwire
+from wal_agent.agents import hook_line
 from wal_agent.agents.base import HookCaller
 from wal_agent.agents.hook_line import is_hook_line
 from wal_agent.errors import PersonNeeded
@@ -372,17 +372,17 @@ class HookServer:
                 said = self._handle(HookRequest(call.hello.agent, call.hello.event, bytes(call.payload), chain))
                 if said is None:
                     return
-                connection.sendall(hookwire.answer(said))
+                connection.sendall(hook_line.answer(said))
                 while not call.told and (data := connection.recv(_PIECE)):
                     call.feed(data)
-            except (hookwire.WireError, OSError):
+            except (hook_line.WireError, OSError):
                 return  # the client's side fails closed; a call whose client said nothing stays open (R7: unknown)
             except Exception as error:  # noqa: BLE001 - reported; nobody else sees it in this thread
                 self._failed(error)
 
     @staticmethod
-    def _receive(connection: socket.socket) -> hookwire.Call | None:
-        call = hookwire.Call()
+    def _receive(connection: socket.socket) -> hook_line.Call | None:
+        call = hook_line.Call()
         while not call.complete:
             data = connection.recv(_PIECE)
             if not data:
@@ -411,24 +411,24 @@ def ask_run(owner: Host, run: str, event: str, question: dict[str, Any]) -> dict
 def ask_socket(path: Path, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
     """`ask`, of the socket at `path`."""
     try:
-        hello = hookwire.Hello(run, "wal-agent", event, os.getpid(), 0)
+        hello = hook_line.Hello(run, "wal-agent", event, os.getpid(), 0)
         if path.lstat().st_uid != os.getuid():
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(CONTROL_TIMEOUT)
             connection.connect(str(path))
-            connection.sendall(hookwire.frame(hookwire.HELLO, hookwire.encode_hello(hello)))
-            connection.sendall(hookwire.frame(hookwire.DATA, json.dumps(question).encode()))
-            connection.sendall(hookwire.frame(hookwire.END))
+            connection.sendall(hook_line.frame(hook_line.HELLO, hook_line.encode_hello(hello)))
+            connection.sendall(hook_line.frame(hook_line.DATA, json.dumps(question).encode()))
+            connection.sendall(hook_line.frame(hook_line.END))
             with connection.makefile("rb") as stream:
-                head = stream.read(hookwire.HEAD.size)
-                if len(head) < hookwire.HEAD.size:
+                head = stream.read(hook_line.HEAD.size)
+                if len(head) < hook_line.HEAD.size:
                     return None
-                kind, size = hookwire.HEAD.unpack(head)
-                if kind != hookwire.ANSWER or size > hookwire.MAX_FRAME:
+                kind, size = hook_line.HEAD.unpack(head)
+                if kind != hook_line.ANSWER or size > hook_line.MAX_FRAME:
                     return None
                 answer = json.loads(stream.read(size))
-            connection.sendall(hookwire.frame(hookwire.TOLD))
+            connection.sendall(hook_line.frame(hook_line.TOLD))
     except (OSError, ValueError):
         return None
     return answer if isinstance(answer, dict) else None

@@ -23,8 +23,8 @@ from typing import Any
 
 import psutil
 
+from wal_agent.agents.hook_line import LINE_SIGN
 from wal_agent.capture.git import reap_others
-from wal_agent.hookwire import LINE_SIGN
 from wal_agent.paths import LAUNCH
 
 HANDLED = frozenset(

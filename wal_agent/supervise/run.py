@@ -24,6 +24,7 @@ from wal_agent.agents.base import (
     NewSession,
     ResumeSession,
 )
+from wal_agent.agents.hook_line import client_command
 from wal_agent.agents.program import ASKING
 from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.base import Bucket
@@ -45,7 +46,6 @@ from wal_agent.errors import (
     WalAgentError,
 )
 from wal_agent.events import DrainFinished, DrainStarted, Emit, LeaseLost, LeaseSettled, LeaseTaken, Logged, LostOnce
-from wal_agent.hookwire import client_command
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Opening

@@ -10,6 +10,7 @@ import math
 import random
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -276,35 +277,55 @@ def unlock(
     epoch stays, so that the next owner's is higher. `off`: the old host is known to be off, nobody waits one ttl.
 
     LeaseHeld when the owner renewed or settled it meanwhile; Unavailable."""
-    retries, version = RetryBudget(clock, rng, budget), seen.version
+    unlocked = msgspec.structs.replace(seen.doc, state="unlocked", reason=reason, off=off)
+    done, found = _replace_seen(bucket, keys, clock, rng, seen, lambda now: unlocked, budget)
+    if done is not None:
+        return done
+    if found is None or found.doc.epoch != seen.doc.epoch:
+        raise lease_lost_error(seen.doc, found)
+    if found.doc.state == "unlocked":
+        return found.doc  # another person's
+    raise LeaseHeld(
+        f"The lease of job {keys.job} changed while it was being unlocked: its owner on "
+        f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
+        "Stop it there, or look again with `wal-agent status`.",
+    )
+
+
+def _replace_seen(
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    seen: StoredLease,
+    change: Callable[[float], LeaseDoc],
+    budget: float,
+) -> tuple[LeaseDoc | None, StoredLease | None]:
+    """Put `change(now)` in the place of exactly the lease that was `seen`, and return it; or None and the lease that is
+    stored by now (None: there is none). Unavailable: it is not known whether that landed."""
+    retries, version, sent = RetryBudget(clock, rng, budget), seen.version, set[str]()
     while True:
-        doc = msgspec.structs.replace(
-            seen.doc, state="unlocked", reason=reason, off=off, nonce=fresh_nonce(rng), time=clock.now()
-        )
+        now = clock.now()
+        doc = msgspec.structs.replace(change(now), nonce=fresh_nonce(rng), time=now)
+        sent.add(doc.nonce)
         try:
             bucket.put(keys.lease, encode_lease(doc), if_version=version)
-            return doc
+            return doc, None
         except Conflict:
-            retries.pause(_refused_error(keys))
-        except Unavailable as error:
-            retries.pause(error)
+            error = _refused_error(keys)
+        except Unavailable as away:
+            error = away
         try:
             found = read_lease(bucket, keys)
-        except Unavailable as error:
-            retries.pause(error)
+        except Unavailable as away:
+            retries.pause(away)
             continue
-        if found is None or found.doc.epoch != seen.doc.epoch:
-            raise lease_lost_error(seen.doc, found)
-        if found.doc.nonce == seen.doc.nonce:
-            version = found.version  # it has not landed; who copies an object onto itself gives it another version
-            continue
-        if found.doc.state == "unlocked":
-            return found.doc  # an own write whose reply was lost, or another person's
-        raise LeaseHeld(
-            f"The lease of job {keys.job} changed while it was being unlocked: its owner on "
-            f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
-            "Stop it there, or look again with `wal-agent status`.",
-        )
+        if found is not None and found.doc.nonce in sent:
+            return found.doc, found  # it had landed, its reply was lost
+        if found is None or found.doc.nonce != seen.doc.nonce:
+            return None, found
+        version = found.version  # it has not landed; who copies an object onto itself gives it another version
+        retries.pause(error)
 
 
 def _refused_error(keys: Keys) -> Unavailable:
@@ -461,31 +482,14 @@ def reschedule_pause(
     the job is due.
 
     LeaseHeld: it was taken, or changed, at the same moment; Unavailable: it is not known whether that landed."""
-    retries, version, sent = RetryBudget(clock, rng, budget), seen.version, set[str]()
-    while True:
-        now = clock.now()
-        doc = msgspec.structs.replace(
-            seen.doc, until=now + max(lasts, DUE_NOW), reason=reason, nonce=fresh_nonce(rng), time=now
-        )
-        sent.add(doc.nonce)
-        try:
-            bucket.put(keys.lease, encode_lease(doc), if_version=version)
-            return doc
-        except Conflict:
-            error = Unavailable(f"The bucket refuses to replace the lease of job {keys.job}, although it is unchanged.")
-        except Unavailable as away:
-            error = away
-        try:
-            found = read_lease(bucket, keys)
-        except Unavailable as away:
-            retries.pause(away)
-            continue
-        if found is not None and found.doc.nonce in sent:
-            return found.doc  # it had landed, its reply was lost
-        if found is None or found.doc.nonce != seen.doc.nonce:
-            raise LeaseHeld(f"The lease of job {keys.job} changed at the same moment.", "See: wal-agent status")
-        version = found.version  # it has not landed; who copies an object onto itself gives it another version
-        retries.pause(error)
+
+    def pause(now: float) -> LeaseDoc:
+        return msgspec.structs.replace(seen.doc, until=now + max(lasts, DUE_NOW), reason=reason)
+
+    done, _ = _replace_seen(bucket, keys, clock, rng, seen, pause, budget)
+    if done is None:
+        raise LeaseHeld(f"The lease of job {keys.job} changed at the same moment.", "See: wal-agent status")
+    return done
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.evidence.call import NamedOutcome, combine_outcomes, split_call
+from wal_agent.evidence.collector import NamedOutcome, combine_outcomes, split_call
 from wal_agent.evidence.model import Outcome, Step, paths_overlap, relocate, resolve_path
 from wal_agent.records import Finding
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
 from wal_agent.evidence import collector, files, model
-from wal_agent.evidence.call import find_running_calls, split_call
-from wal_agent.evidence.collector import CallOverlap, collect_facts
+from wal_agent.evidence.collector import CallOverlap, collect_facts, find_running_calls, split_call
 from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
 from wal_agent.evidence.model import MOST_BYTES, MOST_FILES, Budget

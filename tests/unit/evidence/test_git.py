@@ -15,10 +15,9 @@ from tests.faults.evidence.git_stage import HERE, Stage, make
 from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, end, intent, opening, state_of
 from wal_agent.clock import SystemClock
-from wal_agent.evidence import call, collector
-from wal_agent.evidence.argv import parse_git
+from wal_agent.evidence import collector
 from wal_agent.evidence.git import GitKind
-from wal_agent.evidence.model import Budget, Context, Outcome, Step
+from wal_agent.evidence.model import Budget, Context, Outcome, Step, parse_git
 
 CLOCK = SystemClock()
 COMMIT = ("git", "commit", "-q", "-m", "a message")
@@ -273,7 +272,7 @@ def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
 ) -> None:
     stage.sh("git commit -q --allow-empty -m x")
     inputs = {n: json.dumps({"command": c}).encode() for n, c in ((1, other), (2, "git push origin main && sleep 9"))}
-    facts = call.facts_before(call.read_parts("bash", inputs[2], stage.work), Budget(CLOCK, CLOCK.boot() + 5))
+    facts = collector.facts_before(collector.read_parts("bash", inputs[2], stage.work), Budget(CLOCK, CLOCK.boot() + 5))
     stage.sh("git push -q origin main")
     ended = (intent(1, "bash", inputs[1]), end(1))
     state = state_of(opening(workspace=str(stage.work)), *ended, intent(2, "bash", inputs[2], before=facts))
@@ -285,11 +284,11 @@ def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
 
 
 def whole_call(stage: Stage, command: str, run: str) -> Outcome:
-    parts = call.read_parts("run_shell_command", json.dumps({"command": command}).encode(), stage.work)
-    facts = call.facts_before(parts, Budget(CLOCK, CLOCK.boot() + 5))
+    parts = collector.read_parts("run_shell_command", json.dumps({"command": command}).encode(), stage.work)
+    facts = collector.facts_before(parts, Budget(CLOCK, CLOCK.boot() + 5))
     assert facts and sum(len(f.what) + len(f.where) + len(f.value) for f in facts) < 4096
     stage.sh(run)
-    return call.judge_call(parts, facts, HERE, lambda path: False, Budget(CLOCK, CLOCK.boot() + 20))
+    return collector.judge_call(parts, facts, HERE, lambda path: False, Budget(CLOCK, CLOCK.boot() + 20))
 
 
 @pytest.mark.parametrize(

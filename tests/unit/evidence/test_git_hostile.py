@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.faults.evidence.git_stage import Stage, make
-from wal_agent.evidence import call
+from wal_agent.evidence import collector
 from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.model import Step
 
@@ -196,5 +196,5 @@ def test_reftable_links_in_refs_and_a_bare_repository_are_left_alone(stage: Stag
 def test_facts_are_small_and_an_old_budget_gives_none(stage: Stage) -> None:
     facts = stage.before(("git", "push"))
     assert sum(len(f.what) + len(f.where) + len(f.value) for f in facts) < 2048
-    assert all(len(f.value) <= call.MOST_VALUE for f in facts)
+    assert all(len(f.value) <= collector.MOST_VALUE for f in facts)
     assert stage.before(("git", "push"), seconds=-1.0) == ()

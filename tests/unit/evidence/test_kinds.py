@@ -13,7 +13,7 @@ import pytest
 from tests.faults.evidence.stage import Call, Unhurried, age, judged, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
 from wal_agent.evidence import collector, model
-from wal_agent.evidence.call import MOST_FACTS, MOST_VALUE, are_entangled, read_parts
+from wal_agent.evidence.collector import MOST_FACTS, MOST_VALUE, are_entangled, read_parts
 from wal_agent.evidence.file_state import (
     MOST_ENTRIES,
     hash_listing,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.build_hooks import compile_client
-from wal_agent import hookwire
+from wal_agent.agents import hook_line
 
 Argv = tuple[str, ...]
 
@@ -17,7 +17,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Argv]:
     native = tmp_path_factory.mktemp("native") / "client"
     why = compile_client(Path(__file__).parents[3] / "hooks" / "client.c", native)
     assert why is None, f"the tests need a C compiler: {why}"
-    return {"native": (str(native),), "python": hookwire.python_client()}
+    return {"native": (str(native),), "python": hook_line.python_client()}
 
 
 @pytest.fixture(params=["native", "python"])

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent import hookwire
-from wal_agent.hookwire import MAX_FRAME
+from wal_agent.agents import hook_line
+from wal_agent.agents.hook_line import MAX_FRAME
 
 ADDRESS = 107 if sys.platform == "linux" else 103  # bytes that a socket's path can have
 Argv = tuple[str, ...]
@@ -63,8 +63,8 @@ def ends(argv: Argv, payload: bytes = b"{}") -> tuple[int, bytes]:
     return done.returncode, done.stdout
 
 
-def take(peer: socket.socket, call: hookwire.Call | None = None) -> hookwire.Call:
-    call = hookwire.Call() if call is None else call
+def take(peer: socket.socket, call: hook_line.Call | None = None) -> hook_line.Call:
+    call = hook_line.Call() if call is None else call
     while not call.complete:
         data = peer.recv(1 << 16)
         assert data, "the client closed before its payload's end"
@@ -72,7 +72,7 @@ def take(peer: socket.socket, call: hookwire.Call | None = None) -> hookwire.Cal
     return call
 
 
-def wait_for_the_end(peer: socket.socket, call: hookwire.Call) -> None:
+def wait_for_the_end(peer: socket.socket, call: hook_line.Call) -> None:
     """Until the client has said T, or closed."""
     while not call.told and (data := peer.recv(100)):
         call.feed(data)
@@ -84,18 +84,18 @@ def wait_for_the_end(peer: socket.socket, call: hookwire.Call) -> None:
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 3_000_001])
 def test_it_carries_the_payload_prints_the_answer_and_says_so(client: Argv, size: int) -> None:
     payload = os.urandom(size)
-    call = hookwire.Call()
+    call = hook_line.Call()
 
     def serve(peer: socket.socket) -> None:
         take(peer, call)
-        peer.sendall(hookwire.answer(b"answer\0"))
+        peer.sendall(hook_line.answer(b"answer\0"))
         wait_for_the_end(peer, call)
 
     with serving(serve) as path:
         process = subprocess.Popen([*client, *arguments(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.communicate(payload, 60)[0] == b"answer\0"
     assert process.returncode == 0
-    assert call.hello == hookwire.Hello("run", "gemini", "BeforeTool", process.pid, 77)
+    assert call.hello == hook_line.Hello("run", "gemini", "BeforeTool", process.pid, 77)
     assert (bytes(call.payload), call.told) == (payload, True)
 
 
@@ -111,13 +111,13 @@ def test_an_unknown_agent_pid_is_empty(client: Argv) -> None:
 
 def test_a_payload_of_64_mib_goes_to_a_server_that_reads_little_by_little(client: Argv) -> None:
     payload = os.urandom(1 << 20) * 64
-    call = hookwire.Call()
+    call = hook_line.Call()
 
     def serve(peer: socket.socket) -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         while not call.complete:
             call.feed(peer.recv(5000))
-        peer.sendall(hookwire.answer(b"x\0"))
+        peer.sendall(hook_line.answer(b"x\0"))
         wait_for_the_end(peer, call)
 
     with serving(serve) as path:
@@ -134,11 +134,11 @@ def stop_and_go_on(process: subprocess.Popen[bytes]) -> None:
 
 def test_the_largest_answer_is_printed_whole(client: Argv) -> None:
     printed = os.urandom(MAX_FRAME)
-    call = hookwire.Call()
+    call = hook_line.Call()
 
     def serve(peer: socket.socket) -> None:
         take(peer, call)
-        peer.sendall(hookwire.answer(printed))
+        peer.sendall(hook_line.answer(printed))
         wait_for_the_end(peer, call)
 
     with serving(serve) as path:
@@ -155,10 +155,10 @@ def test_the_largest_answer_is_printed_whole(client: Argv) -> None:
 
 
 def test_an_answer_that_comes_early_and_in_pieces_is_taken_after_the_payload(client: Argv) -> None:
-    call = hookwire.Call()
+    call = hook_line.Call()
 
     def serve(peer: socket.socket) -> None:
-        for byte in hookwire.answer(b"early\0"):
+        for byte in hook_line.answer(b"early\0"):
             peer.sendall(bytes([byte]))
         take(peer, call)
         wait_for_the_end(peer, call)
@@ -170,7 +170,7 @@ def test_an_answer_that_comes_early_and_in_pieces_is_taken_after_the_payload(cli
 
 def test_a_client_that_is_stopped_again_and_again_loses_nothing(client: Argv) -> None:
     payload = os.urandom(4 << 20)
-    call = hookwire.Call()
+    call = hook_line.Call()
     started: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
 
     def serve(peer: socket.socket) -> None:
@@ -180,7 +180,7 @@ def test_a_client_that_is_stopped_again_and_again_loses_nothing(client: Argv) ->
             stop_and_go_on(process)
         take(peer, call)
         stop_and_go_on(process)
-        peer.sendall(hookwire.answer(b"on\0"))
+        peer.sendall(hook_line.answer(b"on\0"))
         wait_for_the_end(peer, call)
 
     with serving(serve) as path:
@@ -212,22 +212,22 @@ def half_a_head(peer: socket.socket) -> None:
 
 def a_head_alone(peer: socket.socket) -> None:
     take(peer)
-    peer.sendall(hookwire.answer(b"x" * 100)[:5])
+    peer.sendall(hook_line.answer(b"x" * 100)[:5])
 
 
 def half_an_answer(peer: socket.socket) -> None:
     take(peer)
-    peer.sendall(hookwire.answer(b"x" * 100)[:50])
+    peer.sendall(hook_line.answer(b"x" * 100)[:50])
 
 
 def all_but_a_byte_of_the_largest(peer: socket.socket) -> None:
     take(peer)
-    peer.sendall(hookwire.answer(bytes(MAX_FRAME))[:-1])
+    peer.sendall(hook_line.answer(bytes(MAX_FRAME))[:-1])
 
 
 def another_frame(peer: socket.socket) -> None:
     take(peer)
-    peer.sendall(hookwire.frame(b"T"))
+    peer.sendall(hook_line.frame(b"T"))
 
 
 def garbage(peer: socket.socket) -> None:
@@ -278,7 +278,7 @@ def hang_after_the_payload(peer: socket.socket) -> None:
 def hang_in_the_answer(peer: socket.socket) -> None:
     with suppress(OSError, AssertionError):
         take(peer)
-        peer.sendall(hookwire.answer(b"x" * 100)[:50])
+        peer.sendall(hook_line.answer(b"x" * 100)[:50])
         assert peer.recv(1) == b""
 
 
@@ -342,7 +342,7 @@ def test_a_client_that_is_killed_says_nothing(client: Argv) -> None:
         process.kill()
         process.wait()
         with suppress(OSError):
-            peer.sendall(hookwire.answer(b"answer\0"))
+            peer.sendall(hook_line.answer(b"answer\0"))
         with suppress(ConnectionError):
             wait_for_the_end(peer, call)
         assert not call.told
@@ -371,10 +371,10 @@ def test_a_server_of_another_user_is_not_asked(client: Argv) -> None:
         code = (
             "import os, socket; os.setgroups([]); os.setgid(65534); os.setuid(65534);"
             f"s = socket.socket(socket.AF_UNIX); s.bind('{folder}/s'); s.listen(1); os.write({said}, b'x');"
-            f"c, _ = s.accept(); c.sendall({hookwire.answer(b'answer')!r})\n"
+            f"c, _ = s.accept(); c.sendall({hook_line.answer(b'answer')!r})\n"
             f"while d := c.recv(9999): os.write({said}, d)"
         )
-        other = subprocess.Popen([hookwire.python_client()[0], "-I", "-c", code], pass_fds=[said])
+        other = subprocess.Popen([hook_line.python_client()[0], "-I", "-c", code], pass_fds=[said])
         os.close(said)
         assert os.read(ready, 1) == b"x"
         got, out = ends((*client, *arguments(f"{folder}/s")), b"secret")
@@ -431,7 +431,7 @@ def test_a_hello_that_is_too_long_is_not_sent_in_part(client: Argv) -> None:
     run = "r" * 100_000
 
     def serve(peer: socket.socket) -> None:
-        call = hookwire.Call()
+        call = hook_line.Call()
         while not call.complete and (data := peer.recv(1 << 16)):
             call.feed(data)
         assert call.hello is None or call.hello.run == run
@@ -445,9 +445,9 @@ def test_a_closed_stdin_or_stdout_is_a_failure_and_nobody_was_told(client: Argv,
     """R7: the socket gets the lowest free number, and must not be taken for what the shell reads."""
 
     def serve(peer: socket.socket) -> None:
-        call = hookwire.Call()
+        call = hook_line.Call()
         with suppress(ConnectionError):
-            peer.sendall(hookwire.answer(b"answer\0"))
+            peer.sendall(hook_line.answer(b"answer\0"))
             while data := peer.recv(100):
                 call.feed(data)
         assert not call.told
@@ -470,7 +470,7 @@ def test_it_is_told_of_no_answer_when_nobody_reads_it(client: Argv) -> None:
         stdout = started.get(timeout=30).stdout
         assert stdout is not None
         stdout.close()
-        peer.sendall(hookwire.answer(b"answer\0"))
+        peer.sendall(hook_line.answer(b"answer\0"))
         wait_for_the_end(peer, call)
         assert not call.told
 
@@ -519,11 +519,11 @@ def test_whatever_a_server_says_only_a_whole_answer_is_printed(
 
 def test_the_portable_one_imports_only_built_in_modules() -> None:
     """Its start is on the way of every tool call: no site, no json, no socket.py."""
-    lines = Path(hookwire.python_client()[-1]).read_text().splitlines()
+    lines = Path(hook_line.python_client()[-1]).read_text().splitlines()
     imported = {line.split()[1] for line in lines if line.startswith(("import ", "from "))}
     assert imported == {"_signal", "_socket", "posix", "sys"}
 
 
 def test_the_native_one_tells_which_wire_it_speaks(clients: dict[str, Argv]) -> None:
-    assert ends((*clients["native"], hookwire.VERSION)) == (0, b"")
-    assert ends((*clients["native"], hookwire.VERSION + "0"))[0] != 0
+    assert ends((*clients["native"], hook_line.VERSION)) == (0, b"")
+    assert ends((*clients["native"], hook_line.VERSION + "0"))[0] != 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scripts.update_key_formats import TARGET, beginnings, convert, translate, without_edges
 from wal_agent.redact import redact
-from wal_agent.redact.formats import _entropy
+from wal_agent.redact.find import _entropy
 
 FILE: dict[str, Any] = json.loads(Path(TARGET).read_text())
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.supervise.crew import PATIENCE, short_folder, until
-from wal_agent import hookwire
+from wal_agent.agents import hook_line
 from wal_agent.supervise import hook_server as server_module
 from wal_agent.supervise.hook_server import HookRequest, HookServer, Process, peer_of
 
-HELLO = hookwire.frame(hookwire.HELLO, hookwire.encode_hello(hookwire.Hello("run", "gemini", "BeforeTool", 1, 2)))
-END = hookwire.frame(hookwire.END)
+HELLO = hook_line.frame(hook_line.HELLO, hook_line.encode_hello(hook_line.Hello("run", "gemini", "BeforeTool", 1, 2)))
+END = hook_line.frame(hook_line.END)
 
 
 class Desk:
@@ -62,13 +62,13 @@ def desk() -> Iterator[Desk]:
 
 
 def data(payload: bytes) -> bytes:
-    return hookwire.frame(hookwire.DATA, payload)
+    return hook_line.frame(hook_line.DATA, payload)
 
 
 def answer(sock: socket.socket) -> bytes:
     """Everything up to the server's hanging up, or one whole frame."""
     got = b""
-    while len(got) < hookwire.HEAD.size or len(got) < hookwire.HEAD.size + hookwire.HEAD.unpack_from(got)[1]:
+    while len(got) < hook_line.HEAD.size or len(got) < hook_line.HEAD.size + hook_line.HEAD.unpack_from(got)[1]:
         try:
             more = sock.recv(1 << 16)
         except ConnectionResetError:
@@ -83,29 +83,29 @@ def ask(desk: Desk, payload: bytes = b"{}") -> bytes:
     with desk.connect() as sock:
         sock.sendall(HELLO + data(payload) + END)
         got = answer(sock)
-        sock.sendall(hookwire.frame(hookwire.TOLD))
+        sock.sendall(hook_line.frame(hook_line.TOLD))
         return got
 
 
 def test_a_call_is_answered_and_the_socket_is_private(desk: Desk) -> None:
     assert stat.S_IMODE(desk.path.stat().st_mode) == 0o600
     payload = os.urandom(700_000)
-    assert ask(desk, payload) == hookwire.answer(b"BeforeTool " + payload)
+    assert ask(desk, payload) == hook_line.answer(b"BeforeTool " + payload)
     assert desk.asked == [("BeforeTool", payload)] and desk.failures == []
 
 
-def other_hello(run: str = "run", version: str = hookwire.VERSION) -> bytes:
+def other_hello(run: str = "run", version: str = hook_line.VERSION) -> bytes:
     body = "\0".join((version, run, "gemini", "BeforeTool", "1", "2")).encode()
-    return hookwire.frame(hookwire.HELLO, body)
+    return hook_line.frame(hook_line.HELLO, body)
 
 
 STRANGERS = {
     "another run": other_hello(run="other") + data(b"{}") + END,
     "another protocol": other_hello(version="wal-agent-hook/2") + data(b"{}") + END,
     "no protocol": b"GET / HTTP/1.1\r\n\r\n",
-    "oversized frame": HELLO + struct.pack(">cI", hookwire.DATA, hookwire.MAX_FRAME + 1),
+    "oversized frame": HELLO + struct.pack(">cI", hook_line.DATA, hook_line.MAX_FRAME + 1),
     "payload before hello": data(b"{}") + HELLO + END,
-    "told before the answer": HELLO + data(b"{}") + END + hookwire.frame(hookwire.END),
+    "told before the answer": HELLO + data(b"{}") + END + hook_line.frame(hook_line.END),
     "a bug in the handler": HELLO + data(b"boom") + END,
     "refused by the handler": HELLO + data(b"refused") + END,
 }
@@ -119,7 +119,7 @@ def test_a_stranger_gets_no_answer_and_disturbs_nobody(desk: Desk, sent: bytes) 
         stranger.sendall(sent)
         assert answer(stranger) == b""
         before.sendall(data(b"1}") + END)
-        assert answer(before) == hookwire.answer(b'BeforeTool {"a":1}')
+        assert answer(before) == hook_line.answer(b'BeforeTool {"a":1}')
     assert [type(f) for f in desk.failures] == ([KeyError] if b"boom" in sent else [])
 
 
@@ -130,7 +130,7 @@ def test_a_client_that_hangs_up_half_way_asks_nothing(desk: Desk, sent: bytes) -
         sock.shutdown(socket.SHUT_WR)
         assert answer(sock) == b""
     assert desk.asked == [] and desk.failures == []
-    assert ask(desk) == hookwire.answer(b"BeforeTool {}")
+    assert ask(desk) == hook_line.answer(b"BeforeTool {}")
 
 
 def test_another_users_process_is_not_even_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_another_users_process_is_not_even_read(desk: Desk, monkeypatch: pytest.
     assert ask_refused(desk) == b""
     assert desk.asked == []
     monkeypatch.undo()
-    assert ask(desk) == hookwire.answer(b"BeforeTool {}")
+    assert ask(desk) == hook_line.answer(b"BeforeTool {}")
 
 
 def ask_refused(desk: Desk) -> bytes:
@@ -178,7 +178,7 @@ def test_twenty_clients_at_once(desk: Desk) -> None:
     for thread in threads:
         thread.join(PATIENCE)
     assert len(got) == 20
-    assert all(found == hookwire.answer(b"BeforeTool " + sent) for sent, found in got.items())
+    assert all(found == hook_line.answer(b"BeforeTool " + sent) for sent, found in got.items())
 
 
 def test_a_lack_of_descriptors_passes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_a_lack_of_descriptors_passes(desk: Desk, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(desk.server, "_socket", Short())
     ask(desk)  # the accept that was under way
-    assert ask(desk) == hookwire.answer(b"BeforeTool {}")
+    assert ask(desk) == hook_line.answer(b"BeforeTool {}")
     assert failed.is_set()
 
 
@@ -208,7 +208,7 @@ def test_a_closed_server_takes_no_call_and_leaves_its_place_to_the_next(desk: De
         desk.connect()
     until(lambda: not desk.server._thread.is_alive(), "its thread ends")
     again = Desk(desk.path.parent)
-    assert ask(again) == hookwire.answer(b"BeforeTool {}")
+    assert ask(again) == hook_line.answer(b"BeforeTool {}")
     again.server.close()
 
 

@@ -21,7 +21,7 @@ from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent.agents.base import HookSetup
 from wal_agent.agents.gemini.hooks import MARKER as GEMINI_MARKER
 from wal_agent.agents.gemini.hooks import hook_table, hooks_to_install
-from wal_agent.hookwire import LINE_SIGN, client_command, python_client
+from wal_agent.agents.hook_line import LINE_SIGN, client_command, python_client
 from wal_agent.supervise import processes
 from wal_agent.supervise.processes import CHAIN, MARKER, await_hooks, descendants, end_run_processes, marked_processes
 

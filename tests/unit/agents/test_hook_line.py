@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent import hookwire, paths
-from wal_agent.hookwire import ANSWER, DATA, END, HELLO, TOLD, Call, Hello, WireError, frame
+from wal_agent import paths
+from wal_agent.agents import hook_line
+from wal_agent.agents.hook_line import ANSWER, DATA, END, HELLO, TOLD, Call, Hello, WireError, frame
 
 HI = Hello("run", "gemini", "BeforeTool", 12, 34)
 
 
 @given(st.lists(st.binary(max_size=300), max_size=6), st.lists(st.integers(1, 40), min_size=1), st.booleans())
 def test_any_cut_gives_the_same_call(pieces: list[bytes], cuts: list[int], told: bool) -> None:
-    stream = frame(HELLO, hookwire.encode_hello(HI)) + b"".join(frame(DATA, p) for p in pieces) + frame(END)
+    stream = frame(HELLO, hook_line.encode_hello(HI)) + b"".join(frame(DATA, p) for p in pieces) + frame(END)
     stream += frame(TOLD) if told else b""
     call, at = Call(), 0
     while at < len(stream):
@@ -38,7 +39,7 @@ def test_junk_never_completes(junk: bytes) -> None:
     assert not call.complete
 
 
-HELLO_FRAME = frame(HELLO, hookwire.encode_hello(HI))
+HELLO_FRAME = frame(HELLO, hook_line.encode_hello(HI))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ HELLO_FRAME = frame(HELLO, hookwire.encode_hello(HI))
         HELLO_FRAME + frame(END) + frame(DATA, b"x"),
         HELLO_FRAME + frame(END) + frame(TOLD) + frame(TOLD),
         HELLO_FRAME + frame(ANSWER, b"x"),
-        HELLO_FRAME + b"D" + (hookwire.MAX_FRAME + 1).to_bytes(4, "big"),
+        HELLO_FRAME + b"D" + (hook_line.MAX_FRAME + 1).to_bytes(4, "big"),
         frame(HELLO, b"wal-agent-hook/2\0run\0gemini\0BeforeTool\x001\x00"),
         frame(HELLO, b"wal-agent-hook/1\0run\0gemini\0BeforeTool\0x\0"),
         frame(HELLO, b"wal-agent-hook/1\0run"),
@@ -75,18 +76,18 @@ def test_a_payload_over_the_limit_is_refused() -> None:
 
 def test_an_unknown_agent_pid_is_zero() -> None:
     hello = Hello("run", "gemini", "BeforeTool", 12, 0)
-    assert hookwire.decode_hello(hookwire.encode_hello(hello)) == hello
+    assert hook_line.decode_hello(hook_line.encode_hello(hello)) == hello
 
 
 def test_a_body_over_the_limit_is_not_framed() -> None:
-    assert len(frame(DATA, bytes(hookwire.MAX_FRAME))) == hookwire.HEAD.size + hookwire.MAX_FRAME
+    assert len(frame(DATA, bytes(hook_line.MAX_FRAME))) == hook_line.HEAD.size + hook_line.MAX_FRAME
     with pytest.raises(WireError):
-        frame(DATA, bytes(hookwire.MAX_FRAME + 1))
+        frame(DATA, bytes(hook_line.MAX_FRAME + 1))
 
 
 # ---- which client -------------------------------------------------------------------------------------------------
 
-SPEAKS = f'#!/bin/sh\n[ "$*" = {hookwire.VERSION} ]\n'
+SPEAKS = f'#!/bin/sh\n[ "$*" = {hook_line.VERSION} ]\n'
 
 
 @pytest.fixture
@@ -103,8 +104,8 @@ def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_native_client_is_taken_where_it_runs(native: Path) -> None:
-    assert hookwire.native_client() == native
-    assert hookwire.client_command() == (str(native),)
+    assert hook_line.native_client() == native
+    assert hook_line.client_command() == (str(native),)
 
 
 def missing(native: Path) -> None:
@@ -139,8 +140,8 @@ def test_without_a_native_client_that_is_ours_and_runs_it_is_python(
     native: Path, unfit: Callable[[Path], None]
 ) -> None:
     unfit(native)
-    assert hookwire.native_client() is None
-    python, *flags, script = hookwire.client_command()
+    assert hook_line.native_client() is None
+    python, *flags, script = hook_line.client_command()
     assert Path(python).is_file()
     assert (flags, script) == (["-I", "-S", "-E"], str(native.with_name("client.py")))
 
@@ -148,9 +149,9 @@ def test_without_a_native_client_that_is_ours_and_runs_it_is_python(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_native_client_of_another_user_is_not_taken(native: Path) -> None:
     os.chown(native, 65534, 65534)
-    assert hookwire.native_client() is None
+    assert hook_line.native_client() is None
 
 
 def test_this_checkout_has_a_native_client() -> None:
     """All that runs an agent here runs it with this one: a missing one would be a suite that tests the other."""
-    assert hookwire.native_client(), "there is none: install a C compiler, then `make clean`"
+    assert hook_line.native_client(), "there is none: install a C compiler, then `make clean`"
