@@ -58,7 +58,7 @@ from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
-from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
+from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Housekeeping,
@@ -257,7 +257,7 @@ class Run:
             workspace=str(options.workspace),
             ttl=self.timing.ttl,
             key=self.key_id,
-            owner=make_owner(options.workspace, options.env),
+            owner=read_owner(options.workspace, options.env),
         )
         fields = OpeningFields(
             agent_version=self.cli.version,
@@ -267,7 +267,6 @@ class Run:
             trace=options.trace,
             parents=self.parents,
         )
-        provenance.remember_args(options.env, settings.bucket, settings.job, self.run_dir.run, options.args)
         wanted = AcquireOptions(
             spools_dir(options.env),
             spool=settings.on_outage == "spool",
@@ -286,7 +285,7 @@ class Run:
                 wanted,
                 self.screen,
                 self.early.uninterrupted,
-                check_owner=self._check_owner,
+                check_owner=self._admit,
             )
         except Stopped as stopped:
             if stopped.lease is not None:
@@ -312,6 +311,12 @@ class Run:
             )
         )
         return opened
+
+    def _admit(self, log: Replay) -> None:
+        """Note what is noted before an opening, once the start is not refused. NotThisJob."""
+        self._check_owner(log)
+        options, settings = self.options, self.options.settings
+        provenance.remember_args(options.env, settings.bucket, settings.job, self.run_dir.run, options.args)
 
     def _check_owner(self, log: Replay) -> None:
         """Refuse another folder's, agent's or repository's job before it is opened. NotThisJob, with the command for a
@@ -361,7 +366,7 @@ class Run:
             known = KnownJob(
                 settings.bucket, settings.job, self.options.agent.name, settings.sources.get("job") != "default"
             )
-            remember_job(self.options.env, lease.doc.owner.folder, known)
+            remember_job(self.options.env, make_owner(self.options.workspace, self.options.env).folder, known)
             remember_run(self.bucket.url, marker_of(self.bucket.url), settings.job, lease.epoch, self.options.env)
         except (OSError, BucketError, Damaged) as error:
             self.screen.say(

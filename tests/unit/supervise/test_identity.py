@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,17 @@ from pathlib import Path
 import pytest
 
 from wal_agent.errors import ConfigError, NotThisJob
+from wal_agent.paths import state_dir
 from wal_agent.supervise import identity
-from wal_agent.supervise.identity import KnownJob, default_job_here, known_folders, make_owner, read_owner, remember_job
+from wal_agent.supervise.identity import (
+    ATTRIBUTE,
+    KnownJob,
+    default_job_here,
+    known_folders,
+    make_owner,
+    read_owner,
+    remember_job,
+)
 from wal_agent.supervise.restart import halted_event
 
 JOB = KnownJob("file:///b", "gemini-shop", "gemini")
@@ -66,9 +76,31 @@ def test_two_homes_are_two_persons(env: dict[str, str], shop: Path, tmp_path: Pa
     assert make_owner(shop, env) == mine
 
 
-def test_reading_writes_nothing(env: dict[str, str], shop: Path) -> None:
-    assert (read_owner(shop, env).person, read_owner(shop, env).folder) == ("", "")
-    assert not Path(env["HOME"]).exists()
+def test_reading_writes_nothing_and_gives_the_ids_that_the_first_job_gets(env: dict[str, str], shop: Path) -> None:
+    read, job = read_owner(shop, env), default_job_here("gemini", shop, "file:///b", env)
+    assert not Path(env["HOME"]).exists() and ATTRIBUTE not in os.listxattr(shop)
+    assert make_owner(shop, env) == read
+    assert read.person and read.folder and default_job_here("gemini", shop, "file:///b", env) == job
+
+
+def test_an_inode_that_is_used_again_is_another_folder(env: dict[str, str], shop: Path) -> None:
+    """The id of a folder that went elsewhere is not given again, although path and inode are those of its first run."""
+    first = make_owner(shop, env).folder
+    note = state_dir(env) / "folders" / first
+    note.write_text(note.read_text().replace(f'"{shop}"', '"/elsewhere"'))
+    os.removexattr(shop, ATTRIBUTE)
+    assert make_owner(shop, env).folder not in ("", first)
+
+
+def test_folders_of_one_name_and_two_persons_have_jobs_of_their_own(tmp_path: Path) -> None:
+    names = set()
+    for who, at in (("a", "work"), ("a", "private"), ("b", "work")):
+        env, folder = {"HOME": str(tmp_path / who)}, tmp_path / at / "api"
+        folder.mkdir(parents=True, exist_ok=True)
+        names.add(name := default_job_here("gemini", folder, "file:///b", env))
+        assert re.fullmatch("gemini-api-[0-9a-z]{4}", name)
+        assert default_job_here("gemini", folder, "file:///b", env) == name
+    assert len(names) == 3
 
 
 def test_a_refused_start_changes_nothing_and_names_both_folders(tmp_path: Path) -> None:
@@ -82,13 +114,15 @@ def test_a_refused_start_changes_nothing_and_names_both_folders(tmp_path: Path) 
         return subprocess.run([*words, *command], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
     def stored() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in bucket.rglob("*") if path.is_file()}
+        """The bucket and this machine's notes, but what each run sweeps."""
+        places = (bucket, state_dir(env))
+        return {str(path): path.read_bytes() for at in places for path in at.rglob("*") if path.is_file()}
 
     assert start(folders[0], "sh", "-c", "exit 3").returncode == 3
     before = stored()
     refused = start(folders[1], "touch", "ran")
     assert (refused.returncode, stored()) == (78, before)
-    assert not (folders[1] / "ran").exists()
+    assert not (folders[1] / "ran").exists() and ATTRIBUTE not in os.listxattr(folders[1])
     assert all(str(folder) in refused.stderr for folder in folders)
     assert "wal-agent run generic" in refused.stderr and "--job=api-2" in refused.stderr
 
@@ -99,11 +133,12 @@ def test_no_message_is_sent_of_a_start_that_was_refused_before_the_opening() -> 
 
 
 def test_a_renamed_folder_keeps_its_default_job(env: dict[str, str], shop: Path) -> None:
-    assert default_job_here("gemini", shop, JOB.bucket, env) == "gemini-shop"
+    """Also one that an earlier wal-agent named by the folder alone."""
+    assert default_job_here("gemini", shop, JOB.bucket, env) != "gemini-shop"
     folder = make_owner(shop, env).folder
     remember_job(env, folder, JOB)
     remember_job(env, folder, KnownJob(JOB.bucket, "other", "gemini", named=True))
     moved = shop.rename(shop.with_name("shop-2"))
     assert default_job_here("gemini", moved, JOB.bucket, env) == "gemini-shop"
-    assert default_job_here("claude", moved, JOB.bucket, env) == "claude-shop-2"
-    assert default_job_here("gemini", moved, "file:///elsewhere", env) == "gemini-shop-2"
+    assert default_job_here("claude", moved, JOB.bucket, env).startswith("claude-shop-2-")
+    assert default_job_here("gemini", moved, "file:///elsewhere", env).startswith("gemini-shop-2-")
