@@ -110,10 +110,15 @@ def default_job_here(agent: str, folder: Path, bucket: str, env: Mapping[str, st
 
 def default_job(agent: str, folder: Path, owner: Owner) -> str:
     """`<agent>-<folder>-<short id of person and folder>`; what a bucket's key cannot hold becomes '-'. Pure."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-.") or "root"
     number = int.from_bytes(_digest("job", owner.person, owner.folder))
     short = "".join(_LETTERS[number >> 5 * n & 31] for n in range(SHORT))
-    return f"{agent}-{name}"[: MAX_JOB - SHORT - 1] + f"-{short}"
+    return earlier_default_job(agent, folder)[: MAX_JOB - SHORT - 1] + f"-{short}"
+
+
+def earlier_default_job(agent: str, folder: Path) -> str:
+    """`<agent>-<folder>`, which was the default before. Pure."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-.") or "root"
+    return f"{agent}-{name}"[:MAX_JOB]
 
 
 def known_folders(env: Mapping[str, str]) -> Iterator[KnownFolder]:

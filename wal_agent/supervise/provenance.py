@@ -115,10 +115,19 @@ def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen:
     return ConfigError(what, f"If they are right, type them: {typed}")
 
 
-def typed_command(agent: str, settings: Settings, args: Sequence[str]) -> str:
-    """The start with its arguments typed, for a shell."""
+def typed_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
+    """The start with its arguments typed, for a shell. `more`: options besides those that were typed."""
     options = [f"--{name}={getattr(settings, name)}" for name in ("bucket", "job") if _flag(settings, name)]
+    options += more
     return " ".join(map(quote_word, ("wal-agent", "run", agent, *options, "--", *args)))
+
+
+def shown_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
+    """The start as a person may type it; arguments that hold a secret are not shown."""
+    command = typed_command(agent, settings, args, *more)
+    if redact(command) != command:
+        command = typed_command(agent, settings, ("ARGS",), *more)
+    return command.removesuffix(" --")
 
 
 def quote_word(word: str) -> str:

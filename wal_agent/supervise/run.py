@@ -51,7 +51,6 @@ from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Opening
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
-from wal_agent.redact import redact
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import processes, provenance, systemd
 from wal_agent.supervise.context import Launch, RunContext
@@ -354,10 +353,8 @@ class Run:
         if refused is not None:
             free = find_free_job(self.bucket, settings.job)
             own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
-            command = provenance.typed_command(options.agent.name, own, options.args)
-            if redact(command) != command:  # an argument holds a secret
-                command = provenance.typed_command(options.agent.name, own, ("ARGS",))
-            raise NotThisJob(refused.what, f"To start a job of this folder's own: {command.removesuffix(' --')}")
+            command = provenance.shown_command(options.agent.name, own, options.args)
+            raise NotThisJob(refused.what, f"To start a job of this folder's own: {command}")
 
     def _remember(self, lease: Lease) -> None:
         """The next start on this machine knows that this bucket holds this job, and that it is this folder's."""
