@@ -40,6 +40,9 @@ def run(
             "--accept-loss", help="Take over a job whose owner spooled, without the records that only that machine has."
         ),
     ] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take over a job that another person ran last, on another host or path.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
     exit_on_pause: Annotated[
         bool, typer.Option("--exit-on-pause", help="While the job is paused: exit 75 instead of waiting.")
@@ -101,6 +104,7 @@ def run(
             fresh=fresh,
             go_on=continue_,
             wait=wait,
+            take_over=take_over,
             accept_loss=accept_loss,
             exit_on_pause=exit_on_pause,
             attended=attended,

@@ -328,7 +328,7 @@ def describe_other(each: FolderJob, folder: Path, bucket_option: str) -> str:
     where = {"here": "in this folder", "above": f"in {job.workspace}, above", "below": f"in {job.workspace}, below"}
     calls = f", with {plural(each.calls, 'call')} in flight" if each.calls else ""
     host = f" on {job.host}" if job.host else ""
-    what = f"job {job.job} ({where[each.relation]}) {_STATE_WORDS.get(job.state, 'is not finished')}{host}{calls}."
+    what = f"job {job.job} ({where[each.relation]}) {_STATE_WORDS.get(job.state, 'did not finish')}{host}{calls}."
     if job.state in ("damaged", "newer", "running") or not job.agent:
         agent = f" --agent={quote_word(job.agent)}" if job.agent else ""
         return f"{what} See: wal-agent status{agent}{bucket_option} --job={job.job}"

@@ -152,16 +152,21 @@ def _ask(options: RunOptions, args: Sequence[str], screen: Screen, check: Callab
     name = options.agent.name
     screen.say(f"the log says that {name} was started with these arguments; no note says that they were typed here:")
     screen.rows([f"  {quote_word(word)}" for word in args])
-    screen.say(f"whoever writes the bucket may have chosen them. Start {name} with them? [y/N]")
-    while True:
-        check()
-        if select.select([sys.stdin], [], [], _STEP)[0]:
-            break
-    if os.read(sys.stdin.fileno(), 1000).strip().lower() not in (b"y", b"yes"):
+    if not ask_person(f"whoever writes the bucket may have chosen them. Start {name} with them?", screen, check):
         raise ConfigError(
             f"The arguments of the log were not confirmed, so {name} was not started.",
             f"Type others: wal-agent run {name} -- ARGS",
         )
+
+
+def ask_person(question: str, screen: Screen, check: Callable[[], None]) -> bool:
+    """Ask at the terminal while signals are blocked; `check` raises when one asks us to end."""
+    screen.say(f"{question} [y/N]")
+    while True:
+        check()
+        if select.select([sys.stdin], [], [], _STEP)[0]:
+            break
+    return os.read(sys.stdin.fileno(), 1000).strip().lower() in (b"y", b"yes")
 
 
 def _folder(env: Mapping[str, str]) -> Path:

@@ -41,6 +41,7 @@ PROMISED = {
     "Misconfigured": 78,
     "NotThisJob": 78,
     "PersonNeeded": 79,
+    "NotYourJob": 79,
     "CrashLoop": 80,
 }
 
