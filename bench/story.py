@@ -57,7 +57,7 @@ class Story:
 
 
 def wal_agent(*args: str) -> list[str]:
-    return [sys.executable, "-m", "wal_agent", "run", "gemini", "--", *args]
+    return [sys.executable, "-m", "wal_agent", "run", "gemini", "--job=gemini-work", "--", *args]
 
 
 @contextmanager

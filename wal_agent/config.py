@@ -220,7 +220,7 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     ),
     "job": _advice(
         _job,
-        "Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>).",
+        "Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>-<id>, the id of you and this folder).",
         "the run goes on with the job of that name, whoever began it",
         metavar="NAME",
         shows=False,
@@ -369,12 +369,6 @@ def default_text(key: str) -> str:
     if setting.option in ("switch", "on"):
         return "yes" if value == "on" else "no"
     return "off" if value in ("", 0) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def default_job(agent: str, workspace: Path) -> str:
-    """`<agent>-<workspace folder>`; what a bucket's key cannot hold becomes '-'."""
-    folder = re.sub(r"[^A-Za-z0-9._-]+", "-", workspace.name).strip("-.") or "root"
-    return f"{agent}-{folder}"[:MAX_JOB]
 
 
 # ---- the file -----------------------------------------------------------------------------------------------------

@@ -109,5 +109,9 @@ class PersonNeeded(WalAgentError):
     exit_code = 79
 
 
+class NotYourJob(PersonNeeded):
+    """Another person ran the job last, elsewhere. It was not opened, and nothing was changed."""
+
+
 class CrashLoop(WalAgentError):
     exit_code = 80

@@ -12,10 +12,10 @@ from pathlib import Path
 from wal_agent import notify, observe
 from wal_agent.bucket import default_url
 from wal_agent.clock import SystemClock
-from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
 from wal_agent.events import EventBus, Halted, Listener
 from wal_agent.limits import exhausted, report_bug
+from wal_agent.supervise.identity import default_job_here
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import restart_policy
 from wal_agent.supervise.systemd import service_manager
@@ -102,10 +102,11 @@ def _refused(
     workspace: Path,
     attended: bool,
 ) -> None:
+    bucket = str(flags.get("bucket") or env.get("WAL_AGENT_BUCKET") or default_url(env))
     people = notify.listener(
         env,
-        job=str(flags.get("job") or env.get("WAL_AGENT_JOB") or default_job(agent, workspace)),
-        bucket=str(flags.get("bucket") or env.get("WAL_AGENT_BUCKET") or default_url(env)),
+        job=str(flags.get("job") or env.get("WAL_AGENT_JOB") or default_job_here(agent, workspace, bucket, env)),
+        bucket=bucket,
         agent=agent,
         workspace=workspace,
         attended=attended,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
 from wal_agent.text import lines, say
+
+if TYPE_CHECKING:
+    from wal_agent.bucket.base import Bucket
+    from wal_agent.fleet.jobs import FolderJob, Job
+    from wal_agent.supervise.options import RunOptions
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 
@@ -31,6 +39,9 @@ def run(
         typer.Option(
             "--accept-loss", help="Take over a job whose owner spooled, without the records that only that machine has."
         ),
+    ] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take over a job that another person ran last, on another host or path.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
     exit_on_pause: Annotated[
@@ -93,12 +104,16 @@ def run(
             fresh=fresh,
             go_on=continue_,
             wait=wait,
+            take_over=take_over,
             accept_loss=accept_loss,
             exit_on_pause=exit_on_pause,
             attended=attended,
         )
         if from_ is not None or once:
             screen.once(settings.origin)
+        if from_ is None:
+            wish = settle_folder(wish)
+            settings = wish.settings
         if from_ is not None:
             from wal_agent.supervise.fork import fork_job
 
@@ -111,3 +126,105 @@ def run(
     with attach_listeners(wish, screen) as watched:
         code = run_with_restarts(watched, screen)
     raise typer.Exit(code)
+
+
+MAX_SHOWN = 3  # unfinished jobs; the others are counted
+
+
+def settle_folder(wish: RunOptions) -> RunOptions:
+    """Before a start that names no job: print the unfinished jobs of this folder, of those above and below it, and of
+    other agents. Where one has a call in flight, a person decides; `--fresh` is such a decision.
+
+    Returns the options with the job to carry on with. PersonNeeded: nobody can be asked, or the answer is no. A bucket
+    that does not answer in time holds up no start: the run itself reports it."""
+    from wal_agent.concurrency import call_with_timeout
+    from wal_agent.errors import WalAgentError
+    from wal_agent.fleet.jobs import LOOK_TIME, describe_other
+    from wal_agent.supervise.hook_server import outer_runs
+
+    settings = wish.settings
+    if settings.sources.get("job") != "default" or wish.agent.passthrough(wish.args) or outer_runs():
+        return wish
+    none: tuple[list[FolderJob], str] = ([], "")
+    try:
+        with _unsignalled():
+            others, earlier = call_with_timeout(2 * LOOK_TIME, lambda: _look_around(wish), none)
+    except (WalAgentError, OSError):
+        return wish
+    if earlier:
+        return replace(wish, settings=replace(settings, job=earlier))
+    option = _bucket_option(wish)
+    for each in others[:MAX_SHOWN]:
+        say(describe_other(each, wish.workspace, option))
+    if len(others) > MAX_SHOWN:
+        say(f"{len(others) - MAX_SHOWN} more jobs of this folder are not finished. See: wal-agent fleet ls{option}")
+    stuck = [each for each in others if each.calls]
+    return wish if wish.fresh or not stuck else _decide(wish, stuck[0])
+
+
+@contextmanager
+def _unsignalled() -> Iterator[None]:
+    """A thread that is begun here and hangs must not be the one that gets the run's signals."""
+    from wal_agent.supervise.processes import handled_signals
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, handled_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _look_around(wish: RunOptions) -> tuple[list[FolderJob], str]:
+    """The unfinished jobs beside the start's own; and the name of the job that an earlier wal-agent gave this folder,
+    where the start has none of its own yet."""
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.encryption import EncryptedBucket, load_key
+    from wal_agent.fleet.jobs import LOOK_TIME, find_others, find_unowned
+    from wal_agent.supervise.identity import earlier_default_job
+
+    settings = wish.settings
+    with closing(open_bucket(settings.bucket)) as bucket:
+
+        def counted(job: Job) -> Bucket:
+            if not job.key:
+                return bucket
+            return EncryptedBucket(
+                bucket, load_key(settings.encryption_key_file, settings.encryption_key_command, wish.env)
+            )
+
+        others, known = find_others(bucket, wish.workspace, wish.env, settings.job, counted, LOOK_TIME)
+        earlier = earlier_default_job(wish.agent.name, wish.workspace)
+        if not known and find_unowned(bucket, earlier, wish.workspace, wish.env):
+            return others, earlier
+        return others, ""
+
+
+def _decide(wish: RunOptions, other: FolderJob) -> RunOptions:
+    """What a person says about a job with a call in flight. PersonNeeded."""
+    from wal_agent.errors import PersonNeeded
+    from wal_agent.fleet.jobs import carry_on_command
+    from wal_agent.supervise.provenance import shown_command
+
+    job, settings = other.job, wish.settings
+    same = other.relation == "here" and job.agent == wish.agent.name
+    if wish.attended:
+        if same and typer.confirm(f"Carry on with job {job.job}?", default=True, err=True):
+            # A name that a person chose stays no default of the folder.
+            sources = {**settings.sources, "job": "flag"} if other.known else settings.sources
+            return replace(wish, settings=replace(settings, job=job.job, sources=sources))
+        if same or typer.confirm("Start a new job beside it?", default=False, err=True):
+            return wish
+    fresh = shown_command(wish.agent.name, settings, wish.args, "--fresh")
+    raise PersonNeeded(
+        f"Job {job.job} has a call in flight here, and a new job would not know of it. Nothing was run.",
+        f"Carry on: {carry_on_command(other, wish.workspace, _bucket_option(wish))}. Or start anew: {fresh}",
+    )
+
+
+def _bucket_option(wish: RunOptions) -> str:
+    from wal_agent.redact import redact
+    from wal_agent.supervise.provenance import quote_word
+
+    settings = wish.settings
+    typed = settings.sources.get("bucket") == "flag" and redact(settings.bucket) == settings.bucket
+    return f" --bucket={quote_word(settings.bucket)}" if typed else ""

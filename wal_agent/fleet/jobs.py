@@ -52,7 +52,8 @@ from wal_agent.redact import redact_head
 from wal_agent.supervise.identity import known_folders, read_owner
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.processes import SI_KERNEL, handled_signals
-from wal_agent.text import duration, shorten
+from wal_agent.supervise.provenance import quote_word
+from wal_agent.text import duration, plural, shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
@@ -205,14 +206,16 @@ class Reader:
         """Every job, by name; what has no lease, and folders that no job can have, are passed over. Denied: none of
         their leases may be read; who may read some sees the others as damaged."""
         names = sorted(filter(is_job, self.bucket.folders("")))
-        near = self.bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
-        found = [
-            (n, job) for n, job in prefetch_map(self._look, names, 1 if near else min(PARALLEL, len(names))) if job
-        ]
+        found = [(n, job) for n, job in prefetch_map(self._look, names, self.parallel(names)) if job]
         denied = [job for _, job in found if isinstance(job, Denied)]
         if denied and len(denied) == len(found):
             raise denied[0]
         return [damaged_job(name, job) if isinstance(job, Denied) else job for name, job in found]
+
+    def parallel(self, names: Sequence[str]) -> int:
+        """How many of these are read at once."""
+        near = self.bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
+        return 1 if near else min(PARALLEL, len(names))
 
     def one(self, name: str) -> Job | None:
         """None where there is no lease."""
@@ -273,18 +276,70 @@ def find_folder_jobs(
             # A job whose lease names another folder has moved on to that one.
             if job is not None and relation and job.owner.folder in ("", known.id):
                 found[at.job] = FolderJob(job, relation, known=True)
-    for name in [n for n in sorted(filter(is_job, bucket.folders(""))) if n not in found][:MAX_LISTED]:
-        if time.monotonic() > end:
-            break
-        job = reader.one(name)
+    names = [n for n in sorted(filter(is_job, bucket.folders(""))) if n not in found][:MAX_LISTED]
+
+    def look(name: str) -> Job | None:
+        return None if time.monotonic() > end else reader.one(name)
+
+    for job in prefetch_map(look, names, reader.parallel(names)):
         if job and (relation := relate_job(job, folder, owner, here)):
-            found[name] = FolderJob(job, relation)
+            found[job.job] = FolderJob(job, relation)
     order = sort_jobs(each.job for each in found.values())
     jobs = sorted((found[job.job] for job in order), key=lambda each: get_args(Relation).index(each.relation))
     if count:
         wanted = [each.job.job for each in jobs if each.unfinished][:MAX_COUNTED]
         jobs = [replace(j, calls=count_calls(bucket, j.job.job, end)) if j.job.job in wanted else j for j in jobs]
     return jobs
+
+
+def find_others(
+    bucket: Bucket, folder: Path, env: Mapping[str, str], own: str, counted: Callable[[Job], Bucket], seconds: float
+) -> tuple[list[FolderJob], bool]:
+    """Find the unfinished jobs of `folder` and around it, but `own`, with their calls in flight, and return whether
+    `own` exists. `counted`: the bucket that decrypts the log of a job. As find_folder_jobs."""
+    end = time.monotonic() + seconds
+    found = find_folder_jobs(bucket, folder, env, seconds=seconds)
+    others = [each for each in found if each.unfinished and each.job.job != own]
+    stopped = [each.job for each in others if each.job.state not in ("running", "damaged", "newer")][:MAX_COUNTED]
+    calls = {job.job: count_calls(counted(job), job.job, end) for job in stopped}
+    return [replace(o, calls=calls.get(o.job.job)) for o in others], any(each.job.job == own for each in found)
+
+
+def find_unowned(bucket: Bucket, job: str, folder: Path, env: Mapping[str, str]) -> bool:
+    """Whether there is a job of this name that an earlier wal-agent, which noted no owner, ran here in `folder`."""
+    here = this_host(env, Path("/dev/null"))
+    found = Reader.of(bucket, env).one(job) if is_job(job) else None
+    return found is not None and not found.owner.person and (found.raw_host, found.folder) == (here.name, str(folder))
+
+
+_STATE_WORDS: Final[Mapping[JobState, str]] = {
+    "crashed": "was cut off",
+    "due": "was paused",
+    "paused": "is paused",
+    "running": "is running",
+    "damaged": "cannot be read: its lease is damaged",
+    "newer": "cannot be read: a newer wal-agent wrote it",
+}
+
+
+def describe_other(each: FolderJob, folder: Path, bucket_option: str) -> str:
+    """An unfinished job of this folder or around it, with the command that carries it on, or shows it. Pure."""
+    job = each.job
+    where = {"here": "in this folder", "above": f"in {job.workspace}, above", "below": f"in {job.workspace}, below"}
+    calls = f", with {plural(each.calls, 'call')} in flight" if each.calls else ""
+    host = f" on {job.host}" if job.host else ""
+    what = f"job {job.job} ({where[each.relation]}) {_STATE_WORDS.get(job.state, 'did not finish')}{host}{calls}."
+    if job.state in ("damaged", "newer", "running") or not job.agent:
+        agent = f" --agent={quote_word(job.agent)}" if job.agent else ""
+        return f"{what} See: wal-agent status{agent}{bucket_option} --job={job.job}"
+    return f"{what} To carry on: {carry_on_command(each, folder, bucket_option)}"
+
+
+def carry_on_command(each: FolderJob, folder: Path, bucket_option: str) -> str:
+    """The command that carries the job on, typed in `folder`. Pure."""
+    job = each.job
+    cd = "" if each.relation == "here" or Path(job.folder) == folder else f"cd {quote_word(job.folder)} && "
+    return f"{cd}wal-agent run {quote_word(job.agent)}{bucket_option} --job={job.job}"
 
 
 def relate_job(job: Job, folder: Path, owner: Owner, here: Host) -> Relation | None:

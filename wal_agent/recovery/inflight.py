@@ -25,10 +25,10 @@ from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Answer, Class, End, Finding, Intent, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.shell.classify import AWAY, FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
-from wal_agent.shell.expand import split_names
 from wal_agent.shell.quote import inline, safe
 from wal_agent.shell.reader import MAX_TEXT, parse
 from wal_agent.shell.rules import OURS, Classified, Rules
+from wal_agent.shell.syntax import split_names
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
 
 ASK = " If that leaves doubt, stop and ask the operator."

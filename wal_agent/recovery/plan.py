@@ -486,6 +486,15 @@ TABLE: tuple[Row[Plan], ...] = (
 REMARKS: tuple[Row[str], ...] = (Row("the agent's version changed", _other_version, describe_version_change),)
 
 
+def is_other_persons(home: Opening, opening: Opening) -> bool:
+    """Whether a start by `opening` takes the job over from another person: the user is another one, the folder has
+    another id, and host or path differ. Openings of earlier versions name no user. Pure."""
+    before, now = home.owner, opening.owner
+    if not before.user or before.user == now.user or (before.folder and before.folder == now.folder):
+        return False
+    return before.person != now.person and (home.host.name, home.workspace) != (opening.host.name, opening.workspace)
+
+
 def refuse_other_job(c: PlanInputs) -> Refuse | None:
     """Decide before the job is opened whether it is another agent's, command's, folder's or repository's: this depends
     on nothing that another run could still write. None where it is not, or where the log is damaged. Pure."""

@@ -31,7 +31,7 @@ from wal_agent.recovery.lease_policy import Decline, admit
 from wal_agent.recovery.plan import PriorLog, prior_args
 from wal_agent.recovery.restore_target import RestoreTarget, request_restore
 from wal_agent.supervise import provenance
-from wal_agent.supervise.identity import make_owner
+from wal_agent.supervise.identity import make_owner, read_owner
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import SessionOwner
@@ -93,7 +93,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
             workspace=str(options.workspace),
             ttl=settings.ttl,
             key=key_id(key),
-            owner=make_owner(options.workspace, env),
+            owner=read_owner(options.workspace, env),
         )
         fields = OpeningFields(home.agent_version, __version__, typed, home.interactive)
         if not options.args or provenance.is_vouched(env, settings.bucket, keys.job, openings, typed):
@@ -102,6 +102,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
         if not whose.known():
             whose.give(keys.job)
         fork(source, new, claim, fields, clock, rng)
+        make_owner(options.workspace, env)
         _put_tree_back_first(found.state.workspace, options, new.job)
     finally:
         run_dir.end()
@@ -110,7 +111,8 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
         f"job {new.job} begins where job {keys.job} was at record {found.seq} ({timestamp(found.time)}). "
         f"After a crash: wal-agent run {options.agent.name} --job {new.job}"
     )
-    return replace(options, settings=replace(settings, job=new.job))
+    # The folder's default job stays the one that it had.
+    return replace(options, settings=replace(settings, job=new.job, sources={**settings.sources, "job": "flag"}))
 
 
 def _put_tree_back_first(captured: Workspace | None, options: RunOptions, job: str) -> None:

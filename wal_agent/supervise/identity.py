@@ -1,9 +1,12 @@
-"""Identify the person and the folder of a job, so that a job is found again after its folder was renamed.
+"""Identify the person and the folder of a job, and name the job after both: `gemini-shop-k3f9`.
 
-Both ids are random and kept in wal-agent's local state folder: `person`, and one note for each folder in `folders/`. A
-folder is known by an extended attribute that holds the note's id, and where a file system has none by device and inode;
-a folder at the noted path in place of one that is gone counts as the same folder. An attribute without a note counts
-for nothing, so no archive or repository can pose as a folder of this person.
+Both ids are kept in wal-agent's local state folder from the first job on: `person`, and one note for each folder in
+`folders/`. Before, they are computed from facts of this machine, so that commands that only read name the same job and
+write nothing. A job keeps its name when its folder is renamed.
+
+A folder is known by an extended attribute that holds the note's id, and where a file system has none by device and
+inode; a folder at the noted path in place of one that is gone counts as the same folder. An attribute without a note
+counts for nothing, so no archive or repository can pose as a folder of this person.
 """
 
 from __future__ import annotations
@@ -12,24 +15,27 @@ import errno
 import getpass
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.config import default_job
+from wal_agent.config import MAX_JOB
 from wal_agent.paths import state_dir
 from wal_agent.records import Owner
 from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
+from wal_agent.supervise.machine import this_host
 
 ATTRIBUTE = "user.wal-agent.folder"
 MAX_NOTE = 64 << 10  # bytes
 MAX_NOTES = 2000  # folders that are looked through
 MAX_JOBS = 32  # of one folder, the newest first
+SHORT = 4  # letters of an id in a job's name: a million names
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"  # none is taken for another one
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -62,29 +68,27 @@ class KnownFolder:
 
 
 def read_owner(folder: Path, env: Mapping[str, str]) -> Owner:
-    """The owner that a run in `folder` (a real path) would have, as far as it is known. Reads only."""
+    """Return the owner that a job in `folder` (a real path) has, or would have. Writes nothing."""
+    person = _read_id(state_dir(env) / "person") or _new_person(env)
     found = _find(folder, env)
-    return Owner(_user(), _read_id(state_dir(env) / "person"), found[0] if found else "")
+    return Owner(_user(), person, found[0] if found else _new_folder(folder, person, env))
 
 
 def make_owner(folder: Path, env: Mapping[str, str]) -> Owner:
-    """The owner of a run in `folder` (a real path). Notes the folder's present path. Where the state folder cannot be
-    written, the ids that could not be kept are empty."""
-    person = state_dir(env) / "person"
-    found = _find(folder, env)
-    id, note = found or (secrets.token_hex(16), None)
-    try:
+    """Return the owner of a job in `folder` (a real path), and note both ids and the folder's present path, as far as
+    the state folder can be written. Call it when the job is open: a refused start leaves no note."""
+    owner = read_owner(folder, env)
+    person, note = state_dir(env) / "person", _read(env, owner.folder)
+    with suppress(OSError):
         if not _read_id(person):
             make_private_folder(person.parent)
             with suppress(FileExistsError):
-                write_new_file(person, secrets.token_hex(16).encode())
+                write_new_file(person, owner.person.encode())
         info = folder.stat()
-        _write(env, id, _Note(str(folder), info.st_dev, info.st_ino, note.jobs if note else ()))
-    except OSError:
-        return Owner(_user(), _read_id(person), found[0] if found else "")
-    with suppress(OSError, AttributeError):
-        os.setxattr(folder, ATTRIBUTE, id.encode(), follow_symlinks=False)
-    return Owner(_user(), _read_id(person), id)
+        _write(env, owner.folder, _Note(str(folder), info.st_dev, info.st_ino, note.jobs if note else ()))
+        with suppress(OSError, AttributeError):
+            os.setxattr(folder, ATTRIBUTE, owner.folder.encode(), follow_symlinks=False)
+    return owner
 
 
 def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:
@@ -96,12 +100,25 @@ def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:
 
 
 def default_job_here(agent: str, folder: Path, bucket: str, env: Mapping[str, str]) -> str:
-    """The job that `agent` has in `folder` where no name is given: the one that it had there before, whatever the
-    folder was called then; else by the folder's name."""
+    """The job that `agent` has in `folder` (a real path) where no name is given: the one that it had there before,
+    whatever it is called; else a new name, by the folder's name and by who the person and the folder are."""
     found = _find(folder, env)
     known = found[1].jobs if found else ()
     mine = (k.job for k in known if (k.bucket, k.agent, k.named) == (bucket, agent, False))
-    return next(mine, default_job(agent, folder))
+    return next(mine, "") or default_job(agent, folder, read_owner(folder, env))
+
+
+def default_job(agent: str, folder: Path, owner: Owner) -> str:
+    """`<agent>-<folder>-<short id of person and folder>`; what a bucket's key cannot hold becomes '-'. Pure."""
+    number = int.from_bytes(_digest("job", owner.person, owner.folder))
+    short = "".join(_LETTERS[number >> 5 * n & 31] for n in range(SHORT))
+    return earlier_default_job(agent, folder)[: MAX_JOB - SHORT - 1] + f"-{short}"
+
+
+def earlier_default_job(agent: str, folder: Path) -> str:
+    """`<agent>-<folder>`, which was the default before. Pure."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-.") or "root"
+    return f"{agent}-{name}"[:MAX_JOB]
 
 
 def known_folders(env: Mapping[str, str]) -> Iterator[KnownFolder]:
@@ -131,6 +148,29 @@ def _find(folder: Path, env: Mapping[str, str]) -> tuple[str, _Note] | None:
         if note.path == str(folder) or (same_place and not marks and not Path(note.path).exists()):
             return id, note
     return None
+
+
+def _new_person(env: Mapping[str, str]) -> str:
+    """The id of a person without one: other on each machine, in each container and for each state folder."""
+    here = this_host(env, Path("/dev/null"))
+    return _digest("person", _user(), here.name, here.boot, here.pidns, str(state_dir(env))).hex()
+
+
+def _new_folder(folder: Path, person: str, env: Mapping[str, str]) -> str:
+    """The id of a folder without one. Inodes are used again, so an id that has a note is another folder's."""
+    try:
+        info = folder.stat()
+    except OSError:
+        return ""
+    for n in range(MAX_NOTES):
+        id = _digest("folder", person, str(folder), str(info.st_dev), str(info.st_ino), str(n)).hex()
+        if _read(env, id) is None:
+            return id
+    return ""
+
+
+def _digest(*parts: str) -> bytes:
+    return blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
 def _is_copy(note: _Note, folder: Path, place: tuple[int, int]) -> bool:

@@ -28,7 +28,17 @@ from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.bucket.folder import missing_job_error
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import BucketError, Damaged, LeaseHeld, Newer, NotThisJob, Unavailable, UsageError, WalAgentError
+from wal_agent.errors import (
+    BucketError,
+    Damaged,
+    LeaseHeld,
+    Newer,
+    NotThisJob,
+    NotYourJob,
+    Unavailable,
+    UsageError,
+    WalAgentError,
+)
 from wal_agent.events import Emit, LeaseLost, LeaseRenewed, RenewalFailed, Saved
 from wal_agent.failpoints import failpoint
 from wal_agent.recovery.lease_policy import (
@@ -280,7 +290,7 @@ def spool_for(
     try:
         yield folder
     except BaseException as error:
-        if folder is not None and isinstance(error, LeaseHeld | NotThisJob) and not folder.adopted:
+        if folder is not None and isinstance(error, LeaseHeld | NotThisJob | NotYourJob) and not folder.adopted:
             folder.remove()  # the lease never named it
         elif folder is not None:
             folder.release()

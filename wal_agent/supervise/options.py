@@ -107,6 +107,7 @@ class RunOptions:
     fresh: bool = False
     go_on: bool = False
     wait: bool = False
+    take_over: bool = False  # take the job over although another person ran it last, elsewhere
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     exit_on_pause: bool = False  # while the job is paused, this process need not stay
     attended: bool = False  # a person typed this at a terminal

@@ -115,10 +115,19 @@ def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen:
     return ConfigError(what, f"If they are right, type them: {typed}")
 
 
-def typed_command(agent: str, settings: Settings, args: Sequence[str]) -> str:
-    """The start with its arguments typed, for a shell."""
+def typed_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
+    """The start with its arguments typed, for a shell. `more`: options besides those that were typed."""
     options = [f"--{name}={getattr(settings, name)}" for name in ("bucket", "job") if _flag(settings, name)]
+    options += more
     return " ".join(map(quote_word, ("wal-agent", "run", agent, *options, "--", *args)))
+
+
+def shown_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
+    """The start as a person may type it; arguments that hold a secret are not shown."""
+    command = typed_command(agent, settings, args, *more)
+    if redact(command) != command:
+        command = typed_command(agent, settings, ("ARGS",), *more)
+    return command.removesuffix(" --")
 
 
 def quote_word(word: str) -> str:
@@ -143,16 +152,21 @@ def _ask(options: RunOptions, args: Sequence[str], screen: Screen, check: Callab
     name = options.agent.name
     screen.say(f"the log says that {name} was started with these arguments; no note says that they were typed here:")
     screen.rows([f"  {quote_word(word)}" for word in args])
-    screen.say(f"whoever writes the bucket may have chosen them. Start {name} with them? [y/N]")
-    while True:
-        check()
-        if select.select([sys.stdin], [], [], _STEP)[0]:
-            break
-    if os.read(sys.stdin.fileno(), 1000).strip().lower() not in (b"y", b"yes"):
+    if not ask_person(f"whoever writes the bucket may have chosen them. Start {name} with them?", screen, check):
         raise ConfigError(
             f"The arguments of the log were not confirmed, so {name} was not started.",
             f"Type others: wal-agent run {name} -- ARGS",
         )
+
+
+def ask_person(question: str, screen: Screen, check: Callable[[], None]) -> bool:
+    """Ask at the terminal while signals are blocked; `check` raises when one asks us to end."""
+    screen.say(f"{question} [y/N]")
+    while True:
+        check()
+        if select.select([sys.stdin], [], [], _STEP)[0]:
+            break
+    return os.read(sys.stdin.fileno(), 1000).strip().lower() in (b"y", b"yes")
 
 
 def _folder(env: Mapping[str, str]) -> Path:

@@ -17,7 +17,7 @@ from typing import Literal
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import NOT_DONE, CrashLoop, NotThisJob, PersonNeeded, Unavailable, WalAgentError
+from wal_agent.errors import NOT_DONE, CrashLoop, NotThisJob, NotYourJob, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
 from wal_agent.recovery.lease_policy import classify_stop
 from wal_agent.supervise import run as runs
@@ -202,7 +202,7 @@ def run_with_restarts(
 
 def halted_event(error: Exception) -> Halted | None:
     """What is emitted of an end by `error`; None where a signal asked for it, or a notice."""
-    if isinstance(error, NotThisJob):
+    if isinstance(error, NotThisJob | NotYourJob):
         return None
     if not isinstance(error, WalAgentError):
         what = f"wal-agent ended by a defect of its own ({type(error).__name__})."

@@ -41,6 +41,7 @@ from wal_agent.errors import (
     Damaged,
     Fenced,
     NotThisJob,
+    NotYourJob,
     Unavailable,
     UsageError,
     WalAgentError,
@@ -49,16 +50,16 @@ from wal_agent.events import DrainFinished, DrainStarted, Emit, LeaseLost, Lease
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Opening
-from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
+from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, is_other_persons, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
-from wal_agent.redact import redact
+from wal_agent.shell.quote import safe
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import processes, provenance, systemd
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
-from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
+from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Housekeeping,
@@ -257,7 +258,7 @@ class Run:
             workspace=str(options.workspace),
             ttl=self.timing.ttl,
             key=self.key_id,
-            owner=make_owner(options.workspace, options.env),
+            owner=read_owner(options.workspace, options.env),
         )
         fields = OpeningFields(
             agent_version=self.cli.version,
@@ -267,7 +268,6 @@ class Run:
             trace=options.trace,
             parents=self.parents,
         )
-        provenance.remember_args(options.env, settings.bucket, settings.job, self.run_dir.run, options.args)
         wanted = AcquireOptions(
             spools_dir(options.env),
             spool=settings.on_outage == "spool",
@@ -286,7 +286,7 @@ class Run:
                 wanted,
                 self.screen,
                 self.early.uninterrupted,
-                check_owner=self._check_owner,
+                check_owner=self._admit,
             )
         except Stopped as stopped:
             if stopped.lease is not None:
@@ -313,6 +313,13 @@ class Run:
         )
         return opened
 
+    def _admit(self, log: Replay) -> None:
+        """Note what is noted before an opening, once the start is not refused. NotThisJob, NotYourJob."""
+        self._check_owner(log)
+        self._check_person(log)
+        options, settings = self.options, self.options.settings
+        provenance.remember_args(options.env, settings.bucket, settings.job, self.run_dir.run, options.args)
+
     def _check_owner(self, log: Replay) -> None:
         """Refuse another folder's, agent's or repository's job before it is opened. NotThisJob, with the command for a
         job of its own."""
@@ -320,18 +327,7 @@ class Run:
         keys, home = Keys(settings.job), log.state.home_opening
         if log.damage is not None or home is None:
             return
-        opening = Opening(
-            time=self.clock.now(),
-            run=self.run_dir.run,
-            epoch=home.epoch + 1,
-            cause="dead",
-            host=self.here,
-            agent=options.agent.name,
-            agent_version=self.cli.version,
-            version=__version__,
-            workspace=str(options.workspace),
-            args=options.args,
-        )
+        opening = self._opening(home)
         situation = observe_log(log, opening, Blobs(self.bucket, keys, self.clock, random.Random()))
         elsewhere = (home.workspace, home.host.name) != (opening.workspace, self.here.name)
         identity: tuple[str, ...] = ()
@@ -349,10 +345,52 @@ class Run:
         if refused is not None:
             free = find_free_job(self.bucket, settings.job)
             own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
-            command = provenance.typed_command(options.agent.name, own, options.args)
-            if redact(command) != command:  # an argument holds a secret
-                command = provenance.typed_command(options.agent.name, own, ("ARGS",))
-            raise NotThisJob(refused.what, f"To start a job of this folder's own: {command.removesuffix(' --')}")
+            command = provenance.shown_command(options.agent.name, own, options.args)
+            raise NotThisJob(refused.what, f"To start a job of this folder's own: {command}")
+
+    def _check_person(self, log: Replay) -> None:
+        """Ask before an unfinished job is taken over from another person: a typed job or --take-over is consent.
+        NotYourJob."""
+        options, settings, home = self.options, self.options.settings, log.state.home_opening
+        over = log.state.ended is not None and log.state.ended.completed and not log.state.open
+        if home is None or over or options.take_over or settings.sources.get("job") in ("flag", "environment"):
+            return
+        if not is_other_persons(home, self._opening(home)):
+            return
+        what = (
+            f"Job {settings.job} was last run by {safe(home.owner.user, 64)} on {safe(home.host.name, 100)}, "
+            f"in {safe(home.workspace, 200)}."
+        )
+        if options.attended and not self.parents:
+            self.screen.say(what)
+            question = "To take it over means to continue that conversation with those files here. Take it over?"
+            if provenance.ask_person(question, self.screen, self._may_start):
+                return
+        free = find_free_job(self.bucket, settings.job)
+        own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
+        name, args = options.agent.name, options.args
+        raise NotYourJob(
+            f"{what} Nothing was changed.",
+            f"To take it over: {provenance.shown_command(name, settings, args, '--take-over')}. "
+            f"To start one of your own: {provenance.shown_command(name, own, args)}",
+        )
+
+    def _opening(self, home: Opening) -> Opening:
+        """The opening that this start would write behind `home`."""
+        options = self.options
+        return Opening(
+            time=self.clock.now(),
+            run=self.run_dir.run,
+            epoch=home.epoch + 1,
+            cause="dead",
+            host=self.here,
+            agent=options.agent.name,
+            agent_version=self.cli.version,
+            version=__version__,
+            workspace=str(options.workspace),
+            args=options.args,
+            owner=read_owner(options.workspace, options.env),
+        )
 
     def _remember(self, lease: Lease) -> None:
         """The next start on this machine knows that this bucket holds this job, and that it is this folder's."""
@@ -361,7 +399,7 @@ class Run:
             known = KnownJob(
                 settings.bucket, settings.job, self.options.agent.name, settings.sources.get("job") != "default"
             )
-            remember_job(self.options.env, lease.doc.owner.folder, known)
+            remember_job(self.options.env, make_owner(self.options.workspace, self.options.env).folder, known)
             remember_run(self.bucket.url, marker_of(self.bucket.url), settings.job, lease.epoch, self.options.env)
         except (OSError, BucketError, Damaged) as error:
             self.screen.say(

@@ -34,7 +34,6 @@ from wal_agent.config import (
     Want,
     check_keys,
     content_digest,
-    default_job,
     option_of,
     own_document,
     read_document,
@@ -173,7 +172,7 @@ def load(
     path, own_path = workspace / FILE, config_dir(env) / FILE
     own, document = own_document(env), _project_document(path)
     given, wants = Consents(workspace, env).given(), list[Want]()
-    values: dict[str, Any] = {"bucket": default_url(env), "job": default_job(agent, workspace)}
+    values: dict[str, Any] = {"bucket": default_url(env)}
     sources: dict[str, Source] = dict.fromkeys((*SETTINGS, "skip"), "default")
     places: dict[str, str] = {}
 

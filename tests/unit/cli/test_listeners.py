@@ -16,6 +16,7 @@ from wal_agent.events import EventBus
 from wal_agent.notify import send
 from wal_agent.notify.message import VARIABLE
 from wal_agent.notify.outbox import list_boxes
+from wal_agent.supervise.identity import default_job_here
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.settings import load
 
@@ -44,7 +45,8 @@ def test_who_looks_on_and_cannot_is_told_of_and_everybody_is_let_go(env: dict[st
 
 def test_settings_that_cannot_be_read_are_told(env: dict[str, str], tmp_path: Path) -> None:
     """Of the job by its name in the flags, or as it would be named."""
-    for flags, job in (({"job": "shop"}, "shop"), ({}, "generic-w")):
+    mine = default_job_here("generic", tmp_path / "w", env["WAL_AGENT_BUCKET"], env)
+    for flags, job in (({"job": "shop"}, "shop"), ({}, mine)):
         with pytest.raises(ConfigError), report_refusals(env, flags, "generic", tmp_path / "w", False):
             raise ConfigError("no TOML", "")
         assert f"{job}: stopped with 78, a person is needed" in titles(env)

@@ -41,6 +41,7 @@ PROMISED = {
     "Misconfigured": 78,
     "NotThisJob": 78,
     "PersonNeeded": 79,
+    "NotYourJob": 79,
     "CrashLoop": 80,
 }
 
@@ -222,7 +223,7 @@ def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
 def test_a_job_that_does_not_exist_is_no_error_to_look_at(run: Run) -> None:
     for command in ("status", "log"):
         code, out, err = run(command)
-        assert (code, out, err.count("\n")) == (0, "", 1) and "gemini-shop" in err
+        assert (code, out, err.count("\n")) == (0, "", 1) and "gemini-shop-" in err
     assert json.loads(run("status", "--json")[1])["state"] == "none"
 
 

@@ -55,6 +55,7 @@ def environment(folder: Path, drain: str) -> dict[str, str]:
         "PYTHONPATH": str(TESTS.parent),
         "HOME": str(folder),
         "WAL_AGENT_BUCKET": f"file://{folder}/bucket",
+        "WAL_AGENT_JOB": "generic-work",
         "WAL_AGENT_RUNTIME_DIR": str(folder / "run"),
         "WAL_AGENT_DRAIN": drain,
     }

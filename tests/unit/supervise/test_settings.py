@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.config import JOB, MAX_CRASHES, MAX_FILE, Consents, Settings, default_job
+from wal_agent.config import JOB, MAX_CRASHES, MAX_FILE, MAX_JOB, Consents, Settings
 from wal_agent.errors import ConfigError, UsageError
+from wal_agent.records import Owner
+from wal_agent.supervise.identity import default_job, read_owner
 from wal_agent.supervise.settings import load, refuse_skip, wants_of
 from wal_agent.wal.state import KEEP_ENDS
 
@@ -35,7 +37,10 @@ def allow(workspace: Path, env: dict[str, str]) -> None:
 
 def test_defaults(shop: Path) -> None:
     found = load("gemini", shop, ENV, {})
-    assert (found.bucket, found.job) == ("file:///home/me/.local/state/wal-agent/bucket", "gemini-shop")
+    assert (found.bucket, found.job) == (
+        "file:///home/me/.local/state/wal-agent/bucket",
+        default_job("gemini", shop, read_owner(shop, ENV)),
+    )
     assert (found.ttl, found.autosave, found.drain, found.preemption) == (30, 10, 20, "auto")
     assert (found.durability, found.on_ambiguity, found.skip) == ("intent", "ask", ())
     assert set(found.sources.values()) == {"default"}
@@ -244,17 +249,18 @@ def test_every_tool_that_may_change_something_has_a_reason(tool: str) -> None:
 @pytest.mark.parametrize(
     ("folder", "job"),
     [
-        ("/w/shop", "gemini-shop"),
-        ("/w/My Project.v2", "gemini-My-Project.v2"),
-        ("/w/ünï/", "gemini-n"),
-        ("/w/...", "gemini-root"),
-        ("/", "gemini-root"),
-        ("/" + "x" * 300, "gemini-" + "x" * 93),
+        ("/w/shop", "gemini-shop-"),
+        ("/w/My Project.v2", "gemini-My-Project.v2-"),
+        ("/w/ünï/", "gemini-n-"),
+        ("/w/...", "gemini-root-"),
+        ("/", "gemini-root-"),
+        ("/" + "x" * 300, "gemini-" + "x" * 88 + "-"),
     ],
 )
 def test_the_default_job_is_a_name_that_a_bucket_can_hold(folder: str, job: str) -> None:
-    assert default_job("gemini", Path(folder)) == job
-    assert JOB.fullmatch(job)
+    one, other = (default_job("gemini", Path(folder), Owner("me", "1" * 32, n * 32)) for n in "23")
+    assert (one[: len(job)], len(one)) == (job, len(job) + 4)
+    assert JOB.fullmatch(one) and len(one) <= MAX_JOB and one != other
 
 
 def test_settings_are_data() -> None:

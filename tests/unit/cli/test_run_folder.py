@@ -1,0 +1,168 @@
+"""Before a start that names no job: the unfinished jobs of the folder, and who decides about their calls in flight."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.unit.cli.shelf import commit, intent
+from tests.unit.supervise.crew import short_folder
+from wal_agent.agents import AGENTS
+from wal_agent.bucket.file import FileBucket
+from wal_agent.cli import run as command
+from wal_agent.cli.run import settle_folder
+from wal_agent.clock import SystemClock
+from wal_agent.errors import PersonNeeded
+from wal_agent.records import Owner
+from wal_agent.supervise.identity import make_owner
+from wal_agent.supervise.machine import this_host
+from wal_agent.supervise.options import RunOptions
+from wal_agent.supervise.settings import load
+from wal_agent.wal.job import OpeningFields, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import LeaseRequest
+
+
+@dataclass
+class Place:
+    """A person on a machine, with a bucket; `said`: the lines for the person."""
+
+    root: Path
+    said: list[str]
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"HOME": str(self.root / "home")}
+
+    def folder(self, name: str) -> Path:
+        path = self.root / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def job(self, name: str, agent: str, folder: str, calls: int, owner: Owner | None = None) -> None:
+        """A job that was given up with so many calls in flight."""
+        at = self.folder(folder)
+        host = this_host(self.env, Path("/dev/null"))
+        owner = make_owner(at, self.env) if owner is None else owner
+        claim = LeaseRequest("a" * 16, host, agent, str(at), 30.0, owner=owner)
+        fields = OpeningFields(agent_version="1", version="0", args=())
+        bucket = FileBucket(self.root / "bucket")
+        made = open_job(
+            bucket,
+            Keys(name),
+            SystemClock(),
+            random.Random(1),
+            claim=claim,
+            fields=fields,
+            seen=None,
+            cause="first",
+            parallel=1,
+        )
+        for n in range(calls):
+            made.writer.append(intent(n + 1, command="./charge.sh"))
+            commit(made)
+        made.lease.settle("released", "stopped: the agent failed", budget=5.0)
+
+    def wish(self, agent: str, folder: str, *, job: str | None = None, attended: bool = False) -> RunOptions:
+        at = self.folder(folder)
+        flags = {"bucket": (self.root / "bucket").as_uri(), "job": job}
+        return RunOptions(
+            AGENTS[agent], ("-p", "go"), load(agent, at, self.env, flags), at, self.env, attended=attended
+        )
+
+    def stored(self) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = Place(tmp_path.resolve(), [])
+    monkeypatch.setattr(command, "say", made.said.append)
+    monkeypatch.setattr("wal_agent.supervise.hook_server.outer_runs", tuple)
+    return made
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *words: bool) -> None:
+    left = list(words)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: left.pop(0))
+
+
+@pytest.mark.parametrize(("agent", "folder"), [("claude", "w/shop"), ("gemini", "w/shop/src"), ("claude", "w")])
+def test_a_call_in_flight_of_another_job_around_needs_a_person(place: Place, agent: str, folder: str) -> None:
+    """Another agent's, above or below: nobody at a terminal is 79, the command to carry on is whole, and nothing was
+    written."""
+    place.job("paying", agent, folder, calls=1)
+    wish = place.wish("gemini", "w/shop")
+    before = place.stored()
+    with pytest.raises(PersonNeeded) as refused:
+        settle_folder(wish)
+    cd = "" if folder == "w/shop" else f"cd {place.root / folder} && "
+    carry_on = f"{cd}wal-agent run {agent} --bucket={wish.settings.bucket} --job=paying"
+    assert f"Carry on: {carry_on}. Or" in refused.value.hint and "--fresh -- -p go" in refused.value.hint
+    assert place.stored() == before
+    assert [line.endswith(f"1 call in flight. To carry on: {carry_on}") for line in place.said] == [True]
+
+
+def test_fresh_or_a_typed_job_is_consent(place: Place) -> None:
+    place.job("paying", "claude", "shop", calls=1)
+    fresh, typed = replace(place.wish("gemini", "shop"), fresh=True), place.wish("gemini", "shop", job="mine")
+    assert (settle_folder(fresh), settle_folder(typed)) == (fresh, typed)
+    assert len(place.said) == 1
+
+
+def test_without_a_call_in_flight_it_is_one_line(place: Place) -> None:
+    place.job("idle", "claude", "shop", calls=0)
+    wish = place.wish("gemini", "shop")
+    assert settle_folder(wish) == wish
+    assert len(place.said) == 1 and "wal-agent run claude" in place.said[0]
+
+
+def test_a_person_carries_on_or_begins_beside(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.job("paying", "gemini", "shop", calls=1)
+    answers(monkeypatch, True)
+    wish = place.wish("gemini", "shop", attended=True)
+    assert settle_folder(wish).settings.job == "paying"
+    answers(monkeypatch, False)
+    assert settle_folder(wish) == wish
+    answers(monkeypatch, False)
+    with pytest.raises(PersonNeeded):
+        settle_folder(place.wish("claude", "shop", attended=True))
+
+
+def test_a_job_that_an_earlier_version_named_is_carried_on(place: Place) -> None:
+    place.job("gemini-shop", "gemini", "shop", calls=1, owner=Owner())
+    found = settle_folder(place.wish("gemini", "shop")).settings
+    assert (found.job, found.sources["job"], place.said) == ("gemini-shop", "default", [])
+    assert settle_folder(place.wish("gemini", "other/shop")).settings.job != "gemini-shop"
+
+
+def test_a_bucket_that_does_not_answer_holds_up_no_start(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wal_agent.errors import Unavailable
+    from wal_agent.fleet import jobs
+
+    def away(*_: object, **__: object) -> None:
+        raise Unavailable("away")
+
+    monkeypatch.setattr(jobs, "find_folder_jobs", away)
+    wish = place.wish("gemini", "shop")
+    assert settle_folder(wish) == wish
+
+
+def test_the_command_refuses_and_with_fresh_runs(place: Place) -> None:
+    place.job("paying", "claude", "shop", calls=1)
+    env = {"PATH": os.environ["PATH"], **place.env}
+    words = [sys.executable, "-m", "wal_agent", "run", "generic", f"--bucket={(place.root / 'bucket').as_uri()}"]
+    codes = []
+    for option in ([], ["--fresh"]):
+        command = [*words, *option, "--", "sh", "-c", "exit 3"]
+        with short_folder() as runtime:
+            at = {**env, "WAL_AGENT_RUNTIME_DIR": str(runtime)}
+            codes.append(subprocess.run(command, cwd=place.root / "shop", env=at, check=False).returncode)
+    assert codes == [79, 3]
