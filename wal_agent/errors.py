@@ -77,6 +77,12 @@ class Newer(WalAgentError):
         return cls(f"{name} was written by a newer wal-agent ({what}).", "Upgrade wal-agent on this machine.")
 
 
+class NoJob(WalAgentError):
+    """This folder has no job in the bucket."""
+
+    exit_code = 1
+
+
 class LeaseHeld(WalAgentError):
     """Another live owner holds the job."""
 

@@ -61,6 +61,13 @@ def clock_time(seconds: float) -> str:
         return "an unknown time"
 
 
+def redraw(line: str) -> None:
+    """Print `line` to the terminal in the place of the one before; "" ends it."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[Kwal-agent: {printable(line)}" if line else "\n")
+        sys.stderr.flush()
+
+
 def timestamp(seconds: float) -> str:
     """ "14:02:13 CET" in this machine's zone, with the date in front where that is not today's."""
     return moment(seconds, time.time(), exact=True, whole=True)

@@ -52,7 +52,7 @@ def ls(
     """
     from json import dumps
 
-    from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, sort_jobs
+    from wal_agent.fleet.jobs import STATES, Reader, count_open_calls, count_states, job_as_json, sort_jobs
 
     wanted = _states(state, STATES)
     opened = _opened(bucket)
@@ -61,7 +61,7 @@ def ls(
     if json:
         sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
         return
-    answer(table(shown))
+    answer(table(shown, count_open_calls(opened, shown)))
     needing = sum(job.needs_host for job in jobs)
     rest = (
         f"; {needing} need{'s' if needing == 1 else ''} a host: wal-agent fleet claim, or `wal-agent run` for each"
@@ -70,6 +70,34 @@ def ls(
     )
     many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
     answer([f"{many} in {opened.url}{': ' if jobs else ''}{count_states(jobs)}{rest}"])
+
+
+def list_jobs(
+    here: Annotated[bool, typer.Option("--here", help="Only the jobs of this folder.")] = False,
+    bucket: BucketUrl = None,
+    json: AsJson = False,
+) -> None:
+    """List the jobs of the bucket, newest first, with their state, open calls and folder.
+
+    `wal-agent fleet ls` lists the same jobs by who needs a host or a person first.
+    """
+    from json import dumps
+
+    from wal_agent.errors import NoJob
+    from wal_agent.fleet.jobs import Reader, count_open_calls, find_jobs_here, job_as_json
+
+    opened = _opened(bucket)
+    if here:
+        found = find_jobs_here(opened, Path.cwd().resolve(), os.environ)
+    else:
+        found = Reader.of(opened, os.environ).all()
+    jobs = sorted(found, key=lambda job: (job.age, job.job))
+    if json:
+        sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in jobs)
+        return
+    if not jobs:
+        raise NoJob(f"There is no job in {opened.url}.", "Start one: wal-agent run AGENT")
+    answer(table(jobs, count_open_calls(opened, jobs)))
 
 
 @app.command("watch")
@@ -246,12 +274,18 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
     return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)
 
 
-def table(jobs: Sequence[Job]) -> list[str]:
+HEADER = ("STATE", "JOB", "AGENT", "HOST", "CALLS", "FOLDER", "WHAT")
+
+
+def table(jobs: Sequence[Job], calls: Mapping[str, int]) -> list[str]:
+    """Rows of `jobs` below a header; none for none. `calls`: in flight, by job; "-" where that is not known."""
     from wal_agent.text import shorten
 
-    rows = [[job.state, job.job, job.agent, job.host, str(job.epoch or ""), _what(job)] for job in jobs]
-    rows = [[*(shorten(cell, WIDEST) for cell in row[:-1]), shorten(row[-1], 300)] for row in rows]
-    wide = [max(len(row[n]) for row in rows) for n in range(5)] if rows else []
+    cells = [(j.state, j.job, j.agent, j.host, str(calls.get(j.job, "-")), j.workspace, _what(j)) for j in jobs]
+    rows = [HEADER, *((*(shorten(cell, WIDEST) for cell in row[:-1]), shorten(row[-1], 300)) for row in cells)]
+    wide = [max(len(row[n]) for row in rows) for n in range(len(HEADER) - 1)]
+    if not jobs:
+        return []
     return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, wide, strict=False)), row[-1]]).rstrip() for row in rows]
 
 

@@ -23,7 +23,7 @@ def ack(
     call: Annotated[int, typer.Argument(help="The call's number, as `wal-agent status` shows it.")],
     done: Annotated[bool, typer.Option("--done", help="It had its effect.")] = False,
     not_done: Annotated[bool, typer.Option("--not-done", help="It had no effect.")] = False,
-    agent: AgentName = "gemini",
+    agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
@@ -74,7 +74,7 @@ def pause(
         str, typer.Option("--reason", help="What it waits for; `status` and the agent are told.", metavar="TEXT")
     ] = "",
     end: Annotated[bool, typer.Option("--end", help="End a pause now.")] = False,
-    agent: AgentName = "gemini",
+    agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
@@ -108,6 +108,32 @@ def pause(
         say(said.said)
 
 
+def stop(
+    done: Annotated[
+        bool, typer.Option("--done", help="Also close the job: nobody carries on, and the next start begins anew.")
+    ] = False,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+) -> None:
+    """End the job's run on this machine in good order: what runs is saved, then the agent ends.
+
+    A later `wal-agent run` or `wal-agent resume` carries on, here or on another machine; with --done nobody does. A run
+    on another machine is stopped there, or taken away from it with `wal-agent unlock`.
+    """
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.clock import SystemClock
+    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.intervene import stop_job
+
+    require_person("wal-agent stop")
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    ttl, clock = at.settings.ttl, SystemClock()
+    say(f"{stop_job(at.bucket, at.keys, ttl, os.environ, clock, done=done, key_id=at.key_id)}.")
+
+
 def unlock(
     epoch: Annotated[
         int | None,
@@ -120,7 +146,7 @@ def unlock(
     damaged: Annotated[
         bool, typer.Option("--damaged", help="The lease cannot be read: put a sound one in its place.")
     ] = False,
-    agent: AgentName = "gemini",
+    agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
@@ -161,7 +187,7 @@ MAX_BLOBS = 10_000  # blobs whose names are held in memory
 
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
-    agent: AgentName = "gemini",
+    agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,

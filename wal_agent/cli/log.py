@@ -384,7 +384,7 @@ FOLLOW = 1.0  # seconds between two reads of new records
 
 
 def log(
-    agent: AgentName = "gemini",
+    agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
@@ -431,12 +431,12 @@ def log(
         answer([unrecovered])
     if not (json or raw) and not (page.whole and page.passed == 0):
         passed = f", but for {page.passed} that the snapshots say hold none of these" if page.passed else ""
-        whole = f"wal-agent log{at.options(agent)} -n 0"
+        whole = f"wal-agent log{at.options()} -n 0"
         lines([f"Only records {page.since} to {page.last} were read and checked{passed}. To check all: {whole}"])
     if damaged:
         more = f" So are {len(damaged) - 3} more." if len(damaged) > 3 else ""
         what = " ".join(f"{found.what[:1].upper()}{found.what[1:]}" for found in damaged[:3])
-        raise Damaged(f"{what}{more}", f"What can still be had: wal-agent status{at.options(agent)}")
+        raise Damaged(f"{what}{more}", f"What can still be had: wal-agent status{at.options()}")
     if follow:
         follow_log(at, page.last, CRASHES if crashes else None, json=json or raw, raw=raw)
 

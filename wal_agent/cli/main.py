@@ -53,13 +53,16 @@ def top(
 
 
 app.command("run", context_settings=run.CONTEXT)(run.run)
+app.command("resume", context_settings=run.CONTEXT)(run.resume)
 app.command("status")(status.status)
+app.command("list")(fleet.list_jobs)
 app.command("log")(log.log)
 app.command("recover")(restore.recover)
 app.command("restore")(restore.restore)
 app.command("ack")(intervene.ack)
 app.command("settle")(intervene.settle)
 app.command("pause")(intervene.pause)
+app.command("stop")(intervene.stop)
 app.add_typer(rules.app, name="rules", cls=_Commands)
 app.command("notify")(notify.notify)
 app.add_typer(fleet.app, name="fleet", cls=_Commands)

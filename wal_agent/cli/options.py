@@ -10,19 +10,21 @@ import random
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 from typer.models import OptionInfo
 
+from wal_agent.agents.base import Agent
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, Settings, Want, default_text, option_of
-from wal_agent.errors import UsageError
+from wal_agent.errors import NoJob, UsageError, WalAgentError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
 from wal_agent.text import answer, lines, say
@@ -125,10 +127,10 @@ def complete_agent(incomplete: str) -> list[str]:
 
 
 AgentName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--agent",
-        help="Which agent's job (see: wal-agent agents); it names the job where no --job is given.",
+        help="The agent whose job of this folder is meant, where several agents have one.",
         metavar="NAME",
         autocompletion=complete_agent,
     ),
@@ -192,11 +194,22 @@ class JobContext:
     workspace: Path
     key_id: str
     """Of the encryption key that was given; empty for none."""
+    name: str
+    """Of the agent; empty where there is no such job."""
 
-    def options(self, agent: str) -> str:
+    @property
+    def agent(self) -> Agent:
+        """The job's agent. UsageError: this wal-agent does not know it."""
+        from wal_agent.agents import AGENTS
+
+        if self.name not in AGENTS:
+            raise unknown_agent_error(self.name)
+        return AGENTS[self.name]
+
+    def options(self) -> str:
         """What a command for this very job has to say, with a blank before each; never a secret."""
-        said = {"agent": agent, "job": self.keys.job}
-        if self.settings.sources.get("bucket") == "flag" and redact(self.settings.bucket) == self.settings.bucket:
+        said = {"job": self.keys.job}
+        if self.settings.sources.get("bucket") != "default" and redact(self.settings.bucket) == self.settings.bucket:
             said["bucket"] = self.settings.bucket
         for name in ("encryption_key_file", "encryption_key_command"):
             value = getattr(self.settings, name)
@@ -224,8 +237,11 @@ def say_bucket(settings: Settings) -> None:
         say(settings.origin)
 
 
+_ANY = "gemini"  # whose settings name the bucket, where the agent is not known yet: all agents' do alike
+
+
 def open_job_context(
-    agent: str,
+    agent: str | None,
     bucket: str | None,
     job: str | None,
     key_file: str | None = None,
@@ -233,24 +249,74 @@ def open_job_context(
     *,
     as_a_run: bool = False,
 ) -> JobContext:
-    """Open the bucket of the job that the user means; raises ConfigError, UsageError, Denied (the key), and what the
-    bucket raises. `as_a_run`: all settings count, as they would for a run in this folder."""
+    """Open the bucket of the job that the user means: the named one, else that of `agent` in this folder, else the one
+    job that this folder has. `as_a_run`: all settings count, as they would for a run in this folder.
+
+    Raises NoJob, UsageError (several jobs), ConfigError, Denied (the key), and what the bucket raises."""
     from wal_agent.agents import AGENTS
     from wal_agent.bucket.encryption import EncryptedBucket, load_key
     from wal_agent.bucket.encryption import key_id as id_of
 
-    if agent not in AGENTS:
+    if agent is not None and agent not in AGENTS:
         raise unknown_agent_error(agent)
     workspace = Path.cwd().resolve()
-    flags = {
+    flags: dict[str, object] = {
         "bucket": bucket,
         "job": job,
         "encryption_key_file": key_file,
         "encryption_key_command": key_command,
     }
-    settings = settings_for(agent, workspace, flags, None if as_a_run else NAMES)
+    settings = settings_for(agent or _ANY, workspace, flags, None if as_a_run and agent else NAMES)
     say_bucket(settings)
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
     opened = EncryptedBucket(open_bucket(settings.bucket), key)
     retrying = RetryBucket(opened, SystemClock(), random.Random())
-    return JobContext(settings, retrying, Keys(settings.job), workspace, id_of(key))
+    if agent is None:
+        if settings.sources.get("job") != "default":
+            name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
+        else:
+            name, chosen = _job_here(retrying, workspace)
+        if as_a_run and name in AGENTS:
+            settings = settings_for(name, workspace, {**flags, "job": chosen})
+        agent, settings = name, replace(settings, job=chosen)
+    return JobContext(settings, retrying, Keys(settings.job), workspace, id_of(key), agent)
+
+
+def find_agent(bucket: Bucket, keys: Keys) -> str:
+    """The agent of a job, as its lease says, or its log where the lease cannot be read; "" where neither does."""
+    from wal_agent.wal.lease import read_lease
+    from wal_agent.wal.reader import replay
+
+    with suppress(WalAgentError):
+        if (seen := read_lease(bucket, keys)) is not None:
+            return seen.doc.agent
+    with suppress(WalAgentError):
+        if openings := replay(bucket, keys).state.openings:
+            return openings[-1].opening.agent
+    return ""
+
+
+MAX_NAMED = 5  # jobs of a folder that an error names
+
+
+def _job_here(bucket: Bucket, folder: Path) -> tuple[str, str]:
+    """Agent and name of the only job that `folder` has. NoJob, UsageError."""
+    from wal_agent.fleet.jobs import find_jobs_here
+    from wal_agent.supervise.identity import known_folders, read_owner
+
+    found = find_jobs_here(bucket, folder, os.environ)
+    if len(found) == 1:
+        return found[0].agent or find_agent(bucket, Keys(found[0].job)), found[0].job
+    if found:
+        named = ", ".join(f"{job.job} ({job.agent or 'unknown agent'}, {job.state})" for job in found[:MAX_NAMED])
+        more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+        raise UsageError(f"This folder has several jobs: {named}{more}.", f"Name one: --job {found[0].job}")
+    here = read_owner(folder, os.environ).folder
+    for known in known_folders(os.environ):
+        gone = [at for at in known.jobs if known.id == here and at.bucket == bucket.url]
+        if gone:  # what this machine knows and the bucket lacks is for the command to report
+            return gone[0].agent, gone[0].job
+    raise NoJob(
+        f"This folder has no job in {bucket.url}.",
+        "Start one: wal-agent run AGENT. Or name another: --job NAME (see: wal-agent list)",
+    )

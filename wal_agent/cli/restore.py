@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def recover(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and the prompt; change nothing.")] = False,
-    agent: AgentName = "gemini",
+    agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
@@ -44,7 +44,8 @@ def recover(
             "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
         )
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
-    seen = foresee_start(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id, at.options(agent))
+    name = at.agent.name
+    seen = foresee_start(at.bucket, at.keys, at.workspace, name, at.settings, os.environ, at.key_id, at.options())
     if as_json:
         print(json.dumps(foreseen_json(seen)))
         return
@@ -69,7 +70,7 @@ def restore(
     force: Annotated[
         bool, typer.Option("--force", help="Replace what has the same name in a folder that is there.")
     ] = False,
-    agent: AgentName = "gemini",
+    agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
@@ -81,7 +82,6 @@ def restore(
     Also the way out of a damaged log: where not all is whole it writes what can be had, names the newest record that
     can be had whole, and exits with 73. Reads only: the job is not opened, and goes on beside it if it runs.
     """
-    from wal_agent.agents import AGENTS
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged
@@ -106,7 +106,7 @@ def restore(
         chosen.keys,
         blobs_of(chosen),
         to.absolute(),
-        lambda name: AGENTS[agent].restore_path(name, session, chosen.workspace, env),
+        lambda name: chosen.agent.restore_path(name, session, chosen.workspace, env),
         env,
         clock.now(),
         force=force,
@@ -117,7 +117,7 @@ def restore(
         whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), blobs_of(chosen))
         if whole is not None and whole.seq == found.seq:
             whole = None  # the bytes are those that were saved, and yet make no session or tree
-        hint = restore_hint(whole, chosen.keys, chosen.options(agent))
+        hint = restore_hint(whole, chosen.keys, chosen.options())
         raise Damaged(f"{told} Not whole: {'; '.join(done.short[:3])}{more}.", hint)
     say(told)
     lines(_rows(found))

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
-from wal_agent.text import lines, say
+from wal_agent.text import lines, redraw, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -44,6 +44,10 @@ def run(
         bool, typer.Option("--take-over", help="Take over a job that another person ran last, on another host or path.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
+    no_wait: Annotated[
+        bool,
+        typer.Option("--no-wait", help="Exit 75 at once while the lease of another machine has not run out."),
+    ] = False,
     exit_on_pause: Annotated[
         bool, typer.Option("--exit-on-pause", help="While the job is paused: exit 75 instead of waiting.")
     ] = False,
@@ -73,6 +77,52 @@ def run(
     (the agent ended with 0 inside its turn), 75 not now (the job runs elsewhere), 76 taken over, 77 permission, 78
     configuration or hooks, 79 a person is needed, 80 crash loop, 143 drained.
     """
+    start(
+        agent,
+        tuple(context.args),
+        flags,
+        from_,
+        fresh=fresh,
+        go_on=continue_,
+        wait=wait,
+        no_wait=no_wait,
+        take_over=take_over,
+        accept_loss=accept_loss,
+        exit_on_pause=exit_on_pause,
+        once=once,
+    )
+
+
+@with_settings
+def resume(
+    context: typer.Context,
+    flags: Mapping[str, object],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
+) -> None:
+    """Run again what this folder had: its agent, its job and, after a crash, the arguments that were typed here.
+
+    The same as `wal-agent run AGENT --job JOB --continue`: an unfinished job is recovered, a complete one continues its
+    last session. Arguments after `--` go to the agent.
+    """
+    from wal_agent.cli.options import open_job_context
+
+    given = {name: value if isinstance(value := flags.get(name), str) else None for name in ("bucket", "job")}
+    at = open_job_context(None, given["bucket"], given["job"])
+    start(at.agent.name, tuple(context.args), {**flags, "job": at.keys.job}, go_on=True, wait=wait)
+
+
+def start(
+    agent: str,
+    args: tuple[str, ...],
+    flags: Mapping[str, object],
+    from_: str | None = None,
+    *,
+    once: bool = False,
+    fresh: bool = False,
+    go_on: bool = False,
+    **wishes: Any,
+) -> None:
+    """Run `agent` with `args` and exit with its code. `wishes`: further switches of RunOptions."""
     from wal_agent import notify
     from wal_agent.agents import AGENTS
     from wal_agent.cli.listeners import attach_listeners, report_refusals
@@ -82,12 +132,12 @@ def run(
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
-    if any("\udc80" <= c <= "\udcff" for text in context.args for c in text):
+    if any("\udc80" <= c <= "\udcff" for text in args for c in text):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
-    if fresh and continue_:
+    if fresh and go_on:
         raise UsageError("--fresh starts a new session and --continue resumes the last one: use only one of them.")
     workspace = Path.cwd().resolve()
-    screen = Screen(say, lines, Waiting(say).waiting_for)
+    screen = Screen(say, lines, Waiting(say).waiting_for, redraw=redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with report_refusals(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)
@@ -97,17 +147,14 @@ def run(
             )
         wish = RunOptions(
             agent=AGENTS[agent],
-            args=tuple(context.args),
+            args=args,
             settings=settings,
             workspace=workspace,
             env=dict(os.environ),
             fresh=fresh,
-            go_on=continue_,
-            wait=wait,
-            take_over=take_over,
-            accept_loss=accept_loss,
-            exit_on_pause=exit_on_pause,
+            go_on=go_on,
             attended=attended,
+            **wishes,
         )
         if from_ is not None or once:
             screen.once(settings.origin)

@@ -103,7 +103,7 @@ _LATE = {
 
 
 def status(
-    agent: AgentName = "gemini",
+    agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
@@ -130,8 +130,8 @@ def status(
     check_every(every)
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     if watch:
-        watch_status(at, every, os.environ, at.options(agent), json=json)
-    view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options(agent))
+        watch_status(at, every, os.environ, at.options(), json=json)
+    view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
     elif view.state == "none":

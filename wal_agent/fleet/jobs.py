@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -268,14 +268,7 @@ def find_folder_jobs(
     for the calls in flight, at most MAX_COUNTED. Changes nothing. Unavailable, Denied."""
     end = time.monotonic() + seconds
     reader, owner, here = Reader.of(bucket, env), read_owner(folder, env), this_host(env, Path("/dev/null"))
-    found: dict[str, FolderJob] = {}
-    for known in known_folders(env):
-        relation: Relation | None = "here" if known.id == owner.folder else relate(folder, known.path)
-        for at in known.jobs if relation else ():
-            job = reader.one(at.job) if at.bucket == bucket.url and is_job(at.job) else None
-            # A job whose lease names another folder has moved on to that one.
-            if job is not None and relation and job.owner.folder in ("", known.id):
-                found[at.job] = FolderJob(job, relation, known=True)
+    found = {each.job.job: each for each in _noted_jobs(reader, folder, owner, env)}
     names = [n for n in sorted(filter(is_job, bucket.folders(""))) if n not in found][:MAX_LISTED]
 
     def look(name: str) -> Job | None:
@@ -290,6 +283,25 @@ def find_folder_jobs(
         wanted = [each.job.job for each in jobs if each.unfinished][:MAX_COUNTED]
         jobs = [replace(j, calls=count_calls(bucket, j.job.job, end)) if j.job.job in wanted else j for j in jobs]
     return jobs
+
+
+def find_jobs_here(bucket: Bucket, folder: Path, env: Mapping[str, str]) -> list[Job]:
+    """Find the jobs of this very `folder`, what needs somebody first: by this machine's notes, and only where these
+    have none by the leases of the bucket. As find_folder_jobs."""
+    reader, owner = Reader.of(bucket, env), read_owner(folder, env)
+    noted = [each.job for each in _noted_jobs(reader, folder, owner, env) if each.relation == "here"]
+    found = noted or [each.job for each in find_folder_jobs(bucket, folder, env) if each.relation == "here"]
+    return sort_jobs(found)
+
+
+def _noted_jobs(reader: Reader, folder: Path, owner: Owner, env: Mapping[str, str]) -> Iterator[FolderJob]:
+    for known in known_folders(env):
+        relation: Relation | None = "here" if known.id == owner.folder else relate(folder, known.path)
+        for at in known.jobs if relation else ():
+            job = reader.one(at.job) if at.bucket == reader.bucket.url and is_job(at.job) else None
+            # A job whose lease names another folder has moved on to that one.
+            if job is not None and relation and job.owner.folder in ("", known.id):
+                yield FolderJob(job, relation, known=True)
 
 
 def find_others(
@@ -330,8 +342,7 @@ def describe_other(each: FolderJob, folder: Path, bucket_option: str) -> str:
     host = f" on {job.host}" if job.host else ""
     what = f"job {job.job} ({where[each.relation]}) {_STATE_WORDS.get(job.state, 'did not finish')}{host}{calls}."
     if job.state in ("damaged", "newer", "running") or not job.agent:
-        agent = f" --agent={quote_word(job.agent)}" if job.agent else ""
-        return f"{what} See: wal-agent status{agent}{bucket_option} --job={job.job}"
+        return f"{what} See: wal-agent status{bucket_option} --job={job.job}"
     return f"{what} To carry on: {carry_on_command(each, folder, bucket_option)}"
 
 
@@ -374,6 +385,17 @@ def count_calls(bucket: Bucket, job: str, end: float) -> int | None:
     except WalAgentError:
         return None
     return None if found.damage else len(found.state.open)
+
+
+MAX_SHOWN_COUNTS = 20  # logs that a listing reads
+
+
+def count_open_calls(bucket: Bucket, jobs: Iterable[Job], seconds: float = LOOK_TIME) -> dict[str, int]:
+    """Calls in flight by name, of the unfinished jobs whose log can be read without a key; no read begins after
+    `seconds`."""
+    end = time.monotonic() + seconds
+    wanted = [j.job for j in jobs if j.state in UNFINISHED - {"damaged", "newer"} and not j.key][:MAX_SHOWN_COUNTS]
+    return {name: count for name in wanted if (count := count_calls(bucket, name, end)) is not None}
 
 
 def damaged_job(name: str, error: Exception) -> Job:

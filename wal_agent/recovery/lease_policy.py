@@ -22,6 +22,7 @@ from wal_agent.wal.lease import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 from wal_agent.wal.state import OpenCall, State
 
+COUNTDOWN = 1.0  # seconds between reads of the lease of a silent owner, while a person watches
 POLL_INTERVAL = 2.0  # seconds between reads of a live owner's lease
 LONGEST_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
 MAX_REASON = 500  # characters of why it is paused
@@ -77,11 +78,13 @@ def admit(
     local: Local,
     *,
     wait: bool = False,
+    outlast: bool = False,
     accept_loss: bool = False,
     pauses: Pauses = "wait",
 ) -> Acquire | Decline | Wait:
-    """Decide whether to acquire the job. `wait`: --wait was given, so a live owner is waited for. `accept_loss`: what
-    only the owner's spool has may be lost. Pure."""
+    """Decide whether to acquire the job. `wait`: --wait was given, so a live owner is waited for. `outlast`: an owner
+    that is silent, and that no lock here proves alive, is waited for until its lease runs out. `accept_loss`: what only
+    the owner's spool has may be lost. Pure."""
     if seen is None:
         return Acquire("first")
     doc = seen.doc
@@ -102,6 +105,9 @@ def admit(
         return Acquire("dead")
     if wait:
         return Wait(min(POLL_INTERVAL, max(0.1, expires_in(seen, local))), _describe_holder(job, seen))
+    if outlast and not (same_kernel(seen, local) and local.lock == "alive"):
+        left = expires_in(seen, local)
+        return Wait(min(COUNTDOWN, max(0.1, left)), messages.free_in(job, left, doc.host.name))
     return _decline_running(job, seen, local)
 
 

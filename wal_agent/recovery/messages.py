@@ -111,6 +111,16 @@ def lost_note(elsewhere: bool, sure: bool) -> str:
     return f"{where}; its file changes {'are not' if sure else 'may not be'} in this workspace"
 
 
+def free_in(job: str, seconds: float, host: str) -> str:
+    """While a start waits for the lease of a machine that is silent."""
+    return f"job {job} is free in {max(0.0, seconds):.0f} s if {host} is dead; Ctrl-C to leave"
+
+
+def continue_with(command: str) -> str:
+    """At a terminal, after a run that came to its end."""
+    return f"To continue this session under wal-agent: {command}"
+
+
 # ---- a run's end on the screen ---------------------------------------------------------------------------------------
 
 

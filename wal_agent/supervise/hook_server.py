@@ -270,6 +270,11 @@ def person_needed(command: str, above: OuterRun) -> PersonNeeded:
     )
 
 
+def is_supervisor(pid: int, run: str) -> bool:
+    """Whether the process `pid` of this user supervises the live run `run`."""
+    return pid > 1 and bool(run) and _run_of(pid) == run
+
+
 def _run_of(supervisor: int) -> str:
     """The run whose lock this process has open, and somebody holds; "" for none."""
     for path in _open_files(supervisor):

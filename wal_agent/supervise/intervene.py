@@ -12,7 +12,8 @@ import os
 import random
 import re
 import secrets
-from collections.abc import Mapping
+import signal
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,7 +26,7 @@ from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import BucketError, Damaged, LeaseHeld, Unavailable, UsageError
+from wal_agent.errors import BucketError, Damaged, LeaseHeld, PersonNeeded, Unavailable, UsageError
 from wal_agent.records import End
 from wal_agent.recovery.lease_policy import (
     END_PAUSE,
@@ -286,6 +287,31 @@ def acknowledge_call(
     is not open; LeaseHeld: a run that cannot be reached from here has it, or this machine's spool holds records that
     come before it; Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
     seen = _read(bucket, keys)
+
+    def settle(job: OpenedJob) -> None:
+        rests = pause_left(seen) if paused_until(seen) else None
+        _settle(job, call, done, rests, seen.doc.reason)
+
+    def check(state: State) -> None:
+        acknowledged_end(state, call, done, 0.0)
+
+    refused = _act_unowned(bucket, keys, ttl, env, seen, key_id, check, settle)
+    if refused is not None:
+        _ask_owner(seen, call, done, refused)
+
+
+def _act_unowned(
+    bucket: Bucket,
+    keys: Keys,
+    ttl: float,
+    env: Mapping[str, str],
+    seen: StoredLease,
+    key_id: str,
+    check: Callable[[State], None],
+    act: Callable[[OpenedJob], None],
+) -> LeaseHeld | None:
+    """Open a job that nobody runs and `act` on it, which closes it. `check` refuses before anything is opened. Returns
+    why it cannot be opened where somebody runs it. LeaseHeld: it may be free later."""
     if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
         raise problem
     run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
@@ -296,8 +322,7 @@ def acknowledge_call(
             case Acquire() if replays_spool(seen, known):
                 raise spool_not_carried(seen)
             case Acquire(cause):
-                found = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
-                acknowledged_end(sound_state(found), call, done, 0.0)  # refuses before anything is opened
+                check(sound_state(check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))))
                 claim = LeaseRequest(
                     run=run_dir.run,
                     host=here,
@@ -305,15 +330,14 @@ def acknowledge_call(
                     workspace=seen.doc.workspace,
                     ttl=ttl,
                     key=key_id,
+                    owner=seen.doc.owner,
                 )
                 fields = OpeningFields(agent_version="", version=__version__)
-                job = open_job(
-                    bucket, keys, SystemClock(), random.Random(), claim=claim, fields=fields, seen=seen, cause=cause
-                )
-                rests = pause_left(seen) if paused_until(seen) else None
-                _settle(job, call, done, rests, seen.doc.reason)
+                clock, rng = SystemClock(), random.Random()
+                act(open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause))
+                return None
             case Decline(sentence, hint):
-                _ask_owner(seen, call, done, LeaseHeld(sentence, hint))
+                return LeaseHeld(sentence, hint)
             case Wait(_, why):
                 raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Try again then.")
     finally:
@@ -366,6 +390,64 @@ def _ask_owner(seen: StoredLease, call: int, done: bool, refusal: LeaseHeld) -> 
         raise refusal
     if "error" in answer:
         raise UsageError(str(answer["error"]))
+
+
+STOP_DEADLINE = 120.0  # seconds for a live run to save, end its agent and release the job
+STOP_POLL = 0.5
+
+
+def stop_job(
+    bucket: Bucket, keys: Keys, ttl: float, env: Mapping[str, str], clock: Clock, *, done: bool, key_id: str = ""
+) -> str:
+    """End the job's live run on this machine in good order, and with `done` close the job, so that the next start
+    begins anew. Returns what was done, in a sentence.
+
+    UsageError: there is no such job. LeaseHeld: it runs on another machine, or does not end in time. PersonNeeded:
+    `done`, and calls are in flight that nobody has answered for."""
+    seen = _read(bucket, keys)
+    known = probe_holder(seen, this_host(env, Path(os.devnull)), spools_dir(env), bucket.url)
+    what = f"job {keys.job} is not running"
+    if seen.doc.state == "held" and not owner_is_dead(seen, known):
+        seen = _end_run(bucket, keys, seen, clock)
+        what = f"job {keys.job} is saved and stopped"
+    if not done:
+        return f"{what}; to carry on: wal-agent resume --job {keys.job}"
+    if seen.doc.state != "closed":
+        refused = _act_unowned(bucket, keys, ttl, env, seen, key_id, _check_answered, _close)
+        if refused is not None:
+            raise refused
+    return f"{what} and is closed; the next start begins a new session"
+
+
+def _end_run(bucket: Bucket, keys: Keys, seen: StoredLease, clock: Clock) -> StoredLease:
+    """End the live run that holds the lease, and wait until it has settled that."""
+    host, until = seen.doc.host, clock.boot() + STOP_DEADLINE
+    if not hook_server.is_supervisor(host.pid, seen.doc.run):
+        raise LeaseHeld(
+            f"Job {keys.job} runs on {host.name} and cannot be reached from here; nothing was stopped.",
+            f"Type it there: wal-agent stop --job {keys.job}. Or take the job from that machine: wal-agent unlock "
+            f"--job {keys.job} --epoch {seen.doc.epoch}",
+        )
+    os.kill(host.pid, signal.SIGTERM)
+    while (seen := _read(bucket, keys)).doc.state == "held":
+        if clock.boot() > until:
+            raise LeaseHeld(f"Job {keys.job} was asked to end and has not ended yet.", "See: wal-agent status")
+        clock.sleep(STOP_POLL)
+    return seen
+
+
+def _check_answered(state: State) -> None:
+    if calls := ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in state.unanswered[:5]):
+        first = state.unanswered[0].intent.call
+        raise PersonNeeded(
+            f"Calls are in flight whose outcome is not known ({calls}), so the job is not closed.",
+            f"Check each, then: wal-agent ack {first} --done | --not-done",
+        )
+
+
+def _close(job: OpenedJob) -> None:
+    if close_job(job, "closed", "") == "left":
+        raise Unavailable("The bucket did not take it in time, so the job may be open still.", "See: wal-agent status")
 
 
 def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:

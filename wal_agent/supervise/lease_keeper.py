@@ -165,13 +165,15 @@ class LeaseWatch:
 @dataclass(frozen=True, slots=True)
 class AcquireOptions:
     """How a start takes its job. R9: `spools` is the folder of what this user's runs spool; `spool`: this run does;
-    `accept_loss`: the user gives up what another run's spool may hold. `wait`: for a live owner; `pauses`: what to do
+    `accept_loss`: the user gives up what another run's spool may hold. `wait`: for a live owner; `outlast`: until
+    the lease of one that is silent has run out, with a countdown; `pauses`: what to do
     about a pause; `known_epoch`: the one that this machine knows the job to have had."""
 
     spools: Path
     spool: bool = False
     accept_loss: bool = False
     wait: bool = False
+    outlast: bool = False
     pauses: Pauses = "wait"
     known_epoch: int = 0
 
@@ -194,6 +196,7 @@ def acquire_job(
     although this machine knows it. `check_owner`: see open_job."""
     rng = rng or random.Random()
     watch, reported, paused = LeaseWatch(), "", False
+    first, counting = "", False
     owner = SpoolOwner(keys.job, bucket.url)
     while True:
         check_signals()
@@ -222,7 +225,20 @@ def acquire_job(
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
         local = probe_holder(seen, claim.host, options.spools, bucket.url, unchanged)
         paused = seen is not None and pause_left(seen, unchanged) > 0
-        match admit(keys.job, seen, local, wait=options.wait, accept_loss=options.accept_loss, pauses=options.pauses):
+        first = first or (seen.version if seen else "")
+        outlast = options.outlast and seen is not None and seen.version == first  # a heartbeat: its owner lives
+        decided = admit(
+            keys.job,
+            seen,
+            local,
+            wait=options.wait,
+            outlast=outlast,
+            accept_loss=options.accept_loss,
+            pauses=options.pauses,
+        )
+        if counting and not isinstance(decided, Wait):
+            screen.redraw("")
+        match decided:
             case Acquire(cause):
                 failpoint("run.before_lease")
                 try:
@@ -257,6 +273,10 @@ def acquire_job(
                 return opened
             case Decline(sentence, hint):
                 raise LeaseHeld(sentence, hint)
+            case Wait(seconds, why) if outlast and not paused:
+                counting = True
+                screen.redraw(why)
+                sleep_unless_signalled(seconds, clock)
             case Wait(seconds, why):
                 if why.split(",")[0] != reported:
                     screen.say(f"waiting: {why}")

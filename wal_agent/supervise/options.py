@@ -107,6 +107,7 @@ class RunOptions:
     fresh: bool = False
     go_on: bool = False
     wait: bool = False
+    no_wait: bool = False  # at a terminal too, a silent owner on another machine is not waited for
     take_over: bool = False  # take the job over although another person ran it last, elsewhere
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     exit_on_pause: bool = False  # while the job is paused, this process need not stay
@@ -130,6 +131,7 @@ class Screen:
     rows: Callable[[list[str]], None]
     waiting_for: ShowWait = show_no_wait
     said: set[str] = field(default_factory=set)
+    redraw: Callable[[str], None] = lambda _: None  # a line in the place of the one before; "" ends it
 
     def once(self, text: str) -> None:
         """A message that is not repeated when the run is begun again."""

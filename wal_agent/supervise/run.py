@@ -273,6 +273,7 @@ class Run:
             spool=settings.on_outage == "spool",
             accept_loss=options.accept_loss,
             wait=options.wait,
+            outlast=options.attended and not options.no_wait,
             pauses="refuse" if options.exit_on_pause else "wait",
             known_epoch=known_epoch(self.bucket.url, settings.job, options.env),
         )

@@ -32,6 +32,7 @@ from wal_agent.supervise.exits import (
 )
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
+from wal_agent.supervise.provenance import shown_command
 from wal_agent.text import describe_reach
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
@@ -309,6 +310,8 @@ class _Closing:
                 f"job {job} could not be given up in good order within {options.settings.drain:.0f} s: the next start "
                 "takes it for a crash, once the lease has run out, and goes on from what was saved."
             )
+        if settled == "closed" and options.attended and not ended.drained:
+            say(messages.continue_with(shown_command(options.agent.name, options.settings, (), "--continue")))
         if ended.silent and ended.stopped is None:
             silence = no_hooks_error(options.agent.name, ended.exit.code)
             say(f"{silence.what} {silence.hint}")

@@ -36,8 +36,8 @@ def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBuck
     bucket.put("shop-7/lease.json", b"{")
     code, out, err = run("fleet", "ls")
     rows = out.splitlines()
-    assert (code, err) == (0, "") and len(rows) == 8
-    assert [row.split()[:2] for row in rows[:7]] == [
+    assert (code, err) == (0, "") and len(rows) == 9
+    assert [row.split()[:2] for row in rows[1:8]] == [
         ["damaged", "shop-7"],
         ["crashed", "shop-2"],
         ["crashed", "shop-6"],
@@ -47,9 +47,9 @@ def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBuck
         ["closed", "shop-1"],
     ]
     counts = "1 damaged, 2 crashed, 1 released, 1 running, 1 paused, 1 closed"
-    assert rows[7].startswith(f"7 jobs in {bucket.url}: {counts}; ")
-    assert "; 3 need a host: wal-agent fleet claim" in rows[7]
-    assert "only vm-1 can carry on" in rows[2]
+    assert rows[8].startswith(f"7 jobs in {bucket.url}: {counts}; ")
+    assert "; 3 need a host: wal-agent fleet claim" in rows[8]
+    assert "only vm-1 can carry on" in rows[3]
     assert SECRET not in out and all(c.isprintable() for c in out if c != "\n")
 
 
@@ -104,7 +104,7 @@ def test_a_projects_file_does_not_choose_whose_jobs_run_here(run: Run) -> None:
 def test_a_pause_ends_at_the_time_that_status_says() -> None:
     until = 1_700_000_000.0  # 22:13:20 UTC
     for left, says in ((500.0, "until 22:13:20 UTC"), (6000.0, "until 22:13 UTC")):
-        (row,) = table([Job(job="shop", state="paused", until=until, left=left)])
+        _, row = table([Job(job="shop", state="paused", until=until, left=left)], {})
         assert says in row and says in describe_state(View("shop", "file:///b", "paused", until=until, left=left))
 
 

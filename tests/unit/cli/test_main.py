@@ -35,6 +35,7 @@ PROMISED = {
     "Damaged": 73,
     "Newer": 78,
     "LeaseHeld": 75,
+    "NoJob": 1,
     "Exhausted": 75,
     "Fenced": 76,
     "ConfigError": 78,
@@ -152,7 +153,7 @@ def test_nothing_asked_is_the_help_on_stderr(run: Run) -> None:
         ["ack", "x", "--done"],
         ["ack", "1"],
         ["ack", "1", "--done", "--not-done"],
-        ["ack", "1", "--done"],
+        ["ack", "1", "--done", "--job", "none"],
         ["log", "-n", "-1"],
         ["status", "--job", "../x"],
     ],
@@ -222,9 +223,9 @@ def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
 
 def test_a_job_that_does_not_exist_is_no_error_to_look_at(run: Run) -> None:
     for command in ("status", "log"):
-        code, out, err = run(command)
-        assert (code, out, err.count("\n")) == (0, "", 1) and "gemini-shop-" in err
-    assert json.loads(run("status", "--json")[1])["state"] == "none"
+        code, out, err = run(command, "--job", "none")
+        assert (code, out, err.count("\n")) == (0, "", 1) and "none" in err
+    assert json.loads(run("status", "--json", "--job", "none")[1])["state"] == "none"
 
 
 def test_the_prompt_of_a_dry_run_has_a_heading(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +233,7 @@ def test_the_prompt_of_a_dry_run_has_a_heading(run: Run, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         dry_run, "foresee_start", lambda *_: dry_run.ForeseenStart("a plan", ["  row"], "1 process was ended now.")
     )
-    assert run("recover", "--dry-run")[1].splitlines() == [
+    assert run("recover", "--dry-run", "--agent", "gemini")[1].splitlines() == [
         "a plan (nothing was changed)",
         "  row",
         "",

@@ -37,6 +37,7 @@ class Taking:
     def __init__(self) -> None:
         self.world = World()
         self.told: list[str] = []
+        self.drawn: list[str] = []
 
     def take(
         self, run: str, wait: bool = False, options: AcquireOptions = NOWHERE, pauses: Pauses = "wait", known: int = 0
@@ -48,7 +49,7 @@ class Taking:
             FIELDS,
             self.world.clock,
             replace(options, wait=wait, pauses=pauses, known_epoch=known),
-            Screen(self.told.append, self.told.extend),
+            Screen(self.told.append, self.told.extend, redraw=self.drawn.append),
             rng=random.Random(7),
         )
 
@@ -131,6 +132,30 @@ def test_waiting_ends_when_the_owner_gives_the_job_up(taking: Taking) -> None:
 
     taking.world.clock.sleep = sleeping  # type: ignore[method-assign]
     assert taking.take("b", wait=True).replay.state.openings[-1].opening.cause == "released"
+
+
+def test_a_silent_owner_is_outlasted_with_a_countdown(taking: Taking) -> None:
+    """Issue 14.7: at a terminal the start of a job whose machine is lost waits one ttl by itself."""
+    taking.take("a")
+    began = taking.world.clock.at
+    job = taking.take("b", options=replace(NOWHERE, outlast=True))
+    assert job.lease.epoch == 2 and TTL <= taking.world.clock.at - began < TTL + 3
+    assert taking.told == [] and taking.drawn[-1] == ""
+    left = [float(line.split(" s if")[0].split()[-1]) for line in taking.drawn[:-1]]
+    assert left == sorted(left, reverse=True) and left[0] == pytest.approx(TTL, abs=2)
+
+
+def test_an_owner_that_renews_is_not_outlasted(taking: Taking) -> None:
+    first = taking.take("a")
+    sleep = taking.world.clock.sleep
+
+    def sleeping(seconds: float) -> None:
+        sleep(seconds)
+        first.lease.renew()
+
+    taking.world.clock.sleep = sleeping  # type: ignore[method-assign]
+    with pytest.raises(LeaseHeld):
+        taking.take("b", options=replace(NOWHERE, outlast=True))
 
 
 def test_a_faster_one_is_waited_for_as_well(taking: Taking) -> None:

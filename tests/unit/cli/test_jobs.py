@@ -1,0 +1,86 @@
+"""Which job a command means, and the commands that list, resume and stop jobs (issue 14, 3 and 5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.cli.shelf import Run, commit, full, intent
+from tests.unit.fleet.leases import CRASHED, DRAINED, HOST, store
+from wal_agent.bucket.file import FileBucket
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileBucket:
+    made = FileBucket(tmp_path / "bucket")
+    monkeypatch.setenv("WAL_AGENT_BUCKET", made.url)
+    return made
+
+
+def here(bucket: FileBucket, name: str, agent: str, **more: object) -> None:
+    """A job of this folder, by an earlier wal-agent that noted no owner."""
+    host = replace(HOST, name=socket.gethostname())
+    store(bucket, name, agent=agent, workspace=str(Path.cwd()), host=host, state="released", **more)
+
+
+def test_a_command_finds_the_only_job_of_its_folder_and_its_agent(run: Run, bucket: FileBucket) -> None:
+    here(bucket, "mine", "claude", reason=DRAINED)
+    store(bucket, "other", agent="gemini", workspace="/elsewhere", **CRASHED)
+    assert json.loads(run("status", "--json")[1])["job"] == "mine"
+    assert run("gc", "--dry-run")[0] == 0
+    code, _, err = run("ack", "7", "--done")
+    assert code == 64 and "Call #7 is not open" in err
+    assert json.loads(run("status", "--json", "--job", "other")[1])["job"] == "other"
+
+
+def test_several_jobs_of_a_folder_are_named(run: Run, bucket: FileBucket) -> None:
+    here(bucket, "first", "claude", reason=DRAINED)
+    here(bucket, "second", "codex", reason=DRAINED)
+    code, out, err = run("status")
+    assert (code, out) == (64, "")
+    assert "first (claude, released)" in err and "second (codex, released)" in err and "--job " in err
+    assert json.loads(run("status", "--json", "--job", "second")[1])["job"] == "second"
+
+
+def test_a_folder_without_a_job_is_1(run: Run, bucket: FileBucket) -> None:
+    for words in ("status", "log", "gc", "ack 1 --done", "pause --for 1h", "stop", "resume"):
+        code, out, err = run(*words.split())
+        assert (code, out) == (1, "") and "wal-agent run AGENT" in err, words
+    assert run("list")[0] == 1
+
+
+def test_the_list_has_the_newest_job_first(run: Run, bucket: FileBucket, tmp_path: Path) -> None:
+    store(bucket, "old", state="closed")
+    store(bucket, "new", state="closed")
+    os.utime(tmp_path / "bucket/old/lease.json=", (1e9, 1e9))
+    code, out, _ = run("list")
+    header, *rows = out.splitlines()
+    assert code == 0 and header.split()[:2] == ["STATE", "JOB"]
+    assert [row.split()[1] for row in rows] == ["new", "old"]
+    assert [json.loads(line)["job"] for line in run("list", "--json")[1].splitlines()] == ["new", "old"]
+    assert run("list", "--here")[0] == 1
+
+
+def test_stop_closes_a_job_that_nobody_runs_only_where_nothing_is_open(run: Run, tmp_path: Path) -> None:
+    """I8: a call in flight that nobody has answered for is not forgotten."""
+    shelf = full(tmp_path / "b")
+    at = ["--bucket", shelf.url, "--job", "shop"]
+    code, _, err = run("stop", "--done", *at)
+    assert code == 75 and "vm-1" in err  # it runs there
+
+    job = shelf.open("b")
+    job.writer.append(intent(9, command="./charge.sh"))
+    commit(job)
+    job.lease.settle("released", "", budget=5.0)
+    code, _, err = run("stop", "--done", *at)
+    assert code == 79 and "wal-agent ack" in err
+    for call in (2, 9):
+        assert run("ack", str(call), "--done", *at)[0] == 0
+    assert run("stop", "--done", *at)[0] == 0
+    assert json.loads(run("status", "--json", *at)[1])["state"] == "closed"
+    assert run("stop", *at)[0] == 0
