@@ -223,7 +223,7 @@ def _decide(wish: RunOptions, other: FolderJob) -> RunOptions:
 
 def _bucket_option(wish: RunOptions) -> str:
     from wal_agent.redact import redact
-    from wal_agent.supervise.provenance import quote_word
+    from wal_agent.text import quote_word
 
     settings = wish.settings
     typed = settings.sources.get("bucket") == "flag" and redact(settings.bucket) == settings.bucket
