@@ -217,7 +217,7 @@ def _decide(wish: RunOptions, other: FolderJob) -> RunOptions:
     fresh = shown_command(wish.agent.name, settings, wish.args, "--fresh")
     raise PersonNeeded(
         f"Job {job.job} has a call in flight here, and a new job would not know of it. Nothing was run.",
-        f"Carry on: {carry_on_command(other, wish.workspace, _bucket_option(wish))}. Or start anew: {fresh}",
+        f"To carry on: {carry_on_command(other, wish.workspace, _bucket_option(wish))} (to start anew: {fresh})",
     )
 
 
