@@ -163,9 +163,9 @@ def _restore_kept(name: str | None, agent: str, bucket: str | None, job: str | N
     from wal_agent.recovery.restore_workspace import restore_kept
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.worktree import never_captured
-    from wal_agent.text import plural, timestamp
+    from wal_agent.text import moment, plural
 
-    env, workspace = dict(os.environ), Path.cwd().resolve()
+    env, workspace, now = dict(os.environ), Path.cwd().resolve(), SystemClock().now()
     target = RestoreTarget(workspace, state_dir(env), env)
     found = list_kept(target)
 
@@ -173,7 +173,7 @@ def _restore_kept(name: str | None, agent: str, bucket: str | None, job: str | N
         count, names = kept.backup.uncommitted(kept.save)
         lost = f"; no commit has {describe_names(count, names)}" if count else ""
         files = plural(kept.backup.count_files(Git(env), kept.save), "file")
-        return f"{kept.name}  {timestamp(kept.time)}  {files}{lost}"
+        return f"{kept.name}  {moment(kept.time, now)}  {files}{lost}"
 
     if name is None:
         answer([f"{n:>3}  {describe(each)}" for n, each in enumerate(found, 1)])
@@ -192,8 +192,8 @@ def _restore_kept(name: str | None, agent: str, bucket: str | None, job: str | N
     _refuse_beside_run(settings.bucket, workspace)
     private = tuple(never_captured(settings, AGENTS[agent], env, workspace))
     target = RestoreTarget(workspace, target.state_dir, env, private)
-    changes, backup = restore_kept(target, chosen, SystemClock().now())
-    say(f"the files of {timestamp(chosen.time)} are back in {workspace}: {describe_changes(changes)}.")
+    changes, backup = restore_kept(target, chosen, now)
+    say(f"the files of {moment(chosen.time, now)} are back in {workspace}: {describe_changes(changes)}.")
     if backup is not None:
         say(f"what was here is kept: wal-agent restore --kept {KeptFiles(backup, backup.saves[-1], 0.0).name}")
 
