@@ -8,6 +8,7 @@ day are local, with their zone; agents read UTC. A command's answer goes to stdo
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 
@@ -36,6 +37,20 @@ def quote(text: str, most: int = 200) -> str:
 
 
 _YIELDED = re.compile(r"(preempted|drained) \([A-Za-z-]{1,20}\)")
+
+
+def quote_word(word: str) -> str:
+    """For a shell, in characters that a terminal only shows."""
+    if word.isprintable():
+        return shlex.quote(word)
+    shown = (c if c.isprintable() and c not in "\\'" else _escaped(c) for c in word)
+    return f"$'{''.join(shown)}'"
+
+
+def _escaped(char: str) -> str:
+    if char in "\\'":
+        return f"\\{char}"
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
 def yield_reason(why: str) -> str:

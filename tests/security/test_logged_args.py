@@ -22,7 +22,8 @@ from wal_agent.recovery.restore_session import SessionTarget, check_files
 from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
-from wal_agent.supervise.provenance import admit_args, is_noted, may_end_leftovers, quote_word, remember_args
+from wal_agent.supervise.provenance import admit_args, is_noted, may_end_leftovers, remember_args
+from wal_agent.text import quote_word
 from wal_agent.wal.state import FileState, OpeningAt, State
 
 RUN = "0123456789abcdef"

@@ -65,7 +65,18 @@ At = Annotated[
 
 
 def restore(
-    to: Annotated[Path, typer.Option("--to", help="The folder to write into, new or empty.", metavar="DIR")],
+    name: Annotated[
+        str | None, typer.Argument(help="With --kept: which one, by its number or name.", metavar="[N]")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The folder to write into, new or empty.", metavar="DIR")
+    ] = None,
+    kept: Annotated[
+        bool,
+        typer.Option(
+            "--kept", help="List the files that restores replaced in this folder; with N: bring these back here."
+        ),
+    ] = False,
     at: At = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace what has the same name in a folder that is there.")
@@ -81,14 +92,27 @@ def restore(
 
     Also the way out of a damaged log: where not all is whole it writes what can be had, names the newest record that
     can be had whole, and exits with 73. Reads only: the job is not opened, and goes on beside it if it runs.
+
+    `--kept` is about this folder: a recovery that replaced files here kept them. What is here when they are brought
+    back is kept in turn.
     """
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged
+    from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.export import export_job, replay_at
     from wal_agent.supervise.hook_server import outer_runs, person_needed
     from wal_agent.wal.damage import CheckedBlobs, newest_restorable, restore_hint
 
+    if kept:
+        if to is not None or at is not None or force or as_json:
+            raise UsageError("--kept goes alone, or with the number of what it lists.")
+        _restore_kept(name, agent, bucket, job)
+        return
+    if to is None or name is not None:
+        raise UsageError(
+            "Say where the files are to go, or which kept ones are to come back.",
+            "Use: wal-agent restore --to DIR, or: wal-agent restore --kept",
+        )
     folder = Path(os.path.realpath(to))
     for above in outer_runs():  # an agent may look at what was saved, beside its own work
         if force or above.workspace is None or folder.is_relative_to(above.workspace):
@@ -123,6 +147,69 @@ def restore(
     lines(_rows(found))
     if as_json:
         print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
+
+
+def _restore_kept(name: str | None, agent: str, bucket: str | None, job: str | None) -> None:
+    """List what restores replaced in this folder, or bring one of them back into it. UsageError, ConfigError;
+    LeaseHeld: a job runs in this folder."""
+    from wal_agent.agents import AGENTS
+    from wal_agent.capture.git import Git
+    from wal_agent.cli.options import NAMES, settings_for, unknown_agent_error
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import UsageError
+    from wal_agent.paths import state_dir
+    from wal_agent.recovery.report import describe_changes, describe_names
+    from wal_agent.recovery.restore_target import KeptFiles, RestoreTarget, list_kept
+    from wal_agent.recovery.restore_workspace import restore_kept
+    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.worktree import never_captured
+    from wal_agent.text import moment, plural
+
+    env, workspace, now = dict(os.environ), Path.cwd().resolve(), SystemClock().now()
+    target = RestoreTarget(workspace, state_dir(env), env)
+    found = list_kept(target)
+
+    def describe(kept: KeptFiles) -> str:
+        count, names = kept.backup.uncommitted(kept.save)
+        lost = f"; no commit has {describe_names(count, names)}" if count else ""
+        files = plural(kept.backup.count_files(Git(env), kept.save), "file")
+        return f"{kept.name}  {moment(kept.time, now)}  {files}{lost}"
+
+    if name is None:
+        answer([f"{n:>3}  {describe(each)}" for n, each in enumerate(found, 1)])
+        hint = "bring one back: wal-agent restore --kept N" if found else f"no restore replaced files in {workspace}."
+        say(hint)
+        return
+    if agent not in AGENTS:
+        raise unknown_agent_error(agent)
+    require_person(f"wal-agent restore --kept {name}")
+    chosen = next((each for n, each in enumerate(found, 1) if name in (str(n), each.name)), None)
+    if chosen is None:
+        raise UsageError(
+            f"Nothing that is kept for {workspace} is called {name[:60]!r}.", "See: wal-agent restore --kept"
+        )
+    settings = settings_for(agent, workspace, {"bucket": bucket, "job": job}, NAMES)
+    _refuse_beside_run(settings.bucket, workspace)
+    private = tuple(never_captured(settings, AGENTS[agent], env, workspace))
+    target = RestoreTarget(workspace, target.state_dir, env, private)
+    changes, backup = restore_kept(target, chosen, now)
+    say(f"the files of {moment(chosen.time, now)} are back in {workspace}: {describe_changes(changes)}.")
+    if backup is not None:
+        say(f"what was here is kept: wal-agent restore --kept {KeptFiles(backup, backup.saves[-1], 0.0).name}")
+
+
+def _refuse_beside_run(url: str, workspace: Path) -> None:
+    """LeaseHeld: an agent works in this folder. A bucket that cannot be asked is passed over: all of this is local."""
+    from contextlib import closing, suppress
+
+    from wal_agent.bucket import open_bucket
+    from wal_agent.errors import BucketError, LeaseHeld
+    from wal_agent.fleet.jobs import find_folder_jobs
+
+    with suppress(BucketError), closing(open_bucket(url)) as bucket:
+        for each in find_folder_jobs(bucket, workspace, os.environ):
+            if each.job.state == "running":
+                raise LeaseHeld(f"Job {each.job.job} runs in this folder now. Nothing was changed.", "Stop it first.")
 
 
 def blobs_of(chosen: JobContext) -> Blobs:

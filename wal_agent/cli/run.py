@@ -264,13 +264,13 @@ def _decide(wish: RunOptions, other: FolderJob) -> RunOptions:
     fresh = shown_command(wish.agent.name, settings, wish.args, "--fresh")
     raise PersonNeeded(
         f"Job {job.job} has a call in flight here, and a new job would not know of it. Nothing was run.",
-        f"Carry on: {carry_on_command(other, wish.workspace, _bucket_option(wish))}. Or start anew: {fresh}",
+        f"To carry on: {carry_on_command(other, wish.workspace, _bucket_option(wish))} (to start anew: {fresh})",
     )
 
 
 def _bucket_option(wish: RunOptions) -> str:
     from wal_agent.redact import redact
-    from wal_agent.supervise.provenance import quote_word
+    from wal_agent.text import quote_word
 
     settings = wish.settings
     typed = settings.sources.get("bucket") == "flag" and redact(settings.bucket) == settings.bucket

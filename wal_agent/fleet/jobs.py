@@ -52,8 +52,7 @@ from wal_agent.redact import redact_head
 from wal_agent.supervise.identity import known_folders, read_owner
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.processes import SI_KERNEL, handled_signals
-from wal_agent.supervise.provenance import quote_word
-from wal_agent.text import duration, plural, shorten
+from wal_agent.text import duration, plural, quote_word, shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease

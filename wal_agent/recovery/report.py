@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from wal_agent.capture.candidates import IGNORED
 from wal_agent.records import Pending, Repository, Workspace
@@ -14,11 +15,11 @@ from wal_agent.recovery import messages
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import LostCalls
-from wal_agent.recovery.restore_target import Keep, PutBack
+from wal_agent.recovery.restore_target import Keep, KeptFiles, PutBack, RestoreBackup
 from wal_agent.recovery.restore_tree import Changes
 from wal_agent.recovery.restore_workspace import TreeResult
 from wal_agent.shell.quote import inline, safe, show_input
-from wal_agent.text import plural, size
+from wal_agent.text import plural, quote_word, size
 
 _MAX_CALLS = 5  # calls in flight
 _MAX_LOST = 3
@@ -188,6 +189,20 @@ def tree_lines(done: TreeResult) -> list[str]:
     if left := _left_out(done.captured) if done.put_back else ():
         lines.append(row("not saved", _first_of(left, one_line, 120, "; ")))
     return lines
+
+
+def uncommitted_line(names: Sequence[str], folder: Path, kept: RestoreBackup) -> str:
+    """Name the files here that no commit has, before they are replaced, and the command that brings them back."""
+    name = KeptFiles(kept, kept.saves[-1], 0.0).name
+    back = f"cd {quote_word(str(folder))} && wal-agent restore --kept {name}"
+    shown = describe_names(len(names), names)
+    return f"{shown} in this folder: no commit has them, and the saved files replace them. To bring them back: {back}"
+
+
+def describe_names(count: int, names: Sequence[str]) -> str:
+    """ "7 files (a, b, c and 4 more)"; `names`: the first of them."""
+    more = f" and {count - _MAX_NAMES} more" if count > _MAX_NAMES else ""
+    return f"{plural(count, 'file')} ({', '.join(one_line(name, 80) for name in names[:_MAX_NAMES])}{more})"
 
 
 def describe_pending(pending: Pending, quoted: Callable[[str, int], str]) -> str:

@@ -18,7 +18,7 @@ import shlex
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from wal_agent.errors import ConfigError, Newer
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.restore_tree import Tree, list_tree, sync_filesystem
 from wal_agent.safefs import read_plain
+from wal_agent.text import printable
 from wal_agent.wal.lease import find_format
 
 MAX_MARKER = 4096  # bytes
@@ -109,6 +110,7 @@ def _write_marker_file(path: Path, data: bytes) -> None:
     new.replace(path)
 
 
+MAX_NOTED = 20  # names of files without a commit, beside each save
 KEEP_BACKUPS = 5  # restores; older ones are dropped behind MIN_BACKUP_AGE
 MIN_BACKUP_AGE = 14 * 86400.0  # seconds
 STAMP = "%Y%m%dT%H%M%SZ"
@@ -118,11 +120,16 @@ _AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 @dataclass(frozen=True, slots=True)
 class SavedHere:
-    """The files in the folder, saved in the shadow, and the repository around them. `clean`: its HEAD has the same."""
+    """The files in the folder, saved in the shadow, and the repository around them. `committed`: the tree that its HEAD
+    has of the folder, "" for none."""
 
     contents: Contents
     repository: Repository | None
-    clean: bool
+    committed: str
+
+    @property
+    def clean(self) -> bool:
+        return self.committed == self.contents.work
 
 
 def save_here(
@@ -133,12 +140,19 @@ def save_here(
     around = surroundings.read(place)
     scanned = Scanner(shadow, workspace, env, private, Caps()).scan(place, surroundings.index_stamp, 0)
     made = shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
-    clean = False
+    found = ""
     if around.repository is not None and around.repository.head:
         of = f"{around.repository.head}:{place.prefix}"
         found = shadow.git.text("rev-parse", "-q", "--verify", of, at=shadow.at(*place.alternates), ok=(0, 1, 128))
-        clean = found == made.work
-    return SavedHere(made, around.repository, clean)
+    return SavedHere(made, around.repository, found if is_object_id(found) else "")
+
+
+class _Uncommitted(msgspec.Struct, frozen=True):
+    count: int
+    names: tuple[str, ...]
+
+
+_UNCOMMITTED_DECODER = msgspec_compat.of_json(_Uncommitted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +210,29 @@ class RestoreBackup:
         ids = [shadow.git.text("rev-parse", "--verify", f"refs/heads/{name}:work", at=self._at) for name in self.saves]
         return [list_tree(shadow, id, self.folder / "objects") for id in ids]
 
+    def note_uncommitted(self, names: Sequence[str]) -> None:
+        """Note which files of the newest save no commit had. OSError."""
+        note = msgspec.json.encode(_Uncommitted(len(names), tuple(map(printable, names[:MAX_NOTED]))))
+        self._note_path(self.saves[-1]).write_bytes(note)
+
+    def uncommitted(self, save: str) -> tuple[int, tuple[str, ...]]:
+        """How many files of a save no commit had, and the first of them."""
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            found = _UNCOMMITTED_DECODER.decode(read_plain(self._note_path(save), MAX_MARKER * MAX_NOTED) or b"")
+            return found.count, found.names
+        return 0, ()
+
+    def _note_path(self, save: str) -> Path:
+        return self.folder / f"not-committed-{save}"
+
+    def count_files(self, git: Git, save: str) -> int:
+        """GitFailed."""
+        return git.run("ls-tree", "-r", "-z", "--name-only", f"{save}:work", at=self._at).count(b"\0")
+
+    def tree_id(self, git: Git, save: str) -> str:
+        """The tree of a save. GitFailed."""
+        return git.text("rev-parse", "--verify", f"refs/heads/{save}:work", at=self._at)
+
     @property
     def get_files(self) -> str:
         """The command that writes the files that were here into a new folder, one for each save."""
@@ -208,6 +245,32 @@ class RestoreBackup:
         """The command that fetches the captured tree's base commit into the repository here."""
         more = " --update-shallow" if (self.folder / "shallow").exists() else ""
         return f"git fetch{more} {shlex.quote(str(self.folder))} HEAD"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFiles:
+    """The files that were in a folder before a restore: a `save` of a backup, made at `time` (seconds since 1970)."""
+
+    backup: RestoreBackup
+    save: str
+    time: float
+
+    @property
+    def name(self) -> str:
+        """For people; newer restores do not change it."""
+        return self.backup.folder.name + self.save.removeprefix(LOCAL).replace("-", "+")
+
+
+def list_kept(target: RestoreTarget) -> list[KeptFiles]:
+    """List what restores replaced in the folder, the newest first."""
+    found: list[KeptFiles] = []
+    with suppress(FileNotFoundError):
+        for folder in target.kept(0.0).parent.iterdir():
+            with suppress(ValueError):  # somebody else's
+                moment = calendar.timegm(time.strptime(folder.name[:16], STAMP))
+                backup = RestoreBackup(folder)
+                found += [KeptFiles(backup, save, float(moment)) for save in backup.saves]
+    return sorted(found, key=lambda kept: (kept.time, len(kept.name), kept.name), reverse=True)
 
 
 def drop_old_backups(folder: Path, now: float) -> None:

@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -30,6 +30,7 @@ from wal_agent.failpoints import failpoint
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.restore_target import (
     Keep,
+    KeptFiles,
     PutBack,
     RestoreBackup,
     RestoreMarker,
@@ -46,6 +47,7 @@ from wal_agent.recovery.restore_tree import (
     ChangedMeanwhile,
     Changes,
     Tree,
+    TreeEntry,
     check_packs,
     checkout_tree,
     count_changes,
@@ -204,6 +206,7 @@ def _write_index(git: Git, contents: Contents, built: Path, folder: Path) -> Non
 LOCK_TIMEOUT = 60.0  # seconds
 RESTORE_NOTE = "put-back"  # file in the shadow: the capture that was put back last, and its restore's note
 TRIES = 3  # saves of what is here, where it changes meanwhile
+Announce = Callable[[Sequence[str], RestoreBackup], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +241,23 @@ def read_note(target: RestoreTarget, captured: Workspace) -> str:
 
 
 def restore_files(
-    target: RestoreTarget, captured: Workspace, blobs: Blobs, decided: PutBack, now: float, note: str = ""
+    target: RestoreTarget,
+    captured: Workspace,
+    blobs: Blobs,
+    decided: PutBack,
+    now: float,
+    note: str = "",
+    announce: Announce = lambda names, kept: None,
 ) -> TreeResult:
     """Make the files in the target's folder those of `captured`. `now`: seconds since 1970. `note`: for `read_note`.
+    `announce` gets the files here that no commit has, and where they are kept now, before they are replaced.
 
     Damaged, with a hint: the log has no whole tree, and nothing was changed. ConfigError: this machine cannot take it.
     BucketError."""
     shadow = target.shadow()
     with _lock_shadow(shadow, target.folder):
         try:
-            return _Restore(target, shadow, captured, decided, now).go(blobs, note)
+            return _Restore(target, shadow, captured, decided, now, announce).go(blobs, note)
         except Damaged as error:
             raise with_hint(error) from error
         except (GitFailed, OSError) as error:
@@ -274,12 +284,18 @@ class _Restore:
     """One restore, step by step. Under the shadow's lock."""
 
     def __init__(
-        self, target: RestoreTarget, shadow: Shadow, captured: Workspace, decided: PutBack, now: float
+        self,
+        target: RestoreTarget,
+        shadow: Shadow,
+        captured: Workspace,
+        decided: PutBack,
+        now: float,
+        announce: Announce,
     ) -> None:
+        self.announce = announce
         self.target, self.shadow, self.captured, self.decided, self.now = target, shadow, captured, decided, now
         self.folder = target.folder
         self.begun = RestoreMarker(captured.commit)
-        self._private = (*target.private, target.state_dir)
         self._fresh = False  # nothing in the shadow is of an earlier run
 
     def go(self, blobs: Blobs, note: str) -> TreeResult:
@@ -372,9 +388,12 @@ class _Restore:
         head = contents.state.head
         offers = head in contents.state.commits and not self.decided.make_repository and not self._has(place, head)
         if files or offers:
-            kept = kept or self._new_kept()
+            kept = kept or new_backup(self.target, self.now)
             local = here.contents.commit if here is not None and files else ""
             kept.make(shadow, place.alternates, local, head if offers else "", contents.state.shallow)
+            if here is not None and files and (names := uncommitted_files(shadow, place, here, old, tree)):
+                kept.note_uncommitted(names)
+                self.announce(names, kept)
             self.begun = replace(self.begun, kept=kept.folder.name)
             write_marker(shadow, self.begun)
         made, lost = self.decided.make_repository, self.captured.repository
@@ -390,14 +409,6 @@ class _Restore:
             runs=rebase_commands(contents) if made else (),
         )
 
-    def _new_kept(self) -> RestoreBackup:
-        folder = self.target.kept(self.now)
-        n = 1
-        while folder.exists():
-            n += 1
-            folder = folder.with_name(f"{folder.name.partition('-')[0]}-{n}")
-        return RestoreBackup(folder)
-
     def _has(self, place: Location, commit: str) -> bool:
         if place.git_dir is None:
             return False
@@ -411,21 +422,98 @@ class _Restore:
         self.folder.mkdir(parents=True, exist_ok=True)
         place = find_location(self.shadow.git, self.folder)
         format = object_format(self.captured)
-        if place.git_dir is not None and place.object_format != format:
-            what = f"The working tree was saved from a repository of format {format}; the one here has "
-            raise ConfigError(f"{what}{place.object_format}.", "Start in an empty folder.")
+        require_format(place, format)
         self._fresh = self.shadow.ensure(format)
         return place
 
     def _save_here(self, place: Location) -> SavedHere | None:
-        if not any(self.folder.iterdir()):
-            return None
-        return save_here(self.shadow, self.folder, place, self.target.env, self._private, self.now)
+        return save_folder(self.target, self.shadow, place, self.now)
 
     def _room(self, size: int) -> None:
         free = shutil.disk_usage(self.folder).free
         if size > free:
             raise ConfigError(f"The working tree has {size} bytes, and {free} are free in {self.folder}.", "Make room.")
+
+
+def restore_kept(target: RestoreTarget, kept: KeptFiles, now: float) -> tuple[Changes, RestoreBackup | None]:
+    """Make the files in the target's folder those of `kept`: how they differed, and the backup of what was there, None
+    where nothing would have been lost. ConfigError: this machine cannot take it; nothing is lost."""
+    shadow = target.shadow()
+    with _lock_shadow(shadow, target.folder):
+        try:
+            return _swap(target, shadow, kept, now)
+        except (GitFailed, Damaged, OSError) as error:
+            raise ConfigError(f"The files could not be brought back: {shorten(str(error), 400)}") from error
+        except GitMissing:
+            raise ConfigError("There is no git here to bring the files back with.", "Install git.") from None
+
+
+def _swap(target: RestoreTarget, shadow: Shadow, kept: KeptFiles, now: float) -> tuple[Changes, RestoreBackup | None]:
+    if read_marker(shadow) is not None:
+        raise ConfigError(f"A restore of {target.folder} was cut off.", "Start its job again first: wal-agent run")
+    place = find_location(shadow.git, target.folder)
+    work = kept.backup.tree_id(shadow.git, kept.save)
+    format = "sha256" if len(work) == 64 else "sha1"
+    require_format(place, format)
+    shadow.ensure(format)
+    packs = shadow.objects / "pack"  # later captures rest on these objects
+    packs.mkdir(parents=True, exist_ok=True)
+    for pack in sorted((kept.backup.folder / "objects" / "pack").iterdir(), reverse=True):  # .pack before .idx
+        if not (packs / pack.name).exists():
+            shutil.copyfile(pack, packs / pack.name)
+    tree = list_tree(shadow, work)
+    backup: RestoreBackup | None = None
+    for _ in range(TRIES):
+        here = save_folder(target, shadow, place, now)
+        old = list_tree(shadow, here.contents.work, *place.alternates) if here else {}
+        found = count_changes(old, tree)
+        if here is not None and found.any and not here.clean:
+            backup = backup or new_backup(target, now)
+            backup.make(shadow, place.alternates, here.contents.commit, "", ())
+            backup.note_uncommitted(uncommitted_files(shadow, place, here, old, tree))
+        _, same = move_aside(target.folder, old, tree, now)
+        try:
+            checkout_tree(shadow, target.folder, here.contents.work if here else "", work, (), same, *place.alternates)
+        except ChangedMeanwhile:
+            continue
+        return found, backup
+    raise ConfigError(f"Files in {target.folder} change meanwhile.", "Stop what writes there.")
+
+
+def uncommitted_files(shadow: Shadow, place: Location, here: SavedHere, old: Tree, tree: Tree) -> list[str]:
+    """Return the files of the folder that no commit at HEAD has and that `tree` replaces. GitFailed."""
+    committed: Tree = {}
+    if here.committed:
+        with suppress(Damaged):  # then all of them count
+            committed = list_tree(shadow, here.committed, *place.alternates, whole=False)
+
+    def differs(entry: TreeEntry, other: TreeEntry | None) -> bool:
+        return other is None or (entry.mode, entry.id) != (other.mode, other.id)
+
+    return sorted(p for p, e in old.items() if differs(e, committed.get(p)) and differs(e, tree.get(p)))
+
+
+def new_backup(target: RestoreTarget, now: float) -> RestoreBackup:
+    folder = target.kept(now)
+    n = 1
+    while folder.exists():
+        n += 1
+        folder = folder.with_name(f"{folder.name.partition('-')[0]}-{n}")
+    return RestoreBackup(folder)
+
+
+def save_folder(target: RestoreTarget, shadow: Shadow, place: Location, now: float) -> SavedHere | None:
+    """Save what is in the target's folder; None for an empty one. GitFailed."""
+    if not any(target.folder.iterdir()):
+        return None
+    return save_here(shadow, target.folder, place, target.env, (*target.private, target.state_dir), now)
+
+
+def require_format(place: Location, format: str) -> None:
+    """ConfigError: the repository here is of another object format."""
+    if place.git_dir is not None and place.object_format != format:
+        what = f"The working tree was saved from a repository of format {format}; the one here has "
+        raise ConfigError(f"{what}{place.object_format}.", "Start in an empty folder.")
 
 
 def object_format(captured: Workspace) -> str:

@@ -31,9 +31,10 @@ from wal_agent.shell.quote import cut, show_input
 from wal_agent.supervise import processes
 from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host
 from wal_agent.supervise.prepare import RecoveryCase
-from wal_agent.supervise.provenance import is_vouched, quote_word
+from wal_agent.supervise.provenance import is_vouched
 from wal_agent.supervise.recovery_input import logged_calls, observe_log, write_prompt
 from wal_agent.supervise.worktree import WorktreeFacts
+from wal_agent.text import quote_word
 from wal_agent.wal import damage
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs, write_file

@@ -198,7 +198,7 @@ class Preparation:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
         began = self.clock.boot()
         with self.screen.waiting_for("the files of this folder to be put back"):
-            self.done = self.tree.carry_out(self.opened.blobs, self.clock.now())
+            self.done = self.tree.carry_out(self.opened.blobs, self.clock.now(), self.screen.say)
         if self.done.put_back:
             self.seconds["tree"] = round(self.clock.boot() - began, 3)
         self.check()

@@ -17,7 +17,6 @@ import hashlib
 import os
 import re
 import select
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
+from wal_agent.text import quote_word
 
 MAX_NOTES = 1000  # notes; the oldest go
 READABLE = 4000  # characters of arguments that a person is asked about
@@ -128,20 +128,6 @@ def shown_command(agent: str, settings: Settings, args: Sequence[str], *more: st
     if redact(command) != command:
         command = typed_command(agent, settings, ("ARGS",), *more)
     return command.removesuffix(" --")
-
-
-def quote_word(word: str) -> str:
-    """For a shell, in characters that a terminal only shows."""
-    if word.isprintable():
-        return shlex.quote(word)
-    shown = (c if c.isprintable() and c not in "\\'" else _escaped(c) for c in word)
-    return f"$'{''.join(shown)}'"
-
-
-def _escaped(char: str) -> str:
-    if char in "\\'":
-        return f"\\{char}"
-    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
 def _flag(settings: Settings, name: str) -> bool:

@@ -82,6 +82,7 @@ from wal_agent.supervise.processes import block_signals
 from wal_agent.supervise.recovery_input import is_folder, observe_log
 from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
 from wal_agent.supervise.worktree import open_worktree_capture, plan_worktree
+from wal_agent.text import quote_word
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
@@ -346,7 +347,8 @@ class Run:
         if refused is not None:
             free = find_free_job(self.bucket, settings.job)
             own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
-            command = provenance.shown_command(options.agent.name, own, options.args)
+            cd = f"cd {quote_word(str(options.workspace))} &&"
+            command = f"{cd} {provenance.shown_command(options.agent.name, own, options.args)}"
             raise NotThisJob(refused.what, f"To start a job of this folder's own: {command}")
 
     def _check_person(self, log: Replay) -> None:
@@ -372,8 +374,8 @@ class Run:
         name, args = options.agent.name, options.args
         raise NotYourJob(
             f"{what} Nothing was changed.",
-            f"To take it over: {provenance.shown_command(name, settings, args, '--take-over')}. "
-            f"To start one of your own: {provenance.shown_command(name, own, args)}",
+            f"To take it over: {provenance.shown_command(name, settings, args, '--take-over')} "
+            f"(to start one of your own: {provenance.shown_command(name, own, args)})",
         )
 
     def _opening(self, home: Opening) -> Opening:

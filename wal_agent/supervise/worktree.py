@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -40,8 +40,16 @@ from wal_agent.recovery.report import (
     missing_effects,
     one_line,
     row,
+    uncommitted_line,
 )
-from wal_agent.recovery.restore_target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
+from wal_agent.recovery.restore_target import (
+    Keep,
+    PutBack,
+    RestoreBackup,
+    RestoreTarget,
+    decide_restore,
+    inspect_target,
+)
 from wal_agent.recovery.restore_tree import coverage_check
 from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
 from wal_agent.supervise.context import RunContext
@@ -402,11 +410,15 @@ class WorktreePlan:
             makes_repository=decided.make_repository,
         )
 
-    def carry_out(self, blobs: Blobs, now: float) -> TreeResult:
-        """Raises Damaged, ConfigError, BucketError."""
+    def carry_out(self, blobs: Blobs, now: float, say: Callable[[str], None]) -> TreeResult:
+        """`say` gets a line before work is replaced that no commit has. Raises Damaged, ConfigError, BucketError."""
+
+        def announce(names: Sequence[str], kept: RestoreBackup) -> None:
+            say(uncommitted_line(names, self.target.folder, kept))
+
         if isinstance(self.decided, Keep) or self.captured is None:
             return self.then
-        return restore_files(self.target, self.captured, blobs, self.decided, now, str(self.epoch))
+        return restore_files(self.target, self.captured, blobs, self.decided, now, str(self.epoch), announce)
 
     def covers(self, done: TreeResult) -> Callable[[str], bool]:
         """For the evidence: which paths here are what the capture says."""

@@ -175,3 +175,27 @@ def test_the_last_record_of_a_time(pauses: list[float], asked: float) -> None:
     wanted = max((seq for seq, s in iter_segments(bucket, Keys("shop")) if s.time <= began + asked), default=0)
     assert seq_at_time(bucket, Keys("shop"), began + asked) == wanted
     assert seq_at_time(MemoryBucket(), Keys("shop"), 1.0) == 0
+
+
+def test_kept_files_are_listed_and_come_back(run: Run, tmp_path: Path) -> None:
+    from tests.unit.recovery.lab import Lab, Machine, files, write
+
+    (tmp_path / "lab").mkdir()
+    lab = Lab(tmp_path / "lab")
+    first, here = lab.machine("a"), Machine(lab, tmp_path / "home/.local/state/wal-agent", tmp_path / "shop")
+    assert run("restore", "--kept")[:2] == (0, "")
+    write(first.work, a="by the agent\n")
+    first.capture()
+    write(here.work, a="mine\n", b="mine too\n")
+    before = files(here.work)
+    here.restore()
+    code, out, _ = run("restore", "--kept")
+    assert code == 0 and out.split()[0] == "1" and "2 files (a, b)" in out
+    assert run("restore", "--kept", "2")[0] == 64
+    assert run("restore", "--kept", "1")[0] == 0 and files(here.work) == before
+    assert run("restore", "--kept", out.split()[1])[0] == 0, "a name stays, whatever else is kept"
+
+
+@pytest.mark.parametrize("words", [(), ("1",), ("--kept", "--to", "x"), ("--kept", "1", "--force")])
+def test_it_says_what_is_to_be_restored(run: Run, words: tuple[str, ...]) -> None:
+    assert run("restore", *words)[0] == 64

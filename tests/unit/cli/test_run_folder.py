@@ -105,7 +105,7 @@ def test_a_call_in_flight_of_another_job_around_needs_a_person(place: Place, age
         settle_folder(wish)
     cd = "" if folder == "w/shop" else f"cd {place.root / folder} && "
     carry_on = f"{cd}wal-agent run {agent} --bucket={wish.settings.bucket} --job=paying"
-    assert f"Carry on: {carry_on}. Or" in refused.value.hint and "--fresh -- -p go" in refused.value.hint
+    assert f"To carry on: {carry_on} (" in refused.value.hint and "--fresh -- -p go" in refused.value.hint
     assert place.stored() == before
     assert [line.endswith(f"1 call in flight. To carry on: {carry_on}") for line in place.said] == [True]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, write
-from wal_agent.recovery.restore_target import Keep, PutBack
+from wal_agent.recovery.restore_target import Keep, PutBack, RestoreBackup, list_kept
+from wal_agent.recovery.restore_workspace import restore_files, restore_kept
 
 
 @pytest.fixture
@@ -285,6 +287,48 @@ def test_a_plain_folder_with_files(lab: Lab) -> None:
     assert done.kept is not None
     by_hand(out, done.kept.get_files)
     assert {n: w[1] for n, w in files(out / "before").items()} == {"a": b"mine\n", "d/e": b"mine\n"}
+
+
+def test_work_without_a_commit_is_named_before_it_is_replaced(lab: Lab) -> None:
+    first, second = cloned(lab)
+    write(first.work, a="by the agent\n", fresh="by the agent\n")
+    first.capture()
+    write(second.work, a="not committed\n", mine="untracked\n")
+    before, seen = files(second.work), []
+
+    def announce(names: Sequence[str], kept: RestoreBackup) -> None:
+        seen.append((list(names), files(second.work) == before, kept.uncommitted("local")))
+
+    decided = second.decide()
+    assert isinstance(decided, PutBack)
+    restore_files(second.target, lab.captured, lab.blobs, decided, lab.moment, announce=announce)
+    assert seen == [(["a", "mine"], True, (2, ("a", "mine")))]
+    assert files(second.work) == not_ignored(files(first.work))
+
+
+def test_what_a_restore_replaced_is_brought_back_and_forth(lab: Lab) -> None:
+    """Each way it is exact, what is there then is kept in turn, and the next capture is whole."""
+    first, second = cloned(lab)
+    write(first.work, a="by the agent\n", fresh="by the agent\n", deep__c="deep\n")
+    first.capture()
+    write(second.work, a="not committed\n", mine="untracked\n")
+    before, git_before = files(second.work), raw(second.work / ".git")
+    second.restore()
+    there = files(second.work)
+    [kept] = list_kept(second.target)
+    changes, backup = restore_kept(second.target, kept, lab.moment + 60)
+    assert files(second.work) == before and raw(second.work / ".git") == git_before
+    assert changes.any and backup is not None
+    newest, oldest = list_kept(second.target)
+    assert (newest.backup, oldest) == (backup, kept)
+    assert restore_kept(second.target, newest, lab.moment + 120)[0].any
+    assert files(second.work) == there
+
+    restore_kept(second.target, kept, lab.moment + 180)
+    assert second.capture() is not None
+    third = lab.machine("c")
+    third.restore()
+    assert files(third.work) == before
 
 
 # ---- which folder is the truth ---------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_a_refused_start_changes_nothing_and_names_both_folders(tmp_path: Path) 
     assert (refused.returncode, stored()) == (78, before)
     assert not (folders[1] / "ran").exists() and ATTRIBUTE not in os.listxattr(folders[1])
     assert all(str(folder) in refused.stderr for folder in folders)
-    assert "wal-agent run generic" in refused.stderr and "--job=api-2" in refused.stderr
+    assert f"cd {folders[1]} && wal-agent run generic" in refused.stderr and "--job=api-2" in refused.stderr
 
 
 def test_no_message_is_sent_of_a_start_that_was_refused_before_the_opening() -> None:

@@ -82,7 +82,7 @@ def test_an_earlier_start_that_put_it_back_is_known_until_an_agent_ran(tmp_path:
     write(first.work, a="a\n")
     first.capture()
     found = seen(lab, second, epoch=2)
-    done = found.carry_out(lab.blobs, lab.moment)
+    done = found.carry_out(lab.blobs, lab.moment, print)
     assert done.put_back and found.covers(done)(str(second.target.folder / "a"))
     again = seen(lab, second, epoch=3)
     assert (
@@ -109,7 +109,7 @@ def test_nothing_is_put_back_into_a_home_folder_or_above_it(tmp_path: Path, up: 
     env = {**first.target.env, "HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "xdg")}
     at = Situation(opening(2, "dead", OTHER), lab.state, opening(1, host=HOST), None, {})
     found = plan_worktree(at, OTHER, folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
-    assert found.decided == Keep("home") and not found.carry_out(lab.blobs, lab.moment).put_back
+    assert found.decided == Keep("home") and not found.carry_out(lab.blobs, lab.moment, print).put_back
     for lines in (found.plan.rows(), tree_lines(found.then)):
         assert len(lines) == 1 and "nothing is put back here" in lines[0]
     below = plan_worktree(at, OTHER, home / "proj", Settings("file:///b", "job"), AGENTS["gemini"], env)
