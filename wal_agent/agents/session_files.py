@@ -80,6 +80,20 @@ def encode_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
+def as_object(value: Any) -> Json:
+    """Return a JSON object; empty for anything else. So for the others: session files hold any JSON."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_objects(value: Any) -> list[Json]:
+    """Return the objects of a list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def one_line(text: bytes) -> bytes:
     if text.isascii() or b"\xe2\x80" not in text:  # nearly always; spares two copies of each line
         return text
@@ -209,8 +223,7 @@ def capped_text(text: str, call: int) -> str:
 
 def call_input(call: LoggedCall) -> Json:
     """Return a call's input as an object; empty where it cannot be read."""
-    value = logged_value(call.input)
-    return value if isinstance(value, dict) else {}
+    return as_object(logged_value(call.input))
 
 
 def logged_value(data: bytes) -> Any:

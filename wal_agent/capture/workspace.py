@@ -41,7 +41,7 @@ from wal_agent.capture.repository import (
 from wal_agent.capture.scan import Scanned, Scanner
 from wal_agent.capture.shadow import BASE, SAVED, Contents, GitState, Shadow, read_state
 from wal_agent.errors import Damaged
-from wal_agent.records import Pack, Payload, Pending, Repository, Workspace
+from wal_agent.records import Pack, Payload, Pending, Workspace
 
 PACK_PART = 4 << 20  # bytes
 PACK_FILE = "pack"  # the last one that was made, until the next capture
@@ -53,27 +53,18 @@ EXACT_CHANGES = 500  # changed objects above which it is worth to check which of
 
 @dataclass(frozen=True, slots=True)
 class SavedCapture:
-    """What the log holds: its newest capture, the one that the first pack holds ("" where that is not known here), and
-    the sizes of its packs."""
+    """What the log holds: its newest capture and that one's record, the capture that the first pack holds (None where
+    that is not known here), and the sizes of its packs."""
 
     contents: Contents
     base: Contents | None
     packs: tuple[int, ...]
-    repository: Repository | None
-    holds: int
-    files: int
-    size: int
-    left_out: tuple[str, ...]
-    more: int
-    also: tuple[int, ...] = ()
-    pending: Pending | None = None
-    parts: int = 1
-    grown: int = 0
+    record: Workspace
 
     @property
     def wasted(self) -> bool:
         """Whether what the later packs replaced outgrows what the first ones hold."""
-        kept = self.packs[0] + self.grown
+        kept = self.packs[0] + self.record.grown
         return sum(self.packs) - kept > max(PACK_SLACK, kept) or len(self.packs) >= MAX_PACKS
 
 
@@ -99,9 +90,9 @@ class Packer:
         `filling`: a tree is being saved in parts; then always of what is new, so that nothing is sent again."""
         if saved is not None and (filling or not saved.wasted):
             since, dropped = saved.contents, 0
-            many = len(saved.packs) - saved.parts >= MANY_PACKS - 1
+            many = len(saved.packs) - saved.record.parts >= MANY_PACKS - 1
             if many and saved.base is not None and not filling:
-                since, dropped = saved.base, len(saved.packs) - saved.parts
+                since, dropped = saved.base, len(saved.packs) - saved.record.parts
             if not many or dropped or filling:
                 return PackResult(self._packed(at, self._needed(at, since, made, around)), False, dropped)
         return PackResult(self._packed(at, self._needed(at, None, made, around)), True, 0)
@@ -221,21 +212,8 @@ class WorkspaceCapture:
             first = self._shadow.contents(base, *place.alternates) if base else None
         except Damaged:
             return
-        self._saved = SavedCapture(
-            contents,
-            first,
-            tuple(pack.size for pack in logged.packs),
-            logged.repository,
-            logged.holds,
-            logged.files,
-            logged.size,
-            logged.left_out,
-            logged.left_out_more,
-            logged.also,
-            logged.pending,
-            min(max(1, logged.parts), len(logged.packs)),
-            logged.grown,
-        )
+        record = msgspec.structs.replace(logged, parts=min(max(1, logged.parts), len(logged.packs)))
+        self._saved = SavedCapture(contents, first, tuple(pack.size for pack in logged.packs), record)
         self._total = logged.size
 
     def _here(self) -> tuple[str, ...]:
@@ -254,7 +232,7 @@ class WorkspaceCapture:
     @property
     def pending(self) -> Pending | None:
         """What the newest capture does not hold yet: another one goes on with it."""
-        return self._saved.pending if self._saved is not None else None
+        return self._saved.record.pending if self._saved is not None else None
 
     @property
     def lags(self) -> bool:
@@ -306,7 +284,7 @@ class WorkspaceCapture:
             return
         moved = self._saved is None or self._saved.contents.commit != self._next.contents.commit
         self._saved, self._next = self._next, None
-        self._held = (self._saved.holds, self._saved.also)
+        self._held = (self._saved.record.holds, self._saved.record.also)
         if not moved:
             return
         self._recent = self._with(self._saved.contents.commit)
@@ -352,15 +330,18 @@ class WorkspaceCapture:
         self._lags = pending is not None and scanned.changed >= self._began
         if self._lags:
             holds, also = self._held  # what waits may be of a call of this run
-        filling = pending is not None or (saved is not None and saved.pending is not None)
+        filling = pending is not None or self.pending is not None
         state = _state(around.state, scanned)
         same = saved is not None and self._is_same(saved, scanned, around, state)
-        news = (holds, also, lines, more, pending)
-        if saved is not None and same and news == (saved.holds, saved.also, saved.left_out, saved.more, saved.pending):
-            return None
         if saved is not None and same:
-            self._next = replace(saved, holds=holds, also=also, left_out=lines, more=more, pending=pending)
-            return _record(self._next, now, ())
+            old = msgspec.structs.replace(saved.record, packs=(), whole=False, replaces=0)
+            record = msgspec.structs.replace(
+                old, holds=holds, also=also, left_out=lines, left_out_more=more, pending=pending
+            )
+            if record == old:
+                return None
+            self._next = replace(saved, record=msgspec.structs.replace(record, time=now))
+            return self._next.record
         made = self._shadow.commit(scanned.work, around.index, state, now, *place.alternates)
         self._shadow.hold(made.commit)
         mark_folder(self._workspace, self._with(made.commit), self._shadow.job)
@@ -370,36 +351,43 @@ class WorkspaceCapture:
         ended = time.monotonic()
         self._adapt(scanned.cost, scanned.seconds + ended - began, ended - started)
         files, size, replaced = self._counted(at, saved, scanned.work)
-        pack = packing.pack
-        grows = filling and saved is not None and not packing.whole
+        pack, whole, dropped = packing.pack, packing.whole, packing.dropped
+        grows = filling and saved is not None and not whole
         self._total = size
-        whole, dropped = packing.whole, packing.dropped
-        packs = saved.packs if saved is not None and not whole else ()
         self._tidy = place if whole or dropped else None
         self._loose = place if grows and scanned.taken > MANY_LOOSE else None
-        self._next = SavedCapture(
-            contents=made,
-            base=made if whole or grows or saved is None else saved.base,
-            packs=(*packs[: len(packs) - dropped], pack.size),
-            repository=around.repository,
+        kept: tuple[int, ...] = ()
+        parts, grown = 1, 0
+        if saved is not None and not whole:
+            kept = saved.packs[: len(saved.packs) - dropped]
+            parts, grown = saved.record.parts, saved.record.grown
+        packs = (*kept, pack.size)
+        if grows:
+            parts, grown = len(packs), grown + (pack.size if replaced * 4 <= scanned.cost else 0)
+        record = Workspace(
+            time=now,
             holds=holds,
+            commit=made.commit,
+            packs=(pack,),
+            whole=whole,
+            replaces=dropped,
+            repository=around.repository,
             files=files,
             size=size,
             left_out=lines,
-            more=more,
+            left_out_more=more,
             also=also,
             pending=pending,
-            parts=1 if whole or saved is None else saved.parts,
-            grown=0 if whole or saved is None else saved.grown,
+            parts=parts,
+            grown=grown,
         )
-        if grows:
-            grown = pack.size if replaced * 4 <= scanned.cost else 0
-            self._next = replace(self._next, parts=len(self._next.packs), grown=self._next.grown + grown)
-        return _record(self._next, now, (pack,), whole=whole, replaces=dropped)
+        base = made if whole or grows or saved is None else saved.base
+        self._next = SavedCapture(made, base, packs, record)
+        return record
 
     def _is_same(self, saved: SavedCapture, scanned: Scanned, around: RepositoryState, state: bytes) -> bool:
         old = saved.contents
-        if (old.work, old.index, saved.repository) != (scanned.work, around.index, around.repository):
+        if (old.work, old.index, saved.record.repository) != (scanned.work, around.index, around.repository):
             return False
         return state == b"" if not old.state_id else state != b"" and read_state(state) == old.state
 
@@ -419,7 +407,8 @@ class WorkspaceCapture:
         minus, plus = [c.old for c in changed if c.old_blob], [c.new for c in changed if c.new_blob]
         sizes = object_sizes(self.git, at, [*minus, *plus])
         before = sum(sizes[: len(minus)])
-        return saved.files + len(plus) - len(minus), saved.size + sum(sizes[len(minus) :]) - before, before
+        files = saved.record.files + len(plus) - len(minus)
+        return files, saved.record.size + sum(sizes[len(minus) :]) - before, before
 
 
 def _state(around: bytes, scanned: Scanned) -> bytes:
@@ -429,25 +418,3 @@ def _state(around: bytes, scanned: Scanned) -> bytes:
         return around
     state = read_state(around) if around else GitState()
     return msgspec.json.encode(msgspec.structs.replace(state, left_out=stays, private=scanned.private))
-
-
-def _record(
-    saved: SavedCapture, now: float, packs: tuple[Pack, ...], *, whole: bool = False, replaces: int = 0
-) -> Workspace:
-    return Workspace(
-        time=now,
-        holds=saved.holds,
-        commit=saved.contents.commit,
-        packs=packs,
-        whole=whole,
-        replaces=replaces,
-        repository=saved.repository,
-        files=saved.files,
-        size=saved.size,
-        left_out=saved.left_out,
-        left_out_more=saved.more,
-        also=saved.also,
-        pending=saved.pending,
-        parts=saved.parts,
-        grown=saved.grown,
-    )

@@ -51,7 +51,7 @@ class Anthropic:
         return _anthropic_error(404, "no such endpoint")
 
     def history(self, body: Json) -> list[Heard]:
-        heard: list[Heard] = [Said("system", text) for text in _anthropic_texts(body.get("system"))]
+        heard: list[Heard] = [Said("system", text) for text in texts(body.get("system"))]
         for message in body.get("messages") or []:
             heard += _anthropic_message(message)
         return heard
@@ -118,12 +118,6 @@ def _anthropic_stream(message: Json) -> Reply:
     return sse([(event["type"], event) for event in events])
 
 
-def _anthropic_texts(content: Any) -> list[str]:
-    if isinstance(content, str):
-        return [content]
-    return [block["text"] for block in content or [] if isinstance(block.get("text"), str)]
-
-
 def _anthropic_message(message: Json) -> list[Heard]:
     role = "model" if message.get("role") == "assistant" else str(message.get("role"))
     content = message.get("content") or []
@@ -135,7 +129,7 @@ def _anthropic_heard(role: str, block: Json) -> list[Heard]:
     if block.get("type") == "tool_use":
         return [Called(block["name"], block.get("input") or {}, block.get("id") or "")]
     if block.get("type") == "tool_result":
-        return [Returned(block.get("tool_use_id") or "", "\n".join(_anthropic_texts(block.get("content"))))]
+        return [Returned(block.get("tool_use_id") or "", "\n".join(texts(block.get("content"))))]
     return [Said(role, block["text"])] if isinstance(block.get("text"), str) else []
 
 

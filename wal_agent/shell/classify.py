@@ -24,7 +24,7 @@ from wal_agent.shell.project_rules import folder_after, match_command, match_too
 from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import OURS, Classified, Rules, Shell
 from wal_agent.shell.syntax import Redirect, Script, Simple, Word, assigned_names
-from wal_agent.shell.wrappers import WRAPPERS, InnerRun, unwrap
+from wal_agent.shell.wrappers import InnerRun, is_wrapper, unwrap
 
 __all__ = ["AWAY", "Classified", "Rules", "classify", "classify_command", "read_input", "tighten", "worse_class"]
 
@@ -450,7 +450,7 @@ class _Parts:
         if _RUNS_CODE.search(first.text or "") and (code := inline_code.classify_code(c)) is not None:
             return _CODE[code]
         named = command_levels(c.words, self._rules)
-        runs = unwrap(c, *named[0]) if named and not WRAPPERS.isdisjoint((named[0][0], named[-1][0])) else None
+        runs = unwrap(c, *named[0]) if named and (is_wrapper(named[0][0]) or is_wrapper(named[-1][0])) else None
         if runs is None:
             self._ran.append(Simple(c.words, redirects=self._now.redirects, sure=self._now.sure))
             return self._plain(c.words)

@@ -2,7 +2,7 @@
 whether it only reads. Pure.
 
 Python is read by its own parser; of JavaScript only expressions that print constants of node or a value of a JSON file
-are known. What is in no list here may do anything.
+are known. What is not in reading.toml, nor here, may do anything.
 """
 
 from __future__ import annotations
@@ -10,81 +10,16 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, Literal
 
-from wal_agent.shell.match import is_live_file
+from wal_agent.shell.match import is_live_file, reading_names
 from wal_agent.shell.syntax import Simple
 
 MAX_CODE = 16 << 10  # characters
 _PROGRAM: Final = re.compile(r"(?:/usr/(?:local/)?bin/)?python(?:3(?:\.\d+)?)?")
 _COOKIE: Final = re.compile(r"^\s*#.*coding[:=]", re.MULTILINE)  # another encoding is other code
 _PYTHON_OPTIONS: Final = re.compile(r"-[IPsSEBuq]*[c]?")
-
-_BUILTINS: Final = frozenset(
-    {
-        *("abs", "all", "any", "ascii", "bin", "bool", "bytearray", "bytes", "callable", "chr", "complex", "dict"),
-        *("divmod", "enumerate", "filter", "float", "format", "frozenset", "hash", "hex", "id", "int", "isinstance"),
-        *("issubclass", "iter", "len", "list", "map", "max", "min", "next", "oct", "ord", "pow", "print", "range"),
-        *("repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip", "exit", "quit"),
-        *("Exception", "ValueError", "KeyError", "IndexError", "TypeError", "AssertionError", "SystemExit", "OSError"),
-        *("FileNotFoundError", "StopIteration", "RuntimeError", "AttributeError", "NotImplemented", "Ellipsis"),
-    }
-)
-# What may be used of a module. "*" in front: it is loaded from sys.path, where the folder comes first.
-_MODULES: Final[Mapping[str, frozenset[str]]] = {
-    name: frozenset(text.split())
-    for name, text in {
-        "sys": "argv stdin stdout stderr version version_info platform executable maxsize exit byteorder",
-        "time": "time strftime gmtime localtime perf_counter monotonic ctime",
-        "itertools": "chain product permutations combinations groupby islice count zip_longest accumulate repeat",
-        "os": "path getcwd listdir walk environ sep linesep cpu_count stat getpid uname name getenv",
-        "os.path": "exists isfile isdir join basename dirname splitext getsize getmtime abspath realpath relpath sep",
-        "*json": "load loads dumps JSONDecodeError",
-        "*re": "match search findall finditer fullmatch split sub compile escape IGNORECASE MULTILINE DOTALL I M S X",
-        "*math": "sqrt sin cos tan pi e log log2 log10 exp floor ceil gcd lcm factorial pow isclose inf nan comb",
-        "*statistics": "mean median mode stdev variance pstdev",
-        "*collections": "Counter defaultdict OrderedDict deque",
-        "*functools": "reduce partial",
-        "*operator": "itemgetter add mul",
-        "*string": "ascii_letters digits punctuation ascii_lowercase ascii_uppercase",
-        "*textwrap": "dedent indent fill wrap shorten",
-        "*datetime": "datetime date timedelta timezone UTC",
-        "*base64": "b64decode b64encode urlsafe_b64decode urlsafe_b64encode b32decode b16decode b32encode b16encode",
-        "*hashlib": "md5 sha1 sha256 sha512 sha224 sha384 blake2b",
-        "*binascii": "hexlify unhexlify crc32",
-        "*pprint": "pprint pformat",
-        "*tomllib": "load loads",
-        "*csv": "reader DictReader",
-        "*decimal": "Decimal",
-        "*fractions": "Fraction",
-        "*urllib.parse": "quote unquote urlparse urlsplit parse_qs urlencode quote_plus unquote_plus urljoin",
-        "*html": "escape unescape",
-        "*platform": "python_version system machine release",
-        "*ast": "parse dump literal_eval unparse walk",
-        "*glob": "glob iglob",
-        "*struct": "pack unpack calcsize",
-        "*unicodedata": "normalize name category",
-        "*difflib": "unified_diff get_close_matches SequenceMatcher",
-        "*random": "random randint choice sample shuffle seed",
-        "*uuid": "uuid4 UUID",
-        "*shlex": "split quote join",
-    }.items()
-}
-# Attributes of values: on none of the types that the modules above make does one of these change anything outside.
-_ATTRIBUTE_NAMES: Final = """
-    read readline readlines strip lstrip rstrip split rsplit splitlines partition rpartition join upper lower title
-    capitalize casefold swapcase replace startswith endswith removeprefix removesuffix find rfind index rindex count
-    format encode decode isdigit isalpha isalnum isspace islower isupper isnumeric zfill ljust rjust center translate
-    expandtabs hex get keys values items setdefault update pop popitem append extend insert remove clear copy sort
-    reverse add discard union intersection difference issubset issuperset symmetric_difference most_common elements
-    group groups groupdict start end span pattern sub subn match search findall finditer fullmatch hexdigest digest
-    year month day hour minute second weekday isoformat strftime total_seconds days seconds timestamp date now today
-    utcnow fromtimestamp fromisoformat strptime real imag numerator denominator bit_length to_bytes from_bytes
-    is_integer popleft appendleft major minor micro st_size st_mtime st_mode netloc scheme hostname query fragment port
-    path utc buffer fieldnames name ratio
-"""
-_ATTRIBUTES: Final = frozenset(_ATTRIBUTE_NAMES.split())
 
 Reads = Literal["read_only", "idempotent"]
 
@@ -145,6 +80,7 @@ class _CodeReader:
 
     def __init__(self, tree: ast.Module) -> None:
         self.shadowed = False
+        self._names = reading_names().python
         self._modules: dict[str, str] = {}  # by the name that the code has for it
         self._bound: set[str] = set()
         for node in ast.walk(tree):
@@ -176,7 +112,7 @@ class _CodeReader:
             module = node.module or ""
             used = self._known(module)
             for alias in node.names:
-                if node.level or alias.name not in used or f"{module}.{alias.name}" in _MODULES:
+                if node.level or alias.name not in used or f"{module}.{alias.name}" in self._names.modules:
                     raise _UnknownCode
                 self._bind(alias.asname or alias.name)
             return
@@ -188,18 +124,18 @@ class _CodeReader:
                 self._modules[alias.asname or alias.name] = alias.name
 
     def _known(self, module: str) -> frozenset[str]:
-        if module in _MODULES:
-            return _MODULES[module]
-        if f"*{module}" not in _MODULES:
+        if module in self._names.modules:
+            return self._names.modules[module]
+        if f"*{module}" not in self._names.modules:
             raise _UnknownCode
         self.shadowed = True
-        return _MODULES[f"*{module}"]
+        return self._names.modules[f"*{module}"]
 
     def _children(self, node: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             return
         if isinstance(node, ast.Name):
-            known = node.id in self._bound or node.id in _BUILTINS or node.id == "__name__"
+            known = node.id in self._bound or node.id in self._names.builtins or node.id == "__name__"
             if isinstance(node.ctx, ast.Del) or not (known or isinstance(node.ctx, ast.Store)):
                 raise _UnknownCode
             return
@@ -220,10 +156,10 @@ class _CodeReader:
             raise _UnknownCode
         module = self._module(node.value)
         if module is None:
-            if node.attr not in _ATTRIBUTES:
+            if node.attr not in self._names.attributes:
                 raise _UnknownCode
             yield node.value
-        elif node.attr not in _MODULES.get(module, _MODULES.get(f"*{module}", frozenset())):
+        elif node.attr not in self._names.modules.get(module, self._names.modules.get(f"*{module}", frozenset())):
             raise _UnknownCode
 
     def _module(self, node: ast.expr) -> str | None:
@@ -232,7 +168,7 @@ class _CodeReader:
             return self._modules.get(node.id)
         if isinstance(node, ast.Attribute) and (above := self._module(node.value)) is not None:
             name = f"{above}.{node.attr}"
-            return name if name in _MODULES or f"*{name}" in _MODULES else None
+            return name if name in self._names.modules or f"*{name}" in self._names.modules else None
         return None
 
     def _call(self, node: ast.Call) -> Iterator[ast.AST]:

@@ -3,7 +3,7 @@
 A word that only the shell knows may be any number of words, and options. A rule that says that something only reads, or
 that it can be done again, holds only if that makes no difference to it.
 
-A SQL statement is taken apart into tokens; each word in front of a "(" must be a function or a keyword that is listed,
+A SQL statement is taken apart into tokens; each word in front of a "(" must be a function or a keyword of reading.toml,
 so one that writes (writefile, load_extension, nextval) or one of the user's own makes it unknown. What a view does is
 not in the words: the rule that uses this says what that means for it.
 """
@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
 
+import msgspec
+
+from wal_agent import msgspec_compat
 from wal_agent.redact import redact
 from wal_agent.shell.rules import Classified, Command, Options, Rules
 from wal_agent.shell.syntax import Word
@@ -29,45 +35,49 @@ _SQL_TOKEN: Final = re.compile(
     |(?P<cast>::)|(?P<mark>[-+*/<>=~!@\#%^&|?(),.;])""",
     re.VERBOSE | re.DOTALL,
 )
-_BEGINS: Final = frozenset({"select", "with", "values", "explain", "show", "table"})
-_NEVER_TEXT: Final = """
-    insert update delete into create drop alter truncate grant revoke copy call do merge vacuum reindex refresh comment
-    set begin commit rollback replace attach detach load lock listen notify unlisten analyze analyse cluster discard
-    execute prepare deallocate declare fetch move reset security import savepoint release abort share
-    nowait checkpoint reassign
-"""
-_NEVER: Final = frozenset(_NEVER_TEXT.split())
-_BEFORE_TEXT: Final = """
-    in values as over exists any all some and or not on using where select when then else case by from join like having
-    filter within union except intersect limit offset distinct between is partition materialized lateral with ilike
-    left right inner outer cross natural full recursive group order row array
-"""
-_FUNCTION_TEXT: Final = """
-    count sum avg min max total group_concat string_agg array_agg json_agg jsonb_agg json_group_array json_group_object
-    abs round floor ceil ceiling trunc power sqrt mod sign
-    lower upper length char_length octet_length substr substring trim ltrim rtrim instr position strpos
-    concat concat_ws left right lpad rpad split_part initcap printf format hex quote unicode char
-    coalesce nullif ifnull iif greatest least cast typeof
-    date time datetime julianday strftime unixepoch now date_trunc date_part extract age to_char to_date to_timestamp
-    row_number rank dense_rank ntile lag lead first_value last_value percentile_cont percentile_disc
-    json_extract json json_array_length json_each json_tree json_type jsonb_array_elements json_array_elements
-    jsonb_object_keys unnest generate_series array_length cardinality
-    pg_size_pretty pg_total_relation_size pg_relation_size pg_table_size pg_database_size pg_get_viewdef
-    pg_get_indexdef pg_get_constraintdef pg_get_functiondef current_database current_schema current_user version
-    sqlite_version to_regclass format_type obj_description col_description
-    varchar numeric decimal char character int integer timestamp interval
-    pragma_table_info pragma_index_list pragma_foreign_key_list
-"""
-_BEFORE_CALL: Final = frozenset((_BEFORE_TEXT + _FUNCTION_TEXT).split())
 _TABLE_PLACES: Final = frozenset({"from", "join", "table"})
 _SQL_NAME: Final = re.compile(r"[\w.:/@?=&%+-]+")  # of a database or a host
+
+
+class SqlNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    begins: frozenset[str]
+    never: frozenset[str]
+    before_call: frozenset[str]
+
+
+class PythonNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    builtins: frozenset[str]
+    attributes: frozenset[str]
+    modules: dict[str, frozenset[str]]
+
+
+class ReadingNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The names in reading.toml, with which code only reads."""
+
+    sql: SqlNames
+    python: PythonNames
+
+
+_decode_names = msgspec_compat.of_values(ReadingNames)
+
+
+@cache
+def reading_names() -> ReadingNames:
+    return _decode_names(
+        _word_lists(tomllib.loads(files("wal_agent.shell").joinpath("reading.toml").read_text("utf-8")))
+    )
+
+
+def _word_lists(value: Any) -> Any:
+    """The words of each text in a table."""
+    return {key: _word_lists(inner) for key, inner in value.items()} if isinstance(value, dict) else value.split()
 
 
 def is_sql_operand(text: str, what: str) -> bool:
     """Whether an operand is what a rule of the data asks for: "query" a statement that only reads, "constant" one that
     asks no table either; "name or ..." also the name of a database."""
     kind = what.removeprefix("name or ")
-    if kind != what and _SQL_NAME.fullmatch(text) and text.lower() not in _NEVER:
+    if kind != what and _SQL_NAME.fullmatch(text) and text.lower() not in reading_names().sql.never:
         return True
     return sql_only_reads(text, tables=kind == "query")
 
@@ -80,7 +90,10 @@ def sql_only_reads(text: str, tables: bool = True) -> bool:
     if tokens[-1] == ("mark", ";"):
         tokens.pop()
     words = [value for kind, value in tokens if kind == "word"]
-    if not tokens or tokens[0][0] != "word" or tokens[0][1] not in _BEGINS or not _NEVER.isdisjoint(words):
+    known = reading_names().sql
+    if not tokens or tokens[0][0] != "word" or tokens[0][1] not in known.begins:
+        return False
+    if not known.never.isdisjoint(words):
         return False
     if not tables and not _TABLE_PLACES.isdisjoint(words):
         return False
@@ -90,7 +103,7 @@ def sql_only_reads(text: str, tables: bool = True) -> bool:
         if kind != "mark" or value != "(" or i == 0:
             continue
         before_kind, before = tokens[i - 1]
-        if before_kind == "name" or (before_kind == "word" and before not in _BEFORE_CALL):
+        if before_kind == "name" or (before_kind == "word" and before not in known.before_call):
             return False
         if before_kind == "word" and i > 1 and tokens[i - 2] == ("mark", "."):
             return False  # another schema's function

@@ -246,7 +246,6 @@ def _first(known: int | None, done: bytearray) -> int:
 
 
 _MARK = re.compile(rb"[A-Za-z0-9_.+-]{1,64}|'[A-Za-z0-9_.+ -]{1,64}'|\"[A-Za-z0-9_.+ -]{1,64}\"|\\[A-Za-z0-9_]{1,64}")
-_EXPANDS = re.compile(rb"\$|`")
 _UNESCAPE = re.compile(rb"\\(?:\n|([$`\\]))")
 
 

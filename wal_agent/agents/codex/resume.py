@@ -24,6 +24,7 @@ from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
     Json,
+    as_object,
     capped_text,
     decode_json,
     encode_json,
@@ -270,8 +271,7 @@ def _command(item: Json) -> str:
 def _call(call: LoggedCall) -> Json:
     """Return the call as the model made it, as far as the hooks' spelling shows."""
     raw = well_formed(call.input)
-    input = logged_value(raw)
-    command = input.get("command") if isinstance(input, dict) else None
+    command = as_object(logged_value(raw)).get("command")
     if call.tool == "apply_patch" and isinstance(command, str):
         return {"type": "custom_tool_call", "name": call.tool, "input": command, "call_id": call.call_id}
     name, arguments = call.tool, raw.decode("utf-8", "replace")

@@ -34,6 +34,8 @@ from wal_agent.agents.codex.hooks import MARKER, SHELL
 from wal_agent.agents.session_files import (
     Json,
     Line,
+    as_object,
+    as_text,
     encode_json,
     largest_file,
     read_start,
@@ -246,17 +248,13 @@ def ended_by_itself(exit_code: int) -> bool:
 
 def model_payload(record: Json) -> Json:
     """Return what goes to the model; empty for another record."""
-    payload = record.get("payload")
-    return payload if record.get("type") == "response_item" and isinstance(payload, dict) else {}
+    return as_object(record.get("payload")) if record.get("type") == "response_item" else {}
 
 
 def completed_item(record: Json) -> Json:
     """Return the item of `item_completed`; empty for another record."""
-    payload = record.get("payload")
-    if record.get("type") != "event_msg" or not isinstance(payload, dict) or payload.get("type") != "item_completed":
-        return {}
-    item = payload.get("item")
-    return item if isinstance(item, dict) else {}
+    payload = as_object(record.get("payload")) if record.get("type") == "event_msg" else {}
+    return as_object(payload.get("item")) if payload.get("type") == "item_completed" else {}
 
 
 def is_prompt(message: Json) -> bool:
@@ -268,7 +266,7 @@ def output_text(output: Any) -> str:
     """Return the text of an output or of a message's content: text, or parts."""
     if isinstance(output, list):
         return "\n".join(output_text(part.get("text")) for part in output if isinstance(part, dict))
-    return output if isinstance(output, str) else ""
+    return as_text(output)
 
 
 Status = Literal["done", "failed", "refused", "cancelled"]

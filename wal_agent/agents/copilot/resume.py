@@ -23,6 +23,7 @@ from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
     Json,
+    as_object,
     capped_text,
     decode_json,
     end_time,
@@ -248,7 +249,7 @@ def plain_input(request: Request) -> Any:
         return {}
     if request.tool == "apply_patch" and isinstance(value, dict) and isinstance(value.get("input"), str):
         return value["input"]
-    return value if isinstance(value, dict) else {}
+    return as_object(value)
 
 
 def canonical_json(input: bytes) -> str:

@@ -23,6 +23,8 @@ from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
 from wal_agent.agents.session_files import (
     Json,
+    as_object,
+    as_objects,
     decode_json,
     encode_json,
     is_file,
@@ -48,8 +50,7 @@ class Event:
 
     @property
     def data(self) -> Json:
-        data = self.value.get("data")
-        return data if isinstance(data, dict) else {}
+        return as_object(self.value.get("data"))
 
     @property
     def agent(self) -> str:
@@ -102,8 +103,8 @@ def call_requests(event: Event) -> list[Request]:
             event.agent,
             str(event.value.get("id")),
         )
-        for r in (asked if isinstance(asked, list) else [])
-        if isinstance(r, dict) and r.get("toolCallId")
+        for r in as_objects(asked)
+        if r.get("toolCallId")
     ]
 
 
@@ -225,8 +226,7 @@ seen_calls = OpenCalls().seen_calls  # of this process; all else here is statele
 def call_status(event: Event) -> Status:
     if event.data.get("success") is True:
         return "done"
-    error = event.data.get("error")
-    return _CODES.get(str(error.get("code")), "failed") if isinstance(error, dict) else "failed"
+    return _CODES.get(str(as_object(event.data.get("error")).get("code")), "failed")
 
 
 def proves_turn(appended: bytes) -> bool:

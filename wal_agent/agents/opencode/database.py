@@ -25,7 +25,6 @@ import msgspec
 from wal_agent.agents.session_files import Json, decode_json, encode_json, records
 
 Key = tuple[str, str]  # kind, id
-KINDS = ("session", "message", "part", "todo")
 COLUMNS = {  # of each table, beside the id; `data` and `row` hold the rest
     "message": ("session", "created", "data"),
     "part": ("session", "message", "created", "data"),
@@ -139,10 +138,6 @@ def row_digest(record: Json) -> bytes:
 def tool_parts(rows: Rows) -> Iterator[Json]:
     """The parts that are calls."""
     return (p for p in rows.of("part") if p["data"].get("type") == "tool" and isinstance(p["data"].get("state"), dict))
-
-
-def content_text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 BY_USER = "The following tool was executed by the user"  # OpenCode's words in a prompt that was a shell command

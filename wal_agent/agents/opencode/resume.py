@@ -38,14 +38,22 @@ from wal_agent.agents.opencode import session as place
 from wal_agent.agents.opencode.database import (
     Key,
     Rows,
-    content_text,
     dump_rows,
     load_rows,
     row_digest,
     row_order,
     tool_parts,
 )
-from wal_agent.agents.session_files import Json, call_input, encode_json, logged_value, noted_result, unknown_result
+from wal_agent.agents.session_files import (
+    Json,
+    as_object,
+    as_text,
+    call_input,
+    encode_json,
+    logged_value,
+    noted_result,
+    unknown_result,
+)
 from wal_agent.errors import ConfigError
 from wal_agent.safefs import read_plain
 
@@ -375,12 +383,12 @@ def _id_of(call: LoggedCall) -> str:
 
 
 def _part_id(part: Json) -> object:
-    return content_text(part["data"].get("callID"))
+    return as_text(part["data"].get("callID"))
 
 
 def _part_input(part: Json) -> object:
     data = part["data"]
-    return content_text(data.get("tool")), _canonical(data["state"].get("input"))
+    return as_text(data.get("tool")), _canonical(data["state"].get("input"))
 
 
 def _call_input(call: LoggedCall) -> object:
@@ -389,8 +397,7 @@ def _call_input(call: LoggedCall) -> object:
 
 def _earlier(part: Json, call: LoggedCall) -> bool:
     """Return whether it ended before the call began: a provider may use its ids again."""
-    time = part["data"]["state"].get("time")
-    end = time.get("end") if isinstance(time, dict) else None
+    end = as_object(part["data"]["state"].get("time")).get("end")
     return isinstance(end, int | float) and end + 1 < int(call.started * 1000)
 
 
@@ -408,12 +415,10 @@ def outcome_state(call: LoggedCall, before: Json) -> Json:
 
 
 def _state(before: Json, input: Json, started: int) -> Json:
-    time = before.get("time")
-    began = time.get("start") if isinstance(time, dict) else None
+    began = as_object(before.get("time")).get("start")
     start = began if isinstance(began, int) and not isinstance(began, bool) and began >= 0 else started
-    given = before.get("input")
     return {
-        "input": given if isinstance(given, dict) and given else input,
+        "input": as_object(before.get("input")) or input,
         "time": {"start": start, "end": max(start, started)},
     }
 
@@ -424,11 +429,10 @@ def _result(data: bytes) -> Json:
     if not isinstance(value, dict):
         output = value if isinstance(value, str) else data.decode("utf-8", "replace")
         return {"output": output, "title": "", "metadata": {}}
-    metadata = value.get("metadata")
     return {
-        "output": content_text(value.get("output")),
-        "title": content_text(value.get("title")),
-        "metadata": metadata if isinstance(metadata, dict) else {},
+        "output": as_text(value.get("output")),
+        "title": as_text(value.get("title")),
+        "metadata": as_object(value.get("metadata")),
     }
 
 
@@ -454,10 +458,9 @@ def _put_back(rows: Rows, session: str, missing: Sequence[LoggedCall]) -> None:
 def _message(session: str, last: Json | None, messages: Sequence[Json], call: LoggedCall) -> Json:
     """Return a message that holds only its calls, where the model's own was lost."""
     asked: Json = next((m["data"] for m in reversed(messages) if m["data"].get("role") == "user"), {})
-    model = asked.get("model")
-    model = model if isinstance(model, dict) else {}
+    model = as_object(asked.get("model"))
     created = last["created"] + 1 if last else int(call.started * 1000)
-    agent = content_text(asked.get("agent")) or "build"
+    agent = as_text(asked.get("agent")) or "build"
     data: Json = {
         "role": "assistant",
         "parentID": last["id"] if last else "msg_" + "0" * 26,
@@ -466,8 +469,8 @@ def _message(session: str, last: Json | None, messages: Sequence[Json], call: Lo
         "path": {"cwd": "/", "root": "/"},
         "cost": 0,
         "tokens": {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}},
-        "modelID": content_text(model.get("modelID")) or "unknown",
-        "providerID": content_text(model.get("providerID")) or "unknown",
+        "modelID": as_text(model.get("modelID")) or "unknown",
+        "providerID": as_text(model.get("providerID")) or "unknown",
         "time": {"created": created, "completed": created},
         "finish": "tool-calls",
     }

@@ -28,8 +28,8 @@ import psutil
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
-from wal_agent.agents.opencode.database import Key, content_text, journal_lines, load_rows, row_digest, row_key
-from wal_agent.agents.session_files import Json, encode_json, is_file, records
+from wal_agent.agents.opencode.database import Key, journal_lines, load_rows, row_digest, row_key
+from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, is_file, records
 from wal_agent.safefs import read_plain
 
 MAIN = "session.jsonl"
@@ -284,21 +284,20 @@ def _call(record: Json) -> SeenCall | None:
     match state.get("status"):
         case "completed":
             status = "done"
-        case "error" if content_text(state.get("error")) == ABORTED:
+        case "error" if as_text(state.get("error")) == ABORTED:
             status = "cancelled"
-        case "error" if _REFUSED.fullmatch(content_text(state.get("error"))):
+        case "error" if _REFUSED.fullmatch(as_text(state.get("error"))):
             status = "refused"
         case "error":
             status = "failed"
         case _:
             return None
-    input = state.get("input")
     return SeenCall(
-        content_text(data.get("tool")),
-        encode_json(input if isinstance(input, dict) else {}),
+        as_text(data.get("tool")),
+        encode_json(as_object(state.get("input"))),
         status,
         record["id"],
-        content_text(data.get("callID")),
+        as_text(data.get("callID")),
     )
 
 

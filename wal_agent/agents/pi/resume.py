@@ -25,6 +25,8 @@ from wal_agent.agents.session_files import (
     HEAD_REPAIR,
     MAX_RESULT,
     Json,
+    as_object,
+    as_objects,
     call_input,
     canonical_json,
     decode_json,
@@ -88,8 +90,8 @@ def _blocks(content: Any) -> list[Json]:
     if isinstance(content, str):
         return [_text(content)] if content else []
     out: list[Json] = []
-    for block in content if isinstance(content, list) else []:
-        kind = block.get("type") if isinstance(block, dict) else None
+    for block in as_objects(content):
+        kind = block.get("type")
         if kind == "text" and isinstance(block.get("text"), str) and block["text"]:
             out.append(_text(block["text"]))
         elif kind == "image" and all(isinstance(block.get(key), str) for key in ("data", "mimeType")):
@@ -278,8 +280,7 @@ def _answer(tree: Tree, lacking: Sequence[LoggedCall]) -> Json:
     and costs nothing."""
     before: Json = next((e.message for e in reversed(tree.entries) if e.role == "assistant"), {})
     chosen = next((e.value for e in reversed(tree.entries) if e.value.get("type") == "model_change"), {})
-    usage = before.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
+    usage = as_object(before.get("usage"))
     tokens = {name: n if isinstance(n := usage.get(name), int) else 0 for name in _TOKENS}
     return {
         "role": "assistant",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.program import read_object
@@ -18,6 +18,9 @@ from wal_agent.agents.session_files import (
     EPOCH,
     Json,
     Line,
+    as_object,
+    as_objects,
+    as_text,
     decode_json,
     encode_json,
     largest_file,
@@ -111,7 +114,7 @@ class Entry:
 
     @property
     def id(self) -> str:
-        return _text(self.value.get("id"))
+        return as_text(self.value.get("id"))
 
     @property
     def parent(self) -> str | None:
@@ -121,20 +124,19 @@ class Entry:
     @property
     def message(self) -> Json:
         """Empty when it is none."""
-        found = self.value.get("message") if self.value.get("type") == "message" else None
-        return found if isinstance(found, dict) else {}
+        return as_object(self.value.get("message")) if self.value.get("type") == "message" else {}
 
     @property
     def role(self) -> str:
-        return _text(self.message.get("role"))
+        return as_text(self.message.get("role"))
 
     @property
     def calls(self) -> list[Json]:
         """The calls of an answer that pi continues: the model does not get one that broke off again."""
-        content = self.message.get("content") if self.role == "assistant" else None
-        if not isinstance(content, list) or self.message.get("stopReason") in ("error", "aborted"):
+        if self.role != "assistant" or self.message.get("stopReason") in ("error", "aborted"):
             return []
-        calls = [b for b in content if isinstance(b, dict) and b.get("type") == "toolCall" and _text(b.get("id"))]
+        blocks = as_objects(self.message.get("content"))
+        calls = [b for b in blocks if b.get("type") == "toolCall" and as_text(b.get("id"))]
         return list({call["id"]: call for call in calls}.values())
 
     def hang_on(self, parent: str | None) -> None:
@@ -158,7 +160,7 @@ class Tree:
     def time(self) -> str:
         """The time of the last entry that has one."""
         times = (t for e in reversed(self.entries) if isinstance(t := e.value.get("timestamp"), str))
-        return next(times, None) or _text(self.head.get("timestamp")) or EPOCH
+        return next(times, None) or as_text(self.head.get("timestamp")) or EPOCH
 
 
 def load_tree(data: bytes) -> Tree:
@@ -207,10 +209,6 @@ def dump_tree(tree: Tree) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 _NAMED = "wal-agent-tool"  # in a result's details: the name that hooks/pi.ts gives a tool that replaces pi's own
 
 
@@ -225,8 +223,7 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         if entry.role == "toolResult":
             message = entry.message
             id, tool = str(message.get("toolCallId", "")), str(message.get("toolName", ""))
-            details = message.get("details")
-            tool = str(details.get(_NAMED, tool)) if isinstance(details, dict) else tool
+            tool = str(as_object(message.get("details")).get(_NAMED, tool))
             status: Literal["done", "failed"] = "failed" if message.get("isError") else "done"
             found.append(SeenCall(tool, asked.get(id, b"{}"), status, entry.id, id))
     return found

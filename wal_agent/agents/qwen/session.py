@@ -25,6 +25,8 @@ from wal_agent.agents.program import effective_setting, read_layer
 from wal_agent.agents.session_files import (
     Json,
     Line,
+    as_object,
+    as_objects,
     decode_json,
     encode_json,
     files_below,
@@ -184,9 +186,7 @@ class Record:
         return str(self.value.get("type", ""))
 
     def parts(self) -> list[Json]:
-        message = self.value.get("message")
-        found = message.get("parts") if isinstance(message, dict) else None
-        return [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+        return as_objects(as_object(self.value.get("message")).get("parts"))
 
     def inside(self, key: str) -> list[Json]:
         """Return the objects under this key in its parts: `functionCall` or `functionResponse`."""
@@ -340,9 +340,8 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
 
 
 def _call_event(record: Json | None) -> Json | None:
-    payload = record.get("systemPayload") if record is not None else None
-    event = payload.get("uiEvent") if isinstance(payload, dict) else None
-    return event if isinstance(event, dict) and event.get("event.name") == "qwen-code.tool_call" else None
+    event = as_object(as_object((record or {}).get("systemPayload")).get("uiEvent"))
+    return event if event.get("event.name") == "qwen-code.tool_call" else None
 
 
 def settled_length(appended: bytes) -> int:
