@@ -24,6 +24,9 @@ COMMANDS = {
     "run": ("run", "generic", "--", "true"),
     "run --once": ("run", "generic", "--once", "--", "true"),
     "run --from": ("run", "generic", "--from", "1", "--", "true"),
+    "resume": ("resume",),
+    "list": ("list",),
+    "stop": ("stop",),
     "status": ("status",),
     "status --json": ("status", "--json"),
     "log": ("log",),
@@ -41,7 +44,8 @@ COMMANDS = {
     "fleet claim": ("fleet", "claim"),
     "fleet watch": ("fleet", "watch", "--on-crash", "true", "--once"),
 }
-NO_BUCKET = {"rules", "notify", "configure-hooks", "agents", "demo", "trust"}  # commands that use none, or their own
+# Commands that use none, or their own.
+NO_BUCKET = {"settle", "rules", "notify", "configure-hooks", "agents", "demo", "trust"}
 
 
 @pytest.fixture
@@ -132,23 +136,23 @@ def test_it_shows_and_allows_and_revokes(clone: Clone) -> None:
     clone.says('restart = "on"\nbucket = "gs://acme/agents"')
     clone.prompt("protocol.md", "Be \x1b[2J careful.")
     code, out, err = clone.run("trust", "--show")
-    assert (code, out) == (0, "") and err.count("(not allowed)") == 3 and str(clone.file) in err
-    assert "restart" in err and "gs://acme/agents" in err and "\x1b" not in err and allowed(clone) == {}
+    assert (code, err) == (0, "") and out.count("(not allowed)") == 3 and str(clone.file) in out
+    assert "restart" in out and "gs://acme/agents" in out and "\x1b" not in out and allowed(clone) == {}
     code, _, err = clone.run("trust")  # nobody can be asked here
     assert code == 78 and "wal-agent trust --yes" in err and allowed(clone) == {}
     code, _, err = clone.run("trust", "--yes")
     assert code == 0 and set(allowed(clone)) == {"restart", "bucket", ".wal-agent/prompts/protocol.md"}
-    code, _, err = clone.run("trust", "--show")
-    assert (code, err.count("(allowed)")) == (0, 3)
+    code, out, _ = clone.run("trust", "--show")
+    assert (code, out.count("(allowed)")) == (0, 3)
     clone.prompt("protocol.md", "Be careless.")
-    assert clone.run("trust", "--show")[2].count("(not allowed)") == 1
+    assert clone.run("trust", "--show")[1].count("(not allowed)") == 1
     assert clone.run("trust", "--revoke")[0] == 0 and allowed(clone) == {}
     assert "nothing was allowed" in clone.run("trust", "--revoke")[2]
 
 
 def test_nothing_to_allow(clone: Clone) -> None:
-    code, _, err = clone.run("trust")
-    assert code == 0 and "nothing in" in err
+    code, out, _ = clone.run("trust")
+    assert code == 0 and "nothing in" in out
     clone.says("zzz = 1")
     assert clone.run("trust")[0] == 78
     assert clone.run("trust", "--yes", "--revoke")[0] == 64

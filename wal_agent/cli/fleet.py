@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from wal_agent.cli.options import AsJson, BucketUrl, say_bucket, settings_for
+from wal_agent.cli.options import ANY_AGENT, AsJson, BucketUrl, say_bucket, settings_for
 from wal_agent.text import answer, lines, say
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def _opened(url: str | None) -> Bucket:
     from wal_agent.bucket.decorators import RetryBucket
     from wal_agent.clock import SystemClock
 
-    settings = settings_for("gemini", Path.cwd().resolve(), {"bucket": url}, {"bucket"})
+    settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": url}, {"bucket"})
     say_bucket(settings)
     return RetryBucket(open_bucket(settings.bucket), SystemClock(), random.Random())
 

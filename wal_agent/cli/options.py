@@ -237,7 +237,7 @@ def say_bucket(settings: Settings) -> None:
         say(settings.origin)
 
 
-_ANY = "gemini"  # whose settings name the bucket, where the agent is not known yet: all agents' do alike
+ANY_AGENT = "gemini"  # whose settings name the bucket, where the agent is not known yet: all agents' do alike
 
 
 def open_job_context(
@@ -266,7 +266,7 @@ def open_job_context(
         "encryption_key_file": key_file,
         "encryption_key_command": key_command,
     }
-    settings = settings_for(agent or _ANY, workspace, flags, None if as_a_run and agent else NAMES)
+    settings = settings_for(agent or ANY_AGENT, workspace, flags, None if as_a_run and agent else NAMES)
     say_bucket(settings)
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
     opened = EncryptedBucket(open_bucket(settings.bucket), key)

@@ -149,12 +149,12 @@ def restore(
         print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
 
 
-def _restore_kept(name: str | None, agent: str, bucket: str | None, job: str | None) -> None:
+def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: str | None) -> None:
     """List what restores replaced in this folder, or bring one of them back into it. UsageError, ConfigError;
     LeaseHeld: a job runs in this folder."""
     from wal_agent.agents import AGENTS
     from wal_agent.capture.git import Git
-    from wal_agent.cli.options import NAMES, settings_for, unknown_agent_error
+    from wal_agent.cli.options import ANY_AGENT, NAMES, settings_for, unknown_agent_error
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
     from wal_agent.paths import state_dir
@@ -180,7 +180,7 @@ def _restore_kept(name: str | None, agent: str, bucket: str | None, job: str | N
         hint = "bring one back: wal-agent restore --kept N" if found else f"no restore replaced files in {workspace}."
         say(hint)
         return
-    if agent not in AGENTS:
+    if agent is not None and agent not in AGENTS:
         raise unknown_agent_error(agent)
     require_person(f"wal-agent restore --kept {name}")
     chosen = next((each for n, each in enumerate(found, 1) if name in (str(n), each.name)), None)
@@ -188,7 +188,7 @@ def _restore_kept(name: str | None, agent: str, bucket: str | None, job: str | N
         raise UsageError(
             f"Nothing that is kept for {workspace} is called {name[:60]!r}.", "See: wal-agent restore --kept"
         )
-    settings = settings_for(agent, workspace, {"bucket": bucket, "job": job}, NAMES)
+    settings = settings_for(agent or ANY_AGENT, workspace, {"bucket": bucket, "job": job}, NAMES)
     _refuse_beside_run(settings.bucket, workspace)
     private = tuple(never_captured(settings, AGENTS[agent], env, workspace))
     target = RestoreTarget(workspace, target.state_dir, env, private)
