@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,4 +37,4 @@ def of_msgpack(type: Any) -> msgspec.msgpack.Decoder[Any]:
 def of_values(type: type[T]) -> Callable[[object], T]:
     """Takes what a parser of TOML or JSON gave. It raises msgspec.ValidationError."""
     of_json(type)
-    return lambda value: msgspec.convert(value, type)
+    return partial(msgspec.convert, type=type)
