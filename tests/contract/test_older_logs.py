@@ -26,6 +26,7 @@ LOGS = Path(__file__).parent / "older_logs"
 KEY = bytes(range(32)).hex() + "\n"
 NOT_OF_THE_LOG = {"bucket", "heartbeat_age", "phase_age", "left", "locked", "key"}  # of this machine, or of now
 OF_A_CALL = ("calls", "tool", "input", "class", "rule", "finding")
+LATER = {"answered", "looked", "because"}  # what `status` says of a call since
 Command = Callable[..., str]
 
 
@@ -63,6 +64,7 @@ def printed(command: Command, folder: Path, name: str) -> dict[str, Any]:
         key.write_text(KEY)
         at += ["--encryption-key-file", str(key)]
     status = json.loads(command("status", *at, "--json"))
+    status["unsettled"] = [{k: v for k, v in call.items() if k not in LATER} for call in status["unsettled"]]
     command("restore", *at, "--to", str(folder / "restored"))
     found: dict[str, Any] = {
         "records": [as_then(json.loads(line)) for line in command("log", *at, "-n", "1000", "--raw").splitlines()],

@@ -190,7 +190,7 @@ def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: 
         )
     settings = settings_for(agent or ANY_AGENT, workspace, {"bucket": bucket, "job": job}, NAMES)
     _refuse_beside_run(settings.bucket, workspace)
-    private = tuple(never_captured(settings, AGENTS[agent], env, workspace))
+    private = tuple(never_captured(settings, AGENTS[agent or ANY_AGENT], env, workspace))
     target = RestoreTarget(workspace, target.state_dir, env, private)
     changes, backup = restore_kept(target, chosen, now)
     say(f"the files of {moment(chosen.time, now)} are back in {workspace}: {describe_changes(changes)}.")

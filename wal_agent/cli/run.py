@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -222,8 +222,8 @@ def _unsignalled() -> Iterator[None]:
 
 
 def _look_around(wish: RunOptions) -> tuple[list[FolderJob], str]:
-    """The unfinished jobs beside the start's own; and the name of the job that an earlier wal-agent gave this folder,
-    where the start has none of its own yet."""
+    """The unfinished jobs beside the start's own; and where the start has none of its own yet, the name of the one that
+    an earlier wal-agent gave this folder, or that this folder has from another machine."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.encryption import EncryptedBucket, load_key
     from wal_agent.fleet.jobs import LOOK_TIME, find_others, find_unowned
@@ -241,9 +241,19 @@ def _look_around(wish: RunOptions) -> tuple[list[FolderJob], str]:
 
         others, known = find_others(bucket, wish.workspace, wish.env, settings.job, counted, LOOK_TIME)
         earlier = earlier_default_job(wish.agent.name, wish.workspace)
-        if not known and find_unowned(bucket, earlier, wish.workspace, wish.env):
+        if known:
+            return others, ""
+        if find_unowned(bucket, earlier, wish.workspace, wish.env):
             return others, earlier
-        return others, ""
+        return others, default_job_elsewhere(others, wish.agent.name, earlier)
+
+
+def default_job_elsewhere(others: Sequence[FolderJob], agent: str, prefix: str) -> str:
+    """Return the unfinished job that this start had on another machine, or before this one lost its state: of the same
+    agent, user and path, with a name that the folder gave it (`prefix`). "": there is none, or several. Pure."""
+    mine = [o.job.job for o in others if o.relation == "here" and o.job.agent == agent]
+    named = [name for name in mine if name.startswith(f"{prefix}-")]
+    return named[0] if len(named) == 1 else ""
 
 
 def _decide(wish: RunOptions, other: FolderJob) -> RunOptions:

@@ -99,7 +99,7 @@ class Stage:
 
     def start(self, home: Path, model: Model) -> subprocess.Popen[str]:
         name, args = self.agent.name, self.rehearsal.args(self.task)
-        argv = ["run", name, "--bucket", f"file://{self.bucket}", "--", *args]
+        argv = ["run", name, "--bucket", f"file://{self.bucket}", "--job", f"{name}-shop", "--", *args]
         self.show("$ wal-agent " + shlex.join(argv))
         return subprocess.Popen(
             [sys.executable, "-m", "wal_agent", *argv],

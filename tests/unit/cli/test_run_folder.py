@@ -166,3 +166,21 @@ def test_the_command_refuses_and_with_fresh_runs(place: Place) -> None:
             at = {**env, "WAL_AGENT_RUNTIME_DIR": str(runtime)}
             codes.append(subprocess.run(command, cwd=place.root / "shop", env=at, check=False).returncode)
     assert codes == [79, 3]
+
+
+def test_the_same_start_on_another_machine_carries_on(place: Place) -> None:
+    """The same agent, user and path, and a name that the folder gave: what this start had elsewhere."""
+    stranger = replace_owner(place, "shop")
+    place.job("gemini-shop-k3f9", "gemini", "shop", calls=1, owner=stranger)
+    assert settle_folder(place.wish("gemini", "shop")).settings.job == "gemini-shop-k3f9"
+
+
+def test_a_name_that_a_person_gave_is_not_taken_up_elsewhere(place: Place) -> None:
+    place.job("nightly", "gemini", "shop", calls=0, owner=replace_owner(place, "shop"))
+    assert settle_folder(place.wish("gemini", "shop")).settings.job != "nightly"
+
+
+def replace_owner(place: Place, folder: str) -> Owner:
+    """The same user on another machine."""
+    mine = make_owner(place.folder(folder), place.env)
+    return Owner(user=mine.user, person="p" * 16, folder="f" * 16)
