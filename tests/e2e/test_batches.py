@@ -63,7 +63,7 @@ def test_parallel_shells_some_of_them_done(scene: Scene) -> None:
     assert sum("outcome unknown" in result for result in results) == 3
     notice = notices(request)[0]
     assert "3 tool calls were in flight" in notice
-    assert "2 of 3 identical calls; which of them cannot be told" in notice
+    assert "2 of 3 identical calls; which of them is not known" in notice
     assert "3 calls that it had not saved yet" in notice
     assert "Output: a-done" not in notice, "their results are in the history"
     assert "3 finished calls that gemini had not written" in again.stderr()

@@ -57,7 +57,7 @@ def test_a_command_that_the_turn_leaves_running(
             until(lambda: scene.side() == ["up"], "the command runs")
             hold.set()
             assert run.wait() == 0, run.stderr()
-            assert "not settled" not in run.stderr()
+            assert "unverified" not in run.stderr()
             assert [r["how"] for r in scene.records() if r["type"] == "end"] == ["interrupted"]
             assert scene.side() == ["up"]
         finally:

@@ -51,7 +51,7 @@ def test_a_notice_lets_a_short_tool_end_and_the_next_host_goes_on_at_once(scene:
         (scene.workspace / "go").touch()
         assert run.wait() == 143, run.stderr()
     hold.set()
-    assert "is saved and given up" in run.stderr()
+    assert "is saved and stopped" in run.stderr()
     assert scene.side() == ["began", "ended"]
     assert (lease(scene).state, lease(scene).reason) == ("released", "preempted (gcp)")
     state = scene.replay().state

@@ -236,7 +236,7 @@ def test_a_bucket_that_hangs_holds_no_drain_up_and_leaves_a_crash(yard: Yard) ->
     write_faults(faults, FaultFile(latency=(1000, 1000)))
     run.send_signal(signal.SIGTERM)
     _, err = run.communicate(timeout=120)
-    assert run.returncode == 69 and "could not be saved" in err and "is saved and given up" not in err
+    assert run.returncode == 69 and "could not be saved" in err and "is saved and stopped" not in err
     assert yard.lease().state == "held"
 
 
@@ -251,7 +251,7 @@ def test_sigterm_during_a_restore_gives_the_job_back_at_once(yard: Yard) -> None
     assert run.stderr is not None
     said = ""
     with run:
-        while "fenced" not in said:
+        while "locked out" not in said:
             said += run.stderr.readline()
         run.send_signal(signal.SIGTERM)
         assert run.wait(120) == 143

@@ -73,6 +73,6 @@ def test_a_service_that_is_stopped_drains(tmp_path: Path, runtime: Path) -> None
                 process.send_signal(signal.SIGTERM)
                 said = process.communicate(timeout=60)[1]
         assert could_take == []
-        assert process.returncode == 143 and "is saved and given up" in said, (process.returncode, said)
+        assert process.returncode == 143 and "is saved and stopped" in said, (process.returncode, said)
         while b"STOPPING=1" not in manager.recv(4096):
             pass

@@ -66,7 +66,7 @@ def test_a_person_decides(scene: Scene) -> None:
     assert "is settled" in acked.stderr
     hold.set()
     assert run.wait() == 0, run.stderr()
-    assert "not settled" not in run.stderr()
+    assert "unverified" not in run.stderr()
     assert machine.status()["state"] == "closed"
 
     scene.script(Turn(text="As you like."))
@@ -89,7 +89,7 @@ def test_ack_after_the_end(scene: Scene) -> None:
     scene.script(Turn(text="It was done, believe me."))
     run = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
     assert run.process.returncode == 0, run.stderr()
-    assert "not settled: #1 run_shell_command" in run.stderr()
+    assert "unverified: #1 run_shell_command" in run.stderr()
     check_exact(scene, second)
     status = second.status()
     assert (status["state"], [c["call"] for c in status["unsettled"]]) == ("closed", [1])

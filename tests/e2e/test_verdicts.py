@@ -125,7 +125,7 @@ def test_each_of_a_batch_is_told_rightly_and_a_look_settles(scene: Scene) -> Non
     assert sum("outcome unknown" in result for result in results) == 2
     assert "2 tool calls were in flight" in notice and done[1]["command"] not in notice
     pushed = told_of(notice, "git push origin main")
-    assert "class: mutation" in pushed and "Finding: cannot be told from here." in pushed
+    assert "class: mutation" in pushed and "Finding: unknown." in pushed
     assert "`git ls-remote origin main`" in pushed.partition("Next: ")[2]
     assert "If the remote names the commit that you meant to push, it is done." in pushed
     unbegun = told_of(notice, "echo new")

@@ -268,7 +268,7 @@ def _uninstall(agent: str) -> None:
     wanted = _standing(agent)
     path = installed_hooks.uninstall_hooks(wanted, state_dir(os.environ))
     if path is None:
-        say(f"no hooks of ours are in {installed_hooks.settings_path(wanted)}.")
+        say(f"no wal-agent hooks are installed in {installed_hooks.settings_path(wanted)}.")
     else:
         say(f"hooks taken out of {path}.")
 

@@ -154,7 +154,7 @@ def doctor(
     agent: Annotated[
         str | None,
         typer.Argument(
-            help="The agent to examine (see: wal-agent agents). Without it: the bucket only.", metavar="[AGENT]"
+            help="The agent to test (see: wal-agent agents). Without it: the bucket only.", metavar="[AGENT]"
         ),
     ] = None,
     bucket: BucketUrl = None,

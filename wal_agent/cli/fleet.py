@@ -128,7 +128,7 @@ def watch(
     The command finds the job in its environment: WAL_AGENT_JOB, WAL_AGENT_BUCKET, FLEET_STATE, FLEET_AGENT,
     FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It is to hand over (start a machine, send a message), not
     to wait. Of several watchers one acts; the others stand by. Nothing is run twice for the same loss of a job, unless
-    it failed: what a watcher that died may have run is told, and not run again. Quote what you use of it.
+    it failed: commands that a dead watcher may have run are reported, not repeated. Quote the variables.
 
     Exit code 75 with --once while another watcher is at it, 76 when one has taken over.
     """

@@ -81,7 +81,7 @@ def pause(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Save a job, end its agent, and go on with it later: by itself where it ran, or on whichever machine starts it.
+    """Save a job, end its agent and resume later: automatically here, or wherever the job is started.
 
     Works inside the agent's own tools, from another terminal of the machine that runs it, and from anywhere for a job
     that nobody runs. A start of a job that is paused waits until the pause is over.

@@ -33,7 +33,7 @@ class _Commands(typer.core.TyperGroup):
 app = typer.Typer(
     name="wal-agent",
     cls=_Commands,
-    help="Runs a coding-agent CLI so that it can lose its machine at any instruction and carry on.",
+    help="Runs a coding-agent CLI so that its work survives the loss of its machine at any moment.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -85,7 +85,7 @@ def describe_misuse(error: TyperException) -> str:
         at = at.parent
     said = [what if what.endswith((".", "?", "!")) else f"{what}."]
     if names == ["run"] and (option := getattr(error, "option_name", "")):
-        said.append(f"What is the agent's goes after `--`: wal-agent run AGENT -- {option}")
+        said.append(f"Put the agent's options after `--`: wal-agent run AGENT -- {option}")
     elif context is not None and "unexpected extra argument" in what and _names_an_agent(context):
         said.append("An agent is named with --agent NAME, a job with --job NAME.")
     if context is None:  # told by the parser of options, which knows no command

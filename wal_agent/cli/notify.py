@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def notify(
     test: Annotated[bool, typer.Option("--test", help="Send a test message to every URL, now.")] = False,
-    ack: Annotated[bool, typer.Option("--ack", help="You know: do not tell again that a job stopped.")] = False,
+    ack: Annotated[bool, typer.Option("--ack", help="Stop the reminders about a halted job.")] = False,
 ) -> None:
     """Show the apprise URLs that tell people of a run (hidden), what waits to be sent, and what failed.
 
@@ -47,7 +47,7 @@ def notify(
         where = f'Write [[notify]] url = "..." into {own_file(os.environ)}, or set {VARIABLE}.'
         if test:
             raise UsageError("There is no URL to send a test message to.", where)
-        answer([f"nobody is told of anything. {where}"])
+        answer([f"No notifications are configured. {where}"])
     elif test:
         _test(targets)
     else:

@@ -51,7 +51,7 @@ def recover(
         return
     answer([f"{seen.plan} (nothing was changed)", *seen.rows])
     if seen.prompt:
-        answer(["", "The agent would be told:", "", *seen.prompt.splitlines()])
+        answer(["", "The agent would read:", "", *seen.prompt.splitlines()])
 
 
 At = Annotated[

@@ -245,7 +245,7 @@ def describe_state(view: View) -> str:
         case "released" if view.way == "failed":
             return f"{failure_text(view.reason)}; {next_run} carries on"
         case "released":
-            return f"given up in good order; {next_run} carries on"
+            return f"stopped and saved; {next_run} resumes it"
         case _:
             return view.state
 
@@ -269,11 +269,11 @@ def describe_call(call: Call, view: View) -> tuple[str, str]:
             hint = "the agent was asked to look"
         looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""
         said = f"   the agent says: {call.because}" if call.because else ""
-        return "not settled", f"{text}{looked}{said}   {hint}"
+        return "unverified", f"{text}{looked}{said}   {hint}"
     if call.finding:
         found = "as well done again" if call.finding == "unknown" else f"looked at: {call.finding.replace('_', ' ')}"
         return "in flight", f"{text}   {found}"
-    return "in flight", text if view.state == "running" else f"{text}   the next start looks what became of it"
+    return "in flight", text if view.state == "running" else f"{text}   the next start will check whether it happened"
 
 
 def no_job_text(view: View) -> str:

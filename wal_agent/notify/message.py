@@ -147,7 +147,7 @@ def _recovered(facts: Facts, at: float, event: events.Recovered) -> Message:
     if event.put_back:
         lines.append(f"Put back: {plural(event.put_back, 'finished call')} that the agent had not saved.")
     if counts["unknown"] or counts["partial"]:
-        lines.append(f"The agent was told to verify before it goes on. What it had in flight: {facts.command('log')}")
+        lines.append(f"The agent is asked to verify before it continues. What it had in flight: {facts.command('log')}")
     return _message(
         facts,
         at,

@@ -55,7 +55,7 @@ def parse_point(text: str, now: float) -> int | float:
         when = datetime.fromisoformat(text)
         return when.timestamp()
     except (ValueError, OverflowError):
-        raise UsageError(f"{text[:60]!r} is no place in the log.", _WAYS) from None
+        raise UsageError(f"{text[:60]!r} is neither a record number nor a time.", _WAYS) from None
 
 
 def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: float) -> Replay:

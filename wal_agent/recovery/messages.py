@@ -47,7 +47,7 @@ def not_loaded(seconds: float) -> str:
 _ENDED: Final[dict[str, str]] = {
     "crash": "was cut off",
     "cut_off": "was cut off",
-    "preempted": "was given up in good order",
+    "preempted": "was stopped and saved",
     "paused": "was paused",
     "unsettled": "ended with calls in flight",
 }
@@ -55,28 +55,26 @@ _FINDING: Final[dict[Finding, str]] = {
     "completed": "completed",
     "not_started": "not started",
     "partial": "partly done",
-    "unknown": "cannot tell",
+    "unknown": "unknown",
 }
 VERIFYING = "the agent is asked to verify"
 HOME_FOLDER = "this folder is your home folder or above it; nothing is put back here"
 NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
 
 
-def headline(job: str, alert: str, over: bool, old: str, new: str, epoch: int, stopped: float, now: float) -> str:
+def headline(job: str, alert: str, over: bool, old: str, new: str, stopped: float, now: float) -> str:
     """The first line. `over`: the job had ended, and is continued as asked."""
     if over:
         ended, verb = "had ended", "Going on with its session"
     else:
         ended, verb = _ENDED[alert], "Carrying on" if alert == "paused" else "Recovering"
-    ago = f"{duration(now - stopped)} ago (epoch {epoch})"
+    ago = f"{duration(now - stopped)} ago"
     return f"job {job} {ended} on {old} at {moment(stopped, stopped, exact=True, whole=True)}, {ago}. {verb} on {new}."
 
 
-def fenced(old_host: str, epoch: int, record: int) -> str:
+def locked_out(old_host: str) -> str:
     """`old_host`: "" for this one."""
-    return (
-        f"{old_host or 'the old run'} can no longer run a tool for this job (epoch {epoch} begins at record {record})"
-    )
+    return f"{old_host or 'the old run'} can no longer act on this job"
 
 
 def stopped(count: int, shown: str) -> str:
@@ -126,7 +124,7 @@ def continue_with(command: str) -> str:
 
 def to_settle(calls: str, first: int) -> str:
     """`calls`: "#1 tool, #2 tool"."""
-    return f"not settled: {calls}. Look what became of it, then: wal-agent ack {first} --done | --not-done"
+    return f"unverified: {calls}. Check whether it happened, then: wal-agent ack {first} --done | --not-done"
 
 
 def still_open(call: int, tool: str, because: str) -> str:
@@ -137,7 +135,7 @@ def still_open(call: int, tool: str, because: str) -> str:
 
 def left_in_flight(calls: str, follows: bool) -> str:
     """`follows`: the job is started again by itself."""
-    next_step = "the next start looks what became of it" if follows else "nothing to settle, it may be done again"
+    next_step = "the next start will check whether it happened" if follows else "harmless to repeat"
     return f"in flight: {calls}; {next_step}."
 
 
@@ -181,7 +179,7 @@ def stuck(call: str, way: str) -> str:
 def stuck_hint(call: int | None) -> str:
     if call is None:
         return "See: wal-agent log --crashes. Then go on at a terminal, or begin anew with --fresh."
-    return f"Look what became of it, then: wal-agent ack {call} --done | --not-done; or at a terminal."
+    return f"Check whether it happened, then: wal-agent ack {call} --done | --not-done; or at a terminal."
 
 
 def halted(calls: str) -> str:
@@ -189,7 +187,7 @@ def halted(calls: str) -> str:
 
 
 def would_forget(calls: str) -> str:
-    return f"--fresh would forget calls that are not settled ({calls})."
+    return f"--fresh would forget unverified calls ({calls})."
 
 
 # ---- why it resumes, or starts again ---------------------------------------------------------------------------------
@@ -223,7 +221,7 @@ def died_on(host: str, way: str) -> str:
 
 
 def given_up_on(host: str, why: str) -> str:
-    return f"was given up in good order on {host}" + (f": {why}" if why else "")
+    return f"was stopped and saved on {host}" + (f": {why}" if why else "")
 
 
 def ended_on(host: str) -> str:
@@ -248,13 +246,13 @@ TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on
 TREE_KEPT = "The working tree is the one that you worked in, as it stands now."
 TREE_UNREAD = "git cannot read the .git of this folder, so no repository was made."
 IGNORED_NOT_SAVED = "Ignored files were not saved either."
-MIXED_FINDINGS = "Not the same can be said of each of these identical calls."
+MIXED_FINDINGS = "The evidence differs between these identical calls."
 EARLIER = "Found at the start before: "
 _PROMPT_FINDING: Final[dict[Finding, str]] = {
     "completed": "completed.",
     "not_started": "not started.",
     "partial": "it did not finish.",
-    "unknown": "cannot be told from here.",
+    "unknown": "unknown.",
 }
 
 
@@ -272,9 +270,10 @@ def what_happened(
         case "paused", _:
             return f"{pause} {where}"
         case "preempted", True:
-            return f"Your run was stopped in good order at {at}{given_up} {where}"
+            return f"Your run was stopped, with everything saved, at {at}{given_up} {where}"
         case "preempted", False:
-            return f"The machine that you worked on ({old}) was given up in good order at {at}{given_up} {where}"
+            ended = "was shut down, with everything saved,"
+            return f"The machine that you worked on ({old}) {ended} at {at}{given_up} {where}"
         case _, True:
             return f"Your run was cut off at {at}. {where}"
         case _:
@@ -313,7 +312,7 @@ def settle_command(calls: tuple[int, ...]) -> str:
 
 def identical(open_calls: int, issued: int) -> str:
     if issued > open_calls:
-        return f" ({open_calls} of {issued} identical calls; which of them cannot be told)"
+        return f" ({open_calls} of {issued} identical calls; which of them is not known)"
     return f" ({open_calls} identical calls)" if open_calls > 1 else ""
 
 
@@ -337,7 +336,7 @@ def run_again(call: int) -> str:
 
 
 def looked(call: int) -> str:
-    return f"the agent looked with #{call}, as it was told to"
+    return f"the agent verified it with #{call}"
 
 
 # ---- how a run died --------------------------------------------------------------------------------------------------

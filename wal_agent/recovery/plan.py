@@ -473,7 +473,7 @@ TABLE: tuple[Row[Plan], ...] = (
     Row("calls in flight", lambda c: bool(c.pending), resume_dangling),
     Row("nothing was recorded", lambda c: not c.state.ran and not (c.captured and c.local.talked), start),
     Row("paused", lambda c: c.pause is not None, resume_idle("paused")),
-    Row("given up in good order", lambda c: c.cause == "released" and not c.died, resume_idle("preempted")),
+    Row("stopped and saved", lambda c: c.cause == "released" and not c.died, resume_idle("preempted")),
     Row("cut off", _cut_off, resume_idle("cut_off")),
     Row(
         "ended, and `--continue`",

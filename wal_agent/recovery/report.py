@@ -33,9 +33,6 @@ class Report:
     alert: Alert
     old_host: str
     new_host: str
-    old_epoch: int
-    epoch: int
-    record: int  # where the new epoch begins
     stopped: float
     now: float
     fenced_in: float
@@ -45,12 +42,12 @@ class Report:
 def headline(r: Report) -> str:
     """The message's first line."""
     old, new = one_line(r.old_host, 60), one_line(r.new_host, 60)
-    return messages.headline(r.job, r.alert, r.over, old, new, r.old_epoch, r.stopped, r.now)
+    return messages.headline(r.job, r.alert, r.over, old, new, r.stopped, r.now)
 
 
 def fenced_line(r: Report) -> str:
     old = "" if r.old_host == r.new_host else one_line(r.old_host, 60)
-    return row("fenced", messages.fenced(old, r.epoch, r.record), r.fenced_in)
+    return row("locked out", messages.locked_out(old), r.fenced_in)
 
 
 def stopped_line(leftovers: Sequence[str]) -> str:

@@ -363,7 +363,7 @@ class _Story:
         self.prompts.append(prompts[-1] if prompts else "")
 
     def _told(self, n: int) -> None:
-        self.stage.show("\n   The agent was told:\n")
+        self.stage.show("\n   The agent read:\n")
         self.stage.show("\n".join(f"    {line}".rstrip() for line in _gist(self.prompts[n]).splitlines()))
 
     # ---- what is checked

@@ -51,7 +51,7 @@ _HANGS = {"start": "the agent did not begin", "exit": "the agent did not end beh
 class ShutdownPlan:
     """`kind`: drain (SIGTERM or a notice: saved, released), pause (released, with a time) or hang (the hard timeout).
     `source`: who said so (sigterm, gcp, aws, pause, quota), or of a hang, what was waited for. `began` and `until` are
-    boot time: by `until` all is saved and given up. `sentence`: what a changing tool gets that comes after it."""
+    boot time: by `until` all is saved and stopped. `sentence`: what a changing tool gets that comes after it."""
 
     kind: Literal["drain", "pause", "hang"]
     source: str

@@ -73,7 +73,7 @@ class AgentOutcome:
 
 
 def unsaved_line(why: str) -> str:
-    return f"the last changes of the session are not saved, only on this machine: {why.rstrip('.')}."
+    return f"the last changes of the session are not saved and exist only on this disk: {why.rstrip('.')}."
 
 
 def hooks_silent_error(agent: str) -> ConfigError:
@@ -88,12 +88,12 @@ def no_hooks_error(agent: str, code: int) -> ConfigError:
     hooks; that it had none does not follow from that."""
     if 0 < code < 128:
         return ConfigError(
-            f"{agent} ended with {code} before its session began, as far as its hooks tell; its own message is above.",
-            f"If it worked all the same, that was not logged: wal-agent doctor {agent}",
+            f"{agent} exited with {code} before starting a session (message above).",
+            f"Anything it did was not logged. Check its hooks: wal-agent doctor {agent}",
         )
     return ConfigError(
-        f"{agent} ended without a word from its hooks, so what it did was not logged.",
-        f"See what keeps them off with: wal-agent doctor {agent}",
+        f"{agent} ended and its hooks never ran, so what it did was not logged.",
+        f"Find out why: wal-agent doctor {agent}",
     )
 
 
@@ -302,13 +302,13 @@ class _Closing:
         job = self.opened.keys.job
         if ended.drained and settled != "left":
             say(
-                f"job {job} is saved and given up; `wal-agent run {options.agent.name}` carries on "
+                f"job {job} is saved and stopped; `wal-agent run {options.agent.name}` resumes it "
                 f"{describe_reach(options.settings.bucket, 'this machine')}."
             )
         elif self.all_logged:
             say(
-                f"job {job} could not be given up in good order within {options.settings.drain:.0f} s: the next start "
-                "takes it for a crash, once the lease has run out, and goes on from what was saved."
+                f"job {job} was not saved completely within {options.settings.drain:.0f} s: the next start "
+                "treats it as a crash, once its lease has expired, and resumes what was saved."
             )
         if settled == "closed" and options.attended and not ended.drained:
             say(messages.continue_with(shown_command(options.agent.name, options.settings, (), "--continue")))

@@ -68,7 +68,7 @@ PROGRESS = 5.0  # seconds after which a first capture reports its progress, and 
 MOST_REST = 60.0  # seconds
 PAUSE = 3.0  # seconds in which a git that was killed is gone
 NO_GIT = "The working tree was not saved: there is no git on this machine."
-UNSAVED = "The last changes of the working tree are not saved, only on this machine: {}."
+UNSAVED = "The last changes of the working tree are not saved and exist only on this disk: {}."
 NEVER = "No file of this folder was saved."
 
 
@@ -151,7 +151,7 @@ class WorktreeSaver:
         self._capture.git.stop()
         cut, lags = self._thread.is_alive(), self._capture.lags
         if lags or (cut and not self._ended):
-            self.problem, self.missed = UNSAVED.format("there was no time left"), True
+            self.problem, self.missed = UNSAVED.format("no time was left"), True
         return not (cut and self.missed)
 
     # ---- in the thread

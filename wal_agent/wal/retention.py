@@ -320,7 +320,7 @@ class Retention:
         snapshots = dict(self._from(self._keys.snapshots))
         kept = self._named.newest_checked(snapshots.keys(), KEEP_SNAPSHOTS)
         if len(kept) < KEEP_SNAPSHOTS:
-            return DeletionPlan(why="fewer than two checked snapshots")
+            return DeletionPlan(why="needs two verified snapshots")
         newest, older = kept
         known = openings_known_from(newest.state)
         try:

@@ -147,7 +147,7 @@ def test_install_and_uninstall(tmp_path: Path, capsys: pytest.CaptureFixture[str
     configure_hooks(uninstall=True)
     assert capsys.readouterr().err.splitlines() == [
         f"wal-agent: hooks taken out of {path}.",
-        f"wal-agent: no hooks of ours are in {path}.",
+        f"wal-agent: no wal-agent hooks are installed in {path}.",
     ]
 
 

@@ -88,7 +88,7 @@ def test_scripts_get_numbers(run: Run, tmp_path: Path) -> None:
 def test_why_nothing_goes(run: Run, tmp_path: Path) -> None:
     shelf = full(tmp_path / "b")
     a_day_passes(shelf)
-    assert run("gc", *where(shelf))[1] == "job shop: nothing deleted (fewer than two checked snapshots)\n"
+    assert run("gc", *where(shelf))[1] == "job shop: nothing deleted (needs two verified snapshots)\n"
 
 
 def test_a_job_that_nobody_began_is_no_error(run: Run) -> None:

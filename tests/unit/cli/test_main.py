@@ -172,7 +172,7 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
         ("run", "Missing argument 'AGENT'. See: wal-agent run --help"),
         (
             "run gemini --yolo",
-            "No such option: --yolo. What is the agent's goes after `--`: wal-agent run AGENT -- --yolo "
+            "No such option: --yolo. Put the agent's options after `--`: wal-agent run AGENT -- --yolo "
             "(see: wal-agent run --help)",
         ),
         ("pause --for", "Option '--for' requires an argument. See: wal-agent pause --help"),
@@ -237,7 +237,7 @@ def test_the_prompt_of_a_dry_run_has_a_heading(run: Run, monkeypatch: pytest.Mon
         "a plan (nothing was changed)",
         "  row",
         "",
-        "The agent would be told:",
+        "The agent would read:",
         "",
         "1 process was ended now.",
     ]

@@ -86,4 +86,4 @@ def test_a_projects_file_is_refused_where_it_matters(run: Run) -> None:
     Path("wal-agent.toml").write_text('[[notify]]\nurl = "json://s3cret"\n')
     code, _, err = run("status")
     assert code == 78 and "not a project's to choose" in err and "s3cret" not in err
-    assert "nobody is told" in run("notify")[1], "it is not read from there"
+    assert "No notifications" in run("notify")[1], "it is not read from there"

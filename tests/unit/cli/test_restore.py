@@ -153,7 +153,7 @@ def test_a_place_that_is_none(story: Story, run: Run) -> None:
     for at, says in (
         ("99999", f"no record 99999; the last is {last}"),
         ("0", "numbered from 1"),
-        ("soon", "is no place"),
+        ("soon", "is neither a record"),
         ("1999-01-01", "no record of 1999-01-01"),
     ):
         code, _, err = run("restore", *story.where, "--at", at, "--to", "out")

@@ -103,8 +103,8 @@ def test_a_job_that_was_given_up_says_how_and_why(tmp_path: Path, state: JobStat
         ("released", "killed: out of memory", "the agent failed: killed: out of memory; the next", False),
         ("released", "stopped: 5 crashes in 10 min", "stopped, a person is needed; see wal-agent log --crashes", True),
         ("released", "stopped (80): 5 crashes", "stopped, a person is needed; see wal-agent log --crashes", True),
-        ("released", "stopped (69): no bucket", "given up in good order; the next `wal-agent run` carries on", True),
-        ("released", "drained (SIGTERM)", "given up in good order; the next `wal-agent run` carries on", True),
+        ("released", "stopped (69): no bucket", "stopped and saved; the next `wal-agent run` resumes it", True),
+        ("released", "drained (SIGTERM)", "stopped and saved; the next `wal-agent run` resumes it", True),
     ],
 )
 def test_how_a_job_was_settled_is_read_from_its_reason(
@@ -196,11 +196,11 @@ def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
 
     assert row("running", "executing_tools") == ("in flight", "")
     for state in ("cut_off", "released", "paused", "unlocked"):
-        assert row(state) == ("in flight", "the next start looks what became of it")
-    ask = ("not settled", "settle: wal-agent ack 3 --done | --not-done")
+        assert row(state) == ("in flight", "the next start will check whether it happened")
+    ask = ("unverified", "settle: wal-agent ack 3 --done | --not-done")
     assert row("released", finding="unknown") == row("running", "awaiting_user", "unknown") == ask
     assert row("cut_off", finding="unknown", cls="unknown") == ask
-    assert row("running", "awaiting_model", "unknown") == ("not settled", "the agent was asked to look")
+    assert row("running", "awaiting_model", "unknown") == ("unverified", "the agent was asked to look")
     for cls in ("read_only", "idempotent"):
         assert row("released", finding="unknown", cls=cls) == ("in flight", "as well done again")
     assert row("released", finding="partial") == ("in flight", "looked at: partial")
@@ -227,7 +227,7 @@ def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_were_in_flight(t
     commit(job)
     found = read_view(shelf.bucket, KEYS, {})
     assert found.state == "cut_off"
-    assert "in flight   #1 run_shell_command `git push`   the next start looks what became of it" in shown(found)
+    assert "in flight   #1 run_shell_command `git push`   the next start will check whether it happened" in shown(found)
     assert "ack" not in shown(found)
 
 

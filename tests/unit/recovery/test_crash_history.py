@@ -177,7 +177,7 @@ def test_machines_that_were_lost_in_the_same_call() -> None:
     assert isinstance(job.next("dead"), Resume)
     job.run("dead", b'{"command":"git status"}', E2E)
     assert "cut off" in refused(job.next("dead"))
-    assert isinstance(job.next("released"), Resume), "the second was given up in good order"
+    assert isinstance(job.next("released"), Resume), "the second was stopped and saved"
     assert isinstance(job.next("dead", later=2 * lease_policy.STUCK_WINDOW), Resume), (
         "a long call on machines that come and go"
     )

@@ -164,7 +164,7 @@ def test_looking_as_told_ends_it(command: str) -> None:
     answers = Resolver([ASKED_PUSH])
     answers.observe_call(9, "run_shell_command", shell(command))
     assert whys(answers) == {}  # a person was faster
-    assert whys(answers, 7) == {7: "the agent looked with #9, as it was told to"}
+    assert whys(answers, 7) == {7: "the agent verified it with #9"}
     assert whys(answers, 7) == {}  # each has one end
 
 

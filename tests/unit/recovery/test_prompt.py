@@ -63,7 +63,7 @@ One tool call was in flight:
    ```text
    git push origin main
    ```
-   Finding: cannot be told from here.
+   Finding: unknown.
    Next: Verify first. If that leaves doubt, stop and ask the operator.
    Then record it: `wal-agent settle 412 --because "WHAT YOU FOUND AND HOW"`
 
@@ -111,7 +111,7 @@ def test_a_pauses_reason_is_data() -> None:
     ("alert", "calls", "same", "says"),
     [
         ("crash", (PUSH,), True, "Your run was cut off at 14:02:13 UTC. You go on on the same machine"),
-        ("preempted", (PUSH,), False, "was given up in good order at 14:02:13 UTC"),
+        ("preempted", (PUSH,), False, "was shut down, with everything saved, at 14:02:13 UTC"),
         ("unsettled", (PUSH,), True, "Your last run ended at 14:02:13 UTC with tool calls in flight"),
         ("cut_off", (), False, "No tool call was in flight"),
         ("preempted", (), True, "Everything was saved before"),
@@ -123,13 +123,13 @@ def test_how_it_came(alert: Alert, calls: tuple[InFlight, ...], same: bool, says
 
 def test_why_the_machine_was_given_up() -> None:
     told = replace(TOLD, alert="preempted", calls=(), given_up="preempted (gcp)")
-    said = "(`vm-17`) was given up in good order at 14:02:13 UTC: preempted (gcp). You are now on `vm-22`"
+    said = "(`vm-17`) was shut down, with everything saved, at 14:02:13 UTC: preempted (gcp). You are now on `vm-22`"
     assert said in render_prompt(told) and "interrupted" not in render_prompt(told)
     calls = render_prompt(replace(told, calls=(PUSH,)))
     assert "preempted (gcp). What still ran then was interrupted. You are now" in calls
     assert "One tool call was in flight" in calls and "git push origin main" in calls
     same = render_prompt(replace(told, same_host=True, given_up="drained (SIGTERM)"))
-    assert "Your run was stopped in good order at 14:02:13 UTC: drained (SIGTERM). You go on" in same
+    assert "Your run was stopped, with everything saved, at 14:02:13 UTC: drained (SIGTERM). You go on" in same
 
 
 def test_a_log_cannot_say_what_it_likes_of_why() -> None:
@@ -186,7 +186,7 @@ def test_calls_whose_file_changes_are_not_here_are_named(alert: Alert, task: str
 
 def test_identical_calls_are_one_counter() -> None:
     twice = render_prompt(replace(TOLD, calls=(replace(PUSH, calls=(1, 2), issued=3),)))
-    assert "(2 of 3 identical calls; which of them cannot be told)" in twice and "2 tool calls were in flight" in twice
+    assert "(2 of 3 identical calls; which of them is not known)" in twice and "2 tool calls were in flight" in twice
 
 
 def test_secrets_and_control_characters_do_not_get_into_it() -> None:

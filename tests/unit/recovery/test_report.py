@@ -34,7 +34,7 @@ from wal_agent.recovery.restore_tree import Changes, coverage_check
 from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
 from wal_agent.text import clock_time, describe_reach, duration, plural, size
 
-REPORT = Report("gemini-shop", "crash", "vm-17", "vm-22", 3, 4, 413, stopped=50_533.0, now=50_773.0, fenced_in=0.113)
+REPORT = Report("gemini-shop", "crash", "vm-17", "vm-22", stopped=50_533.0, now=50_773.0, fenced_in=0.113)
 CALL = InFlight((412,), 1, "run_shell_command", b'{"command":"make"}', 1.0, "unknown", "runs", "unknown", "", "Verify.")
 
 
@@ -43,32 +43,32 @@ CALL = InFlight((412,), 1, "run_shell_command", b'{"command":"make"}', 1.0, "unk
     [
         ("crash", "was cut off"),
         ("cut_off", "was cut off"),
-        ("preempted", "was given up in good order"),
+        ("preempted", "was stopped and saved"),
         ("unsettled", "ended with calls in flight"),
     ],
 )
 def test_the_headline(alert: Alert, how: str) -> None:
     line = headline(replace(REPORT, alert=alert))
-    assert line == f"job gemini-shop {how} on vm-17 at 14:02:13 UTC, 4 min ago (epoch 3). Recovering on vm-22."
+    assert line == f"job gemini-shop {how} on vm-17 at 14:02:13 UTC, 4 min ago. Recovering on vm-22."
 
 
 def test_the_headline_after_a_pause() -> None:
     line = headline(replace(REPORT, alert="paused"))
-    assert line == "job gemini-shop was paused on vm-17 at 14:02:13 UTC, 4 min ago (epoch 3). Carrying on on vm-22."
+    assert line == "job gemini-shop was paused on vm-17 at 14:02:13 UTC, 4 min ago. Carrying on on vm-22."
 
 
 @pytest.mark.parametrize("alert", ["cut_off", "preempted"])
 def test_the_headline_of_a_job_that_had_ended(alert: Alert) -> None:
     line = headline(replace(REPORT, alert=alert, over=True))
-    how = "had ended on vm-17 at 14:02:13 UTC, 4 min ago (epoch 3). Going on with its session on vm-22."
+    how = "had ended on vm-17 at 14:02:13 UTC, 4 min ago. Going on with its session on vm-22."
     assert line == f"job gemini-shop {how}"
 
 
 def test_the_rows() -> None:
-    text = "  fenced     vm-17 can no longer run a tool for this job (epoch 4 begins at record 413)"
+    text = "  locked out vm-17 can no longer act on this job"
     assert fenced_line(REPORT) == f"{text:<96} 0.11 s"
     here = fenced_line(replace(REPORT, old_host="vm-22"))
-    assert here.startswith("  fenced     the old run can no longer run a tool for this job (epoch 4 ")
+    assert here.startswith("  locked out the old run can no longer act on this job")
     assert restored_line("3f2a91c0-1b2c", 214, 1_200_000, "", 0.62).startswith(
         "  restored   session 3f2a91c0: 214 messages, 1.2 MB  "
     )
@@ -84,12 +84,12 @@ def test_the_rows() -> None:
 
 
 def test_calls_in_flight() -> None:
-    dark = replace(CALL, cls="read_only", because="Nothing of it runs any more; how it ended was not kept.")
+    dark = replace(CALL, cls="read_only", because="The process is gone and left no result.")
     half = replace(CALL, finding="partial", because="Its file is longer than before.")
     done = replace(CALL, cls="idempotent", finding="not_started", because="The file `a` is as it was.", calls=(1, 2))
     assert in_flight_lines([CALL, dark, half, done]) == [
-        "  in flight  make  unknown  cannot tell: the agent is asked to verify",
-        "             make  read_only  cannot tell: Nothing of it runs any more; how it ended was not kept.",
+        "  in flight  make  unknown  unknown: the agent is asked to verify",
+        "             make  read_only  unknown: The process is gone and left no result.",
         "             make  unknown  partly done: Its file is longer than before.",
         "             make (2 times)  idempotent  not started: The file `a` is as it was.",
     ]

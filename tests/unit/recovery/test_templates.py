@@ -70,7 +70,7 @@ def test_a_projects_own_text_is_used(tmp_path: Path) -> None:
     found = loaded(tmp_path)
     assert found.problems == ()
     text = render_prompt(TOLD, found)
-    assert "Ours:\n1. `run_shell_command` UNKNOWN cannot be told" in text and "Rules: what is read-only" in text
+    assert "Ours:\n1. `run_shell_command` UNKNOWN unknown" in text and "Rules: what is read-only" in text
     assert "git push origin main" in text
     assert render_prompt(replace(TOLD, calls=()), found) == render_prompt(replace(TOLD, calls=()))
 

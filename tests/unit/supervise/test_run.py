@@ -92,9 +92,11 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
     assert left_open(calls[:2]) is None and left_open([]) is None
 
     follows = open_calls_line(calls, None, True)
-    assert follows.startswith("in flight: #0 read_only, #1 idempotent, #2 mutation and 1 more; the next start looks")
+    assert follows.startswith(
+        "in flight: #0 read_only, #1 idempotent, #2 mutation and 1 more; the next start will check"
+    )
     asked = open_calls_line(calls, left_open(calls), False)
-    assert asked.startswith("not settled: #2 mutation, #3 unknown. Look") and "wal-agent ack 2 --done" in asked
+    assert asked.startswith("unverified: #2 mutation, #3 unknown. Check") and "wal-agent ack 2 --done" in asked
     assert open_calls_line(calls[:2], None, False).startswith(
         "in flight: #0 read_only, #1 idempotent; nothing to settle"
     )
@@ -143,10 +145,10 @@ def run(
     )
 
 
-SILENCE = "ended without a word from its hooks, so what it did was not logged."
+SILENCE = "ended and its hooks never ran, so what it did was not logged."
 
 
-EARLY = "ended with 41 before its session began, as far as its hooks tell; its own message is above."
+EARLY = "exited with 41 before starting a session (message above)."
 
 
 @pytest.mark.parametrize(("code", "exits", "says"), [(0, 78, SILENCE), (41, 41, EARLY)])

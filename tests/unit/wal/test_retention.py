@@ -138,7 +138,7 @@ def test_one_snapshot_is_not_enough_and_one_that_does_not_count_is_none() -> Non
     world.inner.put(KEYS.snapshot(6), b"junk")
     world.clock.at += DAY + 1
     job.lease.renew()
-    assert retention(world, job).run().why == "fewer than two checked snapshots"
+    assert retention(world, job).run().why == "needs two verified snapshots"
     assert len(stored(world)) == 9
 
 
