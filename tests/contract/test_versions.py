@@ -16,7 +16,7 @@ from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Model, Turn
 
 AGENT = AGENTS["gemini"]
-DROPS = 'sed -i s/BeforeTool/BeforeNothing/ "$HOME"/.gemini/extensions/wal-agent-*/hooks/hooks.json 2>/dev/null'
+DROPS = 'sed -i s/BeforeTool/BeforeNothing/ "${WAL_AGENT_SOCKET%/*}"/extensions/*/hooks/hooks.json 2>/dev/null'
 
 
 class Desk:

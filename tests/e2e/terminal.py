@@ -32,13 +32,17 @@ stty -a > {notes}/after
 
 
 class Terminal:
-    """One `wal-agent run` in a terminal. `screen` is what a person sees, with what has scrolled away above it."""
+    """One `wal-agent run` in a terminal, or the agent without it. `screen` is what a person sees, with what has
+    scrolled away above it."""
 
-    def __init__(self, machine: Machine, args: Sequence[str], options: Sequence[str] = (), **env: str) -> None:
+    def __init__(
+        self, machine: Machine, args: Sequence[str], options: Sequence[str] = (), bare: bool = False, **env: str
+    ) -> None:
         self.name = f"wa-{uuid.uuid4().hex[:12]}"
         self.notes = machine.root / self.name
         self.notes.mkdir()
-        command = [sys.executable, "-m", "wal_agent", "run", machine.agent, "--ttl", TTL, *options, "--", *args]
+        ours = [sys.executable, "-m", "wal_agent", "run", machine.agent, "--ttl", TTL, *options, "--"]
+        command = [*([str(machine.program)] if bare else ours), *args]
         config, play = self.notes / "tmux.conf", self.notes / "play.sh"
         config.write_text(CONFIG)
         play.write_text(PLAY.format(notes=self.notes, command=shlex.join(command)))

@@ -49,11 +49,13 @@ def chats(machine: Machine) -> list[Path]:
 
 
 def extensions(machine: Machine) -> list[str]:
-    return sorted(p.name for p in (machine.home / ".gemini/extensions").glob("*"))
+    """Those of runs; the user's folder, which other Geminis read, has none."""
+    assert not (machine.home / ".gemini/extensions").exists()
+    return sorted(p.name for p in machine.runtime.glob("*/extensions/*"))
 
 
 def test_a_plain_gemini_beside_a_run_and_after_a_killed_one(scene: Scene) -> None:
-    """I7: our hooks are on everybody's path there and do nothing; what a killed run left is swept by the next one."""
+    """I7: the plain one loads nothing of a run, nor of what a killed one left."""
     machine = scene.machine("vm-1")
     scene.script(Turn(when="please work", text="Now.", calls=[shell(LONG)]))
     run = machine.run("-y", "-p", "please work")
@@ -78,11 +80,10 @@ def test_a_plain_gemini_beside_a_run_and_after_a_killed_one(scene: Scene) -> Non
     seen = len(scene.model.requests)
     again = machine.run("-y", "-p", "please work")
     scene.asked(seen + 1)
-    assert len(extensions(machine)) == 1
-    assert extensions(machine) != left
+    assert len(set(extensions(machine)) - set(left)) == 1
     hold.set()
     assert again.wait() == 0, again.stderr()
-    assert extensions(machine) == []
+    assert extensions(machine) == left, "in the folder of the killed run, which nothing reads"
     assert beside.read_bytes().startswith(untouched)
     assert scene.side() == ["begun"]
     assert scene.side("plain") == ["did-beside", "did-after"]

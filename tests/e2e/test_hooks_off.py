@@ -72,13 +72,11 @@ def test_an_unseen_call(scene: Scene) -> None:
     scene.script(Turn(calls=[shell("echo one >> side")]), Turn(calls=[shell("echo two >> side")]))
     hold = scene.hold_turn(1)
     machine = scene.machine("vm-1")
-    behind = wrapper(
-        scene, 'sed -i s/BeforeTool/BeforeNothing/ "$HOME"/.gemini/extensions/wal-agent-*/hooks/hooks.json'
-    )
+    behind = wrapper(scene, 'sed -i s/BeforeTool/BeforeNothing/ "${WAL_AGENT_SOCKET%/*}"/extensions/*/hooks/hooks.json')
     run = machine.run("-y", "-p", TASK, WAL_AGENT_GEMINI=str(behind))
     until(lambda: scene.side() == ["one"], "the unseen call runs")
     assert run.wait() == 78, run.stderr()
     hold.set()
     assert "ran run_shell_command, which no hook announced" in run.stderr()
     assert scene.side() == ["one"]
-    assert not list((machine.home / ".gemini/extensions").glob("wal-agent-*"))
+    assert not list(machine.runtime.glob("*/extensions/*"))

@@ -147,8 +147,8 @@ def exploits(scene: Scene, machine: Machine) -> dict[str, str]:
             [
                 write(home / ".gemini/settings.json", '{"hooksConfig": {"enabled": false}}'),
                 write(work / ".gemini/settings.json", '{"hooksConfig": {"enabled": false}}'),
-                write(home / ".gemini/extensions/wal-agent-*/hooks/hooks.json", no_hooks),
-                f"rm -r {home}/.gemini/extensions/wal-agent-*",
+                f"for f in $(find {runs} -name hooks.json); do echo '{no_hooks}' > $f; done",
+                f"rm -r {runs}/*/extensions; rm {runs}/*/gemini.cjs",
             ]
         ),
         "qwen": "; ".join(

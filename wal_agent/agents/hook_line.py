@@ -299,7 +299,8 @@ class ExtensionKind:
     more: Callable[[Path], Mapping[str, str]] = lambda place: {}
 
     def inject(self, setup: HookSetup, home: Path, table: Mapping[str, object]) -> Injected:
-        """Place the extension in `home`, the agent's state folder. ConfigError when it cannot be."""
+        """Place the extension in `home`/extensions: of the agent's state folder, or of the run's own. ConfigError when
+        it cannot be."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", setup.run):
             raise ConfigError(f"{setup.run!r} cannot be a run's name.")
         texts = [str(setup.run_dir), *setup.client]

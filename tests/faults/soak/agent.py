@@ -40,7 +40,7 @@ class Agent:
         self.world = os.open(os.environ["SOAK_WORLD"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.changing = self.said = 0
         self.stopped = False
-        found = GEMINI.glob("extensions/wal-agent-*/hooks/hooks.json")
+        found = Path(os.environ["WAL_AGENT_SOCKET"]).parent.glob("extensions/*/hooks/hooks.json")
         self.tables = [json.loads(path.read_bytes())["hooks"] for path in found]
         self.file = self.session_file()
 

@@ -34,7 +34,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.gemini import hooks
-from wal_agent.agents.gemini.hooks import EVENTS, HOOK_TIMEOUT_MS, MARKER
+from wal_agent.agents.gemini.hooks import EVENTS, EXTENSION, HOOK_TIMEOUT_MS, MARKER
 from wal_agent.errors import ConfigError
 
 BASE = '{"session_id":"s","transcript_path":"/t","cwd":"/w","hook_event_name":"x","timestamp":"2026"'
@@ -155,8 +155,20 @@ def put(home: Path, run: str = "r1", skip: tuple[str, ...] = ()) -> Path:
     run_dir.mkdir(exist_ok=True)
     (run_dir / "lock").touch()
     made = GEMINI.inject(HookSetup(run, run_dir, ("client",), skip), {"HOME": str(home)})
-    assert made.env == {MARKER: run}
+    assert made.env == {MARKER: run, "NODE_OPTIONS": f'--require "{run_dir}/gemini.cjs"'}
     (path,) = made.paths
+    assert path == run_dir / f"extensions/wal-agent-{run}"
+    assert not list(home.iterdir()), "I7: nothing of the user's changes"
+    return path
+
+
+def put_old(home: Path, run: str) -> Path:
+    """Place the extension where earlier versions did, and macOS still does."""
+    (home / ".gemini").mkdir(exist_ok=True)
+    run_dir = home.parent / f"dir-{run}"
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "lock").touch()
+    (path,) = EXTENSION.inject(HookSetup(run, run_dir, ("client",)), home / ".gemini", {}).paths
     return path
 
 
@@ -169,7 +181,6 @@ def home(tmp_path: Path) -> Path:
 
 def test_the_folder(home: Path) -> None:
     path = put(home)
-    assert path == home / ".gemini/extensions/wal-agent-r1"
     manifest = json.loads((path / "gemini-extension.json").read_text())
     assert manifest["name"] == path.name
     assert (path / manifest["contextFileName"].replace("$" + MARKER, "r1")).exists()
@@ -179,7 +190,6 @@ def test_the_folder(home: Path) -> None:
         (hook,) = group["hooks"]
         assert (hook["type"], hook["timeout"], "matcher" in group) == ("command", HOOK_TIMEOUT_MS, False)
         assert not re.search(r"\$\{(?!out#)", hook["command"]), "Gemini fills in ${...}"
-    assert sorted(p.name for p in (home / ".gemini").iterdir()) == ["extensions"]
 
 
 def test_skipped_tools_start_no_process(home: Path) -> None:
@@ -192,8 +202,9 @@ def test_skipped_tools_start_no_process(home: Path) -> None:
 
 def test_the_same_run_again_replaces_its_folder(home: Path) -> None:
     put(home)
-    assert (put(home, skip=("x",)) / "gemini-extension.json").exists()
-    assert sorted(p.name for p in (home / ".gemini").iterdir()) == ["extensions"]
+    made = put(home, skip=("x",))
+    assert (made / "gemini-extension.json").exists()
+    assert sorted(p.name for p in made.parent.parent.iterdir()) == ["extensions", "gemini.cjs", "lock"]
 
 
 @pytest.mark.parametrize("run", ["", "a/b", "..", "x" * 65, "a b", "a$b"])
@@ -207,15 +218,34 @@ def test_paths_that_gemini_would_rewrite_are_refused(home: Path) -> None:
         GEMINI.inject(HookSetup("r", home / "$GEMINI_CWD", ("client",)), {"HOME": str(home)})
 
 
-def test_a_home_that_cannot_be_written_is_said(home: Path) -> None:
-    (home / ".gemini").write_text("a file")
+def test_a_run_folder_that_cannot_be_written_is_reported(home: Path) -> None:
+    (home.parent / "dir-r1").mkdir()
+    (home.parent / "dir-r1/extensions").write_text("a file")
     with pytest.raises(ConfigError, match="could not be placed"):
         put(home)
 
 
+def test_the_users_node_options_are_kept(tmp_path: Path) -> None:
+    run_dir = tmp_path / 'a "run"'
+    run_dir.mkdir()
+    made = GEMINI.inject(HookSetup("r1", run_dir, ("client",)), {"HOME": "/none", "NODE_OPTIONS": "--no-warnings"})
+    script = """
+        console.log(process.env.NODE_OPTIONS)
+        const found = require("fs").promises.readdir("/none/.gemini/extensions")
+        found.then((names) => console.log(names[0], process.env.NODE_OPTIONS))
+    """
+    env = {"PATH": os.environ["PATH"], "HOME": "/none", **made.env}
+    done = subprocess.run(["node", "-e", script], env=env, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == made.env["NODE_OPTIONS"] == f'--no-warnings --require "{tmp_path}/a \\"run\\"/gemini.cjs"'
+    place, _, options = second.rpartition(" ")
+    assert os.path.normpath(f"/none/.gemini/extensions/{place}") == str(made.paths[0])
+    assert options == "--no-warnings", "tools get what the user set"
+
+
 def test_sweeping(home: Path) -> None:
     env = {"HOME": str(home)}
-    dead, alive, elsewhere, broken = (put(home, run) for run in ("dead", "alive", "elsewhere", "broken"))
+    dead, alive, elsewhere, broken = (put_old(home, run) for run in ("dead", "alive", "elsewhere", "broken"))
     (elsewhere / "wal-agent.json").write_text('{"host": "another", "lock": "/none"}')
     (broken / "wal-agent.json").write_text("{")
     users = home / ".gemini/extensions/wal-agent-of-the-user"
@@ -238,15 +268,10 @@ def test_sweeping(home: Path) -> None:
 
 
 def test_a_run_dir_that_is_gone_is_a_dead_run(home: Path) -> None:
-    path = put(home, "gone")
+    path = put_old(home, "gone")
     (home.parent / "dir-gone/lock").unlink()
     GEMINI.hooks.sweep({"HOME": str(home)}, home)
     assert not path.exists()
-
-
-def test_gemini_cli_home_moves_it(home: Path) -> None:
-    made = GEMINI.inject(HookSetup("r", home, ("c",)), {"HOME": "/nonexistent", "GEMINI_CLI_HOME": str(home)})
-    assert made.paths[0].is_relative_to(home / ".gemini")
 
 
 def test_extensions_that_are_a_link_elsewhere(home: Path) -> None:
@@ -254,7 +279,7 @@ def test_extensions_that_are_a_link_elsewhere(home: Path) -> None:
     elsewhere.mkdir(parents=True)
     (home / ".gemini").mkdir()
     (home / ".gemini/extensions").symlink_to(elsewhere)
-    put(home)
+    put_old(home, "r1")
     assert (elsewhere / "wal-agent-r1/gemini-extension.json").exists()
     GEMINI.hooks.sweep({"HOME": str(home)}, home)
     assert [p.name for p in elsewhere.parent.rglob("*")] == ["extensions"]

@@ -397,6 +397,19 @@ def test_an_agent_that_has_the_runs_own_hooks_needs_none_of_these(name: str, tmp
     assert call(name, BEFORE[name], *(words if name == "claude" else []), **env) == (0, "")
 
 
+def test_a_gemini_that_loaded_the_runs_extension_needs_none_of_these(tmp_path: Path) -> None:
+    """Its pid says so, so that a Gemini which one of its tools starts is not taken for it."""
+    line = of("gemini").hooks["BeforeTool"][0]["hooks"][0]["command"]
+    env = {"PATH": os.environ["PATH"], "WAL_AGENT_RUN": "r", "WAL_AGENT_SOCKET": str(tmp_path / "hook.sock")}
+
+    def said(pid: int) -> str:
+        own = {**env, "HOME": str(tmp_path), "GEMINI_CLI_WAL_AGENT_HOOKS": str(pid)}
+        return subprocess.run(["bash", "-c", line], env=own, input="{}", capture_output=True, text=True).stdout
+
+    assert said(os.getpid()) == ""
+    assert "wal-agent did not run this" in said(1)
+
+
 @EACH
 def test_every_entry_is_marked_and_comes_out_again(name: str, tmp_path: Path) -> None:
     wanted = of(name, str(tmp_path))

@@ -3,19 +3,22 @@
 Gemini gives a tool call no id: the same call twice at once cannot be told apart. Subagents' inner calls arrive under
 the parent's session id, between the start and the end of its `invoke_agent`.
 
-The hooks of a run are an extension in the user's `~/.gemini/extensions` (agents/hook_line.py): only an extension's
-hooks also fire in a folder that is not trusted.
+The hooks of a run are an extension (agents/hook_line.py): only an extension's hooks also fire in a folder that is not
+trusted. It is in the run's own folder. `hooks/gemini.cjs`, which node loads first in this run's Gemini, adds it to the
+extensions that Gemini finds, so that another Gemini neither loads nor shows it, and keeps it out of the status line.
 
-The extension lies in the user's own folder and every Gemini loads it, so the first line of a hook's shell command asks
-whether this Gemini is this run's, and exits at once if not (I7). The marker's name begins with GEMINI_CLI_ because
-Gemini passes only such variables on where it strips the environment (GITHUB_SHA, SURFACE=Github). The pid is the second
-check.
+On macOS the extension is in the user's `~/.gemini/extensions`, since Gemini starts its Seatbelt sandbox with other
+NODE_OPTIONS, and every Gemini loads it. So the first line of a hook's shell command asks whether this Gemini is this
+run's, and exits at once if not (I7). The marker's name begins with GEMINI_CLI_ because Gemini passes only such
+variables on where it strips the environment (GITHUB_SHA, SURFACE=Github). The pid is the second check.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -28,6 +31,7 @@ from wal_agent.agents.hook_line import (
     ExtensionKind,
     bash_line,
     extension_hooks,
+    extension_name,
     on,
     owner_guard,
     parser,
@@ -35,6 +39,8 @@ from wal_agent.agents.hook_line import (
     sweep_extensions,
 )
 from wal_agent.agents.session_files import SessionId, require_object
+from wal_agent.errors import ConfigError
+from wal_agent.paths import shipped
 
 
 class _Hook(msgspec.Struct):
@@ -145,7 +151,33 @@ EXTENSION = ExtensionKind("Gemini", "gemini-extension.json", MARKER, _install_fi
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
-    return EXTENSION.inject(setup, gemini_home(env), hook_table(setup))
+    home = gemini_home(env) if sys.platform == "darwin" else setup.run_dir
+    made = EXTENSION.inject(setup, home, hook_table(setup))
+    place = setup.run_dir / "gemini.cjs"
+    try:
+        place.write_text(preload_source(setup, made.paths[0], env), "utf-8")
+    except OSError as e:
+        raise ConfigError(f"Gemini's hooks could not be placed in {setup.run_dir}: {e.strerror or e}.") from e
+    return replace(made, env=made.env | {"NODE_OPTIONS": _node_options(place, env)})
+
+
+def preload_source(setup: HookSetup, extension: Path, env: Env) -> str:
+    words = {
+        "name": extension_name(setup.run),
+        "folder": None if sys.platform == "darwin" else str(extension),
+        "context": str(extension / f"{setup.run}.md") if setup.protocol else None,
+        "options": env.get("NODE_OPTIONS"),
+    }
+    return shipped("hooks/gemini.cjs").read_text("utf-8").replace(_HOLE, json.dumps(words), 1)
+
+
+_HOLE = "__WAL_AGENT_SETUP__"
+
+
+def _node_options(place: Path, env: Env) -> str:
+    """Return the user's options and one more, quoted by node's own rule."""
+    quoted = str(place).replace("\\", "\\\\").replace('"', '\\"')
+    return f'{env.get("NODE_OPTIONS", "")} --require "{quoted}"'.strip()
 
 
 def hook_table(setup: HookSetup) -> HookTable:
@@ -156,7 +188,11 @@ def sweep(env: Env, runtime: Path) -> None:
     sweep_extensions(gemini_home(env))
 
 
-_RUNS_OWN = '[ -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ]'
+# hooks/gemini.cjs sets the variable in the Gemini that loads the run's extension; a nested one has another pid.
+_RUNS_OWN = (
+    '{ [ "$GEMINI_CLI_WAL_AGENT_HOOKS" = "$PPID" ] || '
+    '[ -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ]; }'
+)
 
 
 def hooks_to_install(env: Env) -> HooksToInstall:
