@@ -116,7 +116,7 @@ def free_in(job: str, seconds: float, host: str) -> str:
 
 def continue_with(command: str) -> str:
     """At a terminal, after a run that came to its end."""
-    return f"To continue this session under wal-agent: {command}"
+    return f"to continue this session: {command}"
 
 
 # ---- a run's end on the screen ---------------------------------------------------------------------------------------
