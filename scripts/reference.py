@@ -18,6 +18,7 @@ import typer.main
 
 from wal_agent.agents import AGENTS
 from wal_agent.cli import doctor
+from wal_agent.cli.help import EXAMPLES
 from wal_agent.cli.main import app
 from wal_agent.config import SETTINGS, Settings
 from wal_agent.supervise.context import diagram
@@ -70,6 +71,8 @@ def _command(words: tuple[str, ...], command: Any) -> str:
     rows = [row for parameter in command.get_params(context) if (row := _row(parameter, context))]
     if rows:
         lines += ["| option | meaning |\n|---|---|\n" + "".join(rows)]
+    if examples := EXAMPLES.get(" ".join(words[1:])):
+        lines += ["```\n" + "\n".join(examples) + "\n```\n"]
     return "\n".join(lines)
 
 

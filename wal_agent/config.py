@@ -125,13 +125,20 @@ def _seconds(low: float, high: float) -> Callable[[Any, Origin], float]:
     return _number(low, high, "seconds")
 
 
-def _one_of(*words: str) -> Callable[[Any, Origin], str]:
-    def read(value: Any, origin: Origin) -> str:
-        if value not in words:
-            raise origin.refuse(value, " or ".join(words))
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Reads one of some words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, value: Any, origin: Origin) -> str:
+        if value not in self.words:
+            raise origin.refuse(value, " or ".join(self.words))
         return str(value)
 
-    return read
+
+def _one_of(*words: str) -> OneOf:
+    return OneOf(words)
 
 
 def _text(value: Any, origin: Origin) -> str:

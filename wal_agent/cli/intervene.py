@@ -52,9 +52,7 @@ def settle(
     """For the agent: record what you found out about a call that the recovery prompt asks about.
 
     The log keeps it as the agent's word, and no later recovery asks the agent again. The call itself stays open until
-    evidence or a person (`wal-agent ack`) settles it. Example, in a tool of the agent:
-
-    wal-agent settle 3 --because "terraform show lists the bucket, so the apply was done"
+    evidence or a person (`wal-agent ack`) settles it.
     """
     from wal_agent.supervise.intervene import answer_for_call
 

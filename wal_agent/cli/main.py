@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from wal_agent import __version__
 from wal_agent.cli import configure_hooks, doctor, fleet, intervene, log, notify, options, restore, rules, run, status
+from wal_agent.cli.help import Command
 from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.limits import exhausted, report_bug
 from wal_agent.text import lines, say
@@ -73,6 +74,9 @@ app.command("trust")(options.trust)
 app.command("agents")(doctor.agents)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(doctor.demo)
+for each in (app, rules.app, fleet.app):
+    for registered in each.registered_commands:
+        registered.cls = Command
 
 
 def describe_misuse(error: TyperException) -> str:

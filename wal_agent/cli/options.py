@@ -23,7 +23,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.clock import SystemClock
-from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, Settings, Want, default_text, option_of
+from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf, Settings, Want, default_text, option_of
 from wal_agent.errors import NoJob, UsageError, WalAgentError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
@@ -143,7 +143,17 @@ def setting_option(key: str) -> OptionInfo:
     names = f"{name}/--no-{name[2:]}" if setting.option == "switch" else name
     default = default_text(key)
     help = f"{setting.help} [{default}]" if default else setting.help
-    return cast(OptionInfo, typer.Option(names, help=help, metavar=setting.metavar))
+    return cast(OptionInfo, typer.Option(names, help=help, metavar=_metavar(key)))
+
+
+def _metavar(key: str) -> str | None:
+    """The word for the option's value: the choices, or the kind of number."""
+    setting = SETTINGS[key]
+    if setting.metavar is not None or setting.option != "value":
+        return setting.metavar
+    if isinstance(setting.read, OneOf):
+        return "|".join(setting.read.words)
+    return "SECONDS" if isinstance(getattr(DEFAULTS, key), float) else "N"
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

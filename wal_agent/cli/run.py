@@ -71,7 +71,7 @@ def run(
 ) -> None:
     """Run an agent under the log; after a crash, on any machine, the same command carries on.
 
-    Everything after `--` goes to the agent as it is:  wal-agent run gemini -- -y -p "fix the tests"
+    Everything after `--` goes to the agent as it is.
 
     The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 74 not done
     (the agent ended with 0 inside its turn), 75 not now (the job runs elsewhere), 76 taken over, 77 permission, 78

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+import typer.main
 
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, full
 from wal_agent import __version__, errors
+from wal_agent.cli import fleet, rules
 from wal_agent.cli import main as module
+from wal_agent.cli.help import EXAMPLES
 from wal_agent.cli.main import app
 from wal_agent.supervise import dry_run
 
@@ -283,3 +289,30 @@ def test_a_real_process_exits_with_the_promised_codes(tmp_path: Path) -> None:
     assert (held.returncode, out) == (75, b"") and b"\nwal-agent: job shop is running on vm-1" in err
     closed = process(tmp_path, "run", "nonsense", shell='"$@" 2>&-')
     assert closed.communicate(timeout=60)[0] == b"" and closed.returncode == 64
+
+
+@pytest.mark.parametrize("words", sorted(EXAMPLES))
+def test_the_examples_of_the_help_are_commands(words: str) -> None:
+    """Parsed as they would be typed, and not run."""
+    root: Any = typer.main.get_command(module.app)
+    for example in EXAMPLES[words]:
+        name, *args = shlex.split(example)
+        command, context = root, root.make_context(name, list(args))
+        while hasattr(command, "commands"):
+            _, command, args = command.resolve_command(context, [*context._protected_args, *context.args])
+            context = command.make_context(command.name, args, parent=context)
+        assert context.command_path == f"wal-agent {words}"
+
+
+def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    commands = {c.name for c in module.app.registered_commands}
+    for name, group in (("rules", rules.app), ("fleet", fleet.app)):
+        commands |= {f"{name} {c.name}" for c in group.registered_commands}
+    assert commands == set(EXAMPLES)
+    for words in ("run", "fleet watch", "ack"):
+        out = run(*words.split(), "--help")[1]
+        assert all(f"  {example}\n" in out for example in EXAMPLES[words])
+    headings = re.findall(r"^([A-Z][^\n]*):$", run("run", "--help")[1], re.MULTILINE)
+    assert headings[:5] == ["Arguments", "Which job", "This start", "Crashes and hangs", "Saving"]
+    assert "--on-ambiguity ask|halt|resume" in run("run", "--help")[1]

@@ -1,0 +1,106 @@
+"""The help of commands: examples, and the options of `run` in groups. Plain text, also on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import typer.core
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "run": (
+        'wal-agent run gemini -- --yolo --prompt "fix the tests"',
+        'wal-agent run claude --bucket gs://acme-agents --job nightly --restart -- -p "fix the tests"',
+        "wal-agent run gemini --continue",
+        "wal-agent run generic -- ./train.sh --epochs 3",
+    ),
+    "resume": ("wal-agent resume", "wal-agent resume --job nightly --wait"),
+    "status": ("wal-agent status", "wal-agent status --job nightly --watch", "wal-agent status --json"),
+    "list": ("wal-agent list", "wal-agent list --here", "wal-agent list --bucket gs://acme-agents --json"),
+    "log": ("wal-agent log -n 20", "wal-agent log --crashes", "wal-agent log --follow --json"),
+    "recover": ("wal-agent recover --dry-run", "wal-agent recover --dry-run --json"),
+    "restore": (
+        "wal-agent restore --to ./restored",
+        "wal-agent restore --at 14:02 --to ./restored",
+        "wal-agent restore --kept 1",
+    ),
+    "ack": ("wal-agent ack 3 --done", "wal-agent ack 3 --not-done --job nightly"),
+    "settle": ('wal-agent settle 3 --because "terraform show lists the bucket, so the apply was done"',),
+    "pause": (
+        'wal-agent pause --for 30m --reason "rate limit"',
+        "wal-agent pause --until 14:30",
+        "wal-agent pause --end",
+    ),
+    "stop": ("wal-agent stop", "wal-agent stop --done --job nightly"),
+    "rules check": ('wal-agent rules check "terraform apply -auto-approve"',),
+    "rules lint": ("wal-agent rules lint",),
+    "notify": ("wal-agent notify", "wal-agent notify --test", "wal-agent notify --ack"),
+    "fleet ls": ("wal-agent fleet ls --bucket gs://acme-agents", "wal-agent fleet ls --state crashed,due"),
+    "fleet watch": (
+        "wal-agent fleet watch --notify",
+        "wal-agent fleet watch --on-crash 'start-vm \"$WAL_AGENT_JOB\"' --every 30",
+    ),
+    "fleet claim": ("wal-agent fleet claim --bucket gs://acme-agents --root /work",),
+    "unlock": ("wal-agent unlock --epoch 3", 'wal-agent unlock --epoch 3 --now --reason "vm-17 is deleted"'),
+    "gc": ("wal-agent gc --dry-run", "wal-agent gc --job nightly"),
+    "configure-hooks": (
+        "wal-agent configure-hooks --show",
+        "wal-agent configure-hooks --skip read_file",
+        "wal-agent configure-hooks --agent claude --install",
+    ),
+    "trust": ("wal-agent trust --show", "wal-agent trust", "wal-agent trust --revoke"),
+    "agents": ("wal-agent agents", "wal-agent agents --json"),
+    "doctor": ("wal-agent doctor gemini", "wal-agent doctor --bucket gs://acme-agents"),
+    "demo": ("wal-agent demo", "wal-agent demo --agent claude"),
+}
+
+GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of the parameter; the others are "Options"
+    **dict.fromkeys(("bucket", "job", "encryption_key_file", "encryption_key_command"), "Which job"),
+    **dict.fromkeys(
+        ("wait", "no_wait", "take_over", "accept_loss", "exit_on_pause", "fresh", "from_", "once", "continue_"),
+        "This start",
+    ),
+    **dict.fromkeys(
+        ("restart", "restart_limit", "restart_window", "hang_timeout", "on_ambiguity", "accept_logged_args"),
+        "Crashes and hangs",
+    ),
+    **dict.fromkeys(("ttl", "autosave", "drain", "preemption", "durability", "on_outage"), "Saving"),
+}
+_ORDER = ("Which job", "This start", "Crashes and hangs", "Saving")
+
+
+def group_of(name: str) -> str:
+    """Return the heading below which `run --help` has the option of parameter `name`."""
+    if name in GROUPS:
+        return GROUPS[name]
+    return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose help ends with examples."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        grouped = self.name in ("run", "resume")
+        found: dict[str, list[tuple[str, str]]] = {
+            "Arguments": [],
+            **({name: [] for name in _ORDER} if grouped else {}),
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            heading = group_of(parameter.name or "") if grouped else "Options"
+            if parameter.param_type_name == "argument":
+                heading = "Arguments"
+            found.setdefault(heading, []).append(record)
+        for heading in sorted(found, key=lambda name: name == "Options"):
+            if found[heading]:
+                with formatter.section(heading):
+                    formatter.write_dl(found[heading])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        words = ctx.command_path.split()[1:]
+        if examples := EXAMPLES.get(" ".join(words)):
+            with formatter.section("Examples"):
+                for example in examples:  # never wrapped: to be copied
+                    formatter.write(f"{' ' * formatter.current_indent}{example}\n")
