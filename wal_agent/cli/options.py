@@ -126,6 +126,14 @@ def complete_agent(incomplete: str) -> list[str]:
     return sorted(name for name in AGENTS if name.startswith(incomplete))
 
 
+def complete_job(incomplete: str) -> list[str]:
+    """Return the jobs of this person on this machine whose name begins so, for shell completion: from local notes."""
+    from wal_agent.supervise.identity import known_folders
+
+    names = {at.job for known in known_folders(os.environ) for at in known.jobs}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
 AgentName = Annotated[
     str | None,
     typer.Option(
@@ -143,7 +151,8 @@ def setting_option(key: str) -> OptionInfo:
     names = f"{name}/--no-{name[2:]}" if setting.option == "switch" else name
     default = default_text(key)
     help = f"{setting.help} [{default}]" if default else setting.help
-    return cast(OptionInfo, typer.Option(names, help=help, metavar=_metavar(key)))
+    complete = complete_job if key == "job" else None
+    return cast(OptionInfo, typer.Option(names, help=help, metavar=_metavar(key), autocompletion=complete))
 
 
 def _metavar(key: str) -> str | None:

@@ -17,11 +17,12 @@ from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.bucket.file import FileBucket
 from wal_agent.cli import run as command
+from wal_agent.cli.options import complete_job
 from wal_agent.cli.run import settle_folder
 from wal_agent.clock import SystemClock
 from wal_agent.errors import PersonNeeded
 from wal_agent.records import Owner
-from wal_agent.supervise.identity import make_owner
+from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
 from wal_agent.supervise.machine import this_host
 from wal_agent.supervise.options import RunOptions
 from wal_agent.supervise.settings import load
@@ -184,3 +185,11 @@ def replace_owner(place: Place, folder: str) -> Owner:
     """The same user on another machine."""
     mine = make_owner(place.folder(folder), place.env)
     return Owner(user=mine.user, person="p" * 16, folder="f" * 16)
+
+
+def test_job_names_are_completed_from_local_notes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, **place.env})
+    url = (place.root / "bucket").as_uri()
+    for name in ("nightly", "night-2", "other"):
+        remember_job(place.env, make_owner(place.folder("shop"), place.env).folder, KnownJob(url, name, "gemini", True))
+    assert complete_job("night") == ["night-2", "nightly"]
