@@ -287,3 +287,27 @@ def test_without_a_command_nothing_is_begun(yard: Yard) -> None:
     machine.done("3")
     code, seen, said = machine.done()
     assert (code, seen) == (78, {}) and "generic has no command to run" in said
+
+
+def test_resume_takes_the_command_that_was_typed_here_and_no_other(tmp_path: Path) -> None:
+    """Issue 14.5: who writes the bucket does not choose what runs."""
+    work = tmp_path / "work"
+    work.mkdir()
+
+    def wal_agent(home: str, *words: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / home).mkdir(exist_ok=True)
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path / home),
+            "WAL_AGENT_BUCKET": f"file://{tmp_path}/bucket",
+        }
+        argv = [sys.executable, "-P", "-m", "wal_agent", *words]
+        return subprocess.run(argv, cwd=work, env=env, text=True, capture_output=True, timeout=60, check=False)
+
+    job = ["--job", "steps"]
+    assert wal_agent("mine", "run", "generic", *job, "--", "sh", "-c", "echo step >> side").returncode == 0
+    assert wal_agent("mine", "resume").returncode == 0
+    assert (work / "side").read_text() == "step\nstep\n"
+    refused = wal_agent("another", "resume", *job)
+    assert refused.returncode == 78 and "echo step >> side" in refused.stderr
+    assert (work / "side").read_text() == "step\nstep\n"

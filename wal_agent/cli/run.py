@@ -18,6 +18,7 @@ from wal_agent.text import lines, redraw, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
+    from wal_agent.cli.options import JobContext
     from wal_agent.fleet.jobs import FolderJob, Job
     from wal_agent.supervise.options import RunOptions
 
@@ -108,7 +109,25 @@ def resume(
 
     given = {name: value if isinstance(value := flags.get(name), str) else None for name in ("bucket", "job")}
     at = open_job_context(None, given["bucket"], given["job"])
-    start(at.agent.name, tuple(context.args), {**flags, "job": at.keys.job}, go_on=True, wait=wait)
+    args = tuple(context.args)
+    if not args and at.agent.capabilities.hookless:
+        args = _last_command(at)
+    start(at.agent.name, args, {**flags, "job": at.keys.job}, go_on=True, wait=wait)
+
+
+def _last_command(at: JobContext) -> tuple[str, ...]:
+    """What a job of any command was started with, if this machine has a note that it was typed here. ConfigError: it
+    has none."""
+    from wal_agent.supervise.options import Screen
+    from wal_agent.supervise.provenance import is_vouched, unvouched_error
+    from wal_agent.wal.reader import replay
+
+    state = replay(at.bucket, at.keys).state
+    openings = [each.opening for each in state.openings]
+    args = state.home_opening.args if state.home_opening else ()
+    if args and not is_vouched(os.environ, at.settings.bucket, at.settings.job, openings, args):
+        raise unvouched_error(at.agent.name, at.settings, args, Screen(say, lines))
+    return args
 
 
 def start(
