@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 import time
 
@@ -138,6 +139,13 @@ def lines(rows: list[str]) -> None:
     """Write further lines of a message, redacted; the caller indents them."""
     if rows:
         _write([redact(row) for row in rows])
+
+
+def columns() -> int:
+    """Return the width of the terminal that answers go to; 0 where they go elsewhere, and may have any width."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return 0
+    return shutil.get_terminal_size().columns
 
 
 def answer(rows: list[str]) -> None:

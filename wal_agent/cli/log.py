@@ -44,7 +44,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, columns, duration, lines, plural, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -312,9 +312,17 @@ def _short(text: str, limit: int = 2000) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
-def as_line(entry: Entry) -> str:
-    """One line: record, time, what, and how it went."""
+ROOMY = 120  # columns from which on the outcomes have a column of their own
+
+
+def as_line(entry: Entry, columns: int = 0) -> str:
+    """One line: record, time, what, and how it went; in at most `columns`, 0 for any number."""
     what, detail, outcome = describe(entry)
+    if 0 < columns < ROOMY:
+        head = f"{entry.seq:>5}  {timestamp(entry.record.time)}  {shorten(what, 14):<14} "
+        room = max(20, columns - len(head))
+        tail = f"  {shorten(outcome, room // 2)}" if outcome else ""
+        return f"{head}{shorten(redact(detail), room - len(tail) - 1)}{tail}".rstrip()
     text = f"{entry.seq:>5}  {timestamp(entry.record.time)}  {shorten(what):<18} {shorten(redact(detail))}"
     return f"{text:<86} {shorten(outcome)}".rstrip() if outcome else text.rstrip()
 
@@ -424,7 +432,7 @@ def log(
         if follow:
             sys.stdout.flush()
     elif newest:
-        answer([as_line(entry) for entry in (newest if follow else reversed(newest))])
+        answer([as_line(entry, columns()) for entry in (newest if follow else reversed(newest))])
     elif not damaged and not (crashes and page.last):
         say(f"no records of job {at.keys.job} in {at.bucket.url}.")
     if crashes and not (json or raw) and (unrecovered := describe_unrecovered(at)):
@@ -487,4 +495,4 @@ def _show(entry: Entry, json: bool, raw: bool) -> None:
         sys.stdout.write(as_json(entry, raw) + "\n")
         sys.stdout.flush()
     else:
-        answer([as_line(entry)])
+        answer([as_line(entry, columns())])

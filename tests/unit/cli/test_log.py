@@ -115,3 +115,13 @@ def test_a_crash_is_shown_before_it_is_recovered(run: Run, tmp_path: Path) -> No
     assert code == 0 and "not recovered yet: epoch 1 on vm-1" in out and "wal-agent run gemini --job shop" in out
     shelf.open("b", host="vm-2")
     assert "not recovered yet" not in run("log", "--crashes", *where)[1]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 119])
+def test_a_line_fits_a_narrow_terminal_and_keeps_what_it_is_about(found: list[Entry], columns: int) -> None:
+    for entry in found:
+        line = as_line(entry, columns)
+        assert len(line) <= columns, line
+        assert line.startswith(f"{entry.seq:>5}  ")
+        if entry.kind in ("intent", "end") and hasattr(entry.record, "call"):
+            assert f"#{entry.record.call}" in line
