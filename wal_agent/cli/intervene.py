@@ -166,13 +166,13 @@ def unlock(
     from wal_agent.supervise.intervene import UnlockRequest, repair_lease
     from wal_agent.supervise.intervene import unlock as take_away
 
-    wish = UnlockRequest(epoch, now, reason)
+    request = UnlockRequest(epoch, now, reason)
     require_person("wal-agent unlock")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     if damaged:
-        done = repair_lease(at.bucket, at.keys, wish, at.settings.ttl, at.key_id)
+        done = repair_lease(at.bucket, at.keys, request, at.settings.ttl, at.key_id)
     else:
-        done = take_away(at.bucket, at.keys, wish, os.environ)
+        done = take_away(at.bucket, at.keys, request, os.environ)
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(done)) + "\n")
         raise typer.Exit

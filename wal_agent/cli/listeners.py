@@ -23,58 +23,58 @@ from wal_agent.supervise.systemd import service_manager
 NEEDS_PERSON = frozenset({73, 76, 77, 78, 79, 80})  # exit codes that time does not change
 
 
-def is_on_screen(wish: RunOptions) -> bool:
+def is_on_screen(options: RunOptions) -> bool:
     """Whether stderr is the terminal of an agent that draws on it."""
-    return sys.stderr is not None and sys.stderr.isatty() and wish.interactive
+    return sys.stderr is not None and sys.stderr.isatty() and options.interactive
 
 
-def restarts_hung_agent(wish: RunOptions) -> bool:
+def restarts_hung_agent(options: RunOptions) -> bool:
     """Whether an agent that hangs is started again: before a person, only where that was asked for in this command."""
-    policy = restart_policy(wish)
-    return policy.restart == "on" and (policy.explicit or not wish.interactive)
+    policy = restart_policy(options)
+    return policy.restart == "on" and (policy.explicit or not options.interactive)
 
 
 @contextmanager
-def attach_listeners(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
-    """`wish` with all who are to be told; they are let go at the end. UsageError, ConfigError: one of them cannot be
-    had as it was asked for, and nothing was begun."""
-    if wish.agent.passthrough(wish.args):
-        yield wish  # no run: the agent is started as it is
+def attach_listeners(options: RunOptions, screen: Screen) -> Iterator[RunOptions]:
+    """Yield `options` with the listeners that they ask for, and close these at the end. UsageError, ConfigError: one of
+    them cannot be started, and nothing was begun."""
+    if options.agent.passthrough(options.args):
+        yield options  # no run: the agent is started as it is
         return
-    clock, settings = SystemClock(), wish.settings
+    clock, settings = SystemClock(), options.settings
     people = notify.listener(
-        wish.env,
+        options.env,
         job=settings.job,
         bucket=settings.bucket,
-        agent=wish.agent.name,
-        workspace=wish.workspace,
-        attended=wish.attended,
-        restarts=restarts_hung_agent(wish),
+        agent=options.agent.name,
+        workspace=options.workspace,
+        attended=options.attended,
+        restarts=restarts_hung_agent(options),
     )
-    manager = service_manager(wish.env, wish.liveness.stalled, clock)
+    manager = service_manager(options.env, options.liveness.stalled, clock)
     first: list[Listener] = [listener for listener in (people, manager) if listener is not None]
 
     def failed(error: BaseException) -> None:
-        screen.say(str(exhausted(error) or report_bug(error, wish.env)))
+        screen.say(str(exhausted(error) or report_bug(error, options.env)))
 
     bus = EventBus(first, clock.now, failed)
     try:
         try:
-            lookout = observe.start_observers(
+            observers = observe.start_observers(
                 settings,
-                wish.env,
-                agent=wish.agent.name,
-                workspace=wish.workspace,
+                options.env,
+                agent=options.agent.name,
+                workspace=options.workspace,
                 clock=clock,
-                stalled=wish.liveness.stalled,
+                stalled=options.liveness.stalled,
                 say=screen.say,
-                on_screen=is_on_screen(wish),
+                on_screen=is_on_screen(options),
             )
         except WalAgentError as error:
             _refuse(bus, error)
             raise
-        bus.add(*lookout.listeners)
-        yield replace(wish, emit=bus.emit, metered=lookout.metered, trace=lookout.trace)
+        bus.add(*observers.listeners)
+        yield replace(options, emit=bus.emit, metered=observers.metered, trace=observers.trace)
     finally:
         bus.close()
 

@@ -164,7 +164,7 @@ def start(
             raise UsageError(
                 f"{agent} tells nothing of itself, so nobody can say that it hangs: leave out --hang-timeout."
             )
-        wish = RunOptions(
+        options = RunOptions(
             agent=AGENTS[agent],
             args=args,
             settings=settings,
@@ -178,18 +178,18 @@ def start(
         if from_ is not None or once:
             screen.once(settings.origin)
         if from_ is None:
-            wish = settle_folder(wish)
-            settings = wish.settings
+            options = settle_folder(options)
+            settings = options.settings
         if from_ is not None:
             from wal_agent.supervise.fork import fork_job
 
-            wish = fork_job(wish, from_, screen)
+            options = fork_job(options, from_, screen)
         if once and is_complete(settings.bucket, settings.job):
             say(f"job {settings.job} has come to its end, so nothing was run (--once).")
             raise typer.Exit
     if trouble := notify.trouble(os.environ, once=True):
         say(trouble)
-    with attach_listeners(wish, screen) as watched:
+    with attach_listeners(options, screen) as watched:
         code = run_with_restarts(watched, screen)
     raise typer.Exit(code)
 
@@ -197,7 +197,7 @@ def start(
 MAX_SHOWN = 3  # unfinished jobs; the others are counted
 
 
-def settle_folder(wish: RunOptions) -> RunOptions:
+def settle_folder(options: RunOptions) -> RunOptions:
     """Before a start that names no job: print the unfinished jobs of this folder, of those above and below it, and of
     other agents. Where one has a call in flight, a person decides; `--fresh` is such a decision.
 
@@ -208,24 +208,24 @@ def settle_folder(wish: RunOptions) -> RunOptions:
     from wal_agent.fleet.jobs import LOOK_TIME, describe_other
     from wal_agent.supervise.hook_server import outer_runs
 
-    settings = wish.settings
-    if settings.sources.get("job") != "default" or wish.agent.passthrough(wish.args) or outer_runs():
-        return wish
+    settings = options.settings
+    if settings.sources.get("job") != "default" or options.agent.passthrough(options.args) or outer_runs():
+        return options
     none: tuple[list[FolderJob], str] = ([], "")
     try:
         with _unsignalled():
-            others, earlier = call_with_timeout(2 * LOOK_TIME, lambda: _look_around(wish), none)
+            others, earlier = call_with_timeout(2 * LOOK_TIME, lambda: _look_around(options), none)
     except (WalAgentError, OSError):
-        return wish
+        return options
     if earlier:
-        return replace(wish, settings=replace(settings, job=earlier))
-    option = _bucket_option(wish)
+        return replace(options, settings=replace(settings, job=earlier))
+    option = _bucket_option(options)
     for each in others[:MAX_SHOWN]:
-        say(describe_other(each, wish.workspace, option))
+        say(describe_other(each, options.workspace, option))
     if len(others) > MAX_SHOWN:
         say(f"{len(others) - MAX_SHOWN} more jobs of this folder are not finished. See: wal-agent fleet ls{option}")
     stuck = [each for each in others if each.calls]
-    return wish if wish.fresh or not stuck else _decide(wish, stuck[0])
+    return options if options.fresh or not stuck else _decide(options, stuck[0])
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def _unsignalled() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _look_around(wish: RunOptions) -> tuple[list[FolderJob], str]:
+def _look_around(options: RunOptions) -> tuple[list[FolderJob], str]:
     """The unfinished jobs beside the start's own; and where the start has none of its own yet, the name of the one that
     an earlier wal-agent gave this folder, or that this folder has from another machine."""
     from wal_agent.bucket import open_bucket
@@ -248,23 +248,23 @@ def _look_around(wish: RunOptions) -> tuple[list[FolderJob], str]:
     from wal_agent.fleet.jobs import LOOK_TIME, find_others, find_unowned
     from wal_agent.supervise.identity import earlier_default_job
 
-    settings = wish.settings
+    settings = options.settings
     with closing(open_bucket(settings.bucket)) as bucket:
 
         def counted(job: Job) -> Bucket:
             if not job.key:
                 return bucket
             return EncryptedBucket(
-                bucket, load_key(settings.encryption_key_file, settings.encryption_key_command, wish.env)
+                bucket, load_key(settings.encryption_key_file, settings.encryption_key_command, options.env)
             )
 
-        others, known = find_others(bucket, wish.workspace, wish.env, settings.job, counted, LOOK_TIME)
-        earlier = earlier_default_job(wish.agent.name, wish.workspace)
+        others, known = find_others(bucket, options.workspace, options.env, settings.job, counted, LOOK_TIME)
+        earlier = earlier_default_job(options.agent.name, options.workspace)
         if known:
             return others, ""
-        if find_unowned(bucket, earlier, wish.workspace, wish.env):
+        if find_unowned(bucket, earlier, options.workspace, options.env):
             return others, earlier
-        return others, default_job_elsewhere(others, wish.agent.name, earlier)
+        return others, default_job_elsewhere(others, options.agent.name, earlier)
 
 
 def default_job_elsewhere(others: Sequence[FolderJob], agent: str, prefix: str) -> str:
@@ -275,32 +275,32 @@ def default_job_elsewhere(others: Sequence[FolderJob], agent: str, prefix: str) 
     return named[0] if len(named) == 1 else ""
 
 
-def _decide(wish: RunOptions, other: FolderJob) -> RunOptions:
+def _decide(options: RunOptions, other: FolderJob) -> RunOptions:
     """What a person says about a job with a call in flight. PersonNeeded."""
     from wal_agent.errors import PersonNeeded
     from wal_agent.fleet.jobs import carry_on_command
     from wal_agent.supervise.provenance import shown_command
 
-    job, settings = other.job, wish.settings
-    same = other.relation == "here" and job.agent == wish.agent.name
-    if wish.attended:
+    job, settings = other.job, options.settings
+    same = other.relation == "here" and job.agent == options.agent.name
+    if options.attended:
         if same and typer.confirm(f"Carry on with job {job.job}?", default=True, err=True):
             # A name that a person chose stays no default of the folder.
             sources = {**settings.sources, "job": "flag"} if other.known else settings.sources
-            return replace(wish, settings=replace(settings, job=job.job, sources=sources))
+            return replace(options, settings=replace(settings, job=job.job, sources=sources))
         if same or typer.confirm("Start a new job beside it?", default=False, err=True):
-            return wish
-    fresh = shown_command(wish.agent.name, settings, wish.args, "--fresh")
+            return options
+    fresh = shown_command(options.agent.name, settings, options.args, "--fresh")
     raise PersonNeeded(
         f"Job {job.job} has a call in flight here, and a new job would not know of it. Nothing was run.",
-        f"To carry on: {carry_on_command(other, wish.workspace, _bucket_option(wish))} (to start anew: {fresh})",
+        f"To carry on: {carry_on_command(other, options.workspace, _bucket_option(options))} (to start anew: {fresh})",
     )
 
 
-def _bucket_option(wish: RunOptions) -> str:
+def _bucket_option(options: RunOptions) -> str:
     from wal_agent.redact import redact
     from wal_agent.text import quote_word
 
-    settings = wish.settings
+    settings = options.settings
     typed = settings.sources.get("bucket") == "flag" and redact(settings.bucket) == settings.bucket
     return f" --bucket={quote_word(settings.bucket)}" if typed else ""
