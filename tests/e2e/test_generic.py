@@ -198,7 +198,7 @@ def test_without_words_it_starts_as_it_was_and_the_prompt_is_in_a_file(yard: Yar
     code, seen, said = second.done("0")
     assert (code, seen["args"], seen["history"]) == (0, ["0"], "step wait\n")
     assert seen["prompt"].startswith("[wal-agent recovery]")
-    assert "generic: after a crash the command is started again as it was, with the notice in the file that" in said
+    assert "generic: after a crash the command starts again unchanged; the recovery notice is in the file" in said
 
 
 def test_exit_code_0_is_all_that_tells_of_a_completed_task(yard: Yard) -> None:

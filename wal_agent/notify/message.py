@@ -140,7 +140,7 @@ def _recovered(facts: Facts, at: float, event: events.Recovered) -> Message:
     in_flight = f"In flight: {calls}: {findings}." if findings else "No tool call was in flight."
     ended = {"preempted": "drained", "paused": "paused"}.get(event.alert, "cut off")
     lines = [
-        f"It was {ended} on {event.old_host or 'a machine'} (epoch {event.from_epoch}) and carries on on "
+        f"It was {ended} on {event.old_host or 'a machine'} and continues on "
         f"{facts.host}; that took {event.seconds:.1f} s.",
         in_flight,
     ]
@@ -152,7 +152,7 @@ def _recovered(facts: Facts, at: float, event: events.Recovered) -> Message:
         facts,
         at,
         "recovery",
-        f"{'recovered' if ended == 'cut off' else 'carries on'} on {facts.host}",
+        f"{'recovered' if ended == 'cut off' else 'continues'} on {facts.host}",
         *lines,
         _look(facts),
         since=event.stopped,
@@ -244,7 +244,7 @@ def _hangs(facts: Facts, at: float, event: events.HungUp) -> Message:
 
 def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Message:
     if in_time:
-        goes_on = f"it carries on {describe_reach(facts.bucket, facts.host)}"
+        goes_on = f"it continues {describe_reach(facts.bucket, facts.host)}"
         title, line = "drained", f"All is saved and the job is given up, in {seconds:.1f} s; {goes_on}."
     else:
         title, line = "not drained in time", "What was not saved is lost; the next start takes it for a crash."

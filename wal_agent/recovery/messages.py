@@ -65,9 +65,9 @@ NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
 def headline(job: str, alert: str, over: bool, old: str, new: str, stopped: float, now: float) -> str:
     """The first line. `over`: the job had ended, and is continued as asked."""
     if over:
-        ended, verb = "had ended", "Going on with its session"
+        ended, verb = "had ended", "Continuing its session"
     else:
-        ended, verb = _ENDED[alert], "Carrying on" if alert == "paused" else "Recovering"
+        ended, verb = _ENDED[alert], "Continuing" if alert == "paused" else "Recovering"
     ago = f"{duration(now - stopped)} ago"
     return f"job {job} {ended} on {old} at {moment(stopped, stopped, exact=True, whole=True)}, {ago}. {verb} on {new}."
 
@@ -261,7 +261,7 @@ def what_happened(
 ) -> str:
     """`pause`, `given_up`: see `paused` and `reason_given_up`."""
     at, later = f"{clock_time(stopped)} UTC", duration(now - stopped)
-    where = f"You go on on the same machine ({new}), {later} later."
+    where = f"You continue on the same machine ({new}), {later} later."
     if not same_host:
         where = f"You are now on {new}, {later} later."
     match alert, same_host:

@@ -22,7 +22,7 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
         "shop: recovered on vm-22",
         (
             "Job shop (gemini) on vm-22, since 22:09:20 UTC (4 min ago), in gs://acme/jobs.",
-            "It was cut off on vm-17 (epoch 3) and carries on on vm-22; that took 1.9 s.",
+            "It was cut off on vm-17 and continues on vm-22; that took 1.9 s.",
             "In flight: 3 tool calls: 1 completed, 2 unknown.",
             "Put back: 2 finished calls",
             "wal-agent log --job shop --bucket gs://acme/jobs",
@@ -30,8 +30,8 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
         ),
     ),
     (h.Recovered(1, "vm", AT, "cut_off", (), 0, 0.5), "recovery", "recovered", ("No tool call was in flight.",)),
-    (h.Recovered(1, "vm", AT, "preempted", (), 0, 0.5), "recovery", "carries on on vm-22", ("It was drained on vm",)),
-    (h.Recovered(1, "vm", AT, "paused", (), 0, 0.5), "recovery", "carries on on vm-22", ("It was paused on vm",)),
+    (h.Recovered(1, "vm", AT, "preempted", (), 0, 0.5), "recovery", "continues on vm-22", ("It was drained on vm",)),
+    (h.Recovered(1, "vm", AT, "paused", (), 0, 0.5), "recovery", "continues on vm-22", ("It was paused on vm",)),
     *[
         (
             h.Halted(code, "The log is damaged.", "See: wal-agent doctor"),
@@ -75,7 +75,7 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
         h.DrainFinished(3.2, True),
         "info",
         "shop: drained",
-        ("saved and the job is given up, in 3.2 s; it carries on anywhere.",),
+        ("saved and the job is given up, in 3.2 s; it continues anywhere.",),
     ),
     (h.DrainFinished(20.0, False), "recovery", "shop: not drained in time", ("takes it for a crash",)),
     (h.NoticeReceived("gcp"), None, "", ()),
@@ -106,7 +106,7 @@ def test_each_event_is_told_at_its_level_or_not_at_all(
 
 def test_what_is_saved_in_a_folder_goes_on_where_that_is() -> None:
     message = message_of(replace(FACTS, bucket="file:///home/me/bucket"), AT, h.DrainFinished(3.2, True))
-    assert message and "it carries on on vm-22, or wherever else its bucket's folder is." in message.body
+    assert message and "it continues on vm-22, or wherever else its bucket's folder is." in message.body
     assert "anywhere" not in message.body
 
 

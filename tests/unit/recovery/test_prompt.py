@@ -97,7 +97,9 @@ it. Then go on with the task where you left off.
     assert "until 1970-01-02 14:02 UTC. The pause was ended early. You are now" in early
     assert "for this reason" not in early and "pause again" not in early
     calls = render_prompt(replace(PAUSED, calls=(PUSH,), same_host=True))
-    assert "was paused" in calls and "One tool call was in flight" in calls and "You go on on the same machine" in calls
+    assert (
+        "was paused" in calls and "One tool call was in flight" in calls and "You continue on the same machine" in calls
+    )
     assert "and wait for the user" in render_prompt(replace(PAUSED, turn_completed=True))
 
 
@@ -110,7 +112,7 @@ def test_a_pauses_reason_is_data() -> None:
 @pytest.mark.parametrize(
     ("alert", "calls", "same", "says"),
     [
-        ("crash", (PUSH,), True, "Your run was cut off at 14:02:13 UTC. You go on on the same machine"),
+        ("crash", (PUSH,), True, "Your run was cut off at 14:02:13 UTC. You continue on the same machine"),
         ("preempted", (PUSH,), False, "was shut down, with everything saved, at 14:02:13 UTC"),
         ("unsettled", (PUSH,), True, "Your last run ended at 14:02:13 UTC with tool calls in flight"),
         ("cut_off", (), False, "No tool call was in flight"),
@@ -129,7 +131,7 @@ def test_why_the_machine_was_given_up() -> None:
     assert "preempted (gcp). What still ran then was interrupted. You are now" in calls
     assert "One tool call was in flight" in calls and "git push origin main" in calls
     same = render_prompt(replace(told, same_host=True, given_up="drained (SIGTERM)"))
-    assert "Your run was stopped, with everything saved, at 14:02:13 UTC: drained (SIGTERM). You go on" in same
+    assert "Your run was stopped, with everything saved, at 14:02:13 UTC: drained (SIGTERM). You continue" in same
 
 
 def test_a_log_cannot_say_what_it_likes_of_why() -> None:

@@ -54,13 +54,13 @@ def test_the_headline(alert: Alert, how: str) -> None:
 
 def test_the_headline_after_a_pause() -> None:
     line = headline(replace(REPORT, alert="paused"))
-    assert line == "job gemini-shop was paused on vm-17 at 14:02:13 UTC, 4 min ago. Carrying on on vm-22."
+    assert line == "job gemini-shop was paused on vm-17 at 14:02:13 UTC, 4 min ago. Continuing on vm-22."
 
 
 @pytest.mark.parametrize("alert", ["cut_off", "preempted"])
 def test_the_headline_of_a_job_that_had_ended(alert: Alert) -> None:
     line = headline(replace(REPORT, alert=alert, over=True))
-    how = "had ended on vm-17 at 14:02:13 UTC, 4 min ago. Going on with its session on vm-22."
+    how = "had ended on vm-17 at 14:02:13 UTC, 4 min ago. Continuing its session on vm-22."
     assert line == f"job gemini-shop {how}"
 
 

@@ -57,8 +57,8 @@ def start_lines(workspace: Path, env: Env) -> list[str]:
         )
     if given.resume is None:
         lines.append(
-            "generic: after a crash the command is started again as it was, with the notice in the file that "
-            f"{PROMPT} names; words that make it go on: [generic] resume in {user_file(env)}."
+            "generic: after a crash the command starts again unchanged; the recovery notice is in the file that "
+            f"{PROMPT} names. If the command can resume a session: [generic] resume in {user_file(env)}."
         )
     return lines
 
