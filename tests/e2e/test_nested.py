@@ -88,7 +88,7 @@ def test_the_inner_tool_is_ended_and_the_same_command_carries_on(scene: Scene) -
         Turn("inner has looked", when="[wal-agent recovery]"),
         Turn("all done"),
     )
-    assert verdict["finding"] == "partial" and "was ended then" in verdict["why"]
+    assert verdict["finding"] == "partial" and "wal-agent stopped it" in verdict["why"]
     assert not tools(machine) and scene.side() == ["inner"]
     assert "inner has looked" in (scene.workspace / "inner.out").read_text() and inner_state(scene) != "held"
 

@@ -168,7 +168,7 @@ def test_sigterm_drains_and_the_next_start_goes_on_at_once(scene: Scene) -> None
     seen = len(scene.model.requests)
     again = second.run("-y", "-p", "work", wait=True)
     assert again.process.returncode == 0, again.stderr()
-    assert "in good order at" in told(scene.model.requests[seen])
+    assert "with everything saved, at" in told(scene.model.requests[seen])
     assert "drained (SIGTERM). You are now on" in told(scene.model.requests[seen])
     assert scene.side() == ["one"]
 

@@ -27,7 +27,7 @@ def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_ki
     )
     run = first.run("-y", "-p", "do the work", options=LEASE)
     until(lambda: run.stderr().count("UTC (rate limit); to start it now") == 2 or _late(run.stderr()), "it waits")
-    assert "was paused on" in run.stderr() and "Carrying on on" in run.stderr()
+    assert "was paused on" in run.stderr() and "Continuing on" in run.stderr()
     notice = next(r for r in scene.model.requests if "was paused at" in told(r))
     assert "for this reason: `rate limit`. You continue on the same machine" in told(notice)
     assert "Nothing went wrong" in told(notice) and "no tool call was in flight" in told(notice)

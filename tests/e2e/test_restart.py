@@ -174,7 +174,7 @@ def test_a_killed_agent_goes_on_by_itself(tmp_path: Path, agent_cli: Callable[[s
         assert "killed by SIGKILL. Starting it again now." in run.stderr()
         notice = json.dumps(model.requests[-1]["messages"])
         assert "First a step." in notice, "the conversation is back"
-        assert "[wal-agent recovery]" in notice and "sleep 600" in notice and "good order" not in notice
+        assert "[wal-agent recovery]" in notice and "sleep 600" in notice and "everything saved" not in notice
         assert scene.side() == ["one", "begun"]
         assert [r["cls"] for r in machine.log() if r["type"] == "run_ended"] == ["killed", "completed"]
         scene.close()
