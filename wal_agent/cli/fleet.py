@@ -96,7 +96,8 @@ def list_jobs(
         sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in jobs)
         return
     if not jobs:
-        raise NoJob(f"There is no job in {opened.url}.", "Start one: wal-agent run AGENT")
+        where = "This folder has no job" if here else "There is no job"
+        raise NoJob(f"{where} in {opened.url}.", "Start one: wal-agent run AGENT")
     answer(table(jobs, count_open_calls(opened, jobs)))
 
 

@@ -129,7 +129,8 @@ def stop(
     require_person("wal-agent stop")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     ttl, clock = at.settings.ttl, SystemClock()
-    say(f"{stop_job(at.bucket, at.keys, ttl, os.environ, clock, done=done, key_id=at.key_id)}.")
+    options, folder = at.options(), at.workspace
+    say(stop_job(at.bucket, at.keys, ttl, os.environ, clock, options, folder, done=done, key_id=at.key_id))
 
 
 def unlock(

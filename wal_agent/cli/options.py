@@ -218,9 +218,11 @@ class JobContext:
 
     @property
     def agent(self) -> Agent:
-        """The job's agent. UsageError: this wal-agent does not know it."""
+        """The job's agent. UsageError: there is no such job, or this wal-agent does not know its agent."""
         from wal_agent.agents import AGENTS
 
+        if not self.name:
+            raise UsageError(f"There is no job {self.keys.job} in {self.bucket.url}.", "See --job and --bucket.")
         if self.name not in AGENTS:
             raise unknown_agent_error(self.name)
         return AGENTS[self.name]
@@ -329,7 +331,7 @@ def _job_here(bucket: Bucket, folder: Path) -> tuple[str, str]:
     if found:
         named = ", ".join(f"{job.job} ({job.agent or 'unknown agent'}, {job.state})" for job in found[:MAX_NAMED])
         more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-        raise UsageError(f"This folder has several jobs: {named}{more}.", f"Name one: --job {found[0].job}")
+        raise UsageError(f"This folder has several jobs: {named}{more}.", f"Name one, for example --job {found[0].job}")
     here = read_owner(folder, os.environ).folder
     for known in known_folders(os.environ):
         gone = [at for at in known.jobs if known.id == here and at.bucket == bucket.url]

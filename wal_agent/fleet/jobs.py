@@ -296,8 +296,9 @@ def find_jobs_here(bucket: Bucket, folder: Path, env: Mapping[str, str]) -> list
 def _noted_jobs(reader: Reader, folder: Path, owner: Owner, env: Mapping[str, str]) -> Iterator[FolderJob]:
     for known in known_folders(env):
         relation: Relation | None = "here" if known.id == owner.folder else relate(folder, known.path)
-        for at in known.jobs if relation else ():
-            job = reader.one(at.job) if at.bucket == reader.bucket.url and is_job(at.job) else None
+        names = (at.job for at in known.jobs if at.bucket == reader.bucket.url and is_job(at.job))
+        for name in dict.fromkeys(names) if relation else ():  # one job may be noted for two agents
+            job = reader.one(name)
             # A job whose lease names another folder has moved on to that one.
             if job is not None and relation and job.owner.folder in ("", known.id):
                 yield FolderJob(job, relation, known=True)

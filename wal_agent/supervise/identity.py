@@ -92,10 +92,14 @@ def make_owner(folder: Path, env: Mapping[str, str]) -> Owner:
 
 
 def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:
-    """Note that `job` ran in the folder with this id. OSError: the state folder cannot be written."""
+    """Note that `job` ran in the folder with this id. OSError: the state folder cannot be written.
+
+    A name that the folder gave stays so when `resume` or a person names the job later."""
     note = _read(env, folder)
     if note is not None:
-        others = tuple(known for known in note.jobs if known != job)
+        same = [known for known in note.jobs if msgspec.structs.replace(known, named=job.named) == job]
+        job = msgspec.structs.replace(job, named=job.named and all(known.named for known in same))
+        others = tuple(known for known in note.jobs if known not in same)
         _write(env, folder, msgspec.structs.replace(note, jobs=(job, *others)[:MAX_JOBS]))
 
 

@@ -301,10 +301,9 @@ class _Closing:
             say(watcher)
         job = self.opened.keys.job
         if ended.drained and settled != "left":
-            say(
-                f"job {job} is saved and stopped; `wal-agent run {options.agent.name}` resumes it "
-                f"{describe_reach(options.settings.bucket, 'this machine')}."
-            )
+            command = shown_command(options.agent.name, options.settings, ())
+            reach = describe_reach(options.settings.bucket, "this machine")
+            say(f"job {job} is saved and stopped; `{command}` resumes it {reach}.")
         elif self.all_logged:
             say(
                 f"job {job} was not saved completely within {options.settings.drain:.0f} s: the next start "

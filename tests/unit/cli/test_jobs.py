@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 from pathlib import Path
 
@@ -63,7 +64,28 @@ def test_the_list_has_the_newest_job_first(run: Run, bucket: FileBucket, tmp_pat
     assert code == 0 and header.split()[:2] == ["STATE", "JOB"]
     assert [row.split()[1] for row in rows] == ["new", "old"]
     assert [json.loads(line)["job"] for line in run("list", "--json")[1].splitlines()] == ["new", "old"]
-    assert run("list", "--here")[0] == 1
+    code, _, err = run("list", "--here")
+    assert code == 1 and "This folder has no job" in err
+
+
+@pytest.mark.parametrize("words", ["resume", "stop", "recover --dry-run"])
+def test_an_unknown_job_is_64(run: Run, bucket: FileBucket, words: str) -> None:
+    code, out, err = run(*words.split(), "--job", "nosuch")
+    assert (code, out) == (64, "") and "There is no job nosuch" in err
+
+
+def test_stop_prints_a_command_that_can_be_pasted_anywhere(run: Run, bucket: FileBucket, tmp_path: Path) -> None:
+    """With the bucket and the folder, and nothing behind the job's name."""
+    host, place = replace(HOST, name=socket.gethostname()), tmp_path / "odd folder;x"
+    store(bucket, "mine", workspace=str(place), host=host, state="released", reason=DRAINED)
+    (row,) = run("stop", "--job", "mine")[2].splitlines()
+    _, command = row.split("To carry on: ")
+    assert shlex.split(command) == [
+        "cd",
+        str(place),
+        "&&",
+        *f"wal-agent resume --job mine --bucket {bucket.url}".split(),
+    ]
 
 
 def test_stop_closes_a_job_that_nobody_runs_only_where_nothing_is_open(run: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.clock import SystemClock
-from wal_agent.fleet.jobs import Job, Relation, find_folder_jobs, relate, relate_job
+from wal_agent.fleet.jobs import Job, Relation, find_folder_jobs, find_jobs_here, relate, relate_job
 from wal_agent.records import Host, Owner
 from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
 from wal_agent.supervise.machine import this_host
@@ -46,6 +46,13 @@ def test_the_job_of_another_person_is_not_of_this_folder(tmp_path: Path) -> None
     ben = tmp_path / "ben" / "shop"
     run_job(bucket, "gemini-shop-2", ben, {"HOME": str(tmp_path / "b")})
     assert [j.job.job for j in find_folder_jobs(bucket, ben, {"HOME": str(tmp_path / "b")})] == ["gemini-shop-2"]
+
+
+def test_a_job_that_two_agents_had_is_found_once(tmp_path: Path) -> None:
+    bucket, env, shop = MemoryBucket(), {"HOME": str(tmp_path / "home")}, tmp_path / "shop"
+    run_job(bucket, "nightly", shop, env)
+    remember_job(env, make_owner(shop, env).folder, KnownJob(bucket.url, "nightly", "claude"))
+    assert [job.job for job in find_jobs_here(bucket, shop, env)] == ["nightly"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.supervise.crew import short_folder
 from wal_agent.errors import ConfigError, NotThisJob
@@ -153,6 +154,14 @@ def test_a_renamed_folder_keeps_its_default_job(env: dict[str, str], shop: Path)
     assert default_job_here("gemini", moved, JOB.bucket, env) == "gemini-shop"
     assert default_job_here("claude", moved, JOB.bucket, env).startswith("claude-shop-2-")
     assert default_job_here("gemini", moved, "file:///elsewhere", env).startswith("gemini-shop-2-")
+
+
+def test_a_job_that_is_named_later_is_noted_once_and_stays_the_default(env: dict[str, str], shop: Path) -> None:
+    folder = make_owner(shop, env).folder
+    remember_job(env, folder, JOB)
+    remember_job(env, folder, replace(JOB, named=True))
+    assert [known.jobs for known in known_folders(env)] == [(JOB,)]
+    assert default_job_here(JOB.agent, shop, JOB.bucket, env) == JOB.job
 
 
 def test_another_persons_job_is_taken_over_by_consent_only(short_path: Path) -> None:
