@@ -24,7 +24,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf, Settings, Want, default_text, option_of
-from wal_agent.errors import NoJob, UsageError, WalAgentError
+from wal_agent.errors import Damaged, NoJob, UsageError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
 from wal_agent.text import answer, lines, say
@@ -308,10 +308,10 @@ def find_agent(bucket: Bucket, keys: Keys) -> str:
     from wal_agent.wal.lease import read_lease
     from wal_agent.wal.reader import replay
 
-    with suppress(WalAgentError):
+    with suppress(Damaged):
         if (seen := read_lease(bucket, keys)) is not None:
             return seen.doc.agent
-    with suppress(WalAgentError):
+    with suppress(Damaged):
         if openings := replay(bucket, keys).state.openings:
             return openings[-1].opening.agent
     return ""
