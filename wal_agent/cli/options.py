@@ -304,12 +304,13 @@ def open_job_context(
 
 
 def find_agent(bucket: Bucket, keys: Keys) -> str:
-    """The agent of a job, as its lease says, or its log where the lease cannot be read; "" where neither does."""
+    """The agent of a job, as its lease says, else as its log does; "" where neither does. Newer, Denied."""
     from wal_agent.wal.lease import read_lease
     from wal_agent.wal.reader import replay
 
     with suppress(Damaged):
-        if (seen := read_lease(bucket, keys)) is not None:
+        seen = read_lease(bucket, keys)
+        if seen is not None and seen.doc.agent:  # one that a person repaired names none
             return seen.doc.agent
     with suppress(Damaged):
         if openings := replay(bucket, keys).state.openings:
