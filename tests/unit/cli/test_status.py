@@ -73,7 +73,7 @@ def test_the_job_is_shown_anew(tmp_path: Path) -> None:
 
 def test_a_job_that_nobody_began_is_waited_for(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "b")
-    with started(shelf, tmp_path, "status", "--watch", "--every", "0.2") as process:
+    with started(shelf, tmp_path, "status", "--watch", "--job", "none", "--every", "0.2") as process:
         assert process.stderr is not None
         assert "(from --bucket)" in process.stderr.readline()
         assert "no job shop in file://" in process.stderr.readline()
