@@ -77,11 +77,12 @@ def test_an_inner_agent_is_a_part_of_a_call(scene: Scene) -> None:
     assert not [r for r in log if r["type"] == "file_gone"]
     assert len({r["session"] for r in log if r["type"] in ("agent_started", "turn", "file")}) == 1
     assert [r["state"] for r in log if r["type"] == "turn"] == ["started"]
-    first, inside, last = (r for r in log if r["type"] == "intent")
+    first, *inside, last = (r for r in log if r["type"] == "intent")
     assert (first["session"], last["session"]) == (scene.replay().state.session,) * 2
-    assert inside["session"].startswith(f"{first['session']}/{scene.agent}:")
+    assert len(inside) == (scene.agent == "qwen")  # an inner Gemini CLI has no hooks of this run (decision 040)
+    assert all(r["session"].startswith(f"{first['session']}/{scene.agent}:") for r in inside)
     ends = {r["call"]: (r["how"], r["by"]) for r in log if r["type"] == "end"}
-    assert ends == {first["call"]: ("done", "hook"), inside["call"]: ("done", "hook")}
+    assert ends == {r["call"]: ("done", "hook") for r in (first, *inside)}
 
     asked = len(scene.model.requests)
     scene.script(Turn("I looked."))

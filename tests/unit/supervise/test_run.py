@@ -98,7 +98,7 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
     asked = open_calls_line(calls, left_open(calls), False)
     assert asked.startswith("unverified: #2 mutation, #3 unknown. Check") and "wal-agent ack 2 --done" in asked
     assert open_calls_line(calls[:2], None, False).startswith(
-        "in flight: #0 read_only, #1 idempotent; nothing to settle"
+        "in flight: #0 read_only, #1 idempotent; harmless to repeat"
     )
 
 
