@@ -61,6 +61,8 @@ class Settings:
     restart: Literal["off", "on"] = "off"  # of an agent that died
     restart_limit: int = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
     restart_window: float = 600.0
+    checkpoint: float = 300.0  # seconds of work between two checkpoints; 0: none but those that are asked for
+    checkpoint_ttl_days: int = 7
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
     workspace: Literal["save", "off"] = "save"
@@ -289,6 +291,13 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         _whole(0, MAX_CRASHES), "Exit 80 after this many crashes within --restart-window (0 = no limit)."
     ),
     "restart_window": Setting(_seconds(1, 86_400), "Seconds in which crashes are counted."),
+    "checkpoint": _advice(
+        _seconds(0, 86_400),
+        "Seconds of work between two checkpoints of the job's state (0 = only those that are asked for).",
+        "it changes how often the job's state is noted for other agents",
+        lambda value: 0 < value <= DEFAULTS.checkpoint,
+    ),
+    "checkpoint_ttl_days": Setting(_whole(1, 3650), "Days for which a checkpoint is shown."),
     "append_deadline": _advice(
         _seconds(0.1, APPEND_DEADLINE),
         "Maximum seconds that a tool call waits for the bucket before it is denied.",

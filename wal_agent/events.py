@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, PhaseName
+from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, PhaseName, Trigger
 
 Late = Literal["model", "approval", "tool", "start", "exit"]
 """What takes longer than it should: the model's answer, a person's approval (or the call that was approved), a tool;
@@ -232,6 +232,32 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointCreated:
+    """A checkpoint was acknowledged by the bucket; `size` in bytes."""
+
+    number: int
+    trigger: Trigger
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRestored:
+    """A recovery used checkpoint `number`, `age` seconds older than the end of the run that made it; 0: none was kept.
+    `rebuilt`: its content was built anew from the log."""
+
+    number: int
+    age: float
+    rebuilt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """A checkpoint could not be made or not be used; the run goes on."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """Records were acknowledged by the bucket, by their tags. `unsettled`: calls of earlier runs that have no end."""
 
@@ -263,6 +289,9 @@ Event = (
     | Paused
     | Restarting
     | Saved
+    | CheckpointCreated
+    | CheckpointRestored
+    | CheckpointFailed
     | Logged
 )
 

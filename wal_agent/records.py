@@ -46,6 +46,10 @@ ExitClass = Literal[
 ]
 
 
+Trigger = Literal["periodic", "phase_change", "pre_compaction", "pre_shutdown", "manual"]
+TaskPhase = Literal["gathering", "planning", "executing", "reviewing"]
+
+
 class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Base of the plain values inside records."""
 
@@ -279,6 +283,37 @@ class Answer(Record, frozen=True, kw_only=True, tag="answer"):
     because: str = ""
 
 
+class PlanStep(Data, frozen=True):
+    """One step of the agent's plan, in its own words."""
+
+    text: str
+    state: Literal["open", "active", "done"] = "open"
+
+
+class Progress(Record, frozen=True, kw_only=True, tag="progress"):
+    """What the agent or a person says of the task (`wal-agent checkpoint`). An empty field changes nothing.
+
+    `progress` in percent, -1 for none; `plan`: None for none, empty for "there is no plan any more"."""
+
+    title: str = ""
+    phase: TaskPhase | Literal[""] = ""
+    progress: int = -1
+    note: str = ""
+    plan: tuple[PlanStep, ...] | None = None
+    by: Literal["agent", "person"] = "agent"
+
+
+class Checkpoint(Record, frozen=True, kw_only=True, tag="checkpoint"):
+    """The job's state in a few kilobytes, for any agent: a view of the log in front of it (docs/CHECKPOINTS.md).
+
+    `number` counts the job's checkpoints from 1. `body`: canonical JSON whose `sha256` covers the rest of it."""
+
+    number: int
+    trigger: Trigger
+    body: bytes
+    role: Literal["", "rewind_target"] = ""
+
+
 class PhaseChange(Record, frozen=True, kw_only=True, tag="phase"):
     """What the run does from now on, as one word (supervise/context.py). It rides with the next record that goes into
     the log anyway, so it may come late, never out of order. `tool`: what runs or waits then."""
@@ -314,6 +349,8 @@ AnyRecord = (
     | Workspace
     | Recovery
     | Answer
+    | Progress
+    | Checkpoint
     | PhaseChange
     | RunEnded
 )

@@ -25,6 +25,17 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent restore --kept 1",
     ),
     "ack": ("wal-agent ack 3 --done", "wal-agent ack 3 --not-done --job nightly"),
+    "checkpoint": (
+        'wal-agent checkpoint --title "Move the shop to v2" --progress 40 --note "orders are moved, users are not"',
+        "wal-agent checkpoint --plan PLAN.md",
+    ),
+    "checkpoint list": ("wal-agent checkpoint list", "wal-agent checkpoint list --job nightly --json"),
+    "checkpoint show": (
+        "wal-agent checkpoint show",
+        "wal-agent checkpoint show 3",
+        "wal-agent checkpoint show --at 120 --json",
+    ),
+    "checkpoint diff": ("wal-agent checkpoint diff 2 5",),
     "settle": ('wal-agent settle 3 --because "terraform show lists the bucket, so the apply was done"',),
     "pause": (
         'wal-agent pause --for 30m --reason "rate limit"',
@@ -64,7 +75,10 @@ GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of 
         ("restart", "restart_limit", "restart_window", "hang_timeout", "on_ambiguity", "accept_logged_args"),
         "Crashes and hangs",
     ),
-    **dict.fromkeys(("ttl", "autosave", "drain", "preemption", "durability", "on_outage"), "Saving"),
+    **dict.fromkeys(
+        ("ttl", "autosave", "checkpoint", "checkpoint_ttl_days", "drain", "preemption", "durability", "on_outage"),
+        "Saving",
+    ),
 }
 _ORDER = ("Which job", "This start", "Crashes and hangs", "Saving")
 
@@ -76,7 +90,18 @@ def group_of(name: str) -> str:
     return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
 
 
-class Command(typer.core.TyperCommand):
+class Examples:
+    """Ends the help of a command, or of a group that is one too, with its examples."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        words = ctx.command_path.split()[1:]
+        if examples := EXAMPLES.get(" ".join(words)):
+            with formatter.section("Examples"):
+                for example in examples:  # never wrapped: to be copied
+                    formatter.write(f"{' ' * formatter.current_indent}{example}\n")
+
+
+class Command(Examples, typer.core.TyperCommand):
     """A command whose help ends with examples."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -97,10 +122,3 @@ class Command(typer.core.TyperCommand):
             if found[heading]:
                 with formatter.section(heading):
                     formatter.write_dl(found[heading])
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        words = ctx.command_path.split()[1:]
-        if examples := EXAMPLES.get(" ".join(words)):
-            with formatter.section("Examples"):
-                for example in examples:  # never wrapped: to be copied
-                    formatter.write(f"{' ' * formatter.current_indent}{example}\n")

@@ -31,6 +31,7 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    Checkpoint,
     End,
     FileDelta,
     FileGone,
@@ -38,6 +39,7 @@ from wal_agent.records import (
     Opening,
     Payload,
     PhaseChange,
+    Progress,
     Recovery,
     RunEnded,
     Turn,
@@ -269,7 +271,12 @@ def as_json(entry: Entry, raw: bool = False) -> str:
         bare = msgspec.structs.replace(record, edits=())
     elif isinstance(record, Workspace):
         bare = msgspec.structs.replace(record, packs=())
+    elif isinstance(record, Checkpoint):
+        bare = msgspec.structs.replace(record, body=b"")
     shown = _clean(msgspec.to_builtins(bare, builtin_types=(bytes,)))
+    if isinstance(record, Checkpoint):
+        shown["size"] = len(record.body)
+        shown.pop("body", None)
     if isinstance(record, FileDelta) and record.edits:
         shown["edits"] = [{"offset": edit.offset, "data": _bytes_json(edit.data, raw)} for edit in record.edits]
     if isinstance(record, Workspace) and record.packs:
@@ -359,6 +366,11 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Answer():
             looked = f"looked with {', '.join(f'#{n}' for n in r.looked[-3:])}" if r.looked else ""
             return "answered", f"#{r.call} by the agent", redact(r.because)[:80] or looked
+        case Progress():
+            share = f"{r.progress} %" if r.progress >= 0 else ""
+            return "progress", redact(" ".join(filter(None, (r.title, r.phase, share, r.note))))[:200], f"by the {r.by}"
+        case Checkpoint():
+            return "checkpoint", f"{r.number} ({r.trigger.replace('_', ' ')})", size(len(r.body))
         case PhaseChange():
             return "phase", redact(f"{r.phase} {r.tool}").rstrip(), f"was {r.was}"
         case RunEnded():

@@ -11,14 +11,27 @@ import typer.core
 from typer.exceptions import TyperException
 
 from wal_agent import __version__
-from wal_agent.cli import configure_hooks, doctor, fleet, intervene, log, notify, options, restore, rules, run, status
-from wal_agent.cli.help import Command
+from wal_agent.cli import (
+    checkpoint,
+    configure_hooks,
+    doctor,
+    fleet,
+    intervene,
+    log,
+    notify,
+    options,
+    restore,
+    rules,
+    run,
+    status,
+)
+from wal_agent.cli.help import Command, Examples
 from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.limits import exhausted, report_bug
 from wal_agent.text import lines, say
 
 
-class _Commands(typer.core.TyperGroup):
+class _Commands(Examples, typer.core.TyperGroup):
     """A group whose help has the first sentence of each command in full."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -62,6 +75,7 @@ app.command("recover")(restore.recover)
 app.command("restore")(restore.restore)
 app.command("ack")(intervene.ack)
 app.command("settle")(intervene.settle)
+app.add_typer(checkpoint.app, name="checkpoint", cls=_Commands)
 app.command("pause")(intervene.pause)
 app.command("stop")(intervene.stop)
 app.add_typer(rules.app, name="rules", cls=_Commands)
@@ -74,7 +88,7 @@ app.command("trust")(options.trust)
 app.command("agents")(doctor.agents)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(doctor.demo)
-for each in (app, rules.app, fleet.app):
+for each in (app, rules.app, fleet.app, checkpoint.app):
     for registered in each.registered_commands:
         registered.cls = Command
 

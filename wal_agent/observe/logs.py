@@ -187,6 +187,14 @@ def lines_of(event: events.Event) -> list[Line]:
         case events.Saved(what=what, size=size, seconds=seconds):
             saved: dict[str, Value] = {"what": what, "size": size, "seconds": _seconds(seconds)}
             return [Line("debug", "sync.done", f"the {what} is in the bucket", saved)]
+        case events.CheckpointCreated(number=number, trigger=trigger, size=size):
+            made: dict[str, Value] = {"number": number, "trigger": trigger, "size": size}
+            return [Line("debug", "checkpoint.created", f"checkpoint {number} is in the bucket", made)]
+        case events.CheckpointRestored(number=number, age=age, rebuilt=rebuilt):
+            used: dict[str, Value] = {"number": number, "age": _seconds(age), "rebuilt": rebuilt}
+            return [Line("info", "checkpoint.restored", "the recovery prompt holds the checkpoint", used)]
+        case events.CheckpointFailed(why=why):
+            return [Line("warning", "checkpoint.failed", why)]
         case events.Logged(kinds=kinds, unsettled=unsettled):
             logged: dict[str, Value] = {"kinds": " ".join(kinds), "unsettled": unsettled}
             return [Line("debug", "records.acknowledged", f"{len(kinds)} records are in the bucket", logged)]

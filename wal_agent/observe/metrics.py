@@ -108,6 +108,9 @@ class Metrics:
         self._notices = Counter(
             f"{name}preemption_notices_total", "Words that this machine goes away.", ["source"], registry=made
         )
+        self._checkpoints = Counter(
+            f"{name}checkpoints_total", "Checkpoints of the job's state.", ["trigger", "result"], registry=made
+        )
         self._exits = Counter(f"{name}agent_exits_total", "Ends of the agent's process.", ["class"], registry=made)
         self._phase = Gauge(f"{name}phase", "1 for the phase that the run is in.", ["phase"], registry=made)
         Gauge(f"{name}phase_seconds", "How long it has been in it.", registry=made).set_function(
@@ -182,6 +185,12 @@ class Metrics:
                 if event.size:
                     self._sync_bytes.labels(event.what).inc(event.size)
                     self._sync.labels(event.what).observe(event.seconds)
+            case events.CheckpointCreated():
+                self._checkpoints.labels(event.trigger, "created").inc()
+            case events.CheckpointRestored():
+                self._checkpoints.labels("recovery", "restored").inc()
+            case events.CheckpointFailed():
+                self._checkpoints.labels("", "failed").inc()
             case events.Logged():
                 self._unsettled.set(event.unsettled)
                 for kind in event.kinds:

@@ -118,6 +118,8 @@ class Spans:
                 | events.NoticeReceived()
             ):
                 self._event(at, event)
+            case events.CheckpointCreated() | events.CheckpointRestored() | events.CheckpointFailed():
+                self._event(at, event)
             case events.Paused() | events.Restarting() | events.TakesLong():
                 self._event(at, event)
             case _:

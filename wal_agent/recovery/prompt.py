@@ -21,6 +21,7 @@ from typing import Any
 from wal_agent.config import Consents, content_digest
 from wal_agent.paths import shipped
 from wal_agent.recovery import messages
+from wal_agent.recovery.checkpoint import NO_WORK, WorkSoFar
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.plan import Alert
 from wal_agent.redact import redact_head
@@ -36,7 +37,7 @@ TEMPLATE_NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "sta
 PROTOCOL = "protocol.md"  # the text of every session; no template
 PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always built in
 MUST_LIST_CALLS = ("recovery.md", "start_again.md")  # these must list the calls in flight (I8)
-LISTS = ("calls", "finished", "leftovers", "lost")
+LISTS = ("calls", "finished", "leftovers", "lost", "work")
 MAX_TEMPLATE_SIZE = 32 << 10  # bytes of one template
 _FILTERS = ("counted", "join", "upper", "lower", "length")
 _NODES = (
@@ -199,6 +200,7 @@ def _environment() -> Any:
 # ---- the recovery prompt ---------------------------------------------------------------------------------------------
 
 MAX_TOKENS = 4000
+MOST_WORK = 14  # lines of the newest checkpoint
 EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
 
 _BUILTIN_TEMPLATES = Templates()
@@ -247,7 +249,7 @@ class PromptInput:
     sign of life, `saved` the last capture of its session. `tree`: one or two sentences on the working tree, safe to
     show. `alone`: the agent decides by itself where it would ask a person. `warnings`: sentences of the plan. `task`:
     where no session could be resumed (StartAgain), the user's own text, which follows the notice whole. `unlogged`: the
-    log has no call of this agent."""
+    log has no call of this agent. `work`: what the newest checkpoint says of the task."""
 
     alert: Alert
     old_host: str
@@ -271,6 +273,7 @@ class PromptInput:
     pause: Pause | None = None  # where the alert is "paused"
     given_up: str = ""  # why, where the alert is "preempted" and it is known (format.yield_reason)
     lost: LostCalls = LostCalls()
+    work: WorkSoFar = field(default_factory=lambda: NO_WORK)
 
 
 def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
@@ -336,6 +339,8 @@ def _template_values(
         "put_back": facts.put_back,
         "leftovers": [inline(text, 80) for text in facts.leftovers[:5]],
         "leftovers_more": len(facts.leftovers[5:]),
+        "work": [inline(line, 200) for line in facts.work.lines[: MOST_WORK if most >= 10 else most]],
+        "work_from": inline(facts.work.source, 200),
         "moved": tuple(inline(path) for path in facts.moved) if facts.moved else None,
         "turn_completed": facts.turn_completed,
         "tree": facts.tree,

@@ -486,6 +486,28 @@ def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
         raise UsageError(str(said["error"]))
 
 
+def ask_for_checkpoint(
+    env: Mapping[str, str], question: dict[str, Any], job: tuple[Bucket, Keys] | None
+) -> dict[str, Any]:
+    """Have a live run make a checkpoint: the one of `job`, or that whose tool this is. Returns its job and number.
+
+    UsageError: no run answers, or it refuses."""
+    if job is None:
+        path, run = env.get(SOCKET), env.get(MARKER)
+        said = hook_server.ask_socket(Path(path), run, hook_server.CHECKPOINT, question) if path and run else None
+        what = "No run answers here, so no checkpoint was made."
+    else:
+        seen = _read(*job)
+        held = seen.doc.state == "held"
+        said = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.CHECKPOINT, question) if held else None
+        what = f"Job {job[1].job} does not run on this machine, so no checkpoint was made."
+    if said is None:
+        raise UsageError(what, "Its state as of its newest record: wal-agent checkpoint show --at RECORD")
+    if "error" in said:
+        raise UsageError(str(said["error"]))
+    return said
+
+
 # ---- pause
 
 

@@ -25,6 +25,7 @@ from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.redact import redact
 from wal_agent.supervise import exits, hook_server, processes
+from wal_agent.supervise.checkpoints import Checkpointer
 from wal_agent.supervise.context import Action, Launch, RunContext
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming
 from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
@@ -88,6 +89,7 @@ class Live:
         # Where the agent does not own the screen, people read how a long first capture gets on.
         progress = (lambda _: None) if launch.interactive else screen.say
         self.tree = tree and WorktreeSaver(context, self.gate, tree, self.fail, progress)
+        self.checkpoints = Checkpointer(context)
         self.conversation = Conversation(context, self.gate, launch, self)
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
         self._hooks = HookHandler(context, self.conversation, self._nested, self)
@@ -120,6 +122,8 @@ class Live:
             return self._settle(int(question["call"]), str(question["because"]))
         if event == hook_server.PAUSE:
             return self._pause(question)
+        if event == hook_server.CHECKPOINT:
+            return self.checkpoints.answer(question, by_agent)
         if event != hook_server.STATUS:
             raise LookupError(event)
         backlog = writer.backlog
@@ -170,6 +174,7 @@ class Live:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
         if not self._shutdown.begin(down, lambda: self.gate.drain(down.sentence)):
             return
+        self.checkpoints.before_shutdown()
         if down.kind == "drain":
             self._emit(DrainStarted(down.source, down.until - down.began))
         self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")
@@ -400,6 +405,7 @@ class Live:
         """Report what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
         self._nested.end_orphaned_calls()
         phase, about = self.conversation.refresh_phase()
+        self.checkpoints.tick(phase)
         is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and stdin_is_fed()
         owed = watched_phase(phase, self.conversation.turned)
         for found in self._watch.tick(self._clock.awake(), owed, about, self.gate.running(), is_fed):

@@ -17,13 +17,14 @@ from wal_agent.agents.base import Agent, Env, NewSession, Reconciled, ResumeSess
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import Unavailable
-from wal_agent.events import Recovered
+from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
 from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.recovery import report as tree_words
+from wal_agent.recovery.checkpoint import WorkSoFar
 from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
 from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import PromptInput, Templates, load_templates, render_prompt
@@ -91,6 +92,7 @@ class RecoveryCase:
         self, at: Situation, here: Host, agent: Agent, workspace: Path, settings: Settings, env: Env, clock: Clock
     ) -> None:
         self.at, self.here, self.agent, self.workspace, self.clock = at, here, agent, workspace, clock
+        self.job = settings.job
         self.tree: WorktreePlan = plan_worktree(at, here, workspace, settings, agent, env)
         self._inner = InnerRuns(settings, env, here)
 
@@ -113,7 +115,17 @@ class RecoveryCase:
         """What the prompt is made of. `ended`: the old run's processes that were ended."""
         tree, effects = self.tree.describe(done), self.tree.effects(done)
         return recovery_input.collect_prompt_facts(
-            self.at, self.here, self.workspace, self.agent, decided, verdicts, ended, tree, effects, self.clock.now()
+            self.at,
+            self.job,
+            self.here,
+            self.workspace,
+            self.agent,
+            decided,
+            verdicts,
+            ended,
+            tree,
+            effects,
+            self.clock.now(),
         )
 
 
@@ -230,7 +242,8 @@ class Preparation:
         verify = {call: c.verify for c in facts.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
         templates = load_templates(self.options.workspace, self.options.env)
-        rows([row("note", one_line(text, 300)) for text in templates.problems])
+        rows([row("note", one_line(text, 300)) for text in (*templates.problems, *facts.work.problems)])
+        self._emit_checkpoint(facts.work)
         place = self._place(decided)
         if isinstance(decided, Resume):
             prompt, restored = self._restore(place, decided, facts, verdicts, templates)
@@ -250,6 +263,12 @@ class Preparation:
                 AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
             ),
         )
+
+    def _emit_checkpoint(self, work: WorkSoFar) -> None:
+        for why in work.problems:
+            self.options.emit(CheckpointFailed(why))
+        if work.lines:
+            self.options.emit(CheckpointRestored(work.number, work.age, work.rebuilt))
 
     def _tree_alone(self) -> list[str]:
         """The rows of a working tree that no session stands beside."""

@@ -34,6 +34,7 @@ from wal_agent.config import Settings
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
+from wal_agent.recovery.checkpoint import work_so_far
 from wal_agent.recovery.inflight import Unannounced, group_calls
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain, decide
 from wal_agent.recovery.project_rules import load_all
@@ -229,6 +230,7 @@ def is_folder(path: str) -> bool:
 
 def collect_prompt_facts(
     at: Situation,
+    job: str,
     here: Host,
     workspace: Path,
     agent: Agent,
@@ -275,6 +277,7 @@ def collect_prompt_facts(
         unlogged=agent.capabilities.hookless is not None,
         pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
         lost=lost_calls(at, effects),
+        work=work_so_far(at.before, job, agent.name),
         given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",
     )
 

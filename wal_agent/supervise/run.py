@@ -46,10 +46,20 @@ from wal_agent.errors import (
     UsageError,
     WalAgentError,
 )
-from wal_agent.events import DrainFinished, DrainStarted, Emit, LeaseLost, LeaseSettled, LeaseTaken, Logged, LostOnce
+from wal_agent.events import (
+    CheckpointCreated,
+    DrainFinished,
+    DrainStarted,
+    Emit,
+    LeaseLost,
+    LeaseSettled,
+    LeaseTaken,
+    Logged,
+    LostOnce,
+)
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
-from wal_agent.records import AnyRecord, Opening
+from wal_agent.records import AnyRecord, Checkpoint, Opening
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, is_other_persons, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.shell.quote import safe
@@ -160,10 +170,11 @@ class AgentSlot(WriterListener):
         self._agent: Live | None = None
         self._error: WalAgentError | None = None
         self._writer: Writer | None = None
+        self._phase = ""  # until the agent runs
 
-    def own(self, writer: Writer) -> None:
-        """The job is open, and this writes its log."""
-        self._writer = writer
+    def own(self, writer: Writer, phase: str) -> None:
+        """The job is open, and this writes its log; its lease has the first `phase`."""
+        self._writer, self._phase = writer, phase
         writer.add_listener(self)
 
     def attach(self, agent: Live) -> None:
@@ -175,6 +186,8 @@ class AgentSlot(WriterListener):
     def on_acked(self, records: Sequence[AnyRecord], state: State) -> None:
         """The bucket has a segment of these."""
         earlier = sum(o.epoch < state.openings[-1].opening.epoch for o in state.open)
+        for made in (r for r in records if isinstance(r, Checkpoint)):
+            self._emit(CheckpointCreated(made.number, made.trigger, len(made.body)))
         self._emit(Logged(tuple(str(type(r).__struct_config__.tag) for r in records), earlier))
 
     def on_ended(self, error: WalAgentError) -> None:
@@ -194,7 +207,7 @@ class AgentSlot(WriterListener):
         """What a renewal of the lease writes."""
         if self._agent is not None:
             return self._agent.progress()
-        return RunProgress(seq=self._writer.acked.seq if self._writer else 0)
+        return RunProgress(self._phase, seq=self._writer.acked.seq if self._writer else 0)
 
 
 class Run:
@@ -295,7 +308,7 @@ class Run:
                 self._give_back(stopped.lease, stopped)
             raise
         self._remember(opened.lease)
-        self.slot.own(opened.writer)
+        self.slot.own(opened.writer, opened.lease.doc.phase)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
         openings = opened.replay.state.openings  # none where the log is damaged before ours

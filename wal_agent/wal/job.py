@@ -288,7 +288,9 @@ def open_job(
     before = reader.replay(log.steady, keys, parallel=parallel)  # Newer: raised before anything is written
     check_owner(before)
     with uninterrupted():
-        wanted = replace(claim, spool=str(spool.folder) if spool else "")
+        recovering = cause in ("dead", "released", "unlocked") and before.state.ran
+        phase = "recovering" if recovering else claim.phase
+        wanted = replace(claim, spool=str(spool.folder) if spool else "", phase=phase)
         lease = leases.acquire(bucket, keys, clock, rng, seen=seen, claim=wanted, log_epoch=newest, budget=budget)
         opening = Opening(
             time=clock.now(),

@@ -95,6 +95,7 @@ class LeaseRequest:
     spool: str = ""
     key: str = ""
     owner: Owner = NOBODY
+    phase: str = ""  # until the first renewal
 
 
 # --- pure rules
@@ -231,6 +232,7 @@ def acquire(
         spool=claim.spool,
         key=claim.key,
         owner=claim.owner,
+        phase=claim.phase,
     )
     version = seen.version if seen else None
     retries = RetryBudget(clock, rng, budget)

@@ -11,6 +11,8 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    Checkpoint,
+    Class,
     End,
     Ending,
     FileDelta,
@@ -19,6 +21,7 @@ from wal_agent.records import (
     Opening,
     Payload,
     PhaseChange,
+    Progress,
     Recovery,
     RunEnded,
     Turn,
@@ -35,6 +38,15 @@ KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the fir
 KEEP_UNHELD = 64
 KEEP_LOOKED = 16  # calls that an answer names
 MOST_BRIEF = 2048  # bytes of such a call's input
+KEEP_RECENT = 50
+KEEP_INPUT = 600  # bytes of a recent call's input, and
+KEEP_OUTPUT = 1200  # of its result: some more than a checkpoint shows, so that secrets are found before it is cut
+KEEP_CHECKPOINTS = 48
+MOST_CHECKPOINT = 22 << 10  # bytes of one
+MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
+PLAN_TOOLS = frozenset(  # of Claude Code, Gemini CLI, Codex, OpenCode, Qwen Code, Copilot; pi has none
+    ("TodoWrite", "write_todos", "update_plan", "todowrite", "todo_write", "update_todo")
+)
 KEEP_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
@@ -68,6 +80,37 @@ class UnloggedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: int
     intent: Intent
     how: Ending
+
+
+class RecentCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call as checkpoints show it: the beginnings of its input and of its result. `how`: "" while it is open."""
+
+    call: int
+    tool: str
+    cls: Class
+    time: float
+    input: bytes
+    size: int  # of the whole input, in bytes
+    how: Ending | Literal[""] = ""
+    output: bytes = b""
+    duration_ms: int = 0
+
+
+class PlanCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest call that stated the agent's plan, with its input as the agent spelled it."""
+
+    call: int
+    time: float
+    tool: str
+    input: bytes
+
+
+class CheckpointAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint and its segment's number."""
+
+    seq: int
+    epoch: int
+    record: Checkpoint
 
 
 class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,6 +147,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ends: tuple[RunEnded, ...] = ()  # the newest KEEP_ENDS, of all epochs
     recovery: Recovery | None = None  # the newest
     unlogged: tuple[UnloggedCall, ...] = ()  # until a later run, whose recovery reports them, has completed a turn
+    recent: tuple[RecentCall, ...] = ()  # the newest KEEP_RECENT
+    plan: PlanCall | None = None  # of the agent's own plan tool
+    progress: Progress | None = None  # what was said of the task, newest words of each field
+    checkpoints: tuple[CheckpointAt, ...] = ()  # the newest KEEP_CHECKPOINTS
+    checkpointed: int = 0  # the newest one's number
     next_call: int = 1
     calls: int = 0
     recoveries: int = 0
@@ -167,6 +215,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
                 turn="started" if state.turn == "none" else state.turn,  # a call proves a turn, whoever makes it
                 turned=max(state.turned, epoch),
                 open=(*state.open, OpenCall(seq, epoch, record)),
+                recent=(*state.recent, _recent(record))[-KEEP_RECENT:],
                 next_call=max(state.next_call, record.call + 1),
                 calls=state.calls + 1,
                 last_tool=record.tool,
@@ -180,6 +229,8 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
                 unheld=unheld[-KEEP_UNHELD:],
                 unheld_more=state.unheld_more + max(0, len(unheld) - KEEP_UNHELD),
                 open=tuple(c for c in state.open if c.intent.call != record.call),
+                recent=tuple(_ended_recent(c, record) for c in state.recent) if mine else state.recent,
+                **_planned(state, mine, record),
                 answers=tuple(a for a in state.answers if a.call != record.call),
                 unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine))[-KEEP_UNSETTLED:],
                 unlogged=(*state.unlogged, *(c for c in ran if record.by == "session"))[-KEEP_UNLOGGED:],
@@ -210,6 +261,14 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
         case Answer():
             return replace(state, answers=_with_answer(state, record))
+        case Progress():
+            plan = state.plan if record.plan is None else None  # of two plans the newer one counts
+            return replace(state, progress=_merged_progress(state.progress, record), plan=plan)
+        case Checkpoint():
+            if len(record.body) > MOST_CHECKPOINT:
+                return state  # none that a run has written
+            newest = (*state.checkpoints, CheckpointAt(seq, epoch, record))[-KEEP_CHECKPOINTS:]
+            return replace(state, checkpoints=newest, checkpointed=max(state.checkpointed, record.number))
         case PhaseChange():
             return state
         case RunEnded():
@@ -239,6 +298,48 @@ def _with_answer(state: State, answer: Answer) -> tuple[Answer, ...]:
     looked = tuple(sorted({*before.looked, *answer.looked}))[-KEEP_LOOKED:]
     merged = msgspec.structs.replace(answer, looked=looked, because=answer.because or before.because)
     return (*(a for a in state.answers if a.call != answer.call), merged)
+
+
+def _recent(intent: Intent) -> RecentCall:
+    input = intent.input
+    return RecentCall(
+        intent.call, intent.tool[:200], intent.cls, intent.time, (input.data or b"")[:KEEP_INPUT], input.size
+    )
+
+
+def _ended_recent(call: RecentCall, end: End) -> RecentCall:
+    if call.call != end.call:
+        return call
+    data = end.result.data if end.result is not None else None
+    return msgspec.structs.replace(
+        call,
+        how=end.how,
+        output=(data or end.why.encode("utf-8", "replace"))[:KEEP_OUTPUT],
+        duration_ms=end.duration_ms,
+    )
+
+
+def _planned(state: State, ended: list[OpenCall], end: End) -> dict[str, object]:
+    """The fields that change where the ended call stated a plan."""
+    for intent in (c.intent for c in ended if c.intent.tool in PLAN_TOOLS and end.how == "done"):
+        data = intent.input.data
+        if data is not None and len(data) <= MOST_PLAN:
+            said = state.progress and msgspec.structs.replace(state.progress, plan=None)
+            return {"plan": PlanCall(intent.call, intent.time, intent.tool, data), "progress": said}
+    return {}
+
+
+def _merged_progress(before: Progress | None, said: Progress) -> Progress:
+    if before is None:
+        return said
+    return msgspec.structs.replace(
+        said,
+        title=said.title or before.title,
+        phase=said.phase or before.phase,
+        progress=said.progress if said.progress >= 0 else before.progress,
+        note=said.note or before.note,
+        plan=said.plan if said.plan is not None else before.plan,
+    )
 
 
 def _holds(saved: Workspace, call: int) -> bool:

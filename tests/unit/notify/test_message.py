@@ -170,6 +170,6 @@ def test_nothing_that_happens_is_forgotten_here() -> None:
     silent = {
         *(h.LeaseTaken, h.LeaseRenewed, h.RenewalFailed, h.LeaseSettled, h.Ready, h.AgentBegan, h.AgentEnded),
         *(h.HookAnswered, h.CallStarted, h.CallEnded, h.PhaseChanged, h.NoticeReceived, h.DrainStarted),
-        *(h.Saved, h.Logged),
+        *(h.Saved, h.Logged, h.CheckpointCreated, h.CheckpointRestored, h.CheckpointFailed),
     }
     assert {*REPORTED, *silent} == set(get_args(h.Event)) and not {*REPORTED} & silent

@@ -47,6 +47,9 @@ PROMISED: dict[str, tuple[Level, set[str]]] = {
     "drain.started": ("info", {"source", "budget"}),
     "drain.finished": ("info", {"seconds", "in_time"}),
     "sync.done": ("debug", {"what", "size", "seconds"}),
+    "checkpoint.created": ("debug", {"number", "trigger", "size"}),
+    "checkpoint.restored": ("info", {"number", "age", "rebuilt"}),
+    "checkpoint.failed": ("warning", set()),
     "records.acknowledged": ("debug", {"kinds", "unsettled"}),
 }
 

@@ -34,6 +34,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 # Name, kind and labels. A change here is a change of what is promised.
 PROMISED = {
+    "wal_agent_checkpoints": ("counter", {"trigger", "result"}),
     "wal_agent_info": ("gauge", {"agent", "agent_version", "version"}),
     "wal_agent_lease_generation": ("gauge", set()),
     "wal_agent_lease_seconds_remaining": ("gauge", set()),
@@ -105,6 +106,8 @@ def test_what_happened_is_counted(board: Board) -> None:
     assert get("hook_denied_total", reason="unsaved") == 1
     assert [get("journal_records_total", kind=kind) for kind in ("intent", "end", "file")] == [1, 1, 1]
     assert get("unsettled_calls") == 1
+    found = [("phase_change", "created"), ("recovery", "restored"), ("", "failed")]
+    assert [get("checkpoints_total", trigger=trigger, result=result) for trigger, result in found] == [1, 1, 1]
     assert get("last_sync_timestamp_seconds", what="session") == 1_700_000_000
     assert (get("sync_bytes_total", what="session"), get("sync_bytes_total", what="workspace")) == (3000, 500)
     assert get("sync_seconds_count", what="session") == 1, "a look that found nothing is no sync"

@@ -1,0 +1,192 @@
+"""recovery/checkpoint.py: a checkpoint is a pure, bounded, redacted view of the log (DESIGN 10)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.recovery.cases import end, intent, opening, payload, started
+from tests.unit.wal.test_codec import some_records
+from wal_agent.records import AnyRecord, Checkpoint, End, PlanStep, Progress, Turn
+from wal_agent.recovery.checkpoint import (
+    Document,
+    Occasion,
+    canonical,
+    checkpoint_of,
+    compare,
+    kept_checkpoints,
+    newest_usable,
+    parse_markdown_plan,
+    plan_of,
+    read_document,
+    task_phase,
+    work_so_far,
+)
+from wal_agent.wal.state import KEEP_CHECKPOINTS, KEEP_RECENT, MOST_CHECKPOINT, State, apply, apply_all
+
+SECRET = "ghp_" + "a1B2c3D4e5" * 4
+AT = Occasion("shop", "gemini", 9, "manual", 1000.0)
+PLANS: dict[str, tuple[str, dict[str, object]]] = {
+    "claude": (
+        "TodoWrite",
+        {"todos": [{"content": "a", "status": "completed"}, {"content": "b", "status": "pending"}]},
+    ),
+    "gemini": ("write_todos", {"todos": [{"description": "a", "status": "completed"}, {"description": "b"}]}),
+    "codex": ("update_plan", {"plan": [{"step": "a", "status": "completed"}, {"step": "b", "status": "in_progress"}]}),
+    "opencode": ("todowrite", {"todos": [{"content": "a", "status": "completed", "id": "1"}, {"content": "b"}]}),
+    "qwen": ("todo_write", {"todos": [{"id": "1", "content": "a", "status": "completed"}, {"content": "b"}]}),
+    "copilot": ("update_todo", {"todos": "- [x] a\n- [ ] b\n"}),
+}
+
+
+def told(*records: AnyRecord) -> State:
+    return apply_all(State(), 1, 1, [opening(), started(), *records])
+
+
+def asked(text: str = "Move the shop to v2\nand test it") -> Turn:
+    return Turn(time=2.0, state="started", session="s1", prompt=payload(text.encode()))
+
+
+def document(state: State, at: Occasion = AT) -> Document:
+    return read_document(checkpoint_of(state, at))
+
+
+def planned(agent: str, call: int = 1) -> list[AnyRecord]:
+    tool, input = PLANS[agent]
+    return [intent(call, tool=tool, input=json.dumps(input).encode(), cls="read_only"), end(call)]
+
+
+@pytest.mark.parametrize("agent", sorted(PLANS))
+def test_the_plan_is_that_of_the_agents_own_tool(agent: str) -> None:
+    found = document(told(asked(), *planned(agent)))
+    assert (found.context.plan, found.context.completed_steps) == (["a", "b"], ["a"])
+    assert found.active_task is not None
+    assert (found.active_task.title, found.active_task.progress) == ("Move the shop to v2", 50)
+
+
+def test_of_two_plans_the_newer_one_counts() -> None:
+    said = Progress(time=3.0, plan=(PlanStep(text="c"),))
+    assert [s.text for s in plan_of(told(*planned("claude"), said))] == ["c"]
+    assert [s.text for s in plan_of(told(said, *planned("claude")))] == ["a", "b"]
+    failed = End(time=6.0, call=2, how="failed", by="hook")
+    assert [s.text for s in plan_of(told(said, planned("claude", 2)[0], failed))] == ["c"]
+
+
+def test_what_was_said_goes_before_what_was_guessed_and_stays() -> None:
+    first = Progress(time=3.0, title="Other", phase="reviewing", progress=70, note="half")
+    found = document(told(asked(), *planned("codex"), first, Progress(time=4.0, progress=80)))
+    assert found.active_task is not None
+    assert (found.active_task.title, found.active_task.phase, found.active_task.progress) == ("Other", "reviewing", 80)
+    assert found.context.draft == "half"
+
+
+def test_the_phase_is_the_mix_of_the_newest_calls() -> None:
+    reads: list[AnyRecord] = [intent(n, tool="read_file", cls="read_only") for n in range(1, 9)]
+    assert task_phase(told(*reads)) == "gathering"
+    assert task_phase(told(*reads, *(intent(n, cls="mutation") for n in range(9, 13)))) == "executing"
+    assert task_phase(told(intent(20, cls="mutation"), *reads)) == "reviewing"
+    assert task_phase(told(*reads, *planned("gemini", 9))) == "planning"
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(some_records, max_size=25))
+def test_rebuilt_it_equals_the_one_made(records: Sequence[AnyRecord]) -> None:
+    """The log alone holds all of it: the state is written and read again as a snapshot is."""
+    state = apply_all(State(), 1, 1, records)
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
+    made = checkpoint_of(state, AT, "id")
+    assert checkpoint_of(again, AT, "id") == made
+    assert len(made.body) <= MOST_CHECKPOINT
+    found = read_document(made)
+    assert found.size == len(canonical({k: v for k, v in json.loads(made.body).items() if k not in ("size", "sha256")}))
+
+
+def test_it_is_bounded_and_redacted_whatever_the_calls_are() -> None:
+    big = json.dumps({"command": f"deploy --token {SECRET} " + "é" * 5000}).encode()
+    calls: list[AnyRecord] = []
+    for n in range(1, KEEP_RECENT + 20):
+        calls += [
+            intent(n, tool=f"tool_{SECRET}" * 9, input=big, cls="mutation"),
+            End(time=6.0, call=n, how="done", by="hook", result=payload(f"out {SECRET} ".encode() + b"x" * 9000)),
+        ]
+    said = Progress(
+        time=3.0, title=SECRET, note=f"{SECRET} " + "n" * 9000, plan=tuple(PlanStep(text="s" * 900) for _ in range(99))
+    )
+    made = checkpoint_of(told(asked(SECRET), *calls, said), AT)
+    assert len(made.body) <= MOST_CHECKPOINT and SECRET.encode() not in made.body
+    found = read_document(made)
+    assert 0 < len(found.context.tool_calls) <= 50
+    assert found.context.tool_calls[-1].call == KEEP_RECENT + 19
+    assert all(len(c.input) <= 200 and len(c.output) <= 500 for c in found.context.tool_calls)
+
+
+def kept(state: State, *, at: int = 5, **more: object) -> State:
+    made = checkpoint_of(state, Occasion("shop", "gemini", at, "manual", 1000.0 + at))
+    return apply(state, at, 1, msgspec.structs.replace(made, **more))
+
+
+@pytest.mark.parametrize("harm", [b"", b"[]", b"{}", b'{"sha256":3}', b"[" * 20_000])
+def test_a_damaged_one_is_skipped_with_a_line(harm: bytes) -> None:
+    state = kept(kept(told(asked())), at=6, body=harm)
+    found = newest_usable(state)
+    assert found.at is not None and found.at.seq == 5
+    assert len(found.problems) == 1 and "checkpoint 2 (record 6) is skipped" in found.problems[0]
+
+
+def test_one_changed_byte_is_found() -> None:
+    made = checkpoint_of(told(asked()), AT)
+    with pytest.raises(ValueError, match="SHA-256"):
+        read_document(msgspec.structs.replace(made, body=made.body.replace(b"Move the", b"Drop the")))
+
+
+def test_the_state_keeps_the_newest_and_none_that_is_too_long() -> None:
+    state = told(asked())
+    for n in range(KEEP_CHECKPOINTS + 5):
+        state = kept(state, at=n + 1)
+    assert [c.record.number for c in state.checkpoints] == list(range(6, KEEP_CHECKPOINTS + 6))
+    assert kept(state, at=99, body=b"x" * (MOST_CHECKPOINT + 1)).checkpoints == state.checkpoints
+
+
+def test_days_are_over_but_for_the_newest() -> None:
+    state = kept(kept(told(asked())), at=6)
+    later = 1000.0 + 30 * 86_400
+    assert [c.seq for c in kept_checkpoints(state, 1010.0)] == [5, 6]
+    assert [c.seq for c in kept_checkpoints(state, later)] == [6]
+
+
+def test_a_recovery_uses_the_newest_or_builds_it_from_the_log() -> None:
+    base = told(asked(), *planned("claude"))
+    fresh = kept(base)
+    moved = msgspec.structs.replace(fresh, time=fresh.checkpoints[-1].record.time + 60)
+    found = work_so_far(moved, "shop", "gemini")
+    assert (found.number, found.age, found.rebuilt) == (1, 60.0, False)
+    assert found.lines == ("Task: Move the shop to v2 (planning, 50 %)", "[x] a", "[ ] b")
+
+    later = apply_all(moved, 9, 1, [Progress(time=9000.0, progress=90)])
+    old = work_so_far(later, "shop", "gemini")
+    assert old.rebuilt and old.number == 1 and "90 %" in old.lines[0]
+    assert work_so_far(told(asked()), "shop", "gemini").lines == ()
+
+
+def test_a_comparison_leaves_out_what_differs_anyway() -> None:
+    state = told(asked())
+    a, b = document(state), document(state, Occasion("shop", "gemini", 11, "manual", 5000.0))
+    assert compare(a, b) == []
+    changed = document(told(asked(), Progress(time=3.0, progress=40)))
+    assert any(line.startswith("+") and "40" in line for line in compare(a, changed))
+
+
+def test_a_plan_in_markdown() -> None:
+    steps = parse_markdown_plan("# Plan\n\n- [x] one\n* [~] two\n1. three\n- [ ]\n")
+    assert [(s.text, s.state) for s in steps] == [("one", "done"), ("two", "active"), ("1. three", "open")]
+
+
+def test_a_record_of_the_log_is_what_is_read() -> None:
+    made = checkpoint_of(told(asked()), AT)
+    assert isinstance(made, Checkpoint) and made.number == 1
+    assert document(told(asked())).agent == "gemini"

@@ -1,0 +1,306 @@
+"""`wal-agent checkpoint`: make a checkpoint of a running job, and list, show and compare those that its log has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.text import answer, duration, lines, plural, say, shorten, size, timestamp
+
+if TYPE_CHECKING:
+    from wal_agent.recovery.checkpoint import Document
+    from wal_agent.wal.state import CheckpointAt, State
+
+MAX_PLAN_FILE = 64 << 10  # bytes
+
+app = typer.Typer(
+    help="The job's state in a few kilobytes: make a checkpoint of it now, or look at those in the log.",
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def checkpoint(
+    context: typer.Context,
+    title: Annotated[str, typer.Option("--title", help="What the job works on.", metavar="TEXT")] = "",
+    phase: Annotated[
+        str,
+        typer.Option("--phase", help="What it does now.", metavar="gathering|planning|executing|reviewing"),
+    ] = "",
+    progress: Annotated[
+        int | None, typer.Option("--progress", min=0, max=100, help="How much of it is done, in percent.")
+    ] = None,
+    note: Annotated[str, typer.Option("--note", help="What whoever goes on with it should know.", metavar="TEXT")] = "",
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            "--plan",
+            help='Markdown list of the steps ("-" for stdin); "- [x]" is done. For agents without a plan tool.',
+            metavar="FILE",
+        ),
+    ] = None,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+) -> None:
+    """Make a checkpoint of a running job now.
+
+    Typed by the agent as a shell command, or by a person on the machine that runs the job. What is not given stays as
+    it was said before. The run makes checkpoints by itself too, see --checkpoint of `wal-agent run`.
+    """
+    from wal_agent.errors import UsageError
+    from wal_agent.supervise.intervene import ask_for_checkpoint
+
+    if context.invoked_subcommand is not None:
+        if title or phase or progress is not None or note or plan is not None:
+            raise UsageError(
+                f"`wal-agent checkpoint {context.invoked_subcommand}` makes no checkpoint.",
+                "Give --title and the others without it.",
+            )
+        return
+    question: dict[str, Any] = {"title": title, "phase": phase, "note": note}
+    if progress is not None:
+        question["progress"] = progress
+    if plan is not None:
+        question["plan"] = _read_plan(plan)
+    at = None
+    if bucket is not None or job is not None or "WAL_AGENT_SOCKET" not in os.environ:
+        at = _open(agent, bucket, job, encryption_key_file, encryption_key_command)
+    done = ask_for_checkpoint(os.environ, question, None if at is None else (at.bucket, at.keys))
+    say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: wal-agent checkpoint show")
+
+
+def _read_plan(name: str) -> list[dict[str, str]]:
+    from wal_agent.errors import UsageError
+    from wal_agent.recovery.checkpoint import parse_markdown_plan
+
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MAX_PLAN_FILE + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MAX_PLAN_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from error
+    if len(data) > MAX_PLAN_FILE:
+        raise UsageError(f"{name} has more than {MAX_PLAN_FILE} bytes.", "A plan is a list of steps, a line each.")
+    return [{"text": step.text, "state": step.state} for step in parse_markdown_plan(data.decode("utf-8", "replace"))]
+
+
+def _open(
+    agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
+) -> JobContext:
+    from wal_agent.cli.options import open_job_context
+
+    return open_job_context(agent, bucket, job, key_file, key_command)
+
+
+def _state(at: JobContext, record: str | None = None) -> tuple[State, int]:
+    """The log's state up to `record`, and the newest record in it. Damaged, UsageError, Denied."""
+    from wal_agent.clock import SystemClock
+    from wal_agent.recovery.export import replay_at
+    from wal_agent.wal.damage import damaged_log_error
+
+    found = replay_at(at.bucket, at.keys, at.key_id, record, SystemClock().now())
+    if found.damage is not None:
+        raise damaged_log_error(found.damage)
+    return found.state, found.seq
+
+
+@app.command("list")
+def list_checkpoints(
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """List the job's checkpoints, the newest first.
+
+    Kept are the newest 48, as long as their days are not over (--checkpoint-ttl-days of `wal-agent run`). One whose
+    SHA-256 does not match is named and passed over.
+    """
+    from wal_agent.clock import SystemClock
+    from wal_agent.recovery.checkpoint import kept_checkpoints, read_document
+
+    at = _open(agent, bucket, job, encryption_key_file, encryption_key_command)
+    state, _ = _state(at)
+    readable: list[tuple[CheckpointAt, Document]] = []
+    for kept in reversed(kept_checkpoints(state, SystemClock().now())):
+        try:
+            readable.append((kept, read_document(kept.record)))
+        except ValueError as error:
+            lines([f"checkpoint {kept.record.number} (record {kept.seq}) is skipped: {error}."])
+    if json:
+        _print_json([{**_row(kept, document)} for kept, document in readable])
+        return
+    if not readable:
+        say(f"job {at.keys.job} has no checkpoint. To make one while it runs: wal-agent checkpoint{at.options()}")
+        return
+    answer([f"{'N':>4}  {'RECORD':>6}  {'TIME':<24}  {'TRIGGER':<14}  {'SIZE':>8}  TASK"])
+    answer([_line(kept, document) for kept, document in readable])
+
+
+def _row(kept: CheckpointAt, document: Document) -> dict[str, Any]:
+    task = document.active_task
+    return {
+        "number": document.sequence_number,
+        "checkpoint_id": document.checkpoint_id,
+        "record": kept.seq,
+        "epoch": document.epoch,
+        "time": document.time,
+        "trigger": document.trigger,
+        "role": document.role,
+        "size": len(kept.record.body),
+        "title": task.title if task else "",
+        "phase": task.phase if task else "",
+        "progress": task.progress if task else 0,
+    }
+
+
+def _line(kept: CheckpointAt, document: Document) -> str:
+    task = document.active_task
+    what = f"{task.phase}, {task.progress} %: {task.title}" if task else ""
+    trigger = document.trigger.replace("_", " ")
+    record = f"{document.sequence_number:>4}  {kept.seq:>6}  {timestamp(kept.record.time):<24}  {trigger:<14}"
+    return shorten(f"{record}  {size(len(kept.record.body)):>8}  {what}", 200)
+
+
+@app.command("show")
+def show(
+    number: Annotated[int | None, typer.Argument(help="Its number; default: the newest.", metavar="[N]")] = None,
+    at_record: Annotated[
+        str | None,
+        typer.Option("--at", help="Build it from the log as of this record or time.", metavar="RECORD|TIME"),
+    ] = None,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Show a checkpoint: the task, its plan, the newest calls and the working tree.
+
+    With --at it is built from the log as of any record that is kept, whether there was a checkpoint or not.
+    """
+    from wal_agent.errors import UsageError
+
+    if number is not None and at_record is not None:
+        raise UsageError("A number and --at do not go together.")
+    at = _open(agent, bucket, job, encryption_key_file, encryption_key_command)
+    document = _build(at, at_record) if at_record is not None else _find(at, number)
+    if json:
+        _print_json(_builtins(document))
+    else:
+        answer(_rows(document))
+
+
+def _build(at: JobContext, record: str) -> Document:
+    from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
+
+    state, seq = _state(at, record)
+    agent = state.openings[-1].opening.agent if state.openings else at.name
+    return read_document(checkpoint_of(state, Occasion(at.keys.job, agent, seq, "manual", state.time)))
+
+
+def _find(at: JobContext, number: int | None) -> Document:
+    """The checkpoint with this number, or the newest one that can be used. UsageError; Damaged."""
+    from wal_agent.errors import Damaged, UsageError
+    from wal_agent.recovery.checkpoint import newest_usable, read_document
+
+    state, _ = _state(at)
+    if number is None:
+        found = newest_usable(state)
+        lines([*found.problems])
+        if found.document is None:
+            raise UsageError(
+                f"Job {at.keys.job} has no checkpoint.",
+                f"Build one from the log: --at RECORD (wal-agent log{at.options()})",
+            )
+        return found.document
+    for kept in state.checkpoints:
+        if kept.record.number == number:
+            try:
+                return read_document(kept.record)
+            except ValueError as error:
+                raise Damaged(
+                    f"Checkpoint {number} of job {at.keys.job} cannot be used: {error}.",
+                    f"Build it from the log: wal-agent checkpoint show --at {kept.seq}{at.options()}",
+                ) from error
+    raise UsageError(
+        f"Job {at.keys.job} keeps no checkpoint {number}.", f"See: wal-agent checkpoint list{at.options()}"
+    )
+
+
+@app.command("diff")
+def diff(
+    first: Annotated[int, typer.Argument(help="The number of one checkpoint.", metavar="A")],
+    second: Annotated[int, typer.Argument(help="The number of another.", metavar="B")],
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Show what differs between two checkpoints, as a unified diff of their JSON.
+
+    With --json: both, as an array. Exit code 1 when they differ, as diff(1).
+    """
+    from wal_agent.recovery.checkpoint import compare
+
+    at = _open(agent, bucket, job, encryption_key_file, encryption_key_command)
+    a, b = _find(at, first), _find(at, second)
+    found = compare(a, b)
+    if json:
+        _print_json([_builtins(a), _builtins(b)])
+    else:
+        answer(found)
+    raise typer.Exit(1 if found else 0)
+
+
+def _rows(document: Document) -> list[str]:
+    from wal_agent.recovery.checkpoint import age_of
+
+    task, context, tree = document.active_task, document.context, document.workspace
+    rows = [
+        ("checkpoint", f"{document.sequence_number} of job {document.job} ({document.agent}, {document.trigger})"),
+        ("made", f"{duration(age_of(document))} ago, of record {document.record}"),
+    ]
+    if task is not None:
+        rows += [("task", task.title), ("", f"{task.phase}, {task.progress} %, begun {task.started_at}")]
+    done = set(context.completed_steps)
+    rows += [("plan" if n == 0 else "", f"[{'x' if s in done else ' '}] {s}") for n, s in enumerate(context.plan)]
+    if context.draft:
+        rows.append(("note", " ".join(context.draft.split())))
+    if tree.commit or tree.branch:
+        rows.append(("repository", f"{tree.branch or 'no branch'} at {tree.commit[:12] or 'no commit'}"))
+    if tree.uncommitted:
+        rows.append(("", f"{plural(tree.uncommitted, 'call')} may have changed files that no capture has yet"))
+    rows += [("changed" if n == 0 else "", path) for n, path in enumerate(tree.modified)]
+    rows += [("read" if n == 0 else "", path) for n, path in enumerate(context.gathered)]
+    for n, call in enumerate(reversed(context.tool_calls[-10:])):
+        how = "open" if call.ok is None else "ok" if call.ok else "failed"
+        rows.append(("calls" if n == 0 else "", f"#{call.call} {call.tool} {how} {' '.join(call.input.split())}"))
+    return [f"{name:<11} {shorten(text, 160)}" for name, text in rows]
+
+
+def _builtins(document: Document) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(document)
+
+
+def _print_json(value: Any) -> None:
+    from json import dumps
+
+    sys.stdout.write(dumps(value) + "\n")

@@ -1,0 +1,468 @@
+"""Make, read and compare checkpoints: the job's state in a few kilobytes that any agent can read (docs/CHECKPOINTS.md).
+
+A checkpoint is a pure view of the log's state at one record, so that it can be built again at any record that is kept.
+What triggers one decides when, never what. Everything foreign in it is redacted and cut; the body is canonical JSON
+(sorted keys, no blanks, UTF-8) with the SHA-256 of the rest of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from wal_agent import msgspec_compat
+from wal_agent.records import Checkpoint, PlanStep, TaskPhase, Trigger
+from wal_agent.redact import redact_head
+from wal_agent.text import duration
+from wal_agent.wal.state import MOST_CHECKPOINT, CheckpointAt, PlanCall, RecentCall, State
+
+SCHEMA: Final = "wal-agent.checkpoint/1"
+INPUT: Final = 200  # characters of a call's input, and
+OUTPUT: Final = 500  # of its result (DESIGN 10)
+TITLE: Final = 160
+NOTE: Final = 2000
+MOST_STEPS: Final = 60  # of a plan
+STEP: Final = 200  # characters of one
+MOST_PATHS: Final = 30
+STALE: Final = 15 * 60.0  # seconds after which a recovery builds a newer one from the log
+_PHASE_CALLS: Final = 8  # the newest calls whose mix is the phase
+_PATHS: Final = ("file_path", "absolute_path", "filePath", "path", "notebook_path", "file")
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`ok`: None while the call is open. `time`: RFC 3339, UTC."""
+
+    call: int
+    tool: str
+    time: str
+    input: str
+    output: str = ""
+    duration_ms: int = 0
+    ok: bool | None = None
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job works on. `progress` in percent."""
+
+    task_id: str
+    title: str
+    phase: TaskPhase
+    progress: int
+    started_at: str
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """`gathered`: what was read lately; `plan`: all steps; `completed_steps`: those of them that are done; `draft`: the
+    newest note. `system_prompt_hash`: "", since no hook reports the system prompt."""
+
+    gathered: list[str] = []
+    plan: list[str] = []
+    completed_steps: list[str] = []
+    draft: str = ""
+    tool_calls: list[ToolCall] = []
+    system_prompt_hash: str = ""
+
+
+class Messages(msgspec.Struct, frozen=True, kw_only=True):
+    driver: str = ""
+    stream: str = ""
+    consumer: str = ""
+    last_acked_seq: int = 0
+    pending: int = 0
+
+
+class WorkingTree(msgspec.Struct, frozen=True, kw_only=True):
+    """`modified`: files that recent calls named as they changed something. `uncommitted`: changing calls whose changes
+    the newest capture may lack. `commit`, `branch`: of the user's repository at the newest capture."""
+
+    modified: list[str] = []
+    uncommitted: int = 0
+    commit: str = ""
+    branch: str = ""
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint's body. `record`: the newest record that it has seen. `size`: bytes without `size` and `sha256`."""
+
+    schema: Literal["wal-agent.checkpoint/1"]
+    checkpoint_id: str
+    job: str
+    agent: str
+    epoch: int
+    sequence_number: int
+    record: int
+    time: str
+    trigger: Trigger
+    role: Literal["", "rewind_target"]
+    active_task: Task | None
+    context: Context
+    messages: Messages
+    workspace: WorkingTree
+    ttl_days: int
+    size: int
+    sha256: str
+
+
+_document = msgspec_compat.of_values(Document)
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What a checkpoint says beside the state. `record`: the segment that the state is of; `now`: since 1970."""
+
+    job: str
+    agent: str
+    record: int
+    trigger: Trigger
+    now: float
+    ttl_days: int = 7
+    role: Literal["", "rewind_target"] = ""
+
+
+# ---- make
+
+
+def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int = 0) -> Checkpoint:
+    """Return the checkpoint of `state`: the same input gives the same bytes, but for the id (made up where None).
+
+    `number`: in the job, 0 for the one behind the newest that the log has acknowledged."""
+    number = number or state.checkpointed + 1
+    calls = [_tool_call(c) for c in state.recent]
+    plan = plan_of(state)
+    document = {
+        "schema": SCHEMA,
+        "checkpoint_id": id or str(uuid.uuid4()),
+        "job": at.job,
+        "agent": at.agent,
+        "epoch": state.epoch,
+        "sequence_number": number,
+        "record": at.record,
+        "time": rfc3339(at.now),
+        "trigger": at.trigger,
+        "role": at.role,
+        "active_task": _task(state, plan),
+        "context": {
+            "system_prompt_hash": "",
+            "gathered": list(_paths(state.recent, reads=True)),
+            "plan": [step.text for step in plan],
+            "completed_steps": [step.text for step in plan if step.state == "done"],
+            "draft": redact_head(state.progress.note, NOTE) if state.progress else "",
+            "tool_calls": calls,
+        },
+        "messages": msgspec.to_builtins(Messages()),
+        "workspace": _workspace(state),
+        "ttl_days": at.ttl_days,
+    }
+    body = _seal(document)
+    while len(body) > MOST_CHECKPOINT:
+        _shorten(document)
+        body = _seal(document)
+    return Checkpoint(time=at.now, number=number, trigger=at.trigger, body=body, role=at.role)
+
+
+def _shorten(document: dict[str, Any]) -> None:
+    """Take the least of use out: the oldest calls, then paths, then the plan's last steps."""
+    context = document["context"]
+    for field in ("tool_calls", "gathered"):
+        if context[field]:
+            del context[field][: max(1, len(context[field]) // 8)]
+            return
+    if document["workspace"]["modified"]:
+        document["workspace"]["modified"] = []
+    elif context["plan"]:
+        context["plan"], context["completed_steps"] = context["plan"][:-1], context["completed_steps"][:20]
+    else:
+        context["completed_steps"], context["draft"] = [], ""
+
+
+def _seal(document: Mapping[str, Any]) -> bytes:
+    bare = {key: value for key, value in document.items() if key not in ("size", "sha256")}
+    sized = {**bare, "size": len(canonical(bare))}
+    return canonical({**sized, "sha256": hashlib.sha256(canonical(sized)).hexdigest()})
+
+
+def canonical(value: Any) -> bytes:
+    """JSON as the hash covers it."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def rfc3339(time: float) -> str:
+    """`time` (since 1970) in UTC; of one that no calendar has, the beginning of 1970."""
+    try:
+        return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return "1970-01-01T00:00:00.000Z"
+
+
+def _tool_call(call: RecentCall) -> dict[str, Any]:
+    return {
+        "call": call.call,
+        "tool": redact_head(call.tool, 80),
+        "time": rfc3339(call.time),
+        "input": redact_head(call.input.decode("utf-8", "replace"), INPUT),
+        "output": redact_head(call.output.decode("utf-8", "replace"), OUTPUT),
+        "duration_ms": call.duration_ms,
+        "ok": None if call.how == "" else call.how == "done",
+    }
+
+
+def _task(state: State, plan: Sequence[PlanStep]) -> dict[str, Any] | None:
+    said, turn = state.progress, state.prompt
+    prompt = turn.prompt.data if turn is not None and turn.prompt is not None else None
+    if prompt is None and said is None and not plan:
+        return None
+    began = turn.time if turn is not None else said.time if said is not None else state.time
+    words = (prompt or b"")[: TITLE * 8].decode("utf-8", "replace").strip()
+    first = next((line.strip() for line in words.splitlines() if line.strip()), "")
+    done = sum(step.state == "done" for step in plan)
+    progress = round(100 * done / len(plan)) if plan else 0
+    if said is not None and said.progress >= 0:
+        progress = min(100, said.progress)
+    seed = f"{state.session}\n{began!r}\n".encode("utf-8", "replace") + (prompt or b"")
+    return {
+        "task_id": hashlib.sha256(seed).hexdigest()[:12],
+        "title": redact_head(said.title if said is not None and said.title else first, TITLE),
+        "phase": said.phase if said is not None and said.phase else task_phase(state),
+        "progress": progress,
+        "started_at": rfc3339(began),
+    }
+
+
+def task_phase(state: State) -> TaskPhase:
+    """What the newest calls are about: a plan was just stated; something is being changed; what was changed is being
+    looked at; else things are being looked up."""
+    newest = state.recent[-_PHASE_CALLS:]
+    if state.plan is not None and newest and state.plan.call >= newest[-2:][0].call:
+        return "planning"
+    if sum(c.cls != "read_only" for c in newest) * 3 > len(newest):
+        return "executing"
+    return "reviewing" if any(c.cls != "read_only" for c in state.recent) else "gathering"
+
+
+def _paths(calls: Sequence[RecentCall], reads: bool) -> Iterator[str]:
+    """Files that the calls which read, or those which change, name; the newest last, each once."""
+    found: dict[str, None] = {}
+    for call in calls:
+        if (call.cls == "read_only") == reads and (path := _path(call)):
+            found.pop(path, None)
+            found[path] = None
+    yield from list(found)[-MOST_PATHS:]
+
+
+def _path(call: RecentCall) -> str:
+    with suppress(ValueError):
+        given = json.loads(call.input)
+        if isinstance(given, dict):
+            named = next((given[key] for key in _PATHS if isinstance(given.get(key), str)), "")
+            return redact_head(str(named), INPUT)
+    return ""
+
+
+def _workspace(state: State) -> dict[str, Any]:
+    repository = state.workspace.repository if state.workspace is not None else None
+    return {
+        "modified": list(_paths(state.recent, reads=False)),
+        "uncommitted": len(state.unheld) + state.unheld_more,
+        "commit": redact_head(repository.head, 64) if repository is not None else "",
+        "branch": redact_head(repository.branch, INPUT) if repository is not None else "",
+    }
+
+
+# ---- the plan, in each agent's own spelling
+
+
+def plan_of(state: State) -> tuple[PlanStep, ...]:
+    """The newest plan: of the agent's plan tool, or what was said with `wal-agent checkpoint --plan`."""
+    if state.plan is not None:
+        return parse_plan(state.plan)
+    said = state.progress.plan if state.progress is not None else None
+    return tuple(_clean_step(step) for step in (said or ())[:MOST_STEPS])
+
+
+def parse_plan(call: PlanCall) -> tuple[PlanStep, ...]:
+    """The steps that a plan tool's input states; none where it is in no known form. The forms are those of Claude
+    Code, Gemini CLI, Qwen Code and OpenCode (`todos`), Codex (`plan`), and Copilot (Markdown in `todos`)."""
+    with suppress(ValueError):
+        given = json.loads(call.input)
+        rows = given.get("todos", given.get("plan")) if isinstance(given, dict) else None
+        if isinstance(rows, str):
+            return parse_markdown_plan(rows)
+        if isinstance(rows, list):
+            steps = (_step(row) for row in rows[:MOST_STEPS] if isinstance(row, dict))
+            return tuple(step for step in steps if step is not None)
+    return ()
+
+
+_STATES: Final[Mapping[str, Literal["open", "active", "done"]]] = {
+    "completed": "done",
+    "done": "done",
+    "in_progress": "active",
+}
+
+
+def _step(row: Mapping[str, Any]) -> PlanStep | None:
+    text = next((row[key] for key in ("content", "description", "step", "title") if isinstance(row.get(key), str)), "")
+    if not text or row.get("status") == "cancelled":
+        return None
+    return _clean_step(PlanStep(text=text, state=_STATES.get(str(row.get("status")), "open")))
+
+
+def parse_markdown_plan(text: str) -> tuple[PlanStep, ...]:
+    """The items of a Markdown list: `- [x]` is done, `- [~]` active; other lines are steps as they are."""
+    steps = []
+    for line in text.splitlines():
+        words = line.strip().lstrip("-*+").strip()
+        box, rest = words[:3].lower(), words[3:].strip()
+        if box in ("[x]", "[ ]", "[~]"):
+            state: Literal["open", "active", "done"] = {"[x]": "done", "[~]": "active"}.get(box, "open")  # type: ignore[assignment]
+            steps.append(PlanStep(text=rest, state=state))
+        elif words and not words.startswith("#"):
+            steps.append(PlanStep(text=words))
+    return tuple(_clean_step(step) for step in steps[:MOST_STEPS] if step.text)
+
+
+def _clean_step(step: PlanStep) -> PlanStep:
+    return PlanStep(text=redact_head(" ".join(step.text[: STEP * 4].split()), STEP), state=step.state)
+
+
+# ---- read
+
+
+def read_document(record: Checkpoint) -> Document:
+    """Parse a checkpoint's body and check its hash. ValueError: why it cannot be used."""
+    if len(record.body) > MOST_CHECKPOINT:
+        raise ValueError(f"it has {len(record.body)} bytes, more than {MOST_CHECKPOINT}")
+    try:
+        given = json.loads(record.body)
+        said = given.pop("sha256") if isinstance(given, dict) else None
+    except (ValueError, KeyError, RecursionError) as error:
+        raise ValueError("it is no checkpoint") from error
+    if not isinstance(said, str) or hashlib.sha256(canonical(given)).hexdigest() != said:
+        raise ValueError("its SHA-256 does not match")
+    try:
+        return _document({**given, "sha256": said})
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ValueError(f"it is no checkpoint ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """The newest checkpoint that can be used, and a sentence on each newer one that cannot."""
+
+    at: CheckpointAt | None
+    document: Document | None
+    problems: tuple[str, ...] = ()
+
+
+def newest_usable(state: State) -> Usable:
+    """Skip what is damaged, with a sentence each."""
+    problems: list[str] = []
+    for at in reversed(state.checkpoints):
+        try:
+            return Usable(at, read_document(at.record), tuple(problems))
+        except ValueError as error:
+            problems.append(f"checkpoint {at.record.number} (record {at.seq}) is skipped: {error}.")
+    return Usable(None, None, tuple(problems))
+
+
+def kept_checkpoints(state: State, now: float) -> tuple[CheckpointAt, ...]:
+    """The checkpoints that are shown, oldest first: of those in the log's state the ones whose days are not over, and
+    the newest usable one in any case."""
+    newest = newest_usable(state).at
+    return tuple(
+        at for at in state.checkpoints if at is newest or now - at.record.time <= _ttl_days(at.record) * 86_400
+    )
+
+
+def _ttl_days(record: Checkpoint) -> int:
+    try:
+        return read_document(record).ttl_days
+    except ValueError:
+        return 7
+
+
+# ---- at a recovery
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSoFar:
+    """What a recovery prompt says of the task, a line each, and where that comes from. `number`: of the newest
+    checkpoint, 0 for none; `age`: seconds from it to the old run's last sign of life."""
+
+    lines: tuple[str, ...] = ()
+    source: str = ""
+    number: int = 0
+    age: float = 0.0
+    rebuilt: bool = False
+    problems: tuple[str, ...] = ()
+
+
+NO_WORK: Final = WorkSoFar()
+
+
+def work_so_far(state: State, job: str, agent: str) -> WorkSoFar:
+    """The newest checkpoint that can be used, or one that is built from the log where that one is older than STALE."""
+    found = newest_usable(state)
+    document, age = found.document, 0.0
+    if found.at is not None:
+        age = max(0.0, state.time - found.at.record.time)
+    rebuilt = document is None or age > STALE
+    if rebuilt:
+        made = checkpoint_of(state, Occasion(job, agent, found.at.seq if found.at else 0, "periodic", state.time))
+        document = read_document(made)
+    assert document is not None
+    lines = tuple(_work_lines(document))
+    number = found.at.record.number if found.at is not None else 0
+    source = f"checkpoint {number}, made {duration(age)} before the end"
+    if rebuilt:
+        source = "the log" if found.at is None else f"the log (the newest checkpoint is {duration(age)} older)"
+    return WorkSoFar(lines, source, number, age, rebuilt, found.problems) if lines else replace(NO_WORK, number=number)
+
+
+def _work_lines(document: Document) -> Iterator[str]:
+    """Only what somebody said of the task: the conversation has its words, and the calls are listed elsewhere."""
+    task, context = document.active_task, document.context
+    if task is None or not (context.plan or context.draft or task.progress):
+        return
+    yield f"Task: {task.title} ({task.phase}, {task.progress} %)"
+    done = set(context.completed_steps)
+    for step in context.plan:
+        yield f"[{'x' if step in done else ' '}] {step}"
+    if context.draft:
+        yield f"Note: {' '.join(context.draft.split())}"
+
+
+def age_of(document: Document, now: float | None = None) -> float:
+    """Seconds since a document was made, by its own word; 0 where that is no time."""
+    with suppress(ValueError):
+        made = datetime.fromisoformat(document.time).timestamp()
+        return max(0.0, (datetime.now(UTC).timestamp() if now is None else now) - made)
+    return 0.0
+
+
+# ---- compare
+
+
+def compare(a: Document, b: Document) -> list[str]:
+    """The lines of a unified diff of two checkpoints, without what differs anyway (id, time, size, hash)."""
+    return list(
+        difflib.unified_diff(
+            _lines(a), _lines(b), f"checkpoint {a.sequence_number}", f"checkpoint {b.sequence_number}", lineterm="", n=1
+        )
+    )
+
+
+def _lines(document: Document) -> list[str]:
+    shown = msgspec.to_builtins(document)
+    for field in ("checkpoint_id", "time", "size", "sha256", "sequence_number", "record"):
+        shown.pop(field)
+    return json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
