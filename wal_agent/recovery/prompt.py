@@ -340,7 +340,7 @@ def _template_values(
         "leftovers": [inline(text, 80) for text in facts.leftovers[:5]],
         "leftovers_more": len(facts.leftovers[5:]),
         "work": [inline(line, 200) for line in facts.work.lines[: MOST_WORK if most >= 10 else most]],
-        "work_from": inline(facts.work.source, 200),
+        "work_from": facts.work.source,
         "moved": tuple(inline(path) for path in facts.moved) if facts.moved else None,
         "turn_completed": facts.turn_completed,
         "tree": facts.tree,
