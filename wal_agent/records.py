@@ -314,6 +314,17 @@ class Checkpoint(Record, frozen=True, kw_only=True, tag="checkpoint"):
     role: Literal["", "rewind_target"] = ""
 
 
+class Compaction(Record, frozen=True, kw_only=True, tag="compaction"):
+    """The agent says that it is about to compact its conversation (some then do not). The captures in front of this
+    record have the conversation as it is before: session files only grow, so a length names a transcript.
+
+    `n` counts the job's compactions from 1. `trigger`: the agent's own word (auto, manual), "" where it gives none."""
+
+    n: int
+    session: str
+    trigger: str = ""
+
+
 class PhaseChange(Record, frozen=True, kw_only=True, tag="phase"):
     """What the run does from now on, as one word (supervise/context.py). It rides with the next record that goes into
     the log anyway, so it may come late, never out of order. `tool`: what runs or waits then."""
@@ -351,6 +362,7 @@ AnyRecord = (
     | Answer
     | Progress
     | Checkpoint
+    | Compaction
     | PhaseChange
     | RunEnded
 )

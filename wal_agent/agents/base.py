@@ -87,6 +87,7 @@ class Compacting:
 
     session: str
     done: bool
+    trigger: str = ""  # the agent's own word: auto, manual
 
 
 @dataclass(frozen=True, slots=True)

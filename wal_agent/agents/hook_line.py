@@ -260,6 +260,11 @@ def refuse_answer(refusal: str) -> bytes:
     return _SAY + refusal.encode() + b"\0"
 
 
+def context_answer(event: str, words: str) -> bytes:
+    """Return the answer of Claude Code and Codex that adds `words` to the conversation."""
+    return refuse_answer(json.dumps({"hookSpecificOutput": {"hookEventName": event, "additionalContext": words}}))
+
+
 def bash_line(setup: HookSetup, agent: str, event: str, firm: bool, refusal: str | None) -> str:
     """Return the line for an agent that runs hooks with bash. Without an answer it prints `refusal` (None: nothing)."""
     client = (*setup.client, str(setup.run_dir / "hook.sock"), setup.run, agent, event)

@@ -32,6 +32,7 @@ from wal_agent.records import (
     Answer,
     AnyRecord,
     Checkpoint,
+    Compaction,
     End,
     FileDelta,
     FileGone,
@@ -371,6 +372,8 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "progress", redact(" ".join(filter(None, (r.title, r.phase, share, r.note))))[:200], f"by the {r.by}"
         case Checkpoint():
             return "checkpoint", f"{r.number} ({r.trigger.replace('_', ' ')})", size(len(r.body))
+        case Compaction():
+            return "compaction", redact(f"{r.n} of session {r.session[:8]}"), redact(r.trigger)
         case PhaseChange():
             return "phase", redact(f"{r.phase} {r.tool}").rstrip(), f"was {r.was}"
         case RunEnded():

@@ -350,3 +350,21 @@ CRASHES: Final[dict[str, str]] = {
     "context": "the conversation is too long for the model",
     "": "cut off with its machine or wal-agent",
 }
+
+
+# ---- after a compaction
+
+
+def after_compaction(n: int, task: str, running: str) -> str:
+    """For an agent behind compaction `n` (0: not logged): its summary may lack the task and the calls that run. `task`
+    and `running` are quoted; empty for none."""
+    number = f" (compaction {n})" if n else ""
+    words = [
+        f"[wal-agent] Your conversation was compacted{number}. All of it is kept: `wal-agent recall WORDS` finds what "
+        "was said and done before; `wal-agent checkpoint show` prints task, plan and the newest calls."
+    ]
+    if task:
+        words.append(f"The user's newest message begins: {task}")
+    if running:
+        words.append(f"Calls that still run: {running}.")
+    return "\n".join(words)

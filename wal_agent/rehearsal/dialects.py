@@ -37,7 +37,7 @@ class Anthropic:
     def turn(self, turn: Turn, path: str, body: Json) -> Reply:
         if turn.status != 200:
             return _anthropic_error(turn.status, "scripted")
-        return _anthropic_answer(_anthropic_blocks(turn), body)
+        return _anthropic_answer(_anthropic_blocks(turn), body, turn.tokens)
 
     def other(self, method: str, path: str, body: Json) -> Reply:
         plain = path.partition("?")[0]
@@ -77,7 +77,7 @@ def _anthropic_blocks(turn: Turn) -> list[Json]:
     ]
 
 
-def _anthropic_answer(blocks: list[Json], body: Json) -> Reply:
+def _anthropic_answer(blocks: list[Json], body: Json, tokens: int = 100) -> Reply:
     stop = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
     message = {
         "id": _anthropic_id("msg"),
@@ -88,7 +88,7 @@ def _anthropic_answer(blocks: list[Json], body: Json) -> Reply:
         "stop_reason": stop,
         "stop_sequence": None,
         "usage": {
-            "input_tokens": 100,
+            "input_tokens": tokens,
             "output_tokens": 10,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
@@ -386,18 +386,18 @@ def _answer(turn: Turn, body: Json) -> Reply:
             place = {"item_id": item["id"], "output_index": i, "content_index": 0}
             events.append({"type": "response.output_text.delta", **place, "delta": turn.text})
         events.append({"type": "response.output_item.done", "output_index": i, "item": item})
-    end = {"status": "completed", "output": items, "end_turn": not turn.calls, "usage": _usage()}
+    end = {"status": "completed", "output": items, "end_turn": not turn.calls, "usage": _usage(turn.tokens)}
     events.append({"type": "response.completed", "response": {**response, **end}})
     return sse([(event["type"], {**event, "sequence_number": n}) for n, event in enumerate(events)])
 
 
-def _usage() -> Json:
+def _usage(tokens: int) -> Json:
     return {
-        "input_tokens": 100,
+        "input_tokens": tokens,
         "input_tokens_details": {"cached_tokens": 0},
         "output_tokens": 10,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": 110,
+        "total_tokens": tokens + 10,
     }
 
 

@@ -37,6 +37,7 @@ class Turn:
     hold: threading.Event | None = None
     error: Json | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    tokens: int = 100  # that the request is said to have had: many make an agent compact its conversation
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,9 @@ class Supervisor(Protocol):
     def request_save(self) -> None:
         """Capture the session soon."""
 
+    def before_compaction(self, session: str, trigger: str) -> None:
+        """Save the conversation as it is and log the compaction, within a few seconds."""
+
     def mark_boundary(self, call: int) -> None:
         """Calls numbered up to this are all in the session file from now on, if they come there at all."""
 

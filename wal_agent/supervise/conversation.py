@@ -23,6 +23,7 @@ from wal_agent.agents.base import (
     Agent,
     Allow,
     AwaitingApproval,
+    Compacting,
     ContextRequested,
     Decision,
     Deny,
@@ -41,6 +42,7 @@ from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
 from wal_agent.recovery import messages
 from wal_agent.safefs import open_plain
+from wal_agent.shell.quote import inline
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
 from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process
@@ -114,14 +116,27 @@ class Conversation:
                 self._supervisor.request_save()
             case TurnCompleted():
                 self._complete_turn(event.session)
+            case Compacting(done=False, session=session, trigger=trigger):
+                self._supervisor.before_compaction(session, trigger)
             case ContextRequested():
-                decision = Allow(self._notice)
+                decision = Allow(self._after_compaction())
             case TurnFailed():
                 self.failed = event
                 self._supervisor.request_save()
             case _:
                 pass
         return decision
+
+    def _after_compaction(self) -> str:
+        """The recovery's words as long as its turn lasts, and what the summary may have lost."""
+        state = self._writer.state
+        asked = state.prompt.prompt.data if state.prompt is not None and state.prompt.prompt is not None else None
+        task = " ".join((asked or b"")[:2000].decode("utf-8", "replace").split())
+        running = ", ".join(f"#{r.call} {r.tool}" for r in self._gate.running()[:10])
+        words = messages.after_compaction(
+            state.compacted, inline(task, 300) if task else "", inline(running, 300) if running else ""
+        )
+        return f"{self._notice}\n\n{words}".strip()
 
     def _comes_late(self, event: HookEvent) -> bool:
         """Whether a session's start comes behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""

@@ -7,7 +7,7 @@ import select
 import signal
 import stat
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from wal_agent.agents.base import Agent, Deny, TurnCompleted, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
-from wal_agent.records import AgentStarted
+from wal_agent.records import AgentStarted, Compaction
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.redact import redact
@@ -45,6 +46,7 @@ from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
+COMPACTION_WAIT = 3.0  # seconds that an agent waits for its conversation to be saved before it compacts that
 MAX_BECAUSE = 1000  # characters
 BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
 
@@ -187,6 +189,17 @@ class Live:
 
     def request_save(self) -> None:
         self.autosave.poke()
+
+    def before_compaction(self, session: str, trigger: str) -> None:
+        call_with_timeout(COMPACTION_WAIT, lambda: self._log_compaction(session, trigger), None)
+
+    def _log_compaction(self, session: str, trigger: str) -> None:
+        """The session's capture, the checkpoint and the record, in this order; what fails is found by the next save."""
+        with suppress(WalAgentError):
+            self._save()
+            self.checkpoints.make("pre_compaction")
+            n, now = self._writer.state.compacted + 1, self._clock.now()
+            self._writer.append(Compaction(time=now, n=n, session=session, trigger=trigger)).wait(COMPACTION_WAIT)
 
     def mark_boundary(self, call: int) -> None:
         self.saver.mark_boundary(call)

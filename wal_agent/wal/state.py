@@ -13,6 +13,7 @@ from wal_agent.records import (
     AnyRecord,
     Checkpoint,
     Class,
+    Compaction,
     End,
     Ending,
     FileDelta,
@@ -42,6 +43,8 @@ KEEP_RECENT = 50
 KEEP_INPUT = 600  # bytes of a recent call's input, and
 KEEP_OUTPUT = 1200  # of its result: some more than a checkpoint shows, so that secrets are found before it is cut
 KEEP_CHECKPOINTS = 48
+KEEP_COMPACTIONS = 64
+KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
 MOST_CHECKPOINT = 22 << 10  # bytes of one
 MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
 PLAN_TOOLS = frozenset(  # of Claude Code, Gemini CLI, Codex, OpenCode, Qwen Code, Copilot; pi has none
@@ -105,6 +108,21 @@ class PlanCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: bytes
 
 
+class CompactionAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the log had when a compaction began: of each of the session's files name, size and hash; the newest call,
+    and the calls that were open. `seq`: its segment's number."""
+
+    n: int
+    seq: int
+    epoch: int
+    time: float
+    session: str
+    trigger: str
+    files: tuple[tuple[str, int, str], ...]
+    call: int
+    open: tuple[int, ...]
+
+
 class CheckpointAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A checkpoint and its segment's number."""
 
@@ -151,6 +169,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     plan: PlanCall | None = None  # of the agent's own plan tool
     progress: Progress | None = None  # what was said of the task, newest words of each field
     checkpoints: tuple[CheckpointAt, ...] = ()  # the newest KEEP_CHECKPOINTS
+    compactions: tuple[CompactionAt, ...] = ()  # the newest KEEP_COMPACTIONS
+    compacted: int = 0  # the newest one's number
     checkpointed: int = 0  # the newest one's number
     next_call: int = 1
     calls: int = 0
@@ -269,6 +289,9 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
                 return state  # none that a run has written
             newest = (*state.checkpoints, CheckpointAt(seq, epoch, record))[-KEEP_CHECKPOINTS:]
             return replace(state, checkpoints=newest, checkpointed=max(state.checkpointed, record.number))
+        case Compaction():
+            begun = (*state.compactions, _compaction(state, seq, epoch, record))[-KEEP_COMPACTIONS:]
+            return replace(state, compactions=begun, compacted=max(state.compacted, record.n))
         case PhaseChange():
             return state
         case RunEnded():
@@ -298,6 +321,21 @@ def _with_answer(state: State, answer: Answer) -> tuple[Answer, ...]:
     looked = tuple(sorted({*before.looked, *answer.looked}))[-KEEP_LOOKED:]
     merged = msgspec.structs.replace(answer, looked=looked, because=answer.because or before.because)
     return (*(a for a in state.answers if a.call != answer.call), merged)
+
+
+def _compaction(state: State, seq: int, epoch: int, record: Compaction) -> CompactionAt:
+    mine = [(path, file) for path, file in state.files.items() if file.session == record.session]
+    return CompactionAt(
+        n=record.n,
+        seq=seq,
+        epoch=epoch,
+        time=record.time,
+        session=record.session[:200],
+        trigger=record.trigger[:40],
+        files=tuple((path, file.size, file.sha256) for path, file in mine[:KEEP_COMPACTED]),
+        call=state.next_call - 1,
+        open=tuple(o.intent.call for o in state.open[-KEEP_COMPACTED:]),
+    )
 
 
 def _recent(intent: Intent) -> RecentCall:

@@ -46,10 +46,10 @@ def test_the_conversation() -> None:
     assert said("SessionStart", source="clear") == SessionStarted("s", "clear")
     assert said("UserPromptSubmit", prompt="do it") == TurnStarted("s", "do it")
     assert said("PermissionRequest") == AwaitingApproval("s", "Bash")
-    assert said("PreCompact", trigger="auto", custom_instructions=None) == Compacting("s", done=False)
+    assert said("PreCompact", trigger="auto", custom_instructions=None) == Compacting("s", done=False, trigger="auto")
     assert said("SessionStart", source="compact") == ContextRequested("s")  # in the middle of a turn
     assert said("SessionStart", source="compact", agent_id="a1") == OtherEvent("SessionStart")
-    assert said("PostCompact", trigger="auto", compact_summary="so far") == Compacting("s", done=True)
+    assert said("PostCompact", trigger="auto", compact_summary="so far") == Compacting("s", done=True, trigger="auto")
     assert said("PreCompact", agent_id="a1") == OtherEvent("PreCompact")  # a subagent's own conversation
     assert said("Stop") == TurnCompleted("s")
     assert said("Stop", background_tasks=[{"status": "completed"}]) == TurnCompleted("s")

@@ -17,6 +17,7 @@ from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Compacting,
+    ContextRequested,
     Deny,
     HookSetup,
     ModelRequest,
@@ -45,8 +46,10 @@ def test_each_event() -> None:
     assert parse("UserPromptSubmit", **S, prompt="do") == TurnStarted("01a2", "do")
     assert parse("PreModelRequest", **S, transcript_path=None) == ModelRequest("01a2")
     assert parse("PermissionRequest", **S, tool_name="Bash") == AwaitingApproval("01a2", "Bash")
-    assert parse("PreCompact", **S, trigger="auto", turn_id="t") == Compacting("01a2", done=False)
-    assert parse("SessionStart", **S, source="compact") == OtherEvent("SessionStart")
+    assert parse("PreCompact", **S, trigger="auto", turn_id="t") == Compacting("01a2", done=False, trigger="auto")
+    assert parse("SessionStart", **S, source="compact") == ContextRequested("01a2")
+    said = json.loads(hooks.render("SessionStart", Allow("look")).removeprefix(b"wal-agent:say ").rstrip(b"\0"))
+    assert said["hookSpecificOutput"]["additionalContext"] == "look"
     assert parse("PostCompact", **S, trigger="auto", turn_id="t") == Compacting("01a2", done=True)
     assert parse("PreCompact", **S, agent_id="a") == OtherEvent("PreCompact")
     assert parse("Stop", **S) == TurnCompleted("01a2")

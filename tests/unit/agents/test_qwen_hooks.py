@@ -68,7 +68,9 @@ def test_the_others() -> None:
     waits = parse("Notification", payload(message="may I?", notification_type="permission_prompt"))
     assert waits == AwaitingApproval("s1", "may I?")
     assert isinstance(parse("Notification", payload(message="", notification_type="auth_success")), OtherEvent)
-    assert parse("PreCompact", payload(trigger="auto", custom_instructions="")) == Compacting("s1", done=False)
+    assert parse("PreCompact", payload(trigger="auto", custom_instructions="")) == Compacting(
+        "s1", done=False, trigger="auto"
+    )
     assert parse("PostCompact", payload(trigger="auto", compact_summary="so far")) == Compacting("s1", done=True)
     assert isinstance(parse("SubagentStart", b""), OtherEvent)
 

@@ -18,6 +18,7 @@ from wal_agent.records import (
     AnyRecord,
     Cause,
     Checkpoint,
+    Compaction,
     Edit,
     End,
     FileDelta,
@@ -81,6 +82,7 @@ def records() -> list[AnyRecord]:
         Answer(time=9.2, call=2, looked=(1,), because=f"looked {SECRET}{EVIL}"),
         Progress(time=9.3, title=f"{SECRET}{EVIL}", note=f"{SECRET}{EVIL}"),
         Checkpoint(time=9.4, number=1, trigger="manual", body=f"{SECRET}{EVIL}".encode()),
+        Compaction(time=9.45, n=1, session=f"s{EVIL}", trigger=f"{SECRET}"),
         PhaseChange(time=9.5, phase="awaiting_approval", was="executing_tools", tool=f"mcp{EVIL} {SECRET}"),
         RunEnded(time=10.0, code=-9, completed=False, why=f"killed {SECRET}{EVIL}"),
     ]

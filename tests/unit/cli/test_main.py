@@ -217,11 +217,11 @@ def test_people_read_on_stderr_and_scripts_on_stdout(run: Run, tmp_path: Path) -
 
 def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
     where = ["--bucket", full(tmp_path / "b").url, "--job", "shop"]
-    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [14, 15]
-    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 15
+    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [15, 16]
+    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 16
     _, newest, unread = run("log", *where, "-n", "2")
-    assert [line.split()[0] for line in newest.splitlines()] == ["15", "14"]
-    assert unread.startswith("Only records 14 to 15 were read") and unread.endswith(f"{' '.join(where[:2])} -n 0\n")
+    assert [line.split()[0] for line in newest.splitlines()] == ["16", "15"]
+    assert unread.startswith("Only records 15 to 16 were read") and unread.endswith(f"{' '.join(where[:2])} -n 0\n")
     assert "Only records" not in run("log", *where, "-n", "0")[2]
     told = [json.loads(x)["type"] for x in run("log", *where, "--crashes", "--json")[1].splitlines()]
     assert told == ["opening", "recovery", "run_ended"]

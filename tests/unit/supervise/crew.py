@@ -136,6 +136,9 @@ class Watcher:
     def request_save(self) -> None:
         self.did.append("save")
 
+    def before_compaction(self, session: str, trigger: str) -> None:
+        self.did.append(f"compaction of {session} {trigger}")
+
     def mark_boundary(self, call: int) -> None:
         self.did.append(f"boundary {call}")
 

@@ -368,6 +368,24 @@ def test_a_shortened_conversation_has_the_recoverys_words_until_its_turn_is_over
     """I8: an agent near its model's limit shortens what it resumed before it asks, the words in it too."""
     talk = Talk(tmp_path, notice="look first")
     talk.on.handle(TurnStarted("s", "go on"))
-    assert talk.on.handle(ContextRequested("s")) == Allow("look first") == talk.on.handle(ContextRequested("s"))
+    assert [words(talk).split("\n")[0] for _ in range(2)] == ["look first"] * 2
     talk.on.handle(TurnCompleted("s"))
-    assert talk.on.handle(ContextRequested("s")) == Allow()
+    assert "look first" not in words(talk)
+
+
+def words(talk: Talk) -> str:
+    found = talk.on.handle(ContextRequested("s"))
+    assert isinstance(found, Allow)
+    return found.words
+
+
+def test_behind_a_compaction_the_agent_reads_its_task_and_what_runs(talk: Talk) -> None:
+    """A summary may lack both; what was asked is a person's text, so it is quoted as data."""
+    talk.on.handle(TurnStarted("s", "move the shop\n\x1b[2Jto v2"))
+    talk.on.handle(Compacting("s", done=False, trigger="auto"))
+    assert "compaction of s auto" in talk.did
+    with talk.post.committing():
+        call = talk.post.begin("run_shell_command", command="make deploy")
+    found = words(talk)
+    assert "move the shop" in found and "\x1b" not in found
+    assert f"#{call} run_shell_command" in found and "wal-agent recall" in found

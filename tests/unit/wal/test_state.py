@@ -11,6 +11,7 @@ from tests.unit.wal.world import World, end, intent
 from wal_agent.records import (
     AgentStarted,
     AnyRecord,
+    Compaction,
     End,
     FileDelta,
     FileGone,
@@ -21,6 +22,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.wal.state import (
+    KEEP_COMPACTIONS,
     KEEP_OPENINGS,
     KEEP_UNHELD,
     KEEP_UNLOGGED,
@@ -248,3 +250,14 @@ def test_an_unlogged_call_that_evidence_or_a_person_settled_is_reported_as_in_fl
     """Issue 12.3: it was open, so a recovery has told of it."""
     late = msgspec.structs.replace(intent(1), unlogged=True)
     assert apply_all(State(), 1, 1, [late, End(time=1.0, call=1, how="interrupted", by="recovery")]).unlogged == ()
+
+
+def test_a_compaction_names_the_conversation_as_it_was_before() -> None:
+    saved = FileDelta(time=1.0, path="f", size=7, sha256="ab", edits=(), session="s")
+    other = FileDelta(time=1.0, path="g", size=9, sha256="cd", edits=(), session="old")
+    state = apply_all(State(), 4, 2, [other, saved, intent(1), Compaction(time=2.0, n=1, session="s", trigger="auto")])
+    (found,) = state.compactions
+    assert (found.n, found.seq, found.epoch, found.files) == (1, 4, 2, (("f", 7, "ab"),))
+    assert (found.call, found.open, state.compacted) == (1, (1,), 1)
+    many = apply_all(state, 5, 2, [Compaction(time=3.0, n=n, session="s") for n in range(2, KEEP_COMPACTIONS + 9)])
+    assert len(many.compactions) == KEEP_COMPACTIONS and many.compacted == KEEP_COMPACTIONS + 8

@@ -27,10 +27,10 @@ from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSet
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
+    context_answer,
     on,
     parser,
     permission_deny,
-    refuse_answer,
     renderer,
     sh_line,
     skip_pattern,
@@ -51,6 +51,7 @@ class _Hook(msgspec.Struct):
 
 class _Compact(_Hook):
     agent_id: InnerId | None = None
+    trigger: str | None = None
 
 
 class _Start(_Hook):
@@ -134,7 +135,11 @@ def _stop(p: _Stop) -> base.TurnCompleted:
 
 
 def _compact(p: _Compact, event: str) -> HookEvent:
-    return base.OtherEvent(event) if p.agent_id else base.Compacting(p.session_id, done=event == "PostCompact")
+    return (
+        base.OtherEvent(event)
+        if p.agent_id
+        else base.Compacting(p.session_id, done=event == "PostCompact", trigger=p.trigger or "")
+    )
 
 
 def _failure(p: _Failure) -> base.TurnFailed:
@@ -194,8 +199,7 @@ def _without_copies(response: bytes) -> bytes:
 
 def render(event: str, decision: Decision) -> bytes:
     if event == "SessionStart" and isinstance(decision, Allow) and decision.words:
-        context = {"hookEventName": event, "additionalContext": decision.words}
-        return refuse_answer(json.dumps({"hookSpecificOutput": context}))
+        return context_answer(event, decision.words)
     return _render(event, decision)
 
 

@@ -23,8 +23,18 @@ from typing import Any
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, outer, parser, permission_deny, renderer, sh_line
+from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.hook_line import (
+    GONE,
+    HOOK_SECONDS,
+    context_answer,
+    on,
+    outer,
+    parser,
+    permission_deny,
+    renderer,
+    sh_line,
+)
 from wal_agent.agents.session_files import InnerId, SessionId, decode_json
 from wal_agent.errors import ConfigError
 from wal_agent.safefs import open_plain
@@ -64,6 +74,10 @@ class _Hook(msgspec.Struct):
     session_id: SessionId
     agent_id: InnerId = ""
     transcript_path: str | None = None
+
+
+class _Compact(_Hook):
+    trigger: str = ""
 
 
 class _Start(_Hook):
@@ -120,7 +134,9 @@ def _starting(p: _Tool) -> base.ToolStarting:
 
 def _started(p: _Start) -> HookEvent:
     """After a compaction it is no start."""
-    return base.OtherEvent("SessionStart") if p.source == "compact" else base.SessionStarted(p.session_id, p.source)
+    if p.source == "compact":
+        return base.ContextRequested(p.session_id)
+    return base.SessionStarted(p.session_id, p.source)
 
 
 # The smallest set that shows phases and calls. No SessionEnd: Codex waits for it, and Stop has reported what counts.
@@ -133,7 +149,7 @@ _EVENTS = dict(
         ("PermissionRequest", on(_Asked, lambda p: base.AwaitingApproval(p.session_id, p.tool_name))),
         ("PostToolUse", on(_Ended, _ended)),
         outer("Stop", _Hook, lambda p: base.TurnCompleted(p.session_id)),
-        outer("PreCompact", _Hook, lambda p: base.Compacting(p.session_id, done=False)),
+        outer("PreCompact", _Compact, lambda p: base.Compacting(p.session_id, done=False, trigger=p.trigger)),
         outer("PostCompact", _Hook, lambda p: base.Compacting(p.session_id, done=True)),
     )
 )
@@ -142,7 +158,13 @@ parse = parser(_EVENTS)
 
 
 # No denial ends the turn: `continue: false` beside it lets the tool run (facts, A3).
-render = renderer(permission_deny, refusable=("PreToolUse",))
+_render = renderer(permission_deny, refusable=("PreToolUse",))
+
+
+def render(event: str, decision: Decision) -> bytes:
+    if event == "SessionStart" and isinstance(decision, Allow) and decision.words:
+        return context_answer(event, decision.words)
+    return _render(event, decision)
 
 
 MARKER = "WAL_AGENT_CODEX_RUN"  # the run's folder

@@ -57,6 +57,10 @@ class _Start(_Hook):
     source: str = ""
 
 
+class _Compact(_Hook):
+    trigger: str = ""
+
+
 class _Prompt(_Hook):
     prompt: str = ""
 
@@ -128,7 +132,7 @@ _EVENTS = {
     "PostToolUseFailure": on(_Failed, _failed),
     "Stop": on(_Hook, lambda p: base.TurnCompleted(p.session_id)),
     "Notification": on(_Notice, _notified),
-    "PreCompact": on(_Hook, lambda p: base.Compacting(p.session_id, done=False)),
+    "PreCompact": on(_Compact, lambda p: base.Compacting(p.session_id, done=False, trigger=p.trigger)),
     "PostCompact": on(_Hook, lambda p: base.Compacting(p.session_id, done=True)),
 }
 EVENTS = tuple(_EVENTS)

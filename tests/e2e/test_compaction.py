@@ -1,0 +1,56 @@
+"""Issue 15.2 on the real CLIs: before an agent compacts its conversation the log has it, and afterwards it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scene import Scene
+from wal_agent.agents import AGENTS, rehearsal_of
+from wal_agent.rehearsal.model import Model, Said, Turn
+
+PHRASE = "the heron sleeps in building seven"
+FORCED = {  # what makes each one compact behind an answer that cost so many tokens
+    "claude": ((), {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000"}),
+    "codex": (("-c", "model_auto_compact_token_limit=1000"), {}),
+}
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
+    name: str = request.param
+    rehearsal = rehearsal_of(AGENTS[name])
+    assert rehearsal is not None
+    with Model(rehearsal.dialect) as model:
+        made = Scene(tmp_path, agent_cli(name), model, name)
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("scene", sorted(FORCED), indirect=True)
+def test_the_log_has_the_conversation_before_it_is_compacted(scene: Scene) -> None:
+    """The checkpoint and the record are there before the summary is asked for; the summary knows nothing, and the
+    next request has the task and the way back all the same."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    args, env = FORCED[scene.agent]
+    scene.script(
+        Turn(PHRASE, calls=[shell("echo begin >> side")]),
+        *(Turn(calls=[shell(f"echo {n} >> side")]) for n in range(4)),  # Claude Code compacts nothing that is short
+        Turn(calls=[shell("echo work >> side")], tokens=190_000),
+        Turn("<summary>We did something.</summary>"),
+        Turn("All is done."),
+    )
+    run = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), wait=True, **env)
+    assert run.process.returncode == 0, run.stderr()
+    log = scene.records()
+    kinds = [r["type"] for r in log]
+    at = kinds.index("compaction")
+    before = [r for r in log[:at] if r["type"] == "checkpoint"]
+    assert before and before[-1]["trigger"] == "pre_compaction"
+    (found,) = scene.replay().state.compactions
+    assert found.files and found.session == scene.replay().state.session
+    last = "\n".join(part.text for part in scene.model.history() if isinstance(part, Said))
+    assert "wal-agent recall" in last and "move the shop" in last and PHRASE not in last
