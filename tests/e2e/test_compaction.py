@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import pytest
 
 from tests.e2e.scene import Scene
 from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Model, Said, Turn
+from wal_agent.rehearsal.model import Model, Returned, Said, Turn
 
 PHRASE = "the heron sleeps in building seven"
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the agent types `wal-agent`
 FORCED = {  # what makes each one compact behind an answer that cost so many tokens
     "claude": ((), {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000"}),
     "codex": (("-c", "model_auto_compact_token_limit=1000"), {}),
@@ -34,16 +37,22 @@ def test_the_log_has_the_conversation_before_it_is_compacted(scene: Scene) -> No
     """The checkpoint and the record are there before the summary is asked for; the summary knows nothing, and the
     next request has the task and the way back all the same."""
     machine = scene.machine("vm-1")
+
+    def spoken(n: int) -> str:
+        return "\n".join(part.text for part in scene.model.history(n) if isinstance(part, Said))
+
     shell = machine.rehearsal.shell
     args, env = FORCED[scene.agent]
     scene.script(
         Turn(PHRASE, calls=[shell("echo begin >> side")]),
         *(Turn(calls=[shell(f"echo {n} >> side")]) for n in range(4)),  # Claude Code compacts nothing that is short
         Turn(calls=[shell("echo work >> side")], tokens=190_000),
-        Turn("<summary>We did something.</summary>"),
+        *([Turn("<summary>We did something.</summary>")] if scene.agent == "claude" else []),  # Codex's is no turn
+        Turn(calls=[shell("wal-agent recall heron building")]),
         Turn("All is done."),
     )
-    run = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), wait=True, **env)
+    (machine.home / ".profile").write_text(f"PATH='{PATH}'\n")  # Codex' shell is a login shell
+    run = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), wait=True, **env, PATH=PATH)
     assert run.process.returncode == 0, run.stderr()
     log = scene.records()
     kinds = [r["type"] for r in log]
@@ -52,5 +61,8 @@ def test_the_log_has_the_conversation_before_it_is_compacted(scene: Scene) -> No
     assert before and before[-1]["trigger"] == "pre_compaction"
     (found,) = scene.replay().state.compactions
     assert found.files and found.session == scene.replay().state.session
-    last = "\n".join(part.text for part in scene.model.history() if isinstance(part, Said))
-    assert "wal-agent recall" in last and "move the shop" in last and PHRASE not in last
+    told = next(text for text in map(spoken, range(len(scene.model.requests))) if "was compacted" in text)
+    assert "wal-agent recall" in told and "move the shop" in told and PHRASE not in told
+    assert any(PHRASE in part.text for part in scene.model.history() if isinstance(part, Returned))
+    calls = [r for r in scene.records() if r["type"] == "intent" and "recall" in r["input"]["data"]]
+    assert [r["cls"] for r in calls] == ["read_only"]

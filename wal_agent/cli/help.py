@@ -25,6 +25,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent restore --kept 1",
     ),
     "ack": ("wal-agent ack 3 --done", "wal-agent ack 3 --not-done --job nightly"),
+    "recall": (
+        "wal-agent recall migration failed",
+        "wal-agent recall --call 17",
+        'wal-agent recall "the other branch" --role user --before 2',
+    ),
     "checkpoint": (
         'wal-agent checkpoint --title "Move the shop to v2" --progress 40 --note "orders are moved, users are not"',
         "wal-agent checkpoint --plan PLAN.md",

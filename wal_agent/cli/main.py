@@ -20,6 +20,7 @@ from wal_agent.cli import (
     log,
     notify,
     options,
+    recall,
     restore,
     rules,
     run,
@@ -75,6 +76,7 @@ app.command("recover")(restore.recover)
 app.command("restore")(restore.restore)
 app.command("ack")(intervene.ack)
 app.command("settle")(intervene.settle)
+app.command("recall")(recall.recall)
 app.add_typer(checkpoint.app, name="checkpoint", cls=_Commands)
 app.command("pause")(intervene.pause)
 app.command("stop")(intervene.stop)

@@ -281,6 +281,9 @@ def open_job_context(
     if agent is not None and agent not in AGENTS:
         raise unknown_agent_error(agent)
     workspace = Path.cwd().resolve()
+    own = _job_of_this_run() if agent is None and bucket is None and job is None else None
+    if own is not None:
+        job, bucket = own
     flags: dict[str, object] = {
         "bucket": bucket,
         "job": job,
@@ -288,7 +291,8 @@ def open_job_context(
         "encryption_key_command": key_command,
     }
     settings = settings_for(agent or ANY_AGENT, workspace, flags, None if as_a_run and agent else NAMES)
-    say_bucket(settings)
+    if own is None:
+        say_bucket(settings)
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
     opened = EncryptedBucket(open_bucket(settings.bucket), key)
     retrying = RetryBucket(opened, SystemClock(), random.Random())
@@ -301,6 +305,17 @@ def open_job_context(
             settings = settings_for(name, workspace, {**flags, "job": chosen})
         agent, settings = name, replace(settings, job=chosen)
     return JobContext(settings, retrying, Keys(settings.job), workspace, id_of(key), agent)
+
+
+def _job_of_this_run() -> tuple[str, str] | None:
+    """Job and bucket of the live run whose tool this is; None where there is none."""
+    from wal_agent.supervise.hook_server import STATUS, ask_socket
+    from wal_agent.supervise.processes import MARKER, SOCKET
+
+    path, run = os.environ.get(SOCKET), os.environ.get(MARKER)
+    said = ask_socket(Path(path), run, STATUS, {}) if path and run else None
+    job, bucket = (said or {}).get("job"), (said or {}).get("bucket")
+    return (job, bucket) if isinstance(job, str) and isinstance(bucket, str) else None
 
 
 def find_agent(bucket: Bucket, keys: Keys) -> str:

@@ -138,6 +138,8 @@ class Live:
             "saved": self.saver.saved,
             "spooled": writer.spooled,
             "tree": self.tree.problem if self.tree else None,
+            "job": self._context.job.keys.job,
+            "bucket": self._context.settings.bucket,
         }
 
     def _settle(self, call: int, because: str) -> dict[str, Any]:

@@ -1,0 +1,141 @@
+"""recovery/recall.py and cli/recall.py: what a job ever said is found, again when the index is gone, and redacted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, intent, payload
+from wal_agent.records import Compaction, Edit, End, FileDelta, Turn
+from wal_agent.recovery.recall import index_path, matches
+from wal_agent.wal.job import OpenedJob
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path / "b")
+
+
+def saved(*texts: str, session: str = "s", before: bytes = b"") -> tuple[FileDelta, bytes]:
+    """A capture that appends a line for each text to the session's file; all of the file."""
+    added = b"".join(
+        json.dumps({"type": "user", "message": {"role": "user", "content": t}}).encode() + b"\n" for t in texts
+    )
+    whole = before + added
+    digest = hashlib.sha256(whole).hexdigest()
+    edits = (Edit(offset=len(before), data=payload(added)),)
+    return FileDelta(time=7.0, path="main.jsonl", size=len(whole), sha256=digest, edits=edits, session=session), whole
+
+
+def begun(shelf: Shelf) -> tuple[OpenedJob, bytes]:
+    job = shelf.open()
+    delta, whole = saved("the heron sleeps", "in building seven")
+    job.writer.append(
+        Turn(time=2.0, state="started", session="s", prompt=payload(b"move the shop")),
+        intent(1, command=f"deploy --token {SECRET} {EVIL} to production"),
+        End(time=6.0, call=1, how="failed", by="hook", why="no quota", result=payload({"out": f"lapwing {SECRET}"})),
+        delta,
+    )
+    commit(job)
+    return job, whole
+
+
+def hits(run: Run, shelf: Shelf, *args: str) -> list[dict[str, object]]:
+    code, out, _ = run("recall", *args, "--bucket", shelf.url, "--job", "shop", "--json")
+    found: list[dict[str, object]] = json.loads(out)
+    assert code == (0 if found else 1)
+    return found
+
+
+def test_log_and_conversation_are_searched(shelf: Shelf, run: Run) -> None:
+    begun(shelf)
+    assert [(h["kind"], h["role"]) for h in hits(run, shelf, "heron")] == [("message", "user")]
+    assert [(h["kind"], h["call"]) for h in hits(run, shelf, "production")] == [("call", 1)]
+    assert [h["kind"] for h in hits(run, shelf, "lapwing")] == ["result"]
+    assert [h["kind"] for h in hits(run, shelf, "move", "shop")] == ["prompt"]
+    assert [h["kind"] for h in hits(run, shelf, "--call", "1")] == ["call", "result"]
+    assert hits(run, shelf, "heron", "--role", "assistant") == []
+    assert hits(run, shelf, "nowhere") == []
+    assert len(hits(run, shelf, "heron", "building")) == 2, "nothing has both, so each counts"
+
+
+def test_no_secret_and_no_control_character_is_shown(shelf: Shelf, run: Run) -> None:
+    begun(shelf)
+    code, out, err = run("recall", "deploy", "--bucket", shelf.url, "--job", "shop")
+    assert code == 0 and "production" in out
+    assert SECRET not in out + err and "\x1b" not in out + err
+
+
+def test_it_goes_on_from_what_it_knows(shelf: Shelf, run: Run) -> None:
+    """A second search reads only what is new, and nothing is found twice."""
+    job, whole = begun(shelf)
+    assert hits(run, shelf, "heron")
+    delta, _ = saved("a crane came", before=whole)
+    job.writer.append(intent(2, command="echo crane"), delta)
+    commit(job)
+    assert sorted(str(h["kind"]) for h in hits(run, shelf, "crane")) == ["call", "message"]
+    assert len(hits(run, shelf, "heron")) == 1
+
+
+@pytest.mark.parametrize("harm", ["gone", "junk", "other log"])
+def test_the_index_is_built_again(shelf: Shelf, run: Run, tmp_path: Path, harm: str) -> None:
+    begun(shelf)
+    assert hits(run, shelf, "heron")
+    (path,) = (tmp_path / "home" / ".local" / "state" / "wal-agent" / "recall").glob("*.sqlite")
+    assert path.stat().st_mode & 0o777 == 0o600
+    if harm == "gone":
+        path.unlink()
+    elif harm == "junk":
+        path.write_bytes(b"SQLite format 3\0" + b"x" * 9000)
+    else:
+        with sqlite3.connect(path) as index:
+            index.execute("UPDATE meta SET value = 'ff' WHERE key = 'hash'")
+    assert [h["kind"] for h in hits(run, shelf, "heron")] == ["message"]
+
+
+def test_what_was_there_before_a_compaction(shelf: Shelf, run: Run) -> None:
+    job, whole = begun(shelf)
+    job.writer.append(Compaction(time=8.0, n=1, session="s"))
+    delta, _ = saved("the heron woke", before=whole)
+    job.writer.append(delta, intent(2, command="echo heron"))
+    commit(job)
+    assert len(hits(run, shelf, "heron")) == 3
+    assert [h["text"] for h in hits(run, shelf, "heron", "--before", "1")] == ["the heron sleeps"]
+    assert run("recall", "heron", "--before", "9", "--bucket", shelf.url, "--job", "shop")[0] == 64
+
+
+def test_a_session_that_was_left_is_still_found(shelf: Shelf, run: Run) -> None:
+    job, _ = begun(shelf)
+    assert hits(run, shelf, "heron")
+    delta, _ = saved("a new one", session="t")
+    job.writer.append(delta)
+    commit(job)
+    assert [h["session"] for h in hits(run, shelf, "heron")] == ["s"]
+    assert [h["session"] for h in hits(run, shelf, "new", "one")] == ["t"]
+
+
+@given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=5))
+def test_words_are_never_syntax(words: list[str]) -> None:
+    index = sqlite3.connect(":memory:")
+    index.execute("CREATE VIRTUAL TABLE words USING fts5 (text)")
+    index.execute("INSERT INTO words VALUES ('a NEAR b OR c AND \"d\" *')")
+    for match in matches([word.replace("\ud800", "") for word in words]):
+        index.execute(
+            "SELECT text FROM words WHERE words MATCH ?", (match.encode("utf-8", "replace").decode(),)
+        ).fetchall()
+    index.close()
+
+
+def test_a_question_without_words_is_refused(run: Run) -> None:
+    assert run("recall")[0] == 64 and run("recall", "x", "--role", "nobody")[0] == 64
+
+
+def test_two_buckets_have_two_indexes(tmp_path: Path) -> None:
+    a, b = Shelf(tmp_path / "a"), Shelf(tmp_path / "b")
+    assert index_path(a.bucket, KEYS, {"HOME": "/h"}) != index_path(b.bucket, KEYS, {"HOME": "/h"})

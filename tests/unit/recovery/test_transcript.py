@@ -1,0 +1,110 @@
+"""recovery/transcript.py: what each agent's lines say; hostile lines are bounded."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_agent.recovery.transcript import MOST_TEXT, Line, parse_line, read_lines
+
+WORDS = "the heron sleeps"
+AT = "2026-11-22T14:02:13.000Z"
+LINES: dict[str, tuple[dict[str, Any], str]] = {
+    "claude prompt": ({"type": "user", "timestamp": AT, "message": {"role": "user", "content": WORDS}}, "user"),
+    "claude answer": (
+        {
+            "type": "assistant",
+            "timestamp": AT,
+            "message": {"role": "assistant", "content": [{"type": "text", "text": WORDS}]},
+        },
+        "assistant",
+    ),
+    "claude result": (
+        {
+            "type": "user",
+            "timestamp": AT,
+            "message": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": WORDS}]},
+        },
+        "tool",
+    ),
+    "gemini": ({"id": "1", "type": "gemini", "timestamp": AT, "content": WORDS}, "assistant"),
+    "codex": (
+        {
+            "timestamp": AT,
+            "type": "response_item",
+            "payload": {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": WORDS}]},
+        },
+        "assistant",
+    ),
+    "codex result": (
+        {"timestamp": AT, "type": "response_item", "payload": {"type": "function_call_output", "output": WORDS}},
+        "tool",
+    ),
+    "pi": (
+        {
+            "type": "message",
+            "timestamp": AT,
+            "message": {"role": "toolResult", "content": [{"type": "text", "text": WORDS}]},
+        },
+        "tool",
+    ),
+    "opencode": (
+        {
+            "info": {"role": "assistant", "time": {"created": 1}},
+            "timestamp": AT,
+            "parts": [{"type": "text", "text": WORDS}],
+        },
+        "assistant",
+    ),
+    "copilot": ({"type": "user.message", "timestamp": AT, "data": {"content": WORDS}}, ""),
+}
+
+
+@pytest.mark.parametrize("name", sorted(LINES))
+def test_role_time_and_words_of_each_format(name: str) -> None:
+    given, role = LINES[name]
+    found = parse_line(json.dumps(given).encode())
+    assert found is not None and WORDS in found.text
+    assert (found.role, found.time) == (role, 1_795_356_133.0)
+
+
+def test_what_is_no_talk_is_left_out() -> None:
+    blob = "QUJD" * 300
+    copies = {"type": "api-request-blob", "content": WORDS}
+    assert parse_line(json.dumps(copies).encode()) is None
+    found = parse_line(json.dumps({"role": "user", "id": WORDS, "content": blob, "text": "yes"}).encode())
+    assert found is not None and found.text == "yes"
+
+
+@given(
+    st.binary(max_size=300)
+    | st.builds(
+        lambda v: json.dumps(v).encode(),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c)
+        ),
+    )
+)
+def test_any_line_can_be_read(data: bytes) -> None:
+    found = parse_line(data)
+    assert found is None or (isinstance(found, Line) and len(found.text) <= MOST_TEXT * 2)
+
+
+def test_deep_and_long_lines_are_bounded() -> None:
+    assert parse_line(b'{"a":' * 100_000) is None
+    long = parse_line(json.dumps({"role": "user", "content": ["word " * 1000] * 100}).encode())
+    assert long is not None and len(long.text) < MOST_TEXT + 100
+
+
+def test_lines_are_read_on_from_where_the_last_whole_one_ended() -> None:
+    one = json.dumps({"role": "user", "content": "one"}).encode() + b"\n"
+    two = json.dumps({"role": "user", "content": "two"}).encode()
+    first = list(read_lines(io.BytesIO(one + two)))
+    assert [(line.at, line.text) for line in first] == [(0, "one")]
+    again = list(read_lines(io.BytesIO(one + two + b"\n"), len(one)))
+    assert [(line.at, line.text) for line in again] == [(len(one), "two")]

@@ -1,0 +1,72 @@
+"""`wal-agent recall`: search all that the job ever said and did."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.text import answer, lines, printable, say, timestamp
+
+MOST = 50  # hits
+
+Words = Annotated[list[str] | None, typer.Argument(help="What to look for: all of these words.", metavar="WORDS...")]
+
+
+def recall(
+    words: Words = None,
+    call: Annotated[int, typer.Option("--call", min=0, help="Show this call: its input and its result.")] = 0,
+    before: Annotated[
+        int, typer.Option("--before", min=0, help="Only what was there before this compaction (wal-agent log).")
+    ] = 0,
+    role: Annotated[
+        str, typer.Option("--role", help="Only what they said.", metavar="user|assistant|tool|system")
+    ] = "",
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MOST, help="At most so many hits.")] = 10,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Search all that the job ever said and did, compacted or not, over all its runs, agents and machines.
+
+    For the agent after a compaction, and for you. Best hits first; secrets are redacted. Where nothing has all of the
+    words, what has any of them is shown. Exit code 1: nothing was found.
+    """
+    from dataclasses import asdict
+    from json import dumps
+
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.cli.restore import blobs_of
+    from wal_agent.errors import UsageError
+    from wal_agent.recovery.recall import Query
+    from wal_agent.recovery.recall import recall as search
+
+    wanted = tuple(word for text in words or () for word in text.split())
+    if not wanted and not call:
+        raise UsageError("Say what to look for.", "For example: wal-agent recall migration failed")
+    if role not in ("", "user", "assistant", "tool", "system"):
+        raise UsageError(f"--role {role[:40]} is not possible.", "Allowed: user, assistant, tool, system.")
+    query = Query(wanted, call, before, role, limit)  # type: ignore[arg-type]
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+
+    def progress(done: int) -> None:
+        lines([f"wal-agent: {done} records read"])
+
+    found = search(at.bucket, at.keys, blobs_of(at), query, os.environ, in_memory=bool(at.key_id), progress=progress)
+    if json:
+        sys.stdout.write(dumps([asdict(hit) for hit in found]) + "\n")
+    for hit in [] if json else found:
+        where = f"record {hit.record}" if hit.record else f"session {hit.session[:8]}"
+        what = f"#{hit.call} {hit.tool} {hit.kind}".replace("  ", " ") if hit.call else hit.role or hit.kind
+        when = timestamp(hit.time) if hit.time else ""
+        answer([" · ".join(filter(None, (printable(what), where, when)))])
+        answer([f"    {printable(line)}" for line in hit.text.splitlines() if line.strip()][:12])
+    if not found:
+        say("nothing was found.")
+        raise typer.Exit(1)

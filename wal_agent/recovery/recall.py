@@ -1,0 +1,384 @@
+"""Search all that a job ever said and did: its log, and its conversations, compacted or not, over all agents.
+
+The index is SQLite's FTS5, in this user's state folder (0600), kept up by what is new since the last search and built
+again from the log whenever it is missing, damaged or another log's. It holds what the log holds, so it is no more
+secret than the session files on this machine; of an encrypted job it lives in memory alone. What leaves it is redacted
+and cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.errors import ConfigError, Damaged, UsageError
+from wal_agent.paths import state_dir
+from wal_agent.records import Answer, AnyRecord, End, Intent, Payload, Progress, Recovery, RunEnded, Turn
+from wal_agent.recovery.transcript import MOST_TEXT, Role, read_lines
+from wal_agent.redact import redact
+from wal_agent.wal.blobs import Blobs, write_file
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import Fetched, fetch_segments, replay
+from wal_agent.wal.state import CompactionAt, FileState, State
+
+VERSION: Final = "1"  # of the tables; another one is built anew
+MOST_WORDS: Final = 16
+SNIPPET: Final = 400  # characters of a hit
+MOST_CALL: Final = 4000  # characters of each part of one call, where that is asked for
+BATCH: Final = 512  # segments between two commits
+Kind = Literal["call", "result", "prompt", "message", "note"]
+
+_TABLES: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE file (name TEXT, session TEXT, size INTEGER, sha256 TEXT, upto INTEGER, PRIMARY KEY (name, session));
+CREATE TABLE entry (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, role TEXT NOT NULL, seq INTEGER NOT NULL, epoch INTEGER NOT NULL,
+    call INTEGER NOT NULL, time REAL NOT NULL, tool TEXT NOT NULL, name TEXT NOT NULL, session TEXT NOT NULL,
+    at INTEGER NOT NULL, text TEXT NOT NULL
+);
+CREATE INDEX entry_call ON entry (call);
+CREATE INDEX entry_file ON entry (name, session);
+CREATE VIRTUAL TABLE words USING fts5 (text, content = 'entry', content_rowid = 'id', tokenize = 'unicode61');
+"""
+_COLUMNS: Final = "id, kind, role, seq, epoch, call, time, tool, name, session, at, text"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A hit. `record`: the log's number of it, 0 for a line of a session file `name`; `text`: a part of it around the
+    first word, redacted."""
+
+    kind: Kind
+    role: Role
+    record: int
+    epoch: int
+    call: int
+    time: float
+    tool: str
+    session: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is looked for: all `words` (or any of them, where nothing has all). `before`: a compaction's number."""
+
+    words: tuple[str, ...] = ()
+    call: int = 0
+    before: int = 0
+    role: Role = ""
+    limit: int = 10
+
+
+def recall(
+    bucket: Bucket,
+    keys: Keys,
+    blobs: Blobs,
+    query: Query,
+    env: Mapping[str, str],
+    *,
+    in_memory: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[Found]:
+    """Search the job, the best first. `progress` is given the number of records read so far.
+
+    UsageError: there is no such compaction; ConfigError: this Python's SQLite has no FTS5; Damaged; BucketError."""
+    path = None if in_memory else index_path(bucket, keys, env)
+    for attempt in range(2):
+        try:
+            with closing(_open(path)) as index:
+                return _search(index, bucket, keys, blobs, query, progress)
+        except sqlite3.DatabaseError as error:
+            if "fts5" in str(error):
+                raise ConfigError("SQLite of this Python has no FTS5.", "Use another Python build.") from error
+            if path is None or attempt:
+                raise ConfigError(
+                    f"The search index {path} cannot be used: {error}.", "Remove it, or make room."
+                ) from error
+            path.unlink(missing_ok=True)  # it is built again from the log
+    raise AssertionError("the loop returns or raises")
+
+
+def index_path(bucket: Bucket, keys: Keys, env: Mapping[str, str]) -> Path:
+    """Where this user's index of the job is."""
+    name = hashlib.sha256(f"{bucket.url}\n{keys.job}".encode("utf-8", "replace")).hexdigest()[:24]
+    return state_dir(env) / "recall" / f"{name}.sqlite"
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    index = sqlite3.connect(path or ":memory:", timeout=30, isolation_level=None)
+    index.execute("PRAGMA synchronous = OFF")  # it can be built again
+    return index
+
+
+def _search(
+    index: sqlite3.Connection, bucket: Bucket, keys: Keys, blobs: Blobs, query: Query, progress: Callable[[int], None]
+) -> list[Found]:
+    state = replay(bucket, keys).state
+    index.execute("BEGIN IMMEDIATE")
+    _prepare(index, bucket, keys)
+    _read_log(index, bucket, keys, blobs, progress)
+    _read_files(index, state, blobs)
+    index.execute("COMMIT")
+    return _find(index, state, query)
+
+
+# ---- build
+
+
+def _prepare(index: sqlite3.Connection, bucket: Bucket, keys: Keys) -> None:
+    """Make the tables, or empty them where they are of another version or log."""
+    wanted = {"version": VERSION, "bucket": bucket.url, "job": keys.job}
+    known = dict(index.execute("SELECT key, value FROM meta")) if _has_tables(index) else {}
+    seq, hash = int(known.get("seq", 0)), known.get("hash", "")
+    if known and {**wanted, **known} == known and (not seq or _is_same_log(bucket, keys, seq, hash)):
+        return
+    for (name,) in index.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('words', 'meta', 'file', 'entry')"
+    ).fetchall():
+        index.execute(f"DROP TABLE {name}")
+    for statement in _TABLES.split(";"):
+        if statement.strip():
+            index.execute(statement)
+    index.executemany("INSERT INTO meta VALUES (?, ?)", wanted.items())
+
+
+def _has_tables(index: sqlite3.Connection) -> bool:
+    return bool(index.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone())
+
+
+def _is_same_log(bucket: Bucket, keys: Keys, seq: int, hash: str) -> bool:
+    """Whether the newest record that the index has is still the log's, or was taken by retention."""
+    one = dict(fetch_segments(bucket, keys, [seq])).get(seq)
+    if one is None:
+        return next(iter(bucket.list(keys.log, keys.segment(seq))), None) is not None
+    return isinstance(one, Fetched) and one.hash.hex() == hash
+
+
+def _read_log(
+    index: sqlite3.Connection, bucket: Bucket, keys: Keys, blobs: Blobs, progress: Callable[[int], None]
+) -> None:
+    known = dict(index.execute("SELECT key, value FROM meta WHERE key IN ('seq', 'hash')"))
+    last = int(known.get("seq", 0))
+    listed = bucket.list(keys.log, keys.segment(last) if last else "")
+    seqs = [seq for entry in listed if (seq := keys.seq_of(entry.key)) is not None and seq > last]
+    hash = known.get("hash", "")
+    for done, (seq, one) in enumerate(fetch_segments(bucket, keys, seqs), 1):
+        if isinstance(one, Damaged):
+            continue  # `wal-agent log` names it; what can be read is found all the same
+        for record in one.segment.records:
+            if (row := _row(record, seq, one.segment.carried or one.segment.epoch, blobs)) is not None:
+                _add(index, row)
+        last, hash = seq, one.hash.hex()
+        if done % BATCH == 0:
+            progress(done)
+    index.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("seq", str(last)), ("hash", hash)])
+
+
+Row = tuple[Kind, Role, int, int, int, float, str, str, str, int, str]
+
+
+def _row(record: AnyRecord, seq: int, epoch: int, blobs: Blobs) -> Row | None:
+    """What of a record can be searched."""
+
+    def made(kind: Kind, role: Role, text: str, call: int = 0, tool: str = "", session: str = "") -> Row:
+        return (kind, role, seq, epoch, call, record.time, tool[:200], "", session[:200], 0, text[:MOST_TEXT])
+
+    match record:
+        case Intent():
+            return made(
+                "call", "tool", f"{record.tool}\n{_text(record.input, blobs)}", record.call, record.tool, record.session
+            )
+        case End():
+            text = "\n".join(filter(None, (record.how, record.why, _text(record.result, blobs))))
+            return made("result", "tool", text, record.call)
+        case Turn(state="started") if record.prompt is not None:
+            return made("prompt", "user", _text(record.prompt, blobs), session=record.session)
+        case Progress():
+            steps = [step.text for step in record.plan or ()]
+            return made("note", "assistant", "\n".join(filter(None, (record.title, record.note, *steps))))
+        case Answer(because=because) if because:
+            return made("note", "assistant", because, record.call)
+        case Recovery():
+            return made("note", "system", record.told)
+        case RunEnded():
+            return made("note", "system", f"agent ended {record.cls} {record.why}")
+        case _:
+            return None
+
+
+def _text(payload: Payload | None, blobs: Blobs) -> str:
+    if payload is None:
+        return ""
+    try:
+        data = blobs.fetch(payload)
+    except Damaged:
+        return ""
+    head, tail = data[: MOST_TEXT * 2], data[-MOST_TEXT:] if len(data) > MOST_TEXT * 3 else b""
+    text = head.decode("utf-8", "replace")
+    whole = text[: MOST_TEXT // 2] + "\n" + tail.decode("utf-8", "replace")[-MOST_TEXT // 2 :] if tail else text
+    return whole.replace("\\n", "\n").replace('\\"', '"')  # the words of a JSON string
+
+
+def _add(index: sqlite3.Connection, row: Row) -> None:
+    at = index.execute(
+        "INSERT INTO entry (kind, role, seq, epoch, call, time, tool, name, session, at, text) VALUES "
+        "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        row,
+    ).lastrowid
+    index.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (at, row[-1]))
+
+
+def _read_files(index: sqlite3.Connection, state: State, blobs: Blobs) -> None:
+    """Bring the session's files up to date; what earlier sessions said stays."""
+    for name, file in sorted(state.files.items()):
+        if not name.endswith(".jsonl") or file.size == 0:
+            continue
+        known = index.execute(
+            "SELECT size, sha256, upto FROM file WHERE name = ? AND session = ?", (name, file.session)
+        ).fetchone()
+        if known is not None and known[1] == file.sha256:
+            continue
+        with tempfile.TemporaryDirectory(prefix="wal-agent-recall-") as folder, suppress(Damaged):
+            path = Path(folder) / "file"
+            write_file(blobs, file, path)
+            _read_file(index, name, file, path, known)
+
+
+def _read_file(
+    index: sqlite3.Connection, name: str, file: FileState, path: Path, known: tuple[int, str, int] | None
+) -> None:
+    start = 0
+    if known is not None and known[0] <= file.size and _digest(path, known[0]) == known[1]:
+        start = known[2]
+    elif known is not None:
+        place = (name, file.session)
+        index.execute(
+            "INSERT INTO words (words, rowid, text) "
+            "SELECT 'delete', id, text FROM entry WHERE name = ? AND session = ?",
+            place,
+        )
+        index.execute("DELETE FROM entry WHERE name = ? AND session = ?", place)
+    upto = start
+    with path.open("rb") as source:
+        for line in read_lines(source, start):
+            _add(index, ("message", line.role, 0, 0, 0, line.time, "", name, file.session, line.at, line.text))
+            upto = line.at
+    # From the last line on once more would repeat it: the next look begins behind it.
+    upto = _end_of_line(path, upto) if upto > start or start == 0 else start
+    index.execute(
+        "INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?)", (name, file.session, file.size, file.sha256, upto)
+    )
+
+
+def _end_of_line(path: Path, at: int) -> int:
+    with path.open("rb") as source:
+        source.seek(at)
+        line = source.readline()
+        return at + len(line) if line.endswith(b"\n") else at
+
+
+def _digest(path: Path, size: int) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as source:
+        while size > 0 and (data := source.read(min(size, 1 << 20))):
+            found.update(data)
+            size -= len(data)
+    return found.hexdigest()
+
+
+# ---- search
+
+
+def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
+    where, values = ["1"], list[object]()
+    if query.call:
+        where.append("call = ?")
+        values.append(query.call)
+    if query.role:
+        where.append("role = ?")
+        values.append(query.role)
+    if query.before:
+        sentence, bounds = _before(_compaction(state, query.before))
+        where.append(sentence)
+        values += bounds
+    condition = " AND ".join(where)
+    limit = query.limit * 4  # some are the same text twice, in the log and in the session
+    if not query.words:
+        sql = f"SELECT {_COLUMNS} FROM entry WHERE {condition} ORDER BY seq, at, id LIMIT ?"
+        return _distinct(index.execute(sql, (*values, limit)).fetchall(), query)
+    columns = ", ".join(f"entry.{column}" for column in _COLUMNS.split(", "))
+    sql = (
+        f"SELECT {columns} FROM words JOIN entry ON entry.id = words.rowid WHERE words MATCH ? AND {condition} "
+        "ORDER BY words.rank LIMIT ?"
+    )
+    for match in matches(query.words):
+        if rows := index.execute(sql, (match, *values, limit)).fetchall():
+            return _distinct(rows, query)
+    return []
+
+
+def matches(words: Sequence[str]) -> Iterator[str]:
+    """FTS5 queries for words that are data: all of them, then any. Nothing in a word is syntax."""
+    plain = (word.encode("utf-8", "replace").decode().replace("\0", " ") for word in words[:MOST_WORDS])
+    quoted = ['"{}"'.format(word.replace('"', '""')) for word in plain]
+    yield " AND ".join(quoted)
+    if len(quoted) > 1:
+        yield " OR ".join(quoted)
+
+
+def _compaction(state: State, n: int) -> CompactionAt:
+    for found in state.compactions:
+        if found.n == n:
+            return found
+    known = ", ".join(str(c.n) for c in state.compactions[-5:]) or "none"
+    raise UsageError(f"The log knows no compaction {n}.", f"Known: {known}.")
+
+
+def _before(at: CompactionAt) -> tuple[str, list[object]]:
+    """What was there when the compaction began: records before it, and the files up to their length then."""
+    files = [("(name = ? AND session = ? AND at < ?)", (name, at.session, size)) for name, size, _ in at.files]
+    clauses = ["(name = '' AND seq < ?)", "(name <> '' AND session <> ? AND time < ?)", *(sql for sql, _ in files)]
+    values: list[object] = [at.seq, at.session, at.time]
+    for _, bounds in files:
+        values += bounds
+    return f"({' OR '.join(clauses)})", values
+
+
+def _distinct(rows: Sequence[tuple[object, ...]], query: Query) -> list[Found]:
+    seen: set[str] = set()
+    found: list[Found] = []
+    for row in rows:
+        _, kind, role, seq, epoch, call, time, tool, _, session, _, text = row
+        shown = snippet(str(text), query.words, MOST_CALL if query.call else SNIPPET)
+        if shown in seen:
+            continue
+        seen.add(shown)
+        found.append(Found(kind, role, seq, epoch, call, time, redact(str(tool)), redact(str(session)), shown))  # type: ignore[arg-type]
+        if len(found) == query.limit:
+            break
+    return found
+
+
+def snippet(text: str, words: Sequence[str], most: int) -> str:
+    """At most `most` characters of the redacted text, around the first of the words."""
+    clean = redact(text)
+    if len(clean) <= most:
+        return clean
+    low = clean.casefold()
+    places = [at for word in words if (at := low.find(word.casefold())) >= 0]
+    start = max(0, (min(places) if places else 0) - most // 3)
+    cut = clean[start : start + most]
+    return f"{'…' if start else ''}{cut}{'…' if start + most < len(clean) else ''}"

@@ -1,0 +1,147 @@
+"""Read what was said and done from a captured session file, whatever agent wrote it.
+
+All agents keep JSON Lines that only grow; a compaction or a rewind adds lines and leaves the old ones. So the lines,
+not the agent's view of them, are the whole conversation. One reader for all seven formats takes each line's role, time
+and texts by the names that the formats share; what is no text of the conversation (ids, signatures, copies of requests)
+is left out. Lines are hostile: depth, number and length are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import IO, Any, Final, Literal
+
+Role = Literal["user", "assistant", "tool", "system", ""]
+MOST_TEXT: Final = 20_000  # characters of one line's texts, its beginning and its end
+MOST_LINE: Final = 8 << 20  # bytes; a longer line is passed over
+_DEPTH: Final = 12
+_ROLES: Final[Mapping[str, Role]] = {
+    "user": "user",
+    "assistant": "assistant",
+    "model": "assistant",
+    "gemini": "assistant",
+    "reasoning": "assistant",
+    "tool": "tool",
+    "toolResult": "tool",
+    "tool_result": "tool",
+    "function_call": "tool",
+    "function_call_output": "tool",
+    "custom_tool_call": "tool",
+    "custom_tool_call_output": "tool",
+    "bashExecution": "tool",
+    "system": "system",
+    "developer": "system",
+}
+_NO_TALK_WORDS: Final = """
+api-request api-request-shape api-request-blob atis-latch tools-used cost-state last-prompt queue-operation
+file-history-snapshot session_meta turn_context world_state session model_change thinking_level_change
+"""  # types of lines that hold copies or settings
+_NO_TALK: Final = frozenset(_NO_TALK_WORDS.split())
+_NO_TEXT_WORDS: Final = """
+id uuid parentUuid parentId leafUuid logicalParentUuid sessionId session_id sessionID messageID messageId callID
+call_id tool_use_id toolCallId type subtype role model modelID providerID timestamp version cwd gitBranch requestId
+signature thoughtSignature encrypted_content hash sha256 replacement_history replacement_history_metadata
+base_instructions status stop_reason entrypoint userType originalFile structuredPatch snapshot
+"""  # keys of what is no text
+_NO_TEXT: Final = frozenset(_NO_TEXT_WORDS.split())
+_TEXTLIKE: Final = 400  # characters in a row without a blank that are no text: base64, hashes
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a session file. `at`: its offset in bytes; `time`: since 1970, 0 where it says none."""
+
+    at: int
+    role: Role
+    time: float
+    text: str
+
+
+def read_lines(file: IO[bytes], start: int = 0) -> Iterator[Line]:
+    """The lines with text from byte `start` on, which begins a line; the last one only if it is whole."""
+    file.seek(start)
+    at = start
+    while data := file.readline(MOST_LINE):
+        if not data.endswith(b"\n"):
+            if len(data) < MOST_LINE:
+                return
+            at += len(data)  # the rest of it is read as a line that is no JSON
+            continue
+        if (line := parse_line(data, at)) is not None:
+            yield line
+        at += len(data)
+
+
+def parse_line(data: bytes, at: int = 0) -> Line | None:
+    """What one line says; None where it is no text of the conversation."""
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(given, dict) or given.get("type") in _NO_TALK:
+        return None
+    parts: list[str] = []
+    with suppress(_Full):
+        _collect(given, parts, [MOST_TEXT], 0)
+    text = "\n".join(parts)
+    return Line(at, role_of(given), time_of(given), text) if text.strip() else None
+
+
+def role_of(line: Mapping[str, Any]) -> Role:
+    """Who speaks: by the innermost role that the line names, results of tools before all."""
+    inner = [line, *(part for key in ("message", "payload", "data", "info") if isinstance(part := line.get(key), dict))]
+    for part in reversed(inner):
+        content = part.get("content")
+        kinds = (
+            {block.get("type") for block in content if isinstance(block, dict)} if isinstance(content, list) else set()
+        )
+        if "tool_result" in kinds:
+            return "tool"
+        for key in ("role", "type"):
+            if isinstance(named := part.get(key), str) and named in _ROLES:
+                return _ROLES[named]
+    return ""
+
+
+def time_of(line: Mapping[str, Any]) -> float:
+    """The line's own time, in RFC 3339 or in milliseconds; 0 for none."""
+    inner = line.get("message") if isinstance(line.get("message"), dict) else line
+    for said in (line.get("timestamp"), line.get("time"), inner.get("timestamp") if isinstance(inner, dict) else None):
+        value = said.get("created") if isinstance(said, dict) else said
+        if isinstance(value, str):
+            with suppress(ValueError):
+                return max(0.0, datetime.fromisoformat(value).timestamp())
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e14:
+            return value / 1000 if value > 1e11 else float(value)
+    return 0.0
+
+
+class _Full(Exception):
+    """No room for more text."""
+
+
+def _collect(value: Any, parts: list[str], room: list[int], depth: int) -> None:
+    if depth > _DEPTH:
+        return
+    if isinstance(value, str):
+        if is_text(value):
+            parts.append(value[: room[0]])
+            room[0] -= len(value)
+            if room[0] <= 0:
+                raise _Full
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if key not in _NO_TEXT:
+                _collect(part, parts, room, depth + 1)
+    elif isinstance(value, list):
+        for part in value:
+            _collect(part, parts, room, depth + 1)
+
+
+def is_text(value: str) -> bool:
+    """Whether a string may be words: no long run without a blank, such as base64."""
+    return bool(value.strip()) and (len(value) <= _TEXTLIKE or any(c.isspace() for c in value[:_TEXTLIKE]))
