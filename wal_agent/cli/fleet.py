@@ -129,11 +129,16 @@ def stats(
 
     import msgspec
 
+    from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.fleet.stats import read_job, summarize
+    from wal_agent.wal.lease import read_lease
 
     if job is not None or agent is not None:
         at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        seen = read_lease(at.bucket, at.keys)
+        if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
+            raise problem
         found = summarize([read_job(at.bucket, at.keys)])
     else:
         found = _stats_of_all(_opened(bucket))

@@ -281,15 +281,15 @@ def open_job_context(
     if agent is not None and agent not in AGENTS:
         raise unknown_agent_error(agent)
     workspace = Path.cwd().resolve()
-    own = _job_of_this_run() if agent is None and bucket is None and job is None else None
-    if own is not None:
-        job, bucket = own
     flags: dict[str, object] = {
         "bucket": bucket,
         "job": job,
         "encryption_key_file": key_file,
         "encryption_key_command": key_command,
     }
+    own = _job_of_this_run() if agent is None and bucket is None and job is None else None
+    if own is not None:
+        flags = {name: given or own.get(name) for name, given in flags.items()}
     settings = settings_for(agent or ANY_AGENT, workspace, flags, None if as_a_run and agent else NAMES)
     if own is None:
         say_bucket(settings)
@@ -307,15 +307,16 @@ def open_job_context(
     return JobContext(settings, retrying, Keys(settings.job), workspace, id_of(key), agent)
 
 
-def _job_of_this_run() -> tuple[str, str] | None:
-    """Job and bucket of the live run whose tool this is; None where there is none."""
+def _job_of_this_run() -> dict[str, str] | None:
+    """Where the job of the live run is whose tool this is, by the names of the options; None where there is none."""
     from wal_agent.supervise.hook_server import STATUS, ask_socket
     from wal_agent.supervise.processes import MARKER, SOCKET
 
     path, run = os.environ.get(SOCKET), os.environ.get(MARKER)
     said = ask_socket(Path(path), run, STATUS, {}) if path and run else None
-    job, bucket = (said or {}).get("job"), (said or {}).get("bucket")
-    return (job, bucket) if isinstance(job, str) and isinstance(bucket, str) else None
+    names = ("job", "bucket", "encryption_key_file", "encryption_key_command")
+    found = {name: value for name in names if isinstance(value := (said or {}).get(name), str) and value}
+    return found if "job" in found and "bucket" in found else None
 
 
 def find_agent(bucket: Bucket, keys: Keys) -> str:

@@ -41,11 +41,13 @@ def recall(
     from dataclasses import asdict
     from json import dumps
 
+    from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
-    from wal_agent.errors import UsageError
+    from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.recall import Query
     from wal_agent.recovery.recall import recall as search
+    from wal_agent.wal.lease import read_lease
 
     wanted = tuple(word for text in words or () for word in text.split())
     if not wanted and not call:
@@ -54,6 +56,13 @@ def recall(
         raise UsageError(f"--role {role[:40]} is not possible.", "Allowed: user, assistant, tool, system.")
     query = Query(wanted, call, before, role, limit)  # type: ignore[arg-type]
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+
+    try:
+        seen = read_lease(at.bucket, at.keys)
+    except Damaged:
+        seen = None  # the log can be read without it
+    if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
+        raise problem
 
     def progress(done: int) -> None:
         lines([f"wal-agent: {done} records read"])

@@ -128,6 +128,7 @@ class Live:
             return self.checkpoints.answer(question, by_agent)
         if event != hook_server.STATUS:
             raise LookupError(event)
+        key_file = self._context.settings.encryption_key_file
         backlog = writer.backlog
         return {
             "phase": self.conversation.phase,
@@ -140,6 +141,8 @@ class Live:
             "tree": self.tree.problem if self.tree else None,
             "job": self._context.job.keys.job,
             "bucket": self._context.settings.bucket,
+            "encryption_key_file": key_file and str((self._context.workspace / key_file).resolve()),
+            "encryption_key_command": self._context.settings.encryption_key_command,
         }
 
     def _settle(self, call: int, because: str) -> dict[str, Any]:

@@ -17,7 +17,10 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
 
-READERS = [["log"], ["recover", "--dry-run"], ["ack", "1", "--done"]]
+READERS = [
+    *(["log"], ["recover", "--dry-run"], ["ack", "1", "--done"]),
+    *(["recall", "x"], ["checkpoint", "list"], ["checkpoint", "show"], ["stats", "--job", "shop"]),
+]
 
 
 @pytest.fixture
