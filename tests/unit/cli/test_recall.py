@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,9 +72,12 @@ def test_no_secret_and_no_control_character_is_shown(shelf: Shelf, run: Run) -> 
     code, out, err = run("recall", "deploy", "--bucket", shelf.url, "--job", "shop")
     assert code == 0 and "production" in out
     assert SECRET not in out + err and "\x1b" not in out + err
+    assert all(
+        SECRET not in json.dumps(hits(run, shelf, *words)) for words in (["deploy"], ["lapwing"], ["--call", "1"])
+    )
 
 
-def test_it_goes_on_from_what_it_knows(shelf: Shelf, run: Run) -> None:
+def test_it_goes_on_from_what_it_knows(shelf: Shelf, run: Run, tmp_path: Path) -> None:
     """A second search reads only what is new, and nothing is found twice."""
     job, whole = begun(shelf)
     assert hits(run, shelf, "heron")
@@ -81,21 +86,47 @@ def test_it_goes_on_from_what_it_knows(shelf: Shelf, run: Run) -> None:
     commit(job)
     assert sorted(str(h["kind"]) for h in hits(run, shelf, "crane")) == ["call", "message"]
     assert len(hits(run, shelf, "heron")) == 1
+    with closing(sqlite3.connect(index_of(tmp_path))) as index:
+        lines = index.execute("SELECT at FROM entry WHERE name = 'main.jsonl'").fetchall()
+    assert len(lines) == len(set(lines)) == 3
 
 
-@pytest.mark.parametrize("harm", ["gone", "junk", "other log"])
+def index_of(tmp_path: Path) -> Path:
+    (path,) = (tmp_path / "home" / ".local" / "state" / "wal-agent" / "recall").glob("*.sqlite")
+    return path
+
+
+def test_what_log_and_conversation_both_say_is_shown_once(shelf: Shelf, run: Run) -> None:
+    job, whole = begun(shelf)
+    delta, _ = saved("move the shop", before=whole)
+    job.writer.append(delta)
+    commit(job)
+    assert len(hits(run, shelf, "move", "shop")) == 1
+
+
+def test_another_log_in_the_same_place_is_another_log(shelf: Shelf, run: Run, tmp_path: Path) -> None:
+    begun(shelf)
+    assert hits(run, shelf, "heron")
+    shutil.rmtree(tmp_path / "b")
+    job = shelf.open()
+    job.writer.append(intent(1, command="echo crane"))
+    commit(job)
+    job.writer.append(intent(2, command="echo stork"))
+    commit(job)
+    assert hits(run, shelf, "heron") == []
+    assert len(hits(run, shelf, "crane")) == len(hits(run, shelf, "stork")) == 1
+
+
+@pytest.mark.parametrize("harm", ["gone", "junk"])
 def test_the_index_is_built_again(shelf: Shelf, run: Run, tmp_path: Path, harm: str) -> None:
     begun(shelf)
     assert hits(run, shelf, "heron")
-    (path,) = (tmp_path / "home" / ".local" / "state" / "wal-agent" / "recall").glob("*.sqlite")
+    path = index_of(tmp_path)
     assert path.stat().st_mode & 0o777 == 0o600
     if harm == "gone":
         path.unlink()
-    elif harm == "junk":
-        path.write_bytes(b"SQLite format 3\0" + b"x" * 9000)
     else:
-        with sqlite3.connect(path) as index:
-            index.execute("UPDATE meta SET value = 'ff' WHERE key = 'hash'")
+        path.write_bytes(b"SQLite format 3\0" + b"x" * 9000)
     assert [h["kind"] for h in hits(run, shelf, "heron")] == ["message"]
 
 
@@ -107,6 +138,8 @@ def test_what_was_there_before_a_compaction(shelf: Shelf, run: Run) -> None:
     commit(job)
     assert len(hits(run, shelf, "heron")) == 3
     assert [h["text"] for h in hits(run, shelf, "heron", "--before", "1")] == ["the heron sleeps"]
+    assert len(hits(run, shelf, "heron", "--before", "1", "--role", "user")) == 1
+    assert hits(run, shelf, "heron", "--before", "1", "--role", "tool") == []
     assert run("recall", "heron", "--before", "9", "--bucket", shelf.url, "--job", "shop")[0] == 64
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.supervise.crew import Post
@@ -67,6 +68,13 @@ def test_a_change_of_phase_makes_one_but_not_each(desk: Desk) -> None:
     desk.work(6)
     assert [c.trigger for c in desk.kept()] == ["phase_change"]
     assert pure.task_phase(desk.post.job.writer.state) == "executing"
+    for n in range(2, 12):
+        desk.log(msgspec.structs.replace(intent(n), cls="read_only"))
+    assert pure.task_phase(desk.post.job.writer.state) == "reviewing"
+    desk.work(APART - 30)
+    assert len(desk.kept()) == 1
+    desk.work(30)
+    assert [c.trigger for c in desk.kept()] == ["phase_change"] * 2
 
 
 def test_it_rides_with_other_records(desk: Desk) -> None:
@@ -128,6 +136,14 @@ def test_a_failure_is_reported_once_and_harms_nothing(desk: Desk, monkeypatch: p
     desk.work(1000)
     assert desk.made.make("manual") is None
     assert [type(e) for e in desk.events if isinstance(e, CheckpointFailed)] == [CheckpointFailed]
+
+
+def test_numbers_go_on_in_the_next_run(desk: Desk) -> None:
+    desk.made.make("manual", defer=False)
+    assert [c.number for c in desk.kept()] == [1]
+    again = Checkpointer(desk.post.context)
+    again.make("manual", defer=False)
+    assert [c.number for c in desk.kept()] == [1, 2]
 
 
 def test_before_a_shutdown(desk: Desk) -> None:
