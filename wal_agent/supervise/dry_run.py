@@ -137,7 +137,7 @@ def foresee_start(
             blobs, wanted, known
         ):
             raise lost_blobs_error(lacks, damage.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options)
-    if not isinstance(decided, Resume | StartAgain) or at.home is None:
+    if not isinstance(decided, Resume | StartAgain):
         return ForeseenStart(_plan_line(keys.job, decided), rows, "", isinstance(decided, Refuse), decided, verdicts)
     facts = case.prompt_input(decided, verdicts, running, tree.then)
     rows += [row("note", one_line(text, 300)) for text in decided.warnings]
