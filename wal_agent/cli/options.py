@@ -27,7 +27,7 @@ from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf,
 from wal_agent.errors import Damaged, NoJob, UsageError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
-from wal_agent.text import answer, lines, say
+from wal_agent.text import answer, bucket_words, lines, say
 from wal_agent.wal.keys import Keys
 
 
@@ -230,7 +230,7 @@ class JobContext:
     def options(self) -> str:
         """What a command for this very job has to say, with a blank before each; never a secret."""
         said = {"job": self.keys.job}
-        if self.settings.sources.get("bucket") != "default" and redact(self.settings.bucket) == self.settings.bucket:
+        if self.settings.sources.get("bucket") != "default" and bucket_words(self.settings.bucket):
             said["bucket"] = self.settings.bucket
         for name in ("encryption_key_file", "encryption_key_command"):
             value = getattr(self.settings, name)

@@ -35,7 +35,7 @@ from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
-from wal_agent.text import quote_word
+from wal_agent.text import bucket_words, quote_word
 
 MAX_NOTES = 1000  # notes; the oldest go
 READABLE = 4000  # characters of arguments that a person is asked about
@@ -116,8 +116,10 @@ def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen:
 
 
 def typed_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
-    """The start with its arguments typed, for a shell. `more`: options besides those that were typed."""
-    options = [f"--{name}={getattr(settings, name)}" for name in ("bucket", "job") if _flag(settings, name)]
+    """The start with its arguments typed, for a shell; without a bucket whose URL holds a secret. `more`: options
+    besides those that were typed."""
+    names = ["bucket"] if bucket_words(settings.bucket) else []
+    options = [f"--{name}={getattr(settings, name)}" for name in (*names, "job") if _flag(settings, name)]
     options += more
     return " ".join(map(quote_word, ("wal-agent", "run", agent, *options, "--", *args)))
 

@@ -123,7 +123,7 @@ def short_path() -> Iterator[Path]:
 
 
 def run(
-    folder: Path, agent: str, body: str, *args: str, version: str = ":", words: list[str] | None = None, **more: str
+    folder: Path, agent: str, body: str, *args: str, version: str = ":", words: str = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
     """`wal-agent run AGENT -- ARGS`, or `wal-agent WORDS`, with a shell script for the agent. `version`: what it does
     before it names its."""
@@ -142,7 +142,7 @@ def run(
         "WAL_AGENT_RUNTIME_DIR": str(folder / "run"),
         **more,
     }
-    argv = [sys.executable, "-m", "wal_agent", *(words or ["run", agent, "--", *args])]
+    argv = [sys.executable, "-m", "wal_agent", *(words.split() or ["run", agent, "--", *args])]
     return subprocess.run(
         argv, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
@@ -196,7 +196,7 @@ def test_a_log_without_a_start_of_the_agent_is_recovered(short_path: Path, dry: 
     job.writer.append(intent(1, command="./charge.sh 42"))
     commit(job)
     job.lease.settle("released", "", budget=5.0)
-    words = ["recover", "--agent", "gemini", "--dry-run"] if dry else None
+    words = "recover --agent gemini --dry-run" if dry else ""
     done = run(short_path, "gemini", "exit 0", "-i", "do it", words=words, WAL_AGENT_JOB=KEYS.job)
     assert done.returncode == 0, done.stderr
     assert "./charge.sh 42" in (done.stdout if dry else done.stderr)
