@@ -216,11 +216,11 @@ def gc(
         raise problem
     retention = Retention(at.bucket, at.keys, most=MAX_BLOBS)
     done = preview_collection(retention) if dry_run else collect_all(retention)
+    if seen is None and not (done.segments.count or done.blobs.count):
+        raise at.missing()
     if json:
         told = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
         sys.stdout.write(dumps(told) + "\n")
-    elif seen is None and not (done.segments.count or done.blobs.count):
-        say(f"no job {at.keys.job} in {at.bucket.url}.")
     else:
         answer([f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}"])
 

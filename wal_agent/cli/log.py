@@ -449,7 +449,9 @@ def log(
     elif newest:
         answer([as_line(entry, columns()) for entry in (newest if follow else reversed(newest))])
     elif not damaged and not (crashes and page.last):
-        say(f"no records of job {at.keys.job} in {at.bucket.url}.")
+        if not follow and leases.read_lease(at.bucket, at.keys) is None:
+            raise at.missing()
+        say(f"no records of job {at.keys.job} in {at.bucket.url}{' yet' if follow else ''}.")
     if crashes and not (json or raw) and (unrecovered := describe_unrecovered(at)):
         answer([unrecovered])
     if not (json or raw) and not (page.whole and page.passed == 0):

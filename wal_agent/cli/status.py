@@ -15,7 +15,7 @@ from wal_agent.cli.view import View, continue_view
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.recovery.lease_policy import failure_text
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, shorten, size, timestamp
 from wal_agent.wal.damage import CheckedBlobs
 from wal_agent.wal.reader import Replay
 
@@ -115,14 +115,13 @@ def status(
     """Show lease holder, phase, unsaved data, unresolved calls and crash count.
 
     Where the log is damaged it shows what the log says up to there; where a blob that a restore needs is missing, what
-    can still be had whole. The exit code is 73 then.
+    can still be had whole. The exit code is 73 then. --watch also waits for a job that does not exist yet.
     """
     from json import dumps
 
     import msgspec
 
     from wal_agent import notify
-    from wal_agent.bucket.folder import known_epoch, missing_job_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.view import read_view
     from wal_agent.errors import Damaged
@@ -134,13 +133,11 @@ def status(
     view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
-    elif view.state == "none":
-        if epoch := known_epoch(at.bucket.url, at.keys.job, os.environ):
-            raise missing_job_error(at.bucket.url, at.keys.job, epoch)
-        say(no_job_text(view))
-    else:
+    elif view.state != "none":
         trouble = notify.trouble(os.environ)
         answer([*status_rows(view), *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
+    if view.state == "none":
+        raise at.missing()
     if view.damage:
         raise Damaged(view.damage)
 
@@ -277,7 +274,4 @@ def describe_call(call: Call, view: View) -> tuple[str, str]:
 
 
 def no_job_text(view: View) -> str:
-    return (
-        f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run AGENT; for another one name --job and "
-        "--bucket"
-    )
+    return f"no job {view.job} in {view.bucket} yet; it is shown as soon as there is one"

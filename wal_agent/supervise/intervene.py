@@ -53,7 +53,7 @@ from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spool
 from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.text import duration, moment, quote_word
 from wal_agent.wal import lease as leases
-from wal_agent.wal.damage import damaged_log_error, missing_lease_error
+from wal_agent.wal.damage import damaged_log_error, missing_lease_error, unknown_job_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest, StoredLease, replace_damaged_lease, reschedule_pause
@@ -105,7 +105,7 @@ def unlock(bucket: Bucket, keys: Keys, request: UnlockRequest, env: Mapping[str,
     LeaseHeld: its owner renewed it at the same moment; Damaged: it cannot be read, see `repair_lease`."""
     seen = leases.read_lease(bucket, keys)
     if seen is None:
-        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+        raise unknown_job_error(bucket, keys)
     here = this_host(env, Path(os.devnull))
     local = probe_holder(seen, here, spools_dir(env), bucket.url)
     if idle := nothing_to_unlock(seen, local, request):
@@ -660,7 +660,7 @@ def _read(bucket: Bucket, keys: Keys) -> StoredLease:
     if seen is None:
         if missing := missing_lease_error(bucket, keys):
             raise missing
-        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+        raise unknown_job_error(bucket, keys)
     return seen
 
 
