@@ -216,7 +216,8 @@ def gc(
         raise problem
     retention = Retention(at.bucket, at.keys, most=MAX_BLOBS)
     done = preview_collection(retention) if dry_run else collect_all(retention)
-    if seen is None and not (done.segments.count or done.blobs.count):
+    gone = seen is None and not (done.segments.count or done.blobs.count)
+    if gone and next(iter(at.bucket.list(at.keys.log)), None) is None:
         raise at.missing()
     if json:
         told = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}

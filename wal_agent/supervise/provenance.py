@@ -30,12 +30,14 @@ from wal_agent.config import Settings
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 from wal_agent.records import Opening
+from wal_agent.recovery.plan import is_other_persons
 from wal_agent.redact import redact
 from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.text import bucket_words, quote_word
+from wal_agent.wal.state import State
 
 MAX_NOTES = 1000  # notes; the oldest go
 READABLE = 4000  # characters of arguments that a person is asked about
@@ -98,6 +100,14 @@ def admit_args(
         raise unvouched_error(options.agent.name, settings, args, screen)
     if problem := options.agent.hooks_off_reason(args, options.workspace, options.env):
         raise ConfigError(problem)
+
+
+def previous_person(state: State, opening: Opening) -> Opening | None:
+    """Return the newest opening of another person's, from whom a start by `opening` would take over an unfinished job;
+    None where it would not. Pure."""
+    home = state.home_opening
+    over = state.ended is not None and state.ended.completed and not state.open
+    return home if home is not None and not over and is_other_persons(home, opening) else None
 
 
 def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen: Screen) -> ConfigError:
