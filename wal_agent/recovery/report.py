@@ -68,7 +68,7 @@ def put_back_line(count: int, agent: str) -> str:
 
 
 def in_flight_lines(calls: Sequence[InFlight], verifying: str = messages.VERIFYING) -> list[str]:
-    """Format one line a call: what, class, and the finding with its reason, which is `verifying` where none is known."""
+    """Format one line a call: what, class, and the finding with its reason (`verifying` for none)."""
     texts = []
     for call in calls[:_MAX_CALLS]:
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""

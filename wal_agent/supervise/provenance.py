@@ -142,6 +142,15 @@ def shown_command(agent: str, settings: Settings, args: Sequence[str], *more: st
     return command.removesuffix(" --")
 
 
+def resume_command(options: RunOptions, *more: str) -> str:
+    """The next start of this run's job. What an agent without hooks is run with, only the log has."""
+    settings = options.settings
+    if options.agent.capabilities.hookless is None:
+        return shown_command(options.agent.name, settings, (), *more)
+    words = bucket_words(settings.bucket) if _flag(settings, "bucket") else []
+    return " ".join(map(quote_word, ("wal-agent", "resume", "--job", settings.job, *words)))
+
+
 def _flag(settings: Settings, name: str) -> bool:
     return settings.sources.get(name) == "flag"
 
