@@ -239,6 +239,10 @@ class JobContext:
             return missing_job_error(self.bucket.url, self.keys.job, epoch)
         return unknown_job_error(self.bucket, self.keys)
 
+    def bucket_option(self) -> str:
+        """As `options`, for a command that names the job itself."""
+        return self.options().removeprefix(f" --job {shlex.quote(self.keys.job)}")
+
     def options(self) -> str:
         """What a command for this very job has to say, with a blank before each; never a secret."""
         said = {"job": self.keys.job}
