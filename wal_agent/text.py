@@ -54,6 +54,11 @@ def _escaped(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
+def bucket_words(url: str) -> list[str]:
+    """Return the words of a shown command that name the bucket; none for a URL that holds a secret."""
+    return ["--bucket", url] if redact(url) == url else []
+
+
 def yield_reason(why: str) -> str:
     """Return a `RunEnded.why` of a known form (why the run gave its job up), else "": a log's text is foreign."""
     return why if _YIELDED.fullmatch(why) else ""

@@ -174,8 +174,8 @@ class Machine:
 
     def status(self) -> dict[str, Any]:
         done = self.cli("status", "--json")
-        assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
+        assert done.returncode == (64 if found["state"] == "none" else 0), done.stderr
         return found
 
     def log(self) -> list[dict[str, Any]]:

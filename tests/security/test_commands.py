@@ -34,6 +34,8 @@ COMMANDS = {
     "recover": ("recover", "--dry-run"),
     "restore": ("restore", "--to", "../out"),
     "gc": ("gc",),
+    "rm": ("rm", "shop", "--yes"),
+    "checkpoint": ("checkpoint", "list"),
     "pause": ("pause", "--for", "1m"),
     "pause --end": ("pause", "--end"),
     "unlock": ("unlock", "--epoch", "1"),
@@ -109,7 +111,7 @@ def test_the_store_would_have_seen_them(clone: Clone, store: list[str]) -> None:
 def test_who_named_the_bucket_is_said_once(clone: Clone, name: str, by: str) -> None:
     url, words, place = f"file://{clone.folder.parent}/bucket", list(COMMANDS[name]), by
     if by == "--bucket":
-        at = 2 if words[0] in ("fleet", "run") else 1
+        at = 2 if words[0] in ("fleet", "run", "checkpoint") else 1
         words[at:at] = [by, url]
     elif by == "own":
         place = str(clone.person(f'bucket = "{url}"'))

@@ -345,11 +345,10 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
     """Title and text of the message about a job that has no host."""
     import shlex
 
-    from wal_agent.redact import redact
-    from wal_agent.text import duration, shorten
+    from wal_agent.text import bucket_words, duration, shorten
 
     what = {"crashed": "crashed", "due": "its pause is over", "released": "its machine went away"}
-    at = shlex.join(["--job", job.job, "--bucket", redact(url)])
+    at = shlex.join(["--job", job.job, *bucket_words(url)])
     words = f"Job {job.job} ({shorten(job.agent, WIDEST)}) has had no host for {duration(job.waits)}"
     where = f"It ran on {shorten(job.host, WIDEST)} in {shorten(job.workspace, 200)}." if job.host else ""
     only = (
@@ -362,7 +361,7 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
         where,
         only,
         f"Look: wal-agent status {at}",
-        f"Carry on: wal-agent fleet claim --bucket {shlex.quote(redact(url))}",
+        f"Carry on: {shlex.join(['wal-agent', 'fleet', 'claim', *bucket_words(url)])}",
     ]
     return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)
 

@@ -59,6 +59,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "fleet claim": ("wal-agent fleet claim --bucket gs://acme-agents --root /work",),
     "unlock": ("wal-agent unlock --epoch 3", 'wal-agent unlock --epoch 3 --now --reason "vm-17 is deleted"'),
+    "rm": ("wal-agent rm nightly --dry-run", "wal-agent rm nightly --bucket gs://acme-agents"),
     "gc": ("wal-agent gc --dry-run", "wal-agent gc --job nightly"),
     "configure-hooks": (
         "wal-agent configure-hooks --show",

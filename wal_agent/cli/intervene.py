@@ -1,4 +1,5 @@
-"""`wal-agent ack`, `settle`, `pause`, `unlock` and `gc`: decisions about a job, and deleting what it no longer needs.
+"""`wal-agent ack`, `settle`, `pause`, `stop`, `unlock`, `rm` and `gc`: decisions about a job, and deleting what it no
+longer needs.
 
 `gc` works also for a job that nobody runs (R4). It takes no lease and stops nobody: wal/retention.py says why anybody
 may do this at any time.
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, complete_job
 from wal_agent.text import answer, lines, say, size
 
 if TYPE_CHECKING:
+    from wal_agent.supervise.remove_job import Removal
     from wal_agent.wal.retention import Retention, RetentionResult
 
 
@@ -181,6 +183,69 @@ def unlock(
     lines([f"  {note}" for note in done.notes])
 
 
+def rm(
+    job: Annotated[str, typer.Argument(help="The job's name (`wal-agent list`).", autocompletion=complete_job)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; show what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without a question.")] = False,
+    bucket: BucketUrl = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Delete a job from the bucket for good: conversation, files, calls and checkpoints. Asks at a terminal.
+
+    Refused while somebody runs the job (75). A few small objects stay, which lock out every old run that still lives
+    somewhere: the lease, each opening (with the arguments that were typed) and the record before it. `wal-agent list`
+    does not show the job any more, and its name can be used again. The files of the folder are not touched.
+    """
+    from json import dumps
+
+    import msgspec
+
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import PersonNeeded
+    from wal_agent.recovery.export import replay_at
+    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.intervene import sound_state
+    from wal_agent.supervise.remove_job import foresee_removal, remove_job
+
+    if not dry_run:
+        require_person(f"wal-agent rm {job}")
+    at = open_job_context(None, bucket, job, encryption_key_file, encryption_key_command)
+    clock = SystemClock()
+    state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, clock.now()))
+    found = foresee_removal(at.bucket, at.keys, state)
+    if dry_run:
+        if json:
+            sys.stdout.write(dumps({"dry_run": True, **msgspec.to_builtins(found)}) + "\n")
+        else:
+            answer(describe_removal(found, "would be deleted"))
+        return
+    if not yes:
+        lines(describe_removal(found, "would be deleted"))
+        if not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+            command = f"wal-agent rm {job}{at.bucket_option()} --yes"
+            raise PersonNeeded("Nobody can be asked here, so nothing was deleted.", f"If you want it: {command}")
+        typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)
+    done = remove_job(at.bucket, at.keys, at.settings.ttl, os.environ, clock, at.key_id)
+    if json:
+        sys.stdout.write(dumps({"dry_run": False, **msgspec.to_builtins(done)}) + "\n")
+    else:
+        answer(describe_removal(done, "deleted"))
+
+
+def describe_removal(found: Removal, verb: str) -> list[str]:
+    """What goes with a job, in lines."""
+    segments, snapshots, blobs = found.segments.count, found.snapshots.count, found.blobs.count
+    parts = [count_of(segments, "segment"), count_of(snapshots, "snapshot"), count_of(blobs, "blob")]
+    rows = [f"job {found.job}: {parts[0]}, {parts[1]} and {parts[2]} ({size(found.size)}) {verb}"]
+    if found.open_calls:
+        calls = f"{', '.join(found.open_calls[:5])}{' ...' if len(found.open_calls) > 5 else ''}"
+        rows.append(f"  in flight: {calls}; nobody checks any more whether it happened")
+    return rows
+
+
 MAX_BLOBS = 10_000  # blobs whose names are held in memory
 
 
@@ -216,11 +281,12 @@ def gc(
         raise problem
     retention = Retention(at.bucket, at.keys, most=MAX_BLOBS)
     done = preview_collection(retention) if dry_run else collect_all(retention)
+    gone = seen is None and not (done.segments.count or done.blobs.count)
+    if gone and next(iter(at.bucket.list(at.keys.log)), None) is None:
+        raise at.missing()
     if json:
         told = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
         sys.stdout.write(dumps(told) + "\n")
-    elif seen is None and not (done.segments.count or done.blobs.count):
-        say(f"no job {at.keys.job} in {at.bucket.url}.")
     else:
         answer([f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}"])
 

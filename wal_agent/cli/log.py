@@ -47,7 +47,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.redact import redact
-from wal_agent.text import answer, columns, duration, lines, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -449,7 +449,9 @@ def log(
     elif newest:
         answer([as_line(entry, columns()) for entry in (newest if follow else reversed(newest))])
     elif not damaged and not (crashes and page.last):
-        say(f"no records of job {at.keys.job} in {at.bucket.url}.")
+        if not follow and leases.read_lease(at.bucket, at.keys) is None:
+            raise at.missing()
+        say(f"no records of job {at.keys.job} in {at.bucket.url}{' yet' if follow else ''}.")
     if crashes and not (json or raw) and (unrecovered := describe_unrecovered(at)):
         answer([unrecovered])
     if not (json or raw) and not (page.whole and page.passed == 0):
@@ -481,9 +483,10 @@ def describe_unrecovered(at: JobContext) -> str:
     if not owner_is_dead(seen, local):
         return ""
     doc = seen.doc
+    words = "resume" if doc.agent in ("", "generic") else f"run {quote_word(doc.agent)}"
     return (
         f"    -  cut off {duration(lease_age(seen))} ago, not recovered yet: epoch {doc.epoch} on {doc.host.name} "
-        f"({doc.agent}); the next `wal-agent run {doc.agent} --job {at.keys.job}` recovers it"
+        f"({doc.agent}). To recover it: wal-agent {words}{at.options()}"
     )
 
 

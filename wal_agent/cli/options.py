@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.models import OptionInfo
@@ -24,11 +24,14 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf, Settings, Want, default_text, option_of
-from wal_agent.errors import Damaged, NoJob, UsageError
+from wal_agent.errors import Damaged, NoJob, UsageError, WalAgentError
 from wal_agent.redact import redact
 from wal_agent.supervise.settings import load
-from wal_agent.text import answer, lines, say
+from wal_agent.text import answer, bucket_words, lines, quote_word, say
 from wal_agent.wal.keys import Keys
+
+if TYPE_CHECKING:
+    from wal_agent.fleet.jobs import Job
 
 
 def trust(
@@ -222,15 +225,28 @@ class JobContext:
         from wal_agent.agents import AGENTS
 
         if not self.name:
-            raise UsageError(f"There is no job {self.keys.job} in {self.bucket.url}.", "See --job and --bucket.")
+            raise self.missing()
         if self.name not in AGENTS:
             raise unknown_agent_error(self.name)
         return AGENTS[self.name]
 
+    def missing(self) -> WalAgentError:
+        """The error for a job of which the bucket holds nothing: it is lost, where it has run on this machine."""
+        from wal_agent.bucket.folder import known_epoch, missing_job_error
+        from wal_agent.wal.damage import unknown_job_error
+
+        if epoch := known_epoch(self.bucket.url, self.keys.job, os.environ):
+            return missing_job_error(self.bucket.url, self.keys.job, epoch)
+        return unknown_job_error(self.bucket, self.keys)
+
+    def bucket_option(self) -> str:
+        """As `options`, for a command that names the job itself."""
+        return self.options().removeprefix(f" --job {shlex.quote(self.keys.job)}")
+
     def options(self) -> str:
         """What a command for this very job has to say, with a blank before each; never a secret."""
         said = {"job": self.keys.job}
-        if self.settings.sources.get("bucket") != "default" and redact(self.settings.bucket) == self.settings.bucket:
+        if self.settings.sources.get("bucket") != "default" and bucket_words(self.settings.bucket):
             said["bucket"] = self.settings.bucket
         for name in ("encryption_key_file", "encryption_key_command"):
             value = getattr(self.settings, name)
@@ -270,8 +286,8 @@ def open_job_context(
     *,
     as_a_run: bool = False,
 ) -> JobContext:
-    """Open the bucket of the job that the user means: the named one, else that of `agent` in this folder, else the one
-    job that this folder has. `as_a_run`: all settings count, as they would for a run in this folder.
+    """Open the bucket of the job that the user means: the named one, else the one that this folder has (of `agent`).
+    `as_a_run`: all settings count, as they would for a run of `agent` in this folder, and its job may be a new one.
 
     Raises NoJob, UsageError (several jobs), ConfigError, Denied (the key), and what the bucket raises."""
     from wal_agent.agents import AGENTS
@@ -296,11 +312,12 @@ def open_job_context(
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
     opened = EncryptedBucket(open_bucket(settings.bucket), key)
     retrying = RetryBucket(opened, SystemClock(), random.Random())
-    if agent is None:
-        if settings.sources.get("job") != "default":
+    named = settings.sources.get("job") != "default"
+    if agent is None or not (named or as_a_run):
+        if named:
             name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
         else:
-            name, chosen = _job_here(retrying, workspace)
+            name, chosen = _job_here(retrying, workspace, agent, settings.job)
         if as_a_run and name in AGENTS:
             settings = settings_for(name, workspace, {**flags, "job": chosen})
         agent, settings = name, replace(settings, job=chosen)
@@ -337,24 +354,50 @@ def find_agent(bucket: Bucket, keys: Keys) -> str:
 MAX_NAMED = 5  # jobs of a folder that an error names
 
 
-def _job_here(bucket: Bucket, folder: Path) -> tuple[str, str]:
-    """Agent and name of the only job that `folder` has. NoJob, UsageError."""
+def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
+    """Agent and name of the only job that `folder` has, of `agent` where it is named. `default`: the name that a start
+    would give the folder's job. NoJob, UsageError."""
     from wal_agent.fleet.jobs import find_jobs_here
     from wal_agent.supervise.identity import known_folders, read_owner
 
-    found = find_jobs_here(bucket, folder, os.environ)
+    every = find_jobs_here(bucket, folder, os.environ)
+    found = [job for job in every if agent in (None, job.agent or find_agent(bucket, Keys(job.job)) or agent)]
+    if len(found) > 1 and agent is not None:
+        found = [job for job in found if job.job == default] or found
     if len(found) == 1:
-        return found[0].agent or find_agent(bucket, Keys(found[0].job)), found[0].job
+        return agent or found[0].agent or find_agent(bucket, Keys(found[0].job)), found[0].job
     if found:
-        named = ", ".join(f"{job.job} ({job.agent or 'unknown agent'}, {job.state})" for job in found[:MAX_NAMED])
-        more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-        raise UsageError(f"This folder has several jobs: {named}{more}.", f"Name one, for example --job {found[0].job}")
+        _print_choices(found)
+        of = f" of {agent}" if agent else ""
+        raise UsageError(f"This folder has {len(found)} jobs{of} in {bucket.url}.", "Name one: the commands above.")
+    if agent is not None and find_agent(bucket, Keys(default)) == agent:
+        return agent, default
     here = read_owner(folder, os.environ).folder
     for known in known_folders(os.environ):
-        gone = [at for at in known.jobs if known.id == here and at.bucket == bucket.url]
-        if gone:  # what this machine knows and the bucket lacks is for the command to report
+        gone = [at for at in known.jobs if (known.id, at.bucket) == (here, bucket.url) and agent in (None, at.agent)]
+        if gone and (agent is not None or not every):  # what this machine knows and the bucket lacks is for the command
             return gone[0].agent, gone[0].job
+    if every:
+        _print_choices(every)
+        raise NoJob(f"This folder has no job of {agent} in {bucket.url}.", "Its jobs: the commands above.")
     raise NoJob(
-        f"This folder has no job in {bucket.url}.",
-        "Start one: wal-agent run AGENT. Or name another: --job NAME (see: wal-agent list)",
+        f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
+        f"Start one: wal-agent run {agent or 'AGENT'}. Or name another: --job NAME (see: wal-agent list)",
     )
+
+
+def _print_choices(jobs: Sequence[Job]) -> None:
+    """Print the command that was typed once for each of some jobs, to be pasted."""
+    words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
+    rest = sys.argv[len(words) + 1 :]
+    for job in jobs[:MAX_NAMED]:
+        command = " ".join(map(quote_word, ("wal-agent", *_without_agent(words), "--job", job.job, *rest)))
+        lines([f"  {command}   ({job.agent or 'unknown agent'}, {job.state})"])
+    if len(jobs) > MAX_NAMED:
+        lines([f"  and {len(jobs) - MAX_NAMED} more. See: wal-agent list --here"])
+
+
+def _without_agent(words: Sequence[str]) -> list[str]:
+    """A named job says which agent it is of."""
+    kept = [word for n, word in enumerate(words) if "--agent" not in (word, *words[max(0, n - 1) : n])]
+    return [word for word in kept if not word.startswith("--agent=")]

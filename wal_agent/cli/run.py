@@ -298,9 +298,8 @@ def _decide(options: RunOptions, other: FolderJob) -> RunOptions:
 
 
 def _bucket_option(options: RunOptions) -> str:
-    from wal_agent.redact import redact
-    from wal_agent.text import quote_word
+    from wal_agent.text import bucket_words, quote_word
 
     settings = options.settings
-    typed = settings.sources.get("bucket") == "flag" and redact(settings.bucket) == settings.bucket
+    typed = settings.sources.get("bucket") == "flag" and bucket_words(settings.bucket)
     return f" --bucket={quote_word(settings.bucket)}" if typed else ""

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -15,7 +16,7 @@ from wal_agent.cli.view import View, continue_view
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.recovery.lease_policy import failure_text
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 from wal_agent.wal.damage import CheckedBlobs
 from wal_agent.wal.reader import Replay
 
@@ -43,10 +44,19 @@ def watch_status(
             return None, before, str(error)
         return view, found, ""
 
+    def rows(view: View) -> list[str]:
+        return status_rows(view, options, _following(at, view))
+
     if json or not (sys.stdout is not None and sys.stdout.isatty()):
-        _in_turn(look, every, json)
+        _in_turn(look, every, json, rows)
     else:
-        _in_place(look, every)
+        _in_place(look, every, rows)
+
+
+def _following(at: JobContext, view: View) -> str:
+    from wal_agent.supervise.machine import this_host
+
+    return next_command(view, at.options(), at.workspace, this_host(os.environ, Path(os.devnull)).name)
 
 
 def check_every(every: float) -> None:
@@ -55,7 +65,7 @@ def check_every(every: float) -> None:
         raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to {LONGEST:g}.")
 
 
-def _in_turn(look: ReadView, every: float, json: bool) -> NoReturn:
+def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View], list[str]]) -> NoReturn:
     from json import dumps
 
     import msgspec
@@ -69,14 +79,14 @@ def _in_turn(look: ReadView, every: float, json: bool) -> NoReturn:
             sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
             sys.stdout.flush()
         elif view.state != "none":
-            answer([*status_rows(view), ""])
+            answer([*rows_of(view), ""])
         elif not waits:
             lines([f"wal-agent: {no_job_text(view)}"])
         waits = view.state == "none" if view is not None else waits
         time.sleep(every)
 
 
-def _in_place(look: ReadView, every: float) -> NoReturn:
+def _in_place(look: ReadView, every: float, rows_of: Callable[[View], list[str]]) -> NoReturn:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -86,7 +96,7 @@ def _in_place(look: ReadView, every: float) -> NoReturn:
         while True:
             view, before, trouble = look(before)
             if view is not None:
-                shown = "\n".join([no_job_text(view)] if view.state == "none" else status_rows(view))
+                shown = "\n".join([no_job_text(view)] if view.state == "none" else rows_of(view))
             rows = f"{shown}\n\nwaiting: {trouble}" if trouble else shown
             live.update(Text(f"{rows}\n\nevery {every:g} s; Ctrl-C ends it"), refresh=True)
             time.sleep(every)
@@ -115,14 +125,13 @@ def status(
     """Show lease holder, phase, unsaved data, unresolved calls and crash count.
 
     Where the log is damaged it shows what the log says up to there; where a blob that a restore needs is missing, what
-    can still be had whole. The exit code is 73 then.
+    can still be had whole. The exit code is 73 then. --watch also waits for a job that does not exist yet.
     """
     from json import dumps
 
     import msgspec
 
     from wal_agent import notify
-    from wal_agent.bucket.folder import known_epoch, missing_job_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.view import read_view
     from wal_agent.errors import Damaged
@@ -134,18 +143,18 @@ def status(
     view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
-    elif view.state == "none":
-        if epoch := known_epoch(at.bucket.url, at.keys.job, os.environ):
-            raise missing_job_error(at.bucket.url, at.keys.job, epoch)
-        say(no_job_text(view))
-    else:
+    elif view.state != "none":
         trouble = notify.trouble(os.environ)
-        answer([*status_rows(view), *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
+        rows = status_rows(view, at.options(), _following(at, view))
+        answer([*rows, *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
+    if view.state == "none":
+        raise at.missing()
     if view.damage:
         raise Damaged(view.damage)
 
 
-def status_rows(view: View) -> list[str]:
+def status_rows(view: View, options: str = "", following: str = "") -> list[str]:
+    """The answer's rows. `options`: what a command for this job has to say; `following`: see next_command."""
     now = time.time()
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
@@ -154,14 +163,15 @@ def status_rows(view: View) -> list[str]:
     if view.state == "running":
         rows.append(("state", f"{'running':<19} {where}"))
     else:
-        rows += [("state", describe_state(view)), ("last on", where)]
+        rows += [("state", describe_state(view, options)), ("last on", where)]
+        rows += [("next", following)] if following else []
     if view.state == "released" and view.until:
         for_what = f" ({view.reason})" if view.reason else ""
         rows.append(("", f"its pause was over at {timestamp(view.until)}{for_what}"))
     elif view.reason not in ("", "completed") and view.state != "paused" and view.way != "failed":
         rows.append(("reason", view.reason))
     if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
-        rows.append(("", f"if {view.host} is off for good: wal-agent unlock --epoch {view.epoch} --now"))
+        rows.append(("", f"if {view.host} is off for good: wal-agent unlock --epoch {view.epoch} --now{options}"))
     if view.spool:
         rows.append(("spool", f"{view.spool} on {view.host} may hold what the bucket does not"))
     if view.key:
@@ -193,7 +203,7 @@ def status_rows(view: View) -> list[str]:
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
         rows += [("", describe_crash(c)) for c in view.crashes[-5:]]
-    rows += [describe_call(call, view) for call in view.unsettled]
+    rows += [describe_call(call, view, options) for call in view.unsettled]
     rows += [("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged") for c in view.unlogged]
     return [f"{name:<11} {shorten(redact(text), WIDEST)}" for name, text in rows]
 
@@ -223,12 +233,24 @@ def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     return rows
 
 
-def describe_state(view: View) -> str:
+_STARTS = ("cut_off", "released", "unlocked")  # states from which a start carries on at once
+
+
+def next_command(view: View, options: str, folder: Path, host: str) -> str:
+    """The command that carries the job on, to be pasted in `folder` on `host`; "" where none does, or a person is to
+    look first. `options`: what a command for this job has to say. Pure."""
+    if view.state not in _STARTS or view.way == "halted":
+        return ""
+    cd = "" if view.workspace in ("", str(folder)) or view.host != host else f"cd {quote_word(view.workspace)} && "
+    known = view.agent and view.agent != "generic"  # whose command the log has
+    return f"{cd}wal-agent {f'run {quote_word(view.agent)}' if known else 'resume'}{options}"
+
+
+def describe_state(view: View, options: str = "") -> str:
     """What the job does, and what is next."""
-    next_run = "the next `wal-agent run`"
     match view.state:
         case "cut_off":
-            return f"cut off, not recovered yet; {next_run} recovers it"
+            return "cut off, not recovered yet; the next start recovers it"
         case "closed":
             return f"ended, {failure_text(view.reason)}" if view.way == "failed" else "ended"
         case "paused":
@@ -237,15 +259,15 @@ def describe_state(view: View) -> str:
         case "unlocked":
             return "unlocked by a person"
         case "released" if view.until:
-            return f"due, its pause is over; {next_run} carries on"
+            return "due, its pause is over; the next start carries on"
         case "released" if view.way == "halted":
-            return "stopped, a person is needed; see wal-agent log --crashes"
+            return f"stopped, a person is needed; see wal-agent log --crashes{options}"
         case "released" if view.way == "stopped":
-            return f"stopped; {next_run} carries on"
+            return "stopped; the next start carries on"
         case "released" if view.way == "failed":
-            return f"{failure_text(view.reason)}; {next_run} carries on"
+            return f"{failure_text(view.reason)}; the next start carries on"
         case "released":
-            return f"stopped and saved; {next_run} resumes it"
+            return "stopped and saved; the next start resumes it"
         case _:
             return view.state
 
@@ -259,12 +281,12 @@ def describe_crash(c: Crash) -> str:
     return f"{timestamp(c.taken_over)}  {lost} (epoch {c.epoch}), taken over then"
 
 
-def describe_call(call: Call, view: View) -> tuple[str, str]:
+def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
     """The row of a call that has no end. A person is asked only where a recovery has looked in vain."""
     text = f"#{call.call} {call.tool} `{call.input}`"
     if call.asks:
         works = view.state == "running" and view.phase != "awaiting_user"
-        hint = f"settle: wal-agent ack {call.call} --done | --not-done"
+        hint = f"settle: wal-agent ack {call.call}{options} --done | --not-done"
         if works and not call.answered:
             hint = "the agent was asked to look"
         looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""
@@ -277,7 +299,4 @@ def describe_call(call: Call, view: View) -> tuple[str, str]:
 
 
 def no_job_text(view: View) -> str:
-    return (
-        f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run AGENT; for another one name --job and "
-        "--bucket"
-    )
+    return f"no job {view.job} in {view.bucket} yet; it is shown as soon as there is one"

@@ -41,6 +41,7 @@ from wal_agent.records import Host, Owner
 from wal_agent.recovery.lease_policy import (
     Local,
     classify_stop,
+    is_removed,
     lease_age,
     may_have_spooled,
     owner_is_dead,
@@ -202,8 +203,9 @@ class Reader:
         return cls(bucket, this_host(env, Path("/dev/null")), spools_dir(env))
 
     def all(self) -> list[Job]:
-        """Every job, by name; what has no lease, and folders that no job can have, are passed over. Denied: none of
-        their leases may be read; who may read some sees the others as damaged."""
+        """Every job, by name; what has no lease, deleted jobs, and folders that no job can have, are passed over.
+
+        Denied: none of their leases may be read; who may read some sees the others as damaged."""
         names = sorted(filter(is_job, self.bucket.folders("")))
         found = [(n, job) for n, job in prefetch_map(self._look, names, self.parallel(names)) if job]
         denied = [job for _, job in found if isinstance(job, Denied)]
@@ -230,7 +232,7 @@ class Reader:
             return name, Job(job=name, state="newer", problem=clean_text(str(error)))
         except Denied as error:
             return name, error
-        if seen is None:
+        if seen is None or is_removed(seen):
             return name, None
         return name, classify_job(seen, probe_holder(seen, self.here, self.spools, self.bucket.url))
 

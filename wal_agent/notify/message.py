@@ -23,7 +23,7 @@ from wal_agent import events
 from wal_agent.config import FILE, check_keys, own_document
 from wal_agent.errors import ConfigError, CrashLoop, Fenced, LeaseHeld, Unavailable, UsageError, WalAgentError
 from wal_agent.paths import config_dir
-from wal_agent.text import describe_reach, duration, moment, plural, quote
+from wal_agent.text import bucket_words, describe_reach, duration, moment, plural, quote
 
 Level = Literal["info", "recovery", "person_needed"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -65,8 +65,8 @@ class Facts:
     restarts: bool = False
 
     def command(self, *words: str) -> str:
-        """`wal-agent WORDS` for this job, from whatever folder."""
-        return shlex.join(["wal-agent", *words, "--job", self.job, "--bucket", self.bucket])
+        """`wal-agent WORDS` for this job, from whatever folder; never with a secret of the bucket's URL."""
+        return shlex.join(["wal-agent", *words, "--job", self.job, *bucket_words(self.bucket)])
 
 
 @dataclass(frozen=True, slots=True)

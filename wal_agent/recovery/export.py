@@ -29,6 +29,7 @@ from wal_agent.recovery import restore_session
 from wal_agent.text import shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs, create_file, write_base, write_file
+from wal_agent.wal.damage import unknown_job_error
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, replay, seq_at_time
 from wal_agent.wal.state import FileState
@@ -68,7 +69,7 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
     if seen and (problem := wrong_key_error(keys.job, seen.doc.key, key_id)):
         raise problem
     if seen is None and next(iter(bucket.list(keys.log)), None) is None:
-        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+        raise unknown_job_error(bucket, keys)
     if at is None:
         return check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
     point = parse_point(at, now)

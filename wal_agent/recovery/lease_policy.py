@@ -256,6 +256,15 @@ _KIND_BY_CLASS: Final[dict[str, StopKind]] = {
 }
 
 
+REMOVED: Final = "deleted by a person"
+"""The reason of a closed lease of which nothing is left but what locks old runs out (`wal-agent rm`)."""
+
+
+def is_removed(seen: StoredLease) -> bool:
+    """Whether the job was deleted, and nobody has started it since. Pure."""
+    return seen.doc.state == "closed" and seen.doc.reason == REMOVED
+
+
 def classify_stop(reason: str, cls: str = "") -> StopKind:
     """Classify why the lease was released. `cls`: how the agent ended (records.ExitClass), where the log was read: a
     reason may be the agent's own text."""

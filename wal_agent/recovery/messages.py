@@ -58,6 +58,7 @@ _FINDING: Final[dict[Finding, str]] = {
     "unknown": "unknown",
 }
 VERIFYING = "the agent is asked to verify"
+WOULD_VERIFY = "the agent would be asked to verify"
 HOME_FOLDER = "this folder is your home folder or above it; nothing is put back here"
 NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
 
@@ -70,6 +71,19 @@ def headline(job: str, alert: str, over: bool, old: str, new: str, stopped: floa
         ended, verb = _ENDED[alert], "Continuing" if alert == "paused" else "Recovering"
     ago = f"{duration(now - stopped)} ago"
     return f"job {job} {ended} on {old} at {moment(stopped, stopped, exact=True, whole=True)}, {ago}. {verb} on {new}."
+
+
+def would_replace(shown: str) -> str:
+    """In `recover --dry-run`. `shown`: "2 files (a, b)"."""
+    return f"{shown} in this folder: no commit has them, and the saved files would replace them; they would be kept"
+
+
+def would_take_over(user: str, host: str, folder: str) -> str:
+    """In `recover --dry-run`, of a job that another person ran last."""
+    return (
+        f"{user} ran this job last, on {host}, in {folder}: a start would ask before it takes the job over, "
+        "and without a terminal it would need --take-over"
+    )
 
 
 def locked_out(old_host: str) -> str:
@@ -87,8 +101,8 @@ def put_back(count: int, agent: str) -> str:
 
 
 def found(finding: Finding, because: str) -> str:
-    """`because`: the evidence in a sentence, "" for none."""
-    return f"{_FINDING[finding]}: {because or VERIFYING}"
+    """`because`: the evidence in a sentence, or who looks."""
+    return f"{_FINDING[finding]}: {because}"
 
 
 def unlogged(cls: str, how: str) -> str:

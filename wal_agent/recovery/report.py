@@ -67,12 +67,12 @@ def put_back_line(count: int, agent: str) -> str:
     return row("put back", messages.put_back(count, agent))
 
 
-def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
-    """Format one line a call: what, class, and the finding with its reason."""
+def in_flight_lines(calls: Sequence[InFlight], verifying: str = messages.VERIFYING) -> list[str]:
+    """Format one line a call: what, class, and the finding with its reason (`verifying` for none)."""
     texts = []
     for call in calls[:_MAX_CALLS]:
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
-        finding = one_line(messages.found(call.finding, call.because), 180)
+        finding = one_line(messages.found(call.finding, call.because or verifying), 180)
         texts.append(f"{one_line(show_input(call.tool, call.input), 60)}{times}  {call.cls}  {finding}")
     return _call_lines("in flight", texts, len(calls))
 

@@ -361,7 +361,7 @@ class _Restore:
         for _ in range(TRIES):
             here = self._save_here(place)
             old = list_tree(self.shadow, here.contents.work, *place.alternates) if here else {}
-            leave = _left_out(old, tree, contents)
+            leave = left_out_here(old, tree, contents)
             old = {path: entry for path, entry in old.items() if path not in leave}
             done = self._keep(place, here, contents, old, tree)
             mark_folder(self.folder, ())
@@ -525,7 +525,7 @@ def _has_unsaved(here: Tree, tree: Tree, saves: Sequence[Tree]) -> bool:
     return not saves or any(all(of.get(path) != entry for of in (tree, *saves)) for path, entry in here.items())
 
 
-def _left_out(here: Tree, tree: Tree, contents: Contents) -> frozenset[str]:
+def left_out_here(here: Tree, tree: Tree, contents: Contents) -> frozenset[str]:
     """Return what the capture left out though it existed: it is not changed here."""
     out = {os.fsdecode(path) for path in contents.state.left_out}
     return frozenset(p for p in here.keys() - tree.keys() if out and not out.isdisjoint((p, *parent_paths(p))))

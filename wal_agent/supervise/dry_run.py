@@ -20,6 +20,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged
 from wal_agent.records import Opening, Verdict
+from wal_agent.recovery import messages
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, pause_text, replays_spool
 from wal_agent.recovery.plan import Plan, Policy, Refuse, Resume, StartAgain
@@ -27,11 +28,12 @@ from wal_agent.recovery.prompt import PromptInput, load_templates, render_prompt
 from wal_agent.recovery.report import in_flight_lines, lost_lines, one_line, row, unannounced_lines
 from wal_agent.recovery.restore_session import SessionTarget, check_files
 from wal_agent.redact import redact
-from wal_agent.shell.quote import cut, show_input
+from wal_agent.shell.quote import cut, safe, show_input
 from wal_agent.supervise import processes
+from wal_agent.supervise.identity import read_owner
 from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host
 from wal_agent.supervise.prepare import RecoveryCase
-from wal_agent.supervise.provenance import is_vouched
+from wal_agent.supervise.provenance import is_vouched, previous_person
 from wal_agent.supervise.recovery_input import logged_calls, observe_log, write_prompt
 from wal_agent.supervise.worktree import WorktreeFacts
 from wal_agent.text import quote_word
@@ -44,6 +46,7 @@ from wal_agent.wal.reader import KnownEnd, check_end, replay
 from wal_agent.wal.spool import count_segments
 
 MAX_INPUT = 2000  # characters of a call's input in JSON
+MAX_NAMES = 20  # files in JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ def foresee_start(
         agent_version="",
         version="",
         workspace=str(workspace),
+        owner=read_owner(workspace, env),
     )
     at = observe_log(log := check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen)), opening, blobs)
     found = processes.marked_processes(at.home.run) if at.home and at.same_host(here) else []
@@ -125,6 +129,9 @@ def foresee_start(
         rows.insert(
             0, row("arguments", one_line(f"not typed on this machine; a start without any would ask: {words}", 1000))
         )
+    if (other := previous_person(at.before, opening)) is not None:
+        names = (safe(other.owner.user, 64), safe(other.host.name, 100), safe(other.workspace, 200))
+        rows.insert(0, row("take-over", messages.would_take_over(*names)))
     if pause_left(seen) > 0:
         rows.insert(0, row("paused", one_line(f"until {pause_text(seen)}: a start would wait for that", 300)))
     if replays_spool(seen, local):
@@ -137,17 +144,22 @@ def foresee_start(
             blobs, wanted, known
         ):
             raise lost_blobs_error(lacks, damage.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options)
-    if not isinstance(decided, Resume | StartAgain) or at.home is None:
+    if not isinstance(decided, Resume | StartAgain):
         return ForeseenStart(_plan_line(keys.job, decided), rows, "", isinstance(decided, Refuse), decided, verdicts)
     facts = case.prompt_input(decided, verdicts, running, tree.then)
     rows += [row("note", one_line(text, 300)) for text in decided.warnings]
-    rows += tree.plan.rows()
-    rows += [*lost_lines(facts.lost), *in_flight_lines(facts.calls), *unannounced_lines(facts.unannounced)]
+    tree_facts = tree.foresee(blobs, clock.now())
+    rows += tree_facts.rows()
+    rows += [
+        *lost_lines(facts.lost),
+        *in_flight_lines(facts.calls, messages.WOULD_VERIFY),
+        *unannounced_lines(facts.unannounced),
+    ]
     if isinstance(decided, Resume):
         prompt = _try_to_resume(case, decided, blobs, env, facts, verdicts)
     else:
         prompt = render_prompt(facts, load_templates(workspace, env))
-    return ForeseenStart(_plan_line(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, facts)
+    return ForeseenStart(_plan_line(keys.job, decided), rows, prompt, False, decided, verdicts, tree_facts, facts)
 
 
 def carried(spool: str) -> str:
@@ -205,9 +217,10 @@ def foreseen_json(seen: ForeseenStart) -> dict[str, Any]:
     }
     if seen.tree is not None:
         left, pending = [redact(text) for text in seen.tree.left_out], msgspec.to_builtins(seen.tree.pending)
+        here = {"count": len(seen.tree.uncommitted), "names": [redact(n) for n in seen.tree.uncommitted[:MAX_NAMES]]}
         if pending is not None:
             pending["names"] = [redact(name) for name in pending.get("names", ())]
-        found["tree"] = {**asdict(seen.tree), "left_out": left, "pending": pending}
+        found["tree"] = {**asdict(seen.tree), "left_out": left, "pending": pending, "uncommitted": here}
     if facts is not None and isinstance(decided, Resume | StartAgain):
         found |= {
             "alert": facts.alert,

@@ -53,7 +53,7 @@ from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spool
 from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.text import duration, moment, quote_word
 from wal_agent.wal import lease as leases
-from wal_agent.wal.damage import damaged_log_error, missing_lease_error
+from wal_agent.wal.damage import damaged_log_error, missing_lease_error, unknown_job_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest, StoredLease, replace_damaged_lease, reschedule_pause
@@ -105,7 +105,7 @@ def unlock(bucket: Bucket, keys: Keys, request: UnlockRequest, env: Mapping[str,
     LeaseHeld: its owner renewed it at the same moment; Damaged: it cannot be read, see `repair_lease`."""
     seen = leases.read_lease(bucket, keys)
     if seen is None:
-        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+        raise unknown_job_error(bucket, keys)
     here = this_host(env, Path(os.devnull))
     local = probe_holder(seen, here, spools_dir(env), bucket.url)
     if idle := nothing_to_unlock(seen, local, request):
@@ -286,7 +286,7 @@ def acknowledge_call(
     """Settle the call durably: by its live run, where there is one here, else under an epoch of its own. UsageError: it
     is not open; LeaseHeld: a run that cannot be reached from here has it, or this machine's spool holds records that
     come before it; Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
-    seen = _read(bucket, keys)
+    seen = require_lease(bucket, keys)
 
     def settle(job: OpenedJob) -> None:
         rests = pause_left(seen) if paused_until(seen) else None
@@ -295,12 +295,12 @@ def acknowledge_call(
     def check(state: State) -> None:
         acknowledged_end(state, call, done, 0.0)
 
-    refused = _act_unowned(bucket, keys, ttl, env, seen, key_id, check, settle)
+    refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, settle)
     if refused is not None:
         _ask_owner(seen, call, done, refused)
 
 
-def _act_unowned(
+def act_unowned(
     bucket: Bucket,
     keys: Keys,
     ttl: float,
@@ -414,7 +414,7 @@ def stop_job(
 
     UsageError: there is no such job. LeaseHeld: it runs on another machine, or does not end in time. PersonNeeded:
     `done`, and calls are in flight that nobody has answered for."""
-    seen = _read(bucket, keys)
+    seen = require_lease(bucket, keys)
     here = this_host(env, Path(os.devnull))
     known = probe_holder(seen, here, spools_dir(env), bucket.url)
     what = f"job {keys.job} is not running"
@@ -432,7 +432,7 @@ def stop_job(
         def check(state: State) -> None:
             _check_answered(state, options)
 
-        refused = _act_unowned(bucket, keys, ttl, env, seen, key_id, check, _close)
+        refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, _close)
         if refused is not None:
             raise refused
     return f"{what} and is closed; the next start begins a new session"
@@ -448,7 +448,7 @@ def _end_run(bucket: Bucket, keys: Keys, seen: StoredLease, clock: Clock, option
             f"{options} --epoch {seen.doc.epoch}",
         )
     os.kill(host.pid, signal.SIGTERM)
-    while (seen := _read(bucket, keys)).doc.state == "held":
+    while (seen := require_lease(bucket, keys)).doc.state == "held":
         if clock.boot() > until:
             raise LeaseHeld(f"Job {keys.job} was asked to end and is still running.", f"See: wal-agent status{options}")
         clock.sleep(STOP_POLL)
@@ -497,7 +497,7 @@ def ask_for_checkpoint(
         said = hook_server.ask_socket(Path(path), run, hook_server.CHECKPOINT, question) if path and run else None
         what = "No run answers here, so no checkpoint was made."
     else:
-        seen = _read(*job)
+        seen = require_lease(*job)
         held = seen.doc.state == "held"
         said = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.CHECKPOINT, question) if held else None
         what = f"Job {job[1].job} does not run on this machine, so no checkpoint was made."
@@ -604,7 +604,7 @@ def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> 
 def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str, str]) -> PauseResult:
     """Pause the job wherever it stands. UsageError: there is none, it has ended or was cut off; LeaseHeld: a run that
     cannot be reached from here has it, or the lease changed at the same moment."""
-    seen = _read(bucket, keys)
+    seen = require_lease(bucket, keys)
     doc = seen.doc
     if doc.state == "closed":
         raise UsageError(f"Job {keys.job} has come to its end, so there is nothing to pause.", "See: wal-agent status")
@@ -637,7 +637,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
 
 def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
     """End the job's pause. UsageError: there is no such job; LeaseHeld: the lease changed at the same moment."""
-    seen = _read(bucket, keys)
+    seen = require_lease(bucket, keys)
     if pause_left(seen) <= 0:
         running = seen.doc.state == "held"
         how = (
@@ -654,13 +654,13 @@ def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
     )
 
 
-def _read(bucket: Bucket, keys: Keys) -> StoredLease:
+def require_lease(bucket: Bucket, keys: Keys) -> StoredLease:
     """The job's lease. UsageError: there is no such job; Damaged: there is, but its lease is gone."""
     seen = leases.read_lease(bucket, keys)
     if seen is None:
         if missing := missing_lease_error(bucket, keys):
             raise missing
-        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+        raise unknown_job_error(bucket, keys)
     return seen
 
 

@@ -218,7 +218,6 @@ class Preparation:
     def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
         at, agent, rows = self.at, self.options.agent, self.screen.rows
         home = at.home
-        assert home is not None
         if isinstance(decided, StartAgain) and decided.alert is None:
             self.screen.say(f"job {self.opened.keys.job} {decided.why}")
             self._put_tree_back()
@@ -231,10 +230,12 @@ class Preparation:
         rows([row("note", one_line(text, 300)) for text in decided.warnings])
         self.check()
         with self.screen.waiting_for("what the old run left running to end", processes.ENDING):
-            ended = processes.end_run_processes(home.run) if running else []
+            ended = processes.end_run_processes(home.run) if home and running else []
         if ended:
             rows([stopped_line(ended)])
-        gone = lock_state(home.host, self.here) == "dead" and not processes.marked_processes(home.run)
+        gone = (
+            home is not None and lock_state(home.host, self.here) == "dead" and not processes.marked_processes(home.run)
+        )
         self._put_tree_back()
         # again: what still ran may have changed something, or ended by itself
         verdicts = self.case.verdicts(ended, gone, self.done)
@@ -283,12 +284,10 @@ class Preparation:
         return self.clock.boot() - self.began
 
     def _report(self, alert: Alert) -> Report:
-        home = self.at.home
-        assert home is not None
         return Report(
             job=self.opened.keys.job,
             alert=alert,
-            old_host=home.host.name,
+            old_host=self.at.lost.host.name,
             new_host=self.here.name,
             stopped=self.at.before.time,
             now=self.clock.now(),

@@ -30,12 +30,14 @@ from wal_agent.config import Settings
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 from wal_agent.records import Opening
+from wal_agent.recovery.plan import is_other_persons
 from wal_agent.redact import redact
 from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
-from wal_agent.text import quote_word
+from wal_agent.text import bucket_words, quote_word
+from wal_agent.wal.state import State
 
 MAX_NOTES = 1000  # notes; the oldest go
 READABLE = 4000  # characters of arguments that a person is asked about
@@ -100,6 +102,14 @@ def admit_args(
         raise ConfigError(problem)
 
 
+def previous_person(state: State, opening: Opening) -> Opening | None:
+    """Return the newest opening of another person's, from whom a start by `opening` would take over an unfinished job;
+    None where it would not. Pure."""
+    home = state.home_opening
+    over = state.ended is not None and state.ended.completed and not state.open
+    return home if home is not None and not over and is_other_persons(home, opening) else None
+
+
 def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen: Screen) -> ConfigError:
     """With the whole command, ready to be typed; what does not fit into the line stands above it."""
     what = (
@@ -116,8 +126,10 @@ def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen:
 
 
 def typed_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
-    """The start with its arguments typed, for a shell. `more`: options besides those that were typed."""
-    options = [f"--{name}={getattr(settings, name)}" for name in ("bucket", "job") if _flag(settings, name)]
+    """The start with its arguments typed, for a shell; without a bucket whose URL holds a secret. `more`: options
+    besides those that were typed."""
+    names = ["bucket"] if bucket_words(settings.bucket) else []
+    options = [f"--{name}={getattr(settings, name)}" for name in (*names, "job") if _flag(settings, name)]
     options += more
     return " ".join(map(quote_word, ("wal-agent", "run", agent, *options, "--", *args)))
 
@@ -128,6 +140,15 @@ def shown_command(agent: str, settings: Settings, args: Sequence[str], *more: st
     if redact(command) != command:
         command = typed_command(agent, settings, ("ARGS",), *more)
     return command.removesuffix(" --")
+
+
+def resume_command(options: RunOptions, *more: str) -> str:
+    """The next start of this run's job. What an agent without hooks is run with, only the log has."""
+    settings = options.settings
+    if options.agent.capabilities.hookless is None:
+        return shown_command(options.agent.name, settings, (), *more)
+    words = bucket_words(settings.bucket) if _flag(settings, "bucket") else []
+    return " ".join(map(quote_word, ("wal-agent", "resume", "--job", settings.job, *words)))
 
 
 def _flag(settings: Settings, name: str) -> bool:

@@ -77,6 +77,13 @@ class Situation:
     def plan_input(self) -> PriorLog:
         return PriorLog(self.before, self.home)
 
+    @property
+    def lost(self) -> Opening:
+        """The opening of the run that is recovered: `home`, or where the log records no start of the agent (it was cut,
+        or is forged), the newest opening in it, else our own."""
+        openings = self.before.openings
+        return self.home or (openings[-1].opening if openings else self.opening)
+
     def same_host(self, here: Host) -> bool:
         """Whether the old run lived under this very kernel and process table, so that looking at processes means
         something."""
@@ -244,13 +251,12 @@ def collect_prompt_facts(
     """What the prompt is made of. `ended`: the old run's processes that were ended. `tree`: on the working tree;
     `effects`: of which calls it has the changes. `now`: seconds since 1970. ConfigError: the project's rules in
     wal-agent.toml are wrong."""
-    home = at.home
-    assert home is not None
+    lost = at.lost
     main = at.before.files.get(agent.main_file)
     end = at.before.ended
     return PromptInput(
         alert=decided.alert or "cut_off",
-        old_host=home.host.name,
+        old_host=lost.host.name,
         new_host=here.name,
         same_host=at.same_host(here),
         stopped=at.before.time,
@@ -262,14 +268,14 @@ def collect_prompt_facts(
             at.inputs,
             verdicts,
             load_all(workspace).of(agent.name),
-            (home.workspace, str(workspace)),
+            (lost.workspace, str(workspace)),
         ),
         finished=finished_calls(at, decided.finished),
         unannounced=tuple(
             Unannounced(c.intent.tool, at.inputs.get(c.intent.call), c.intent.cls, c.how) for c in at.before.unlogged
         ),
         leftovers=tuple(ended),
-        moved=None if home.workspace == str(workspace) else (home.workspace, str(workspace)),
+        moved=None if lost.workspace == str(workspace) else (lost.workspace, str(workspace)),
         turn_completed=at.before.turn == "completed",
         tree=tree,
         alone=decided.alone,

@@ -60,7 +60,7 @@ from wal_agent.events import (
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Checkpoint, Opening
-from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, is_other_persons, refuse_other_job
+from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.shell.quote import safe
 from wal_agent.shell.rules import load_rules
@@ -368,10 +368,9 @@ class Run:
         """Ask before an unfinished job is taken over from another person: a typed job or --take-over is consent.
         NotYourJob."""
         options, settings, home = self.options, self.options.settings, log.state.home_opening
-        over = log.state.ended is not None and log.state.ended.completed and not log.state.open
-        if home is None or over or options.take_over or settings.sources.get("job") in ("flag", "environment"):
+        if home is None or options.take_over or settings.sources.get("job") in ("flag", "environment"):
             return
-        if not is_other_persons(home, self._opening(home)):
+        if provenance.previous_person(log.state, self._opening(home)) is None:
             return
         what = (
             f"Job {settings.job} was last run by {safe(home.owner.user, 64)} on {safe(home.host.name, 100)}, "

@@ -32,8 +32,8 @@ from wal_agent.supervise.exits import (
 )
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
-from wal_agent.supervise.provenance import shown_command
-from wal_agent.text import describe_reach
+from wal_agent.supervise.provenance import resume_command
+from wal_agent.text import describe_reach, quote_word
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
 
@@ -301,7 +301,8 @@ class _Closing:
             say(watcher)
         job = self.opened.keys.job
         if ended.drained and settled != "left":
-            command = shown_command(options.agent.name, options.settings, ())
+            cd = "" if options.attended else f"cd {quote_word(str(options.workspace))} && "
+            command = f"{cd}{resume_command(options)}"
             reach = describe_reach(options.settings.bucket, "this machine")
             say(f"job {job} is saved and stopped; `{command}` resumes it {reach}.")
         elif self.all_logged:
@@ -310,7 +311,7 @@ class _Closing:
                 "treats it as a crash, once its lease has expired, and resumes what was saved."
             )
         if settled == "closed" and options.attended and not ended.drained:
-            say(messages.continue_with(shown_command(options.agent.name, options.settings, (), "--continue")))
+            say(messages.continue_with(resume_command(options, "--continue")))
         if ended.silent and ended.stopped is None:
             silence = no_hooks_error(options.agent.name, ended.exit.code)
             say(f"{silence.what} {silence.hint}")

@@ -32,9 +32,11 @@ from wal_agent.errors import BucketError, WalAgentError
 from wal_agent.events import CallEnded, Event, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
+from wal_agent.recovery import messages
 from wal_agent.recovery.messages import HOME_FOLDER
 from wal_agent.recovery.report import (
     MissingEffects,
+    describe_names,
     describe_pending,
     describe_tree,
     missing_effects,
@@ -351,17 +353,21 @@ class WorktreeFacts:
     pending: Pending | None = None
     keeps_what_is_here: bool = False
     makes_repository: bool = False
+    uncommitted: tuple[str, ...] = ()  # files here that no commit has, and that would be replaced
 
     def rows(self) -> list[str]:
         """For the screen."""
         if self.action == "keep":
-            reasons = {"not_saved": "was not saved yet; it stays as it is", "home": HOME_FOLDER}
+            reasons = {"not_saved": "was not saved yet; it would stay as it is", "home": HOME_FOLDER}
             return [row("tree", reasons[self.why])] if self.why in reasons else []
         first = "what is here would be kept, and then " if self.keeps_what_is_here else ""
         git = ", with a repository like the lost one" if self.makes_repository else ""
         saved = moment(self.saved, self.saved, exact=True, whole=True)
         what = f"{plural(self.files, 'file')} ({size(self.size)}) as of {saved}"
         lines = [row("tree", f"{first}the saved one would be put back: {what}{git}")]
+        if self.uncommitted:
+            shown = describe_names(len(self.uncommitted), self.uncommitted)
+            lines.append(row("uncommitted", messages.would_replace(shown)))
         if self.pending is not None:
             lines.append(row("not saved", describe_pending(self.pending, one_line)))
         return lines
@@ -409,6 +415,17 @@ class WorktreePlan:
             keeps_what_is_here=not self.empty,
             makes_repository=decided.make_repository,
         )
+
+    def foresee(self, blobs: Blobs, now: float) -> WorktreeFacts:
+        """`plan`, with the files here that no commit has. Changes nothing. Damaged, ConfigError, BucketError."""
+        facts = self.plan
+        if facts.action == "keep" or self.empty or self.captured is None:
+            return facts
+        # Imported here: a start does this as it restores.
+        from wal_agent.recovery.compare_trees import scratch_trees
+
+        with scratch_trees(self.target, self.captured, blobs) as trees:
+            return replace(facts, uncommitted=tuple(trees.uncommitted(self.captured, now)))
 
     def carry_out(self, blobs: Blobs, now: float, say: Callable[[str], None]) -> TreeResult:
         """`say` gets a line before work is replaced that no commit has. Raises Damaged, ConfigError, BucketError."""

@@ -3,6 +3,7 @@ go on."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,9 +11,9 @@ from wal_agent.bucket import encryption
 from wal_agent.bucket import file as frame
 from wal_agent.bucket.base import Bucket
 from wal_agent.concurrency import prefetch_map
-from wal_agent.errors import BucketError, Damaged
+from wal_agent.errors import BucketError, Damaged, UsageError
 from wal_agent.records import Payload
-from wal_agent.text import shorten, timestamp
+from wal_agent.text import bucket_words, shorten, timestamp
 from wal_agent.wal.blobs import CHUNK, Blobs, drop_overwritten
 from wal_agent.wal.keys import Keys, is_blob
 from wal_agent.wal.lease import StoredLease
@@ -176,6 +177,14 @@ def restore_hint(whole: Replay | None, keys: Keys, options: str = "") -> str:
 def restore_command(keys: Keys, seq: int, options: str = "") -> str:
     """Return the command. `options`: the job and its bucket, as `Place.options` gives them."""
     return f"wal-agent restore{options} --at {seq} --to {keys.job}-record-{seq}"
+
+
+def unknown_job_error(bucket: Bucket, keys: Keys) -> UsageError:
+    """Build the error for a named job of which the bucket holds nothing."""
+    return UsageError(
+        f"There is no job {keys.job} in {bucket.url}.",
+        f"Its jobs: {shlex.join(['wal-agent', 'list', *bucket_words(bucket.url)])}",
+    )
 
 
 def missing_lease_error(bucket: Bucket, keys: Keys) -> Damaged | None:

@@ -97,7 +97,7 @@ class TestForget:
         assert run("doctor", "--bucket", url)[0] == 78
         code, _, err = run("doctor", "--forget", "--bucket", url)
         assert code == 0 and "forgot bucket" in err
-        assert run("status", "--bucket", url, "--job", "shop")[0] == 0
+        assert run("status", "--bucket", url, "--job", "shop")[0] == 64
         assert "knows nothing" in run("doctor", "--forget", "--bucket", url)[2]
 
     def test_a_job(self, run: Run, url: str, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ class TestForget:
         code, _, err = run("status", "--bucket", url, "--job", "shop")
         assert code == 69 and f"wal-agent doctor --forget --bucket {url} --job shop" in err
         assert run("doctor", "--forget", "--bucket", url, "--job", "shop")[0] == 0
-        assert run("status", "--bucket", url, "--job", "shop")[0] == 0
+        assert run("status", "--bucket", url, "--job", "shop")[0] == 64
         assert folder.known_bucket_id(url, os.environ)
 
     def test_a_job_is_named_for_nothing_else(self, run: Run, url: str) -> None:

@@ -91,9 +91,10 @@ def test_why_nothing_goes(run: Run, tmp_path: Path) -> None:
     assert run("gc", *where(shelf))[1] == "job shop: nothing deleted (needs two verified snapshots)\n"
 
 
-def test_a_job_that_nobody_began_is_no_error(run: Run) -> None:
-    code, out, err = run("gc", "--job", "none")
-    assert (code, out) == (0, "") and err.startswith("wal-agent: no job none")
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--json",)])
+def test_a_job_that_nobody_began(run: Run, more: tuple[str, ...]) -> None:
+    code, out, err = run("gc", "--job", "none", *more)
+    assert (code, out) == (64, "") and "There is no job none" in err
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,13 @@ def test_several_jobs_of_a_folder_are_named(run: Run, bucket: FileBucket) -> Non
     here(bucket, "second", "codex", reason=DRAINED)
     code, out, err = run("status")
     assert (code, out) == (64, "")
-    assert "first (claude, released)" in err and "second (codex, released)" in err and "--job " in err
+    commands = [row.split("   ")[0].strip() for row in err.splitlines()[:-1]]
+    assert commands == ["wal-agent status --job first", "wal-agent status --job second"]
+    assert "(claude, released)" in err and "2 jobs" in err.splitlines()[-1]
+    _, _, err = run("resume", "--wait", "--", "-p", "it's on")
+    assert shlex.split(err.splitlines()[0].split("   ")[0]) == [
+        *["wal-agent", "resume", "--wait", "--job", "first", "--", "-p", "it's on"],
+    ]
     assert json.loads(run("status", "--json", "--job", "second")[1])["job"] == "second"
 
 
@@ -68,10 +74,34 @@ def test_the_list_has_the_newest_job_first(run: Run, bucket: FileBucket, tmp_pat
     assert code == 1 and "This folder has no job" in err
 
 
-@pytest.mark.parametrize("words", ["resume", "stop", "recover --dry-run"])
+def test_an_agent_that_has_no_job_here(run: Run, bucket: FileBucket) -> None:
+    """The folder's other jobs are named, and not the job that a start of that agent would make."""
+    here(bucket, "first", "claude", reason=DRAINED)
+    code, out, err = run("status", "--agent", "codex")
+    assert (code, out) == (1, "") and "no job of codex" in err
+    assert err.splitlines()[0].split("   ")[0].strip() == "wal-agent status --job first"
+    assert json.loads(run("status", "--json", "--agent", "claude")[1])["job"] == "first"
+    here(bucket, "second", "codex", reason=DRAINED)
+    assert json.loads(run("status", "--json", "--agent", "codex")[1])["job"] == "second"
+    here(bucket, "third", "codex", reason=DRAINED)
+    code, _, err = run("log", "--agent", "codex", "-n", "3")
+    assert code == 64 and [row.split("   ")[0].strip() for row in err.splitlines()[:-1]] == [
+        "wal-agent log -n 3 --job second",
+        "wal-agent log -n 3 --job third",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("resume", "stop", "recover --dry-run", "status", "status --json", "log", "log --crashes", "gc"),
+        *("ack 1 --done", "pause --for 1h", "unlock", "restore --to out", "checkpoint list", "checkpoint show"),
+    ],
+)
 def test_an_unknown_job_is_64(run: Run, bucket: FileBucket, words: str) -> None:
     code, out, err = run(*words.split(), "--job", "nosuch")
-    assert (code, out) == (64, "") and "There is no job nosuch" in err
+    assert code == 64 and "There is no job nosuch" in err and err.endswith(f"wal-agent list --bucket {bucket.url}\n")
+    assert out == "" or json.loads(out)["state"] == "none"
 
 
 def test_stop_prints_a_command_that_can_be_pasted_anywhere(run: Run, bucket: FileBucket, tmp_path: Path) -> None:

@@ -227,13 +227,6 @@ def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
     assert told == ["opening", "recovery", "run_ended"]
 
 
-def test_a_job_that_does_not_exist_is_no_error_to_look_at(run: Run) -> None:
-    for command in ("status", "log"):
-        code, out, err = run(command, "--job", "none")
-        assert (code, out, err.count("\n")) == (0, "", 1) and "none" in err
-    assert json.loads(run("status", "--json", "--job", "none")[1])["state"] == "none"
-
-
 def test_the_prompt_of_a_dry_run_has_a_heading(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It speaks to an agent, of what the start will have done by then."""
     monkeypatch.setattr(

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from wal_agent.bucket.decorators import MeterBucket
-from wal_agent.cli.view import continue_view
+from wal_agent.cli.status import next_command, status_rows
+from wal_agent.cli.view import View, continue_view
 from wal_agent.records import End
 from wal_agent.wal.reader import Replay
 
@@ -102,3 +104,25 @@ def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:
     second, _ = continue_view(meter, KEYS, {}, "", before)
     assert (first.calls, second.calls) == (5, 6)
     assert meter.snapshot().get.requests - gets == 2, "the lease and the new segment"
+
+
+@pytest.mark.parametrize(
+    ("facts", "command"),
+    [
+        ({}, "wal-agent run gemini --job shop"),
+        ({"workspace": "/w/odd folder"}, "cd '/w/odd folder' && wal-agent run gemini --job shop"),
+        ({"workspace": "/elsewhere", "host": "vm-2"}, "wal-agent run gemini --job shop"),
+        ({"agent": "generic"}, "wal-agent resume --job shop"),
+        ({"agent": ""}, "wal-agent resume --job shop"),
+        ({"agent": "$(rm x)"}, "wal-agent run '$(rm x)' --job shop"),
+        ({"state": "released", "way": "halted"}, ""),
+        ({"state": "running"}, ""),
+        ({"state": "closed"}, ""),
+    ],
+)
+def test_the_next_command_can_be_pasted(facts: dict[str, Any], command: str) -> None:
+    known = {"job": "shop", "bucket": "memory://", "state": "cut_off", "agent": "gemini", "host": "vm-1"}
+    view = View(**{**known, "workspace": "/w", **facts})
+    assert next_command(view, " --job shop", Path("/w"), "vm-1") == command
+    rows = status_rows(view, " --job shop", command)
+    assert any(row.startswith("next ") and row.endswith(command) for row in rows) is bool(command)

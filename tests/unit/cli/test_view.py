@@ -99,12 +99,12 @@ def test_a_job_that_was_given_up_says_how_and_why(tmp_path: Path, state: JobStat
     [
         ("closed", "completed", "state       ended", False),
         ("closed", "the agent ended with 41", "state       ended, the agent failed with 41", False),
-        ("released", "the agent ended with 41", "the agent failed with 41; the next `wal-agent run` carries on", False),
+        ("released", "the agent ended with 41", "the agent failed with 41; the next start carries on", False),
         ("released", "killed: out of memory", "the agent failed: killed: out of memory; the next", False),
         ("released", "stopped: 5 crashes in 10 min", "stopped, a person is needed; see wal-agent log --crashes", True),
         ("released", "stopped (80): 5 crashes", "stopped, a person is needed; see wal-agent log --crashes", True),
-        ("released", "stopped (69): no bucket", "stopped and saved; the next `wal-agent run` resumes it", True),
-        ("released", "drained (SIGTERM)", "stopped and saved; the next `wal-agent run` resumes it", True),
+        ("released", "stopped (69): no bucket", "stopped and saved; the next start resumes it", True),
+        ("released", "drained (SIGTERM)", "stopped and saved; the next start resumes it", True),
     ],
 )
 def test_how_a_job_was_settled_is_read_from_its_reason(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.shelf import KEYS, Shelf, commit, intent
 from tests.unit.supervise.crew import PATIENCE, ScriptAgent, short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
@@ -19,6 +20,7 @@ from wal_agent.events import LeftOpen
 from wal_agent.records import Class, ExitClass, Intent, Payload
 from wal_agent.supervise.run import next_session
 from wal_agent.supervise.run_end import continues_by_itself, left_open, open_calls_line, unsaved_line
+from wal_agent.wal.reader import replay
 from wal_agent.wal.state import OpenCall
 
 WS = Path("/w")
@@ -121,9 +123,10 @@ def short_path() -> Iterator[Path]:
 
 
 def run(
-    folder: Path, agent: str, body: str, *args: str, version: str = ":", **more: str
+    folder: Path, agent: str, body: str, *args: str, version: str = ":", words: str = "", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """`wal-agent run AGENT -- ARGS` with a shell script for the agent. `version`: what it does before it names its."""
+    """`wal-agent run AGENT -- ARGS`, or `wal-agent WORDS`, with a shell script for the agent. `version`: what it does
+    before it names its."""
     home, work, program = folder / "home", folder / "work", folder / agent
     for made in (home, work):
         made.mkdir(exist_ok=True)
@@ -139,7 +142,7 @@ def run(
         "WAL_AGENT_RUNTIME_DIR": str(folder / "run"),
         **more,
     }
-    argv = [sys.executable, "-m", "wal_agent", "run", agent, "--", *args]
+    argv = [sys.executable, "-m", "wal_agent", *(words.split() or ["run", agent, "--", *args])]
     return subprocess.run(
         argv, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
@@ -182,6 +185,23 @@ def test_exit_code_199_starts_a_new_session_where_nothing_was_said(short_path: P
     first, second = seen.read_text().splitlines()
     assert "--session-id" in first and "--session-id" in second and first != second
     assert "do it" in first and "do it" in second
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_log_without_a_start_of_the_agent_is_recovered(short_path: Path, dry: bool) -> None:
+    """A cut log, or a hostile one: a call is in flight, and nothing says that an agent was ever started. The agent is
+    asked about the call."""
+    shelf = Shelf(short_path / "bucket")
+    job = shelf.open()
+    job.writer.append(intent(1, command="./charge.sh 42"))
+    commit(job)
+    job.lease.settle("released", "", budget=5.0)
+    words = "recover --agent gemini --dry-run" if dry else ""
+    done = run(short_path, "gemini", "exit 0", "-i", "do it", words=words, WAL_AGENT_JOB=KEYS.job)
+    assert done.returncode == 0, done.stderr
+    assert "./charge.sh 42" in (done.stdout if dry else done.stderr)
+    told = replay(shelf.bucket, KEYS).state.recovery
+    assert told is None if dry else told is not None and "./charge.sh 42" in told.told
 
 
 SLOW = {

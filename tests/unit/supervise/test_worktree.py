@@ -67,6 +67,25 @@ def test_it_is_plain_data_too(tmp_path: Path) -> None:
     assert "the saved one would be put back: 4 files" in plan.rows()[0]
 
 
+def test_files_that_no_commit_has_are_named_before_they_are_replaced(tmp_path: Path) -> None:
+    """Changes nothing, neither in the folder nor in the state."""
+    lab = Lab(tmp_path)
+    first, second = lab.machine("first"), lab.machine("second")
+    repository(first.work)
+    git(tmp_path, "clone", "-q", str(first.work), str(second.work))
+    write(first.work, a="by the agent\n")
+    first.capture()
+    assert seen(lab, second).foresee(lab.blobs, lab.moment).uncommitted == (), "a commit has all of them"
+    write(second.work, a="mine\n", new="mine too\n")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    foreseen = seen(lab, second).foresee(lab.blobs, lab.moment)
+    assert foreseen.uncommitted == ("a", "new")
+    assert any("2 files (a, new)" in line for line in foreseen.rows())
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    write(second.work, a="by the agent\n")
+    assert seen(lab, second).foresee(lab.blobs, lab.moment).uncommitted == ("new",), "the restore has the same"
+
+
 def test_where_captures_are_off_nothing_is_put_back(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     first, second = lab.machine("first"), lab.machine("second")

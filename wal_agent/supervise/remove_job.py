@@ -1,0 +1,157 @@
+"""Delete a job from its bucket, for `wal-agent rm`, so that no run of before can ever write to it again.
+
+The log is the lock, so the job is opened first (R1). What locks old runs out stays, as R4 wants it: the lease, each
+opening, the segment before each, and two snapshots of an empty state that make the rest of the log unneeded
+(docs/decisions/045). Whatever happens in between, the log is whole: the same command goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from wal_agent.bucket.base import Bucket, Entry
+from wal_agent.clock import Clock
+from wal_agent.errors import Conflict, Unavailable
+from wal_agent.records import End, Progress
+from wal_agent.recovery.lease_policy import REMOVED
+from wal_agent.supervise.intervene import act_unowned, require_lease, sound_state
+from wal_agent.wal import codec, reader
+from wal_agent.wal.codec import Snapshot
+from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import Fetched
+from wal_agent.wal.retention import (
+    BATCH,
+    Tally,
+    keeps_before_opening,
+    keeps_opening,
+    openings_known_from,
+)
+from wal_agent.wal.state import State
+
+WHY: Final = "a person deleted the job"
+COMMIT_TRIES = 100
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """What `wal-agent rm` deletes, or has deleted: objects and their bytes. `open_calls`: calls in flight, whose fate
+    nobody asks about any more. `kept`: small objects that lock old runs out."""
+
+    job: str
+    segments: Tally
+    snapshots: Tally
+    blobs: Tally
+    open_calls: tuple[str, ...] = ()
+    kept: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.segments.size + self.snapshots.size + self.blobs.size
+
+
+def foresee_removal(bucket: Bucket, keys: Keys, state: State) -> Removal:
+    """Return what `remove_job` would delete now. Reads only. `state`: of the log."""
+    names = tuple(f"#{o.intent.call} {o.intent.tool}" for o in state.open)
+    kept = _kept_segments(bucket, keys, state)
+    doomed = [entry for entry in bucket.list(keys.log) if keys.seq_of(entry.key) not in kept]
+    snapshots, blobs = _tally(bucket.list(keys.snapshots)), _tally(bucket.list(keys.blobs))
+    return Removal(keys.job, _tally(iter(doomed)), snapshots, blobs, names, len(kept) + 4)
+
+
+def remove_job(
+    bucket: Bucket, keys: Keys, ttl: float, env: Mapping[str, str], clock: Clock, key_id: str = ""
+) -> Removal:
+    """Delete the job.
+
+    UsageError: there is none; LeaseHeld: somebody runs it; Damaged: its log cannot be opened; Denied: it is encrypted
+    with another key; Unavailable: the bucket stopped answering, and the same command goes on."""
+    done: list[Removal] = []
+
+    def act(job: OpenedJob) -> None:
+        done.append(_empty(bucket, keys, job, clock))
+
+    refused = act_unowned(bucket, keys, ttl, env, require_lease(bucket, keys), key_id, lambda _: None, act)
+    if refused is not None:
+        raise refused
+    return done[0]
+
+
+def _empty(bucket: Bucket, keys: Keys, job: OpenedJob, clock: Clock) -> Removal:
+    state, now = sound_state(job.replay), clock.now()
+    names = tuple(f"#{o.intent.call} {o.intent.tool}" for o in state.open)
+    for each in state.open:  # I8
+        job.writer.append(End(time=now, call=each.intent.call, how="acknowledged", by="person", why=WHY))
+    _commit(job)
+    first = _snapshot(bucket, keys, job)
+    job.writer.append(Progress(time=now, note=WHY, by="person"))
+    _commit(job)
+    second = _snapshot(bucket, keys, job)
+    old = (e for e in bucket.list(keys.snapshots) if keys.seq_of(e.key) not in (first, second))
+    snapshots = _delete(bucket, old)
+    blobs = _delete(bucket, bucket.list(keys.blobs))
+    kept = _kept_segments(bucket, keys, job.writer.state)
+    stay = kept | {first, second}
+    segments = _delete(bucket, (e for e in bucket.list(keys.log) if keys.seq_of(e.key) not in stay))
+    if close_job(job, "closed", REMOVED) != "closed":
+        raise Unavailable("The bucket did not take the last change.", f"Once more: wal-agent rm {keys.job}")
+    return Removal(keys.job, segments, snapshots, blobs, names, len(stay) + 3)
+
+
+def _commit(job: OpenedJob) -> None:
+    """Unavailable: what was appended is not acknowledged."""
+    for _ in range(COMMIT_TRIES):
+        if not job.writer.pending:
+            return
+        job.writer.commit_once()
+    raise Unavailable("The bucket does not take the change.", f"Once more: wal-agent rm {job.keys.job}")
+
+
+def _snapshot(bucket: Bucket, keys: Keys, job: OpenedJob) -> int:
+    """Store a snapshot of an empty state at the newest segment, and return its number."""
+    at = job.writer.acked
+    empty = State(
+        epoch=at.state.epoch,
+        openings=at.state.openings,
+        opened=at.state.opened,
+        turned=0,
+        next_call=at.state.next_call,
+        time=at.state.time,
+    )
+    made = Snapshot(format=1, job=keys.job, seq=at.seq, hash=at.hash, state=empty, time=at.time)
+    try:
+        bucket.put(keys.snapshot(at.seq), codec.encode_snapshot(made))
+    except Conflict:  # a lost reply: nobody else makes one at an opening of ours, or behind it
+        if reader.read_snapshot(bucket, keys, at.seq) is None:
+            raise
+    return at.seq
+
+
+def _kept_segments(bucket: Bucket, keys: Keys, state: State) -> set[int]:
+    """Return the segments that stay: each opening and the one before it (R4). Those that the state does not name any
+    more are looked for; what cannot be read stays."""
+    openings, known = {o.seq for o in state.openings}, openings_known_from(state)
+    seqs = [seq for e in bucket.list(keys.log) if (seq := keys.seq_of(e.key)) is not None]
+    older = [seq for seq in seqs if seq < known]
+    unread: set[int] = set()
+    for seq, found in reader.fetch_segments(bucket, keys, older):
+        if not isinstance(found, Fetched):
+            unread.add(seq)
+        elif found.segment.opening is not None:
+            openings.add(seq)
+    return {s for s in seqs if s in unread or keeps_opening(s, openings) or keeps_before_opening(s, openings)}
+
+
+def _delete(bucket: Bucket, doomed: Iterator[Entry]) -> Tally:
+    done = Tally()
+    while some := list(islice(doomed, BATCH)):
+        bucket.delete(*(entry.key for entry in some))
+        done += _tally(iter(some))
+    return done
+
+
+def _tally(entries: Iterator[Entry]) -> Tally:
+    return sum((Tally(1, entry.size) for entry in entries), Tally())
