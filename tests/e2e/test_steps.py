@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.scene import until
+from tests.e2e.scene import Scene, shell, until
 from tests.e2e.test_generic import Machine, Yard
+from tests.mocks.gemini_model import Turn
 
 W = f"{sys.executable} -m wal_agent"
 SCRIPT = f"""\
@@ -94,3 +95,18 @@ def test_a_step_pauses_its_job(yard: Yard) -> None:
     seen = json.loads((machine.work / "s.json").read_text())
     assert (seen["paused"]["reason"], seen["run"]["attempt"], seen["attempt"]) == ("quota", 2, 2)
     assert yard.state().steps["s"].paused is None and yard.lease().state == "closed"
+
+
+def test_an_agents_tool_may_keep_values_and_run_steps(scene: Scene) -> None:
+    """Below a CLI with hooks: the call that types it is logged as any other, and the run answers."""
+    machine = scene.machine("vm-1")
+    once = shell(f"{W} step s -- sh -c 'echo x >> side; echo made' && echo 5 | {W} state put cursor")
+    scene.script(Turn(text="One.", calls=[once]), Turn(text="Two.", calls=[once]), Turn(text="Done."))
+    run = machine.run("-y", "-p", "please do the work", wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    assert scene.side() == ["x"]
+    log = machine.log()
+    kinds = [r["type"] for r in log]
+    assert [kinds.count(name) for name in ("step_begun", "step_ended", "state_put")] == [1, 1, 2]
+    assert kinds.index("intent") < kinds.index("step_begun") < kinds.index("step_ended") < kinds.index("end")
+    assert json.loads(machine.cli("state", "get", "cursor", "--json").stdout)["value"] == "5\n"

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -225,6 +225,9 @@ def settled_step(state: State, name: str, done: bool, now: float) -> StepEnded:
 # ---- over the socket
 
 
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question over the run's socket. `data`, `stdout`, `stderr`: base64."""
 
@@ -234,17 +237,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ttl: float = 0.0
     if_version: int | None = None
     what: What = "value"
-    offset: int = 0
+    offset: Size = 0
     command: tuple[str, ...] = ()
     verify: str = ""
-    retries: int = 0
+    retries: Size = 0
     found: Found = ""
-    code: int = 0
+    code: Annotated[int, msgspec.Meta(ge=-255, le=255)] = 0
     started: bool = True
     stdout: str = ""
-    stdout_size: int = 0
+    stdout_size: Size = 0
     stderr: str = ""
-    stderr_size: int = 0
+    stderr_size: Size = 0
 
 
 _asked = msgspec_compat.of_values(Asked)

@@ -30,6 +30,7 @@ from wal_agent.supervise.steps import MOST_VALUE, StepKeeper, ending_of, entry_o
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import final_lease_state
 from wal_agent.wal.state import MOST_STEP_RECORD, MOST_STEPS, State, StepAt, apply, apply_all, exceeded_limit
+from wal_agent.wal.writer import Ticket
 
 
 class Desk:
@@ -158,7 +159,15 @@ def test_what_is_no_question_is_none(desk: Desk) -> None:
     for question in ({}, {"do": "x"}, {"do": "put", "step": 1}, {"do": "get", "step": "a", "x": 1}):
         with pytest.raises(ValueError):
             desk.keeper.answer(question, True)
+    for more in ({"code": 2**70}, {"stdout_size": 2**70}, {"offset": -1}):
+        with pytest.raises(ValueError):
+            desk.keeper.answer({"do": "end", "step": "a", **more}, True)
+    for ttl in (float("nan"), float("inf")):
+        assert desk.put(b"", ttl=ttl)["code"] == 64
+    with desk.post.committing(), pytest.raises(ValueError):
+        desk.keeper.answer({"do": "begin", "step": "a", "command": ["\ud800"]}, True)
     assert desk.ask("put", data="?")["code"] == 64
+    assert desk.kinds() == []
 
 
 def test_number_and_size_are_limited(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +224,23 @@ def test_no_command_runs_whose_begin_is_not_durable(desk: Desk, monkeypatch: pyt
     assert desk.post.state.undecided_steps == {}
     assert desk.begin()["move"] == "run"
     assert [r.how for r in desk.post.log() if isinstance(r, StepEnded)] == ["not_started"] * 2
+
+
+def test_what_is_only_on_this_machines_disk_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9: in an outage with --on-outage spool a step begins, ends, and is known as ended."""
+    spooled: list[Ticket] = []
+
+    def append(*records: AnyRecord, defer: bool = False) -> Ticket:
+        ticket = Ticket()
+        ticket.spool()
+        spooled.append(ticket)
+        return ticket
+
+    monkeypatch.setattr(desk.post.job.writer, "append", append)
+    assert desk.begin()["move"] == "run"
+    assert desk.ask("end", code=0)["how"] == "done"
+    assert desk.begin()["move"] == "print" and len(spooled) == 2
+    assert desk.put(b"1")["version"] == 1 and desk.put(b"2", if_version=1)["version"] == 2
 
 
 # ---- steps
