@@ -190,9 +190,9 @@ def test_what_the_command_left_running_counts_as_running(site: Site) -> None:
 
 
 def test_a_command_that_leaves_a_daemon_ends(site: Site) -> None:
-    code, out, _ = site.type("step", "s", "--", "sh", "-c", "echo hi; sleep 5 & echo $! > pid")
+    code, out, _ = site.type("step", "s", "--", "sh", "-c", "echo hi; sleep 600 & echo $! > pid")
     assert (code, out) == (0, "hi\n")
-    assert site.type("step", "s", "--", "sh", "-c", "echo hi; sleep 5 & echo $! > pid")[:2] == (0, "hi\n")
+    assert site.type("step", "s", "--", "sh", "-c", "echo hi; sleep 600 & echo $! > pid")[:2] == (0, "hi\n")
     os.kill(int((site.work / "pid").read_text()), signal.SIGKILL)
 
 
