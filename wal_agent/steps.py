@@ -45,6 +45,7 @@ ANSWER: Final = 90.0  # seconds for an answer, which waits for the bucket
 LOOK: Final = 0.5  # seconds between two looks whether the run lives
 SAID_AFTER: Final = 2.0  # seconds of waiting for another one with the same name, after which that is said
 _PIECE: Final = 1 << 16
+_PASSED: Final = (signal.SIGTERM, signal.SIGHUP)
 _ERRORS: Final[Mapping[int, type[WalAgentError]]] = {
     each.exit_code: each
     for each in (
@@ -273,22 +274,24 @@ def _execute(
     if echo and sys.stdout is not None:
         sys.stdout.flush()
     env = {**os.environ, "WAL_AGENT_STEP": name, "WAL_AGENT_ATTEMPT": str(attempt)}
-    try:
-        process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=env, pass_fds=(lock,)
-        )
-    except (OSError, ValueError):
-        run.ask("end", name, started=False)
-        raise
     outputs = _Output(1 if echo else None), _Output(2 if echo else None)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdout, process.stderr, _passing_signals(process):
+    with _passing_signals() as pass_to:
         try:
-            _follow(run, process, outputs)
-        except BaseException:
-            _end_tree(process)
+            process = subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=env, pass_fds=(lock,)
+            )
+        except (OSError, ValueError):
+            run.ask("end", name, started=False)
             raise
+        pass_to(process)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout, process.stderr:
+            try:
+                _follow(run, process, outputs)
+            except BaseException:
+                _end_tree(process)
+                raise
     failpoint("step.ran")
     code, (out, err) = process.returncode, outputs
     ended = run.ask(
@@ -349,24 +352,35 @@ def _end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _passing_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _passing_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
     """Leave an interrupt to the command, which has it from the terminal too, and pass on what ends this process alone:
-    the command's end is to be logged."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    the command's end is to be logged. Gives what takes the command's process; signals that come before wait for it."""
+    processes: list[subprocess.Popen[bytes]] = []
+    waiting: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
-        process.send_signal(number)
+        for process in processes:
+            process.send_signal(number)
+        if not processes:
+            waiting.append(number)
 
-    passed = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, pass_on) for number in passed}
-    before |= {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
+    def take(process: subprocess.Popen[bytes]) -> None:
+        processes.append(process)
+        for number in waiting:
+            process.send_signal(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield take
+        return
+    before = {number: signal.getsignal(number) for number in (*_PASSED, signal.SIGINT, signal.SIGQUIT)}
+    taken = [n for n, handler in before.items() if handler not in (signal.SIG_IGN, None)]  # nohup's stays ignored
+    for number in taken:
+        signal.signal(number, pass_on if number in _PASSED else lambda *_: None)
     try:
-        yield
+        yield take
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in taken:
+            signal.signal(number, before[number])
 
 
 def shortened(name: str, result: Result) -> list[str]:
