@@ -38,6 +38,9 @@ NAMES = (
     "spool.before_begin",
     "spool.before_rename",
     "spool.after_rename",
+    "step.begun",
+    "step.ran",
+    "step.ended",
     "run.before_seal",
     "run.after_seal",
 )

@@ -48,6 +48,7 @@ ExitClass = Literal[
 
 Trigger = Literal["periodic", "phase_change", "pre_compaction", "pre_shutdown", "manual"]
 TaskPhase = Literal["gathering", "planning", "executing", "reviewing"]
+StepEnding = Literal["done", "failed", "paused", "not_started", "not_done"]
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -325,6 +326,61 @@ class Compaction(Record, frozen=True, kw_only=True, tag="compaction"):
     trigger: str = ""
 
 
+class StatePut(Record, frozen=True, kw_only=True, tag="state_put"):
+    """A value that the job keeps under the name `step`: the last write wins (docs/STEPS.md).
+
+    `version` counts the values of the whole job and is never used twice. `expires`: since 1970, 0 for never.
+    `attempt`: 1, and one more for each opening behind the one in which the step was first seen."""
+
+    step: str
+    version: int
+    value: Payload
+    expires: float = 0.0
+    attempt: int = 1
+
+
+class StateGone(Record, frozen=True, kw_only=True, tag="state_gone"):
+    """The value of `step` was deleted, or has expired."""
+
+    step: str
+
+
+class StepPaused(Record, frozen=True, kw_only=True, tag="step_paused"):
+    """A pause of the job was asked for inside the step `name`, `until` (since 1970), for `reason`."""
+
+    name: str
+    until: float
+    reason: str = ""
+
+
+class StepBegun(Record, frozen=True, kw_only=True, tag="step_begun"):
+    """The command of a step is about to run (I1). Without an end behind it, it may have had its effect.
+
+    `verify`: the shell command that can look whether it had, for people: no command of a log is ever run. `attempt` as
+    in StatePut."""
+
+    name: str
+    command: tuple[str, ...]
+    verify: str = ""
+    attempt: int = 1
+
+
+class StepEnded(Record, frozen=True, kw_only=True, tag="step_ended"):
+    """The one end of a step that has begun. `by` says who knew it.
+
+    `code`: of the command, as a shell counts. `stdout` and `stderr`: their beginnings, None where nothing is kept;
+    `stdout_size` and `stderr_size`: how many bytes there were. `paused`: it failed after it had asked for a pause."""
+
+    name: str
+    how: StepEnding
+    by: Literal["command", "verify", "person", "supervisor"] = "command"
+    code: int = 0
+    stdout: Payload | None = None
+    stdout_size: int = 0
+    stderr: Payload | None = None
+    stderr_size: int = 0
+
+
 class PhaseChange(Record, frozen=True, kw_only=True, tag="phase"):
     """What the run does from now on, as one word (supervise/context.py). It rides with the next record that goes into
     the log anyway, so it may come late, never out of order. `tool`: what runs or waits then."""
@@ -363,6 +419,11 @@ AnyRecord = (
     | Progress
     | Checkpoint
     | Compaction
+    | StatePut
+    | StateGone
+    | StepPaused
+    | StepBegun
+    | StepEnded
     | PhaseChange
     | RunEnded
 )

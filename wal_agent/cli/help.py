@@ -25,7 +25,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent restore --at 14:02 --to ./restored",
         "wal-agent restore --kept 1",
     ),
-    "ack": ("wal-agent ack 3 --done", "wal-agent ack 3 --not-done --job nightly"),
+    "ack": ("wal-agent ack 3 --done", "wal-agent ack 3 --not-done --job nightly", "wal-agent ack migrate --done"),
     "recall": (
         "wal-agent recall migration failed",
         "wal-agent recall --call 17",
@@ -42,6 +42,17 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent checkpoint show --at 120 --json",
     ),
     "checkpoint diff": ("wal-agent checkpoint diff 2 5",),
+    "state put": (
+        "wal-agent state put cursor cursor.json --ttl 7d",
+        "wal-agent state put page page.txt --if-version 3",
+    ),
+    "state get": ("wal-agent state get cursor", "wal-agent state get cursor --json --job nightly"),
+    "state list": ("wal-agent state list", "wal-agent state list --job nightly --json"),
+    "state delete": ("wal-agent state delete cursor",),
+    "step": (
+        "wal-agent step migrate --verify './migrate.sh --check' -- ./migrate.sh",
+        "wal-agent step fetch --retry-on-failure 3 -- curl -fsS https://example.com/data -o data.json",
+    ),
     "settle": ('wal-agent settle 3 --because "terraform show lists the bucket, so the apply was done"',),
     "pause": (
         'wal-agent pause --for 30m --reason "rate limit"',

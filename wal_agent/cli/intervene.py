@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def ack(
-    call: Annotated[int, typer.Argument(help="The call's number, as `wal-agent status` shows it.")],
+    call: Annotated[
+        str,
+        typer.Argument(help="The call's number, or the step's name, as `wal-agent status` shows it.", metavar="N|STEP"),
+    ],
     done: Annotated[bool, typer.Option("--done", help="It had its effect.")] = False,
     not_done: Annotated[bool, typer.Option("--not-done", help="It had no effect.")] = False,
     agent: AgentName = None,
@@ -31,20 +34,23 @@ def ack(
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
 ) -> None:
-    """Settle a call that was in flight at a crash: you looked, and say whether it happened."""
+    """Settle a call or a step that was in flight at a crash: you looked, and say whether it happened."""
     from wal_agent import notify
     from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import acknowledge_call
+    from wal_agent.supervise.steps import check_name
 
     if done == not_done:
         raise UsageError("Say either --done or --not-done.")
+    what = int(call) if call.isascii() and call.isdigit() and len(call) < 19 else check_name(call)
     require_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    acknowledge_call(at.bucket, at.keys, at.settings.ttl, call, done, os.environ, at.key_id)
+    acknowledge_call(at.bucket, at.keys, at.settings.ttl, what, done, os.environ, at.key_id)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
-    say(f"call #{call} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")
+    named = f"call #{what}" if isinstance(what, int) else f"step {what}"
+    say(f"{named} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")
 
 
 def settle(

@@ -43,6 +43,11 @@ from wal_agent.records import (
     Progress,
     Recovery,
     RunEnded,
+    StateGone,
+    StatePut,
+    StepBegun,
+    StepEnded,
+    StepPaused,
     Turn,
     Workspace,
 )
@@ -272,12 +277,20 @@ def as_json(entry: Entry, raw: bool = False) -> str:
         bare = msgspec.structs.replace(record, edits=())
     elif isinstance(record, Workspace):
         bare = msgspec.structs.replace(record, packs=())
+    elif isinstance(record, StatePut):
+        bare = msgspec.structs.replace(record, value=Payload(size=record.value.size))
+    elif isinstance(record, StepEnded):
+        bare = msgspec.structs.replace(record, stdout=None, stderr=None)
     elif isinstance(record, Checkpoint):
         bare = msgspec.structs.replace(record, body=b"")
     shown = _clean(msgspec.to_builtins(bare, builtin_types=(bytes,)))
     if isinstance(record, Checkpoint):
         shown["size"] = len(record.body)
         shown.pop("body", None)
+    if isinstance(record, StatePut):
+        shown["value"] = _bytes_json(record.value, raw)
+    if isinstance(record, StepEnded):
+        shown |= {n: _bytes_json(kept, raw) for n in ("stdout", "stderr") if (kept := getattr(record, n)) is not None}
     if isinstance(record, FileDelta) and record.edits:
         shown["edits"] = [{"offset": edit.offset, "data": _bytes_json(edit.data, raw)} for edit in record.edits]
     if isinstance(record, Workspace) and record.packs:
@@ -374,6 +387,17 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "checkpoint", f"{r.number} ({r.trigger.replace('_', ' ')})", size(len(r.body))
         case Compaction():
             return "compaction", redact(f"{r.n} of session {r.session[:8]}"), redact(r.trigger)
+        case StatePut():
+            return "state put", f"{redact(r.step)} {size(r.value.size)}", f"version {r.version}, attempt {r.attempt}"
+        case StateGone():
+            return "state gone", redact(r.step), ""
+        case StepPaused():
+            return "step paused", f"{redact(r.name)} {redact(r.reason)}".rstrip()[:200], f"until {timestamp(r.until)}"
+        case StepBegun():
+            return "step", f"{redact(r.name)}: {redact(' '.join(r.command))}"[:200], f"attempt {r.attempt}"
+        case StepEnded():
+            code = f"code {r.code}" if r.by == "command" and r.how != "not_started" else f"by {r.by}"
+            return "step ended", redact(r.name), f"{r.how.replace('_', ' ')}, {code}"
         case PhaseChange():
             return "phase", redact(f"{r.phase} {r.tool}").rstrip(), f"was {r.was}"
         case RunEnded():

@@ -25,6 +25,7 @@ from wal_agent.cli import (
     rules,
     run,
     status,
+    steps,
 )
 from wal_agent.cli.help import Command, Examples
 from wal_agent.errors import UsageError, WalAgentError
@@ -79,6 +80,8 @@ app.command("ack")(intervene.ack)
 app.command("settle")(intervene.settle)
 app.command("recall")(recall.recall)
 app.add_typer(checkpoint.app, name="checkpoint", cls=_Commands)
+app.add_typer(steps.app, name="state", cls=_Commands)
+app.command("step")(steps.step)
 app.command("pause")(intervene.pause)
 app.command("stop")(intervene.stop)
 app.add_typer(rules.app, name="rules", cls=_Commands)
@@ -92,7 +95,7 @@ app.command("trust")(options.trust)
 app.command("agents")(doctor.agents)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(doctor.demo)
-for each in (app, rules.app, fleet.app, checkpoint.app):
+for each in (app, rules.app, fleet.app, checkpoint.app, steps.app):
     for registered in each.registered_commands:
         registered.cls = Command
 

@@ -21,7 +21,7 @@ from wal_agent.wal.damage import CheckedBlobs
 from wal_agent.wal.reader import Replay
 
 if TYPE_CHECKING:
-    from wal_agent.cli.view import Call, Crash, Files
+    from wal_agent.cli.view import Call, Crash, Files, Step
 
 
 SHORTEST, LONGEST = 0.2, 86_400.0  # seconds between two looks
@@ -103,6 +103,7 @@ def _in_place(look: ReadView, every: float, rows_of: Callable[[View], list[str]]
 
 
 WIDEST = 500  # characters of one row
+MOST_STEPS_SHOWN = 10
 _LATE = {
     "model": "waiting for the model",
     "approval": "the agent waits for you, or runs what you allowed,",
@@ -204,6 +205,9 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         rows.append(("crashes", str(len(view.crashes))))
         rows += [("", describe_crash(c)) for c in view.crashes[-5:]]
     rows += [describe_call(call, view, options) for call in view.unsettled]
+    rows += [describe_step(step) for step in view.steps[:MOST_STEPS_SHOWN]]
+    if len(view.steps) > MOST_STEPS_SHOWN:
+        rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: wal-agent state list"))
     rows += [("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged") for c in view.unlogged]
     return [f"{name:<11} {shorten(redact(text), WIDEST)}" for name, text in rows]
 
@@ -296,6 +300,17 @@ def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
         found = "as well done again" if call.finding == "unknown" else f"looked at: {call.finding.replace('_', ' ')}"
         return "in flight", f"{text}   {found}"
     return "in flight", text if view.state == "running" else f"{text}   the next start will check whether it happened"
+
+
+def describe_step(step: Step) -> tuple[str, str]:
+    """The row of a step that has no end."""
+    text = f"step {step.step} `{step.command}`"
+    if step.running:
+        return "in flight", f"{text}   for {duration(time.time() - step.since)}"
+    return (
+        "unverified",
+        f"{text}   cut off; type it again with --verify, or: wal-agent ack {step.step} --done | --not-done",
+    )
 
 
 def no_job_text(view: View) -> str:

@@ -67,6 +67,16 @@ class Call(msgspec.Struct, frozen=True):
         return self.finding == "unknown" and self.cls in ("mutation", "unknown")
 
 
+class Step(msgspec.Struct, frozen=True):
+    """A step without an end. `running`: the live run began it; else it was cut off."""
+
+    step: str
+    command: str  # redacted, shortened
+    since: float
+    attempt: int
+    running: bool = False
+
+
 class Crash(msgspec.Struct, frozen=True):
     """An epoch whose owner or agent died: where, since when it ran, and when it was taken over, or when the agent did.
     `cls`: of what the agent died (records.ExitClass), "" where the whole run was cut off."""
@@ -154,6 +164,7 @@ class View(msgspec.Struct, frozen=True):
     recoveries: int = 0
     crashes: tuple[Crash, ...] = ()
     unsettled: tuple[Call, ...] = ()
+    steps: tuple[Step, ...] = ()  # without an end
     unlogged: tuple[Call, ...] = ()  # ran before they were logged; until a later run has completed a turn
     damage: str = ""
     locked: str = ""  # why the log was not read: it is encrypted. What is only in the log is then not known, not absent
@@ -248,6 +259,7 @@ def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, 
         recoveries=state.recoveries,
         crashes=crash_history(state),
         unsettled=tuple(unsettled_calls(state)),
+        steps=tuple(open_steps(state, doc.epoch if kind == "running" else 0)),
         unlogged=tuple(_call(c.intent) for c in state.unlogged),
         damage=redact(str(damaged_log_error(found.damage))) if found.damage else "",
     )
@@ -316,6 +328,21 @@ def unsettled_calls(state: State) -> list[Call]:
             call = msgspec.structs.replace(call, answered=True, looked=answer.looked, because=words)
         calls.append(call)
     return calls
+
+
+def open_steps(state: State, live: int) -> list[Step]:
+    """The steps without an end. `live`: the epoch of the run that lives, 0 for none."""
+    return [
+        Step(
+            redact(name),
+            printable(redact(" ".join(at.begun.command)))[:PREVIEW],
+            at.begun.time,
+            at.begun.attempt,
+            at.epoch == live,
+        )
+        for name, at in state.undecided_steps.items()
+        if at.begun is not None
+    ]
 
 
 def _call(c: Intent, finding: str = "") -> Call:

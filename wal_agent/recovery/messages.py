@@ -254,6 +254,25 @@ def other_version(agent: str, then: str, now: str) -> str:
     return f"{agent} is {now} here; it was {then} when this session was saved."
 
 
+def steps_left(names: list[str]) -> str:
+    """At the end of a run; ends with a command that takes options."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (
+        f"cut off, and not known whether it was done: step {', '.join(names[:3])}{more}. The same `wal-agent step` in "
+        f"the next run verifies it; or check it, then: wal-agent ack {names[0]} --done | --not-done"
+    )
+
+
+def steps_cut_off(shown: list[str], count: int) -> str:
+    """`shown`: the first of `count` steps, with their commands."""
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    which = f"{plural(count, 'step')} {'was' if count == 1 else 'were'} cut off and may have had an effect"
+    return (
+        f"{which}: {', '.join(shown)}{more}. Type the same `wal-agent step` again: it verifies, runs what was not "
+        "done, or says what a person must decide."
+    )
+
+
 # ---- the agent's prompt ----------------------------------------------------------------------------------------------
 
 TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."

@@ -373,6 +373,12 @@ def describe_version_change(c: PlanInputs) -> str:
     return messages.other_version(c.opening.agent, then, now)
 
 
+def describe_steps(c: PlanInputs) -> str:
+    steps = list(c.state.undecided_steps.items())
+    shown = [f"{safe(name, 100)} ({safe(' '.join(at.begun.command), 80)})" for name, at in steps[:5] if at.begun]
+    return messages.steps_cut_off(shown, len(steps))
+
+
 def _describe_end(c: PlanInputs) -> str:
     host = c.before.home.host.name if c.before.home else "its host"
     if c.pause is not None:
@@ -483,7 +489,10 @@ TABLE: tuple[Row[Plan], ...] = (
     Row("ended", lambda c: True, lambda c: Start(c.opening.args, messages.WAS_OVER)),
 )
 
-REMARKS: tuple[Row[str], ...] = (Row("the agent's version changed", _other_version, describe_version_change),)
+REMARKS: tuple[Row[str], ...] = (
+    Row("the agent's version changed", _other_version, describe_version_change),
+    Row("steps were cut off", lambda c: bool(c.state.undecided_steps), describe_steps),
+)
 
 
 def is_other_persons(home: Opening, opening: Opening) -> bool:

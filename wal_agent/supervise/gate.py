@@ -349,6 +349,11 @@ class Gate:
                 self.end_call(call, "denied", reason)
         return Deny(reason, stop=self._denied_in_a_row >= PATIENCE, word=word)
 
+    @property
+    def refusal(self) -> str:
+        """Why nothing that changes anything may begin now; "" where it may."""
+        return self._refusal or self._draining
+
     def finish_call(self, event: ToolEnded, nested: str = "") -> bool:
         """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
         began = self._clock.boot()

@@ -402,6 +402,7 @@ ACK = CONTROL_PREFIX + "ack"
 PAUSE = CONTROL_PREFIX + "pause"
 SETTLE = CONTROL_PREFIX + "settle"
 CHECKPOINT = CONTROL_PREFIX + "checkpoint"
+STEP = CONTROL_PREFIX + "step"
 CONTROL_TIMEOUT = 30.0
 
 
@@ -414,17 +415,21 @@ def ask_run(owner: Host, run: str, event: str, question: dict[str, Any]) -> dict
         return None
 
 
-def ask_socket(path: Path, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
-    """`ask`, of the socket at `path`."""
+def ask_socket(
+    path: Path, run: str, event: str, question: dict[str, Any], timeout: float = CONTROL_TIMEOUT
+) -> dict[str, Any] | None:
+    """`ask_run`, of the socket at `path`. `timeout`: seconds for each step of it."""
     try:
         hello = hook_line.Hello(run, "wal-agent", event, os.getpid(), 0)
         if path.lstat().st_uid != os.getuid():
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(CONTROL_TIMEOUT)
+            connection.settimeout(timeout)
             connection.connect(str(path))
             connection.sendall(hook_line.frame(hook_line.HELLO, hook_line.encode_hello(hello)))
-            connection.sendall(hook_line.frame(hook_line.DATA, json.dumps(question).encode()))
+            data = json.dumps(question).encode()
+            for at in range(0, len(data), _PIECE):
+                connection.sendall(hook_line.frame(hook_line.DATA, data[at : at + _PIECE]))
             connection.sendall(hook_line.frame(hook_line.END))
             with connection.makefile("rb") as stream:
                 head = stream.read(hook_line.HEAD.size)

@@ -27,7 +27,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError, Damaged, LeaseHeld, PersonNeeded, Unavailable, UsageError
-from wal_agent.records import End
+from wal_agent.records import End, StepEnded
 from wal_agent.recovery.lease_policy import (
     END_PAUSE,
     LONGEST_PAUSE,
@@ -281,11 +281,12 @@ def acknowledged_end(state: State, call: int, done: bool, now: float) -> End:
 
 
 def acknowledge_call(
-    bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, env: Mapping[str, str], key_id: str = ""
+    bucket: Bucket, keys: Keys, ttl: float, call: int | str, done: bool, env: Mapping[str, str], key_id: str = ""
 ) -> None:
-    """Settle the call durably: by its live run, where there is one here, else under an epoch of its own. UsageError: it
-    is not open; LeaseHeld: a run that cannot be reached from here has it, or this machine's spool holds records that
-    come before it; Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
+    """Settle the call, or the step of this name, durably: by its live run, where there is one here, else under an epoch
+    of its own. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it, or this
+    machine's spool holds records that come before it; Denied: the job is not encrypted with the key `key_id` that
+    `bucket` has."""
     seen = require_lease(bucket, keys)
 
     def settle(job: OpenedJob) -> None:
@@ -293,11 +294,20 @@ def acknowledge_call(
         _settle(job, call, done, rests, seen.doc.reason)
 
     def check(state: State) -> None:
-        acknowledged_end(state, call, done, 0.0)
+        _settling_record(state, call, done, 0.0)
 
     refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, settle)
     if refused is not None:
         _ask_owner(seen, call, done, refused)
+
+
+def _settling_record(state: State, call: int | str, done: bool, now: float) -> End | StepEnded:
+    """What settles a call, or the step of this name. UsageError."""
+    if isinstance(call, int):
+        return acknowledged_end(state, call, done, now)
+    from wal_agent.supervise.steps import settled_step
+
+    return settled_step(state, call, done, now)
 
 
 def act_unowned(
@@ -360,12 +370,12 @@ def sound_state(found: Replay) -> State:
     return found.state
 
 
-def _settle(job: OpenedJob, call: int, done: bool, rests: float | None, reason: str) -> None:
+def _settle(job: OpenedJob, call: int | str, done: bool, rests: float | None, reason: str) -> None:
     """A job that is paused stays so for the `rests` seconds that are left (0: it is due, and stays that), for its
     `reason`."""
     state, now = job.replay.state, SystemClock().now()
     try:
-        job.writer.append(acknowledged_end(sound_state(job.replay), call, done, now))
+        job.writer.append(_settling_record(sound_state(job.replay), call, done, now))
     finally:
         if rests is not None:
             ended = close_job(job, "released", reason, until=now + rests)
@@ -374,7 +384,7 @@ def _settle(job: OpenedJob, call: int, done: bool, rests: float | None, reason: 
             ended = close_job(job, wanted, kept_reason(reason))
     if ended == "left":
         raise Unavailable(
-            "The bucket did not take it in time, so it is not known whether the call is settled.",
+            "The bucket did not take it in time, so it is not known whether that is settled.",
             "See: wal-agent status",
         )
 
@@ -384,8 +394,9 @@ def kept_reason(reason: str) -> str:
     return reason if reason and classify_stop(reason) != "halted" else "a call was settled by a person"
 
 
-def _ask_owner(seen: StoredLease, call: int, done: bool, refusal: LeaseHeld) -> None:
-    answer = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, {"call": call, "done": done})
+def _ask_owner(seen: StoredLease, call: int | str, done: bool, refusal: LeaseHeld) -> None:
+    question = {"call" if isinstance(call, int) else "step": call, "done": done}
+    answer = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, question)
     if answer is None:
         raise refusal
     if "error" in answer:
@@ -461,6 +472,13 @@ def _check_answered(state: State, options: str) -> None:
         raise PersonNeeded(
             f"Calls are in flight whose outcome is not known ({calls}), so the job is not closed.",
             f"Check each, then `wal-agent ack {first}{options} --done`, or the same with --not-done.",
+        )
+    if state.undecided_steps:
+        name, *more = state.undecided_steps
+        raise PersonNeeded(
+            f"Steps were cut off and may have had their effect ({', '.join([name, *more][:5])}), so the job is not "
+            "closed.",
+            f"Check each, then `wal-agent ack {name}{options} --done`, or the same with --not-done.",
         )
 
 
@@ -597,6 +615,8 @@ def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> 
     if not path or not run:
         return None
     question = _question(wanted, now := clock.now())
+    if step := env.get("WAL_AGENT_STEP"):
+        question["step"] = step
     answer = hook_server.ask_socket(Path(path), run, hook_server.PAUSE, question)
     return None if answer is None else _pausing(answer, now, question, agents=True)
 

@@ -6,11 +6,12 @@ import os
 import select
 import signal
 import stat
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wal_agent.agents.base import Agent, Deny, TurnCompleted, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
@@ -43,6 +44,9 @@ from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsave
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
+
+if TYPE_CHECKING:
+    from wal_agent.supervise.steps import StepKeeper
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
@@ -94,10 +98,23 @@ class Live:
         self.checkpoints = Checkpointer(context)
         self.conversation = Conversation(context, self.gate, launch, self)
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
+        self._may_allow, self._steps_lock = keeper.may_allow, threading.Lock()
+        self._steps: StepKeeper | None = None
         self._hooks = HookHandler(context, self.conversation, self._nested, self)
         self.server = HookServer(run_dir.socket, run_dir.run, self._hooks.answer, self.fail)
 
     # ---- what hooks and threads call
+
+    @property
+    def steps(self) -> StepKeeper:
+        """What answers for values and steps; made when the first is asked for."""
+        from wal_agent.supervise.steps import StepKeeper
+
+        with self._steps_lock:
+            if self._steps is None:
+                socket, gate = self._run_dir.socket, self.gate
+                self._steps = StepKeeper(self._context, socket, self._may_allow, lambda: gate.refusal)
+            return self._steps
 
     def _on_event(self, event: Event) -> None:
         """An event of a part of this agent."""
@@ -112,6 +129,8 @@ class Live:
         if event == hook_server.ACK:
             if by_agent:
                 return {"error": BY_AGENT}
+            if "step" in question:
+                return self.steps.acknowledge(str(question["step"]), bool(question["done"]))
             if any(r.call == int(question["call"]) for r in [*self.gate.running(), *self.gate.nested()]):
                 return {"error": "That call is running now; its end will tell."}
             try:
@@ -126,6 +145,8 @@ class Live:
             return self._pause(question)
         if event == hook_server.CHECKPOINT:
             return self.checkpoints.answer(question, by_agent)
+        if event == hook_server.STEP:
+            return self.steps.answer(question, by_agent)
         if event != hook_server.STATUS:
             raise LookupError(event)
         key_file = self._context.settings.encryption_key_file
@@ -158,6 +179,8 @@ class Live:
             down = pause_plan(question, self._clock, self._context.settings.drain)
         except UsageError as error:
             return {"error": str(error)}
+        if (step := question.get("step")) and isinstance(step, str):
+            self.steps.mark_paused(step, down.resume_at, down.reason)
         self.shut_down(down)
         now = self._shutdown.down
         if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
@@ -235,9 +258,10 @@ class Live:
     def lease_expired(self) -> None:
         """The lease ran out unrenewed: end running changing tools, let the CLI wait (PROTOCOL.md, Timing). Hooks that
         wait for their answer are left alone: agents run a tool whose hook was killed (I5)."""
-        allowed = self.gate.allowed()
-        if allowed and self._child is not None:
-            since = min(r.began for r in allowed) - 1
+        began = [r.began for r in self.gate.allowed()]
+        began += filter(None, [self._steps.oldest_running() if self._steps else 0.0])
+        if began and self._child is not None:
+            since = min(began) - 1
             processes.end_processes(processes.tool_processes(self._child.pid, self._run_dir.run, since))
 
     def stop(self, error: WalAgentError) -> None:
@@ -401,7 +425,8 @@ class Live:
             self._emit(Ready())
         self._say_what_is_awaited()
         self._look_after()
-        match self._shutdown.step(bool(self.gate.running()), bool(self.gate.changing())):
+        step_runs = self._shutdown.down is not None and self._steps is not None and self._steps.running()
+        match self._shutdown.step(step_runs or bool(self.gate.running()), step_runs or bool(self.gate.changing())):
             case "terminate":
                 child.terminate()
             case "kill":

@@ -113,6 +113,7 @@ SPOOLING = (
 LOOKING_ON = ("METRICS_ADDR", "METRICS_FILE", "METRICS_JOB_LABEL", "LOG_FORMAT", "LOG_FILE", "LOG_LEVEL")
 OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WAL_AGENT_NOTIFY", *systemd.VARIABLES}
 OURS |= {f"WAL_AGENT_{name}" for name in (*LOOKING_ON, "ACCEPT_LOGGED_ARGS")}
+OURS |= {"WAL_AGENT_STEP", "WAL_AGENT_ATTEMPT"}  # of a step of the run around this one
 
 
 def run(options: RunOptions, screen: Screen) -> RunResult:

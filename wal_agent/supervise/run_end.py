@@ -295,6 +295,8 @@ class _Closing:
             say(open_calls_line(open_calls, left, follows))
             if left is not None:
                 options.emit(left)
+        if cut_off := list(self.opened.writer.state.undecided_steps):
+            say(f"{messages.steps_left(cut_off)} --job {self.opened.keys.job}")
         if ended.trouble is not None:
             say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:

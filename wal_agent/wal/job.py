@@ -413,14 +413,16 @@ def close_job(
     `budget` seconds (for each of the two), so the lease is left to run out: a crash is a crash. What waits is spooled
     then, where the run does that (R9). `until`: the job is paused so long.
 
-    The caller has stopped answering hooks. `closed` with open intents becomes `released`. Fenced, Damaged."""
+    The caller has stopped answering hooks. `closed` with open intents, or steps without an end, becomes `released`.
+    Fenced, Damaged."""
     if not job.writer.seal(budget):
         while job.writer.spool_once(at_once=True):
             pass
         return "left"
     if job.spool is not None and not job.spool.empty:
         return "left"  # a damaged log: what an earlier run spooled could not be carried in
-    state = final_lease_state(wanted, len(job.writer.state.unanswered))
+    open_ends = len(job.writer.state.unanswered) + len(job.writer.state.undecided_steps)
+    state = final_lease_state(wanted, open_ends)
     try:
         seq, end = last_record(job.writer)
         job.lease.settle(state, reason, seq=seq, end=end.hex(), until=until, budget=budget)

@@ -123,7 +123,7 @@ def next_epoch(lease_epoch: int, log_epoch: int) -> int:
 
 
 def final_lease_state(wanted: Literal["closed", "released"], unanswered: int) -> Literal["closed", "released"]:
-    """R6: `closed` is written only if no intent is open but those that the agent has answered for."""
+    """R6: `closed` is written only if no intent is open but those that the agent has answered for, and no step."""
     return "released" if unanswered else wanted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -25,6 +26,11 @@ from wal_agent.records import (
     Progress,
     Recovery,
     RunEnded,
+    StateGone,
+    StatePut,
+    StepBegun,
+    StepEnded,
+    StepPaused,
     Turn,
     Workspace,
 )
@@ -50,6 +56,9 @@ MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
 PLAN_TOOLS = frozenset(  # of Claude Code, Gemini CLI, Codex, OpenCode, Qwen Code, Copilot; pi has none
     ("TodoWrite", "write_todos", "update_plan", "todowrite", "todo_write", "update_todo")
 )
+MOST_STEPS = 2000  # names under which values and results are kept
+STEP_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/@+-]{0,99}")  # safe in a command that is shown for pasting
+MOST_STEP_RECORD = 10 << 10  # bytes of a record about one, in MessagePack; bulk is in blobs
 KEEP_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
@@ -131,6 +140,34 @@ class CheckpointAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record: Checkpoint
 
 
+class StepAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the job keeps under one name: a value, and how the step of this name went.
+
+    `first`: how many openings there were when it was first seen. `begun`: the newest try, None where the command has
+    never run, or provably did not; `epoch`: that it was begun in; `ended`: that try's end. `failures`: tries that
+    failed. `paused`: until it goes on, the newest pause that was asked for inside it."""
+
+    first: int
+    value: StatePut | None = None
+    begun: StepBegun | None = None
+    epoch: int = 0
+    ended: StepEnded | None = None
+    failures: int = 0
+    paused: StepPaused | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a try has no end: it runs, or was cut off and may have had its effect."""
+        return self.begun is not None and self.ended is None
+
+    @property
+    def kept(self) -> int:
+        """Bytes of the value and of the result."""
+        ended = self.ended
+        kept = (self.value and self.value.value, ended and ended.stdout, ended and ended.stderr)
+        return sum(payload.size for payload in kept if payload)
+
+
 class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A captured file: `chunks` (blob names, each CHUNK bytes but the last) hold `base_size` bytes as of the snapshot;
     `layers` are the deltas since. The result has `size` bytes and hash `sha256`."""
@@ -172,6 +209,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     compactions: tuple[CompactionAt, ...] = ()  # the newest KEEP_COMPACTIONS
     compacted: int = 0  # the newest one's number
     checkpointed: int = 0  # the newest one's number
+    steps: dict[str, StepAt] = {}  # by name, at most MOST_STEPS
+    state_version: int = 0  # the newest one that a kept value got
     next_call: int = 1
     calls: int = 0
     recoveries: int = 0
@@ -191,6 +230,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The calls in flight that the next recovery asks about."""
         answered = {a.call for a in self.answers}
         return tuple(o for o in self.open if o.intent.call not in answered)
+
+    @property
+    def undecided_steps(self) -> dict[str, StepAt]:
+        """The steps that have begun and not ended, by name."""
+        return {name: at for name, at in self.steps.items() if at.undecided}
 
     @property
     def home_opening(self) -> Opening | None:
@@ -292,6 +336,8 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Compaction():
             begun = (*state.compactions, _compaction(state, seq, epoch, record))[-KEEP_COMPACTIONS:]
             return replace(state, compactions=begun, compacted=max(state.compacted, record.n))
+        case StatePut() | StateGone() | StepPaused() | StepBegun() | StepEnded():
+            return _stepped(state, epoch, record)
         case PhaseChange():
             return state
         case RunEnded():
@@ -380,6 +426,37 @@ def _merged_progress(before: Progress | None, said: Progress) -> Progress:
     )
 
 
+def _stepped(state: State, epoch: int, record: StatePut | StateGone | StepPaused | StepBegun | StepEnded) -> State:
+    """The state after a record about a step. One that no run has written (too long, one name too many, an end of
+    nothing) changes nothing."""
+    replace = msgspec.structs.replace
+    name = record.step if isinstance(record, StatePut | StateGone) else record.name
+    known = state.steps.get(name)
+    new = known is None and (isinstance(record, StateGone | StepEnded) or len(state.steps) >= MOST_STEPS)
+    if new or not STEP_NAME.fullmatch(name) or len(msgspec.msgpack.encode(record)) > MOST_STEP_RECORD:
+        return state
+    at = known or StepAt(first=state.opened)
+    version = state.state_version
+    match record:
+        case StatePut():
+            at, version = replace(at, value=record, paused=None), max(version, record.version)
+        case StateGone():
+            at = replace(at, value=None, paused=None)
+        case StepPaused():
+            at = replace(at, paused=record)
+        case StepBegun():
+            at = replace(at, begun=record, epoch=epoch, ended=None)
+        case StepEnded(how="not_started" | "not_done") if at.undecided:
+            at = replace(at, begun=None)
+        case StepEnded() if at.undecided:
+            paused = None if record.how == "done" else at.paused
+            at = replace(at, ended=record, failures=at.failures + (record.how == "failed"), paused=paused)
+    steps = {**state.steps, name: at}
+    if isinstance(record, StateGone) and at.begun is None:
+        del steps[name]
+    return replace(state, steps=steps, state_version=version)
+
+
 def _holds(saved: Workspace, call: int) -> bool:
     return call <= saved.holds or call in saved.also
 
@@ -408,6 +485,8 @@ def exceeded_limit(state: State) -> str:
         return f"it has more than {MOST_FILES} files"
     if state.workspace is not None and len(state.workspace.packs) > MOST_PACKS:
         return f"its working tree stands on more than {MOST_PACKS} packs"
+    if len(state.steps) > MOST_STEPS:
+        return f"it has more than {MOST_STEPS} steps"
     return "it counts more calls than there can be" if state.next_call > MOST_CALL else ""
 
 

@@ -17,7 +17,7 @@ import typer.main
 
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, full
 from wal_agent import __version__, errors
-from wal_agent.cli import checkpoint, fleet, rules
+from wal_agent.cli import checkpoint, fleet, rules, steps
 from wal_agent.cli import main as module
 from wal_agent.cli.help import EXAMPLES
 from wal_agent.cli.main import app
@@ -109,7 +109,7 @@ def test_help_cuts_no_sentence(run: Run, group: tuple[str, ...]) -> None:
     ("args", "meant"),
     [
         (("run", "gemni"), "gemini?"),
-        (("statsu",), "'status'?"),
+        (("statu",), "'status'"),
         (("status", "--wach"), "--watch"),
         (("log", "--agent", "claud"), "claude?"),
     ],
@@ -156,7 +156,7 @@ def test_nothing_asked_is_the_help_on_stderr(run: Run) -> None:
         ["log", "--agent", "nonsense"],
         ["recover", "--dry-run", "--agent", "nonsense"],
         ["ack", "1", "--done", "--agent", "nonsense"],
-        ["ack", "x", "--done"],
+        ["ack", "1x", "--done"],
         ["ack", "1"],
         ["ack", "1", "--done", "--not-done"],
         ["ack", "1", "--done", "--job", "none"],
@@ -217,11 +217,11 @@ def test_people_read_on_stderr_and_scripts_on_stdout(run: Run, tmp_path: Path) -
 
 def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
     where = ["--bucket", full(tmp_path / "b").url, "--job", "shop"]
-    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [15, 16]
-    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 16
+    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [22, 23]
+    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 23
     _, newest, unread = run("log", *where, "-n", "2")
-    assert [line.split()[0] for line in newest.splitlines()] == ["16", "15"]
-    assert unread.startswith("Only records 15 to 16 were read") and unread.endswith(f"{' '.join(where[:2])} -n 0\n")
+    assert [line.split()[0] for line in newest.splitlines()] == ["23", "22"]
+    assert unread.startswith("Only records 22 to 23 were read") and unread.endswith(f"{' '.join(where[:2])} -n 0\n")
     assert "Only records" not in run("log", *where, "-n", "0")[2]
     told = [json.loads(x)["type"] for x in run("log", *where, "--crashes", "--json")[1].splitlines()]
     assert told == ["opening", "recovery", "run_ended"]
@@ -301,7 +301,12 @@ def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypat
     monkeypatch.setenv("COLUMNS", "60")
     commands = {c.name for c in module.app.registered_commands}
     commands.add("checkpoint")  # a group, and a command by itself
-    for name, group in (("rules", rules.app), ("fleet", fleet.app), ("checkpoint", checkpoint.app)):
+    for name, group in (
+        ("rules", rules.app),
+        ("fleet", fleet.app),
+        ("checkpoint", checkpoint.app),
+        ("state", steps.app),
+    ):
         commands |= {f"{name} {c.name}" for c in group.registered_commands}
     assert commands == set(EXAMPLES)
     for words in ("run", "fleet watch", "ack"):

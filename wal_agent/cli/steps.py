@@ -1,0 +1,267 @@
+"""`wal-agent state` and `wal-agent step`: keep values, and run commands at most once, from inside of a run.
+
+`state get` and `state list` also read any job from its bucket.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.text import answer, plural, say, shorten, size, timestamp
+
+if TYPE_CHECKING:
+    from wal_agent.supervise.steps import Entry
+
+app = typer.Typer(
+    help="Small values that a job keeps through crashes, by step: put, get, list and delete.",
+    rich_markup_mode=None,
+)
+StepName = Annotated[str, typer.Argument(help="The name that it is kept under.", metavar="STEP")]
+IfVersion = Annotated[
+    int | None,
+    typer.Option("--if-version", min=0, help="Only if this version is there (0: none); else exit code 1.", metavar="V"),
+]
+
+
+@app.command("put")
+def put(
+    step: StepName,
+    file: Annotated[
+        str, typer.Argument(help="Where the value is, at most 1 MiB; default: stdin.", metavar="[FILE|-]")
+    ] = "-",
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", help="Forget it after 30s, 10m, 2h or 7d.", metavar="DURATION")
+    ] = None,
+    if_version: IfVersion = None,
+    json: AsJson = False,
+) -> None:
+    """Keep a value under a name, in a tool or script of a run.
+
+    It is in the log when the command returns, so every later run of the job has it, on any machine. The last write
+    wins, unless --if-version says which one it is to follow.
+    """
+    from wal_agent.errors import UsageError
+    from wal_agent.steps import state
+    from wal_agent.supervise.intervene import parse_duration
+    from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, check_name
+
+    check_name(step)
+    seconds = None if ttl is None else parse_duration(ttl)
+    if seconds is not None and seconds < 1:
+        raise UsageError(f"--ttl {ttl} is not possible.", "Say 30s, 10m, 2h or 7d.")
+    if "WAL_AGENT_SOCKET" not in os.environ:
+        raise UsageError(*NOT_HERE)
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(MOST_VALUE + 1)
+        else:
+            with Path(file).open("rb") as source:
+                data = source.read(MOST_VALUE + 1)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    if len(data) > MOST_VALUE:
+        raise UsageError(
+            f"The value of step {step} has more than {MOST_VALUE} bytes (1 MiB).",
+            "Keep it in a file, and its name here.",
+        )
+    version = state.put(step, data, ttl=seconds, if_version=if_version)
+    if json:
+        _print_json({"step": step, "version": version})
+    else:
+        say(f"step {step}: {plural(len(data), 'byte')} kept as version {version}.")
+
+
+@app.command("get")
+def get(
+    step: StepName,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Write the value that is kept under a name to stdout, byte for byte.
+
+    Exit code 1 where there is none. --json: value, version, attempt (how often the job began again since), a pause that
+    was asked for inside the step, and how its command went.
+    """
+    from msgspec import to_builtins
+
+    from wal_agent.supervise.steps import check_name
+
+    check_name(step)
+    source = _Source(agent, bucket, job, encryption_key_file, encryption_key_command)
+    entry = next(iter(source.entries(step)), None)
+    data = source.value(step) if entry is not None and entry.version else None
+    if json and entry is not None:
+        _print_json({**to_builtins(entry), **_value_json(data)})
+    elif data is not None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        say(f"nothing is kept under {step}.")
+        raise typer.Exit(1)
+
+
+def _value_json(data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {"value": None}
+    try:
+        return {"value": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+@app.command("list")
+def list_steps(
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """List the values and steps of a job, without what they hold."""
+    from msgspec import to_builtins
+
+    found = _Source(agent, bucket, job, encryption_key_file, encryption_key_command).entries()
+    if json:
+        _print_json([to_builtins(entry) for entry in found])
+    elif not found:
+        say("nothing is kept. In a run: wal-agent state put STEP FILE, wal-agent step NAME -- COMMAND")
+    else:
+        answer([f"{'STEP':<24}  {'ATTEMPT':>7}  {'VERSION':>7}  {'SIZE':>8}  {'SINCE':<24}  COMMAND"])
+        answer([_line(entry) for entry in found])
+
+
+def _line(entry: Entry) -> str:
+    run, value = entry.run, bool(entry.version)
+    since = timestamp(
+        entry.time or (run.ended or run.began if run else 0.0) or (entry.paused.time if entry.paused else 0)
+    )
+    how = ""
+    if run is not None:
+        how = {"open": "no end yet", "failed": f"failed ({run.code})"}.get(run.state, run.state)
+        how = f"{how}: {' '.join(run.command)}"
+    elif entry.paused is not None:
+        how = f"paused until {timestamp(entry.paused.until)}"
+    version, big = (str(entry.version), size(entry.size)) if value else ("", "")
+    return shorten(f"{entry.step:<24}  {entry.attempt:>7}  {version:>7}  {big:>8}  {since:<24}  {how}".rstrip(), 200)
+
+
+@app.command("delete")
+def delete(step: StepName, if_version: IfVersion = None) -> None:
+    """Forget the value under a name, in a tool or script of a run.
+
+    How a command of this name went stays: `wal-agent step` runs nothing twice.
+    """
+    from wal_agent.steps import state
+
+    had = state.delete(step, if_version=if_version)
+    say(f"step {step}: {'its value is deleted' if had else 'there was no value'}.")
+
+
+class _Source:
+    """Where values are read from: the run around this process, or a named job in its bucket."""
+
+    def __init__(
+        self, agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
+    ) -> None:
+        self._named = bucket is not None or job is not None or "WAL_AGENT_SOCKET" not in os.environ
+        if not self._named:
+            return
+        import random
+
+        from wal_agent.cli.options import open_job_context
+        from wal_agent.clock import SystemClock
+        from wal_agent.recovery.export import replay_at
+        from wal_agent.wal.blobs import Blobs
+        from wal_agent.wal.damage import damaged_log_error
+
+        at = open_job_context(agent, bucket, job, key_file, key_command)
+        self._now = SystemClock().now()
+        found = replay_at(at.bucket, at.keys, at.key_id, None, self._now)
+        if found.damage is not None:
+            raise damaged_log_error(found.damage)
+        self._state = found.state
+        self._blobs = Blobs(at.bucket, at.keys, SystemClock(), random.Random())
+
+    def entries(self, step: str = "") -> list[Entry]:
+        from wal_agent.steps import Run
+        from wal_agent.supervise.steps import entry_of
+
+        if not self._named:
+            return Run().entries("get" if step else "list", step)
+        names = [step] if step else list(self._state.steps)
+        return [entry for name in names if (entry := entry_of(self._state, name, self._now))]
+
+    def value(self, step: str) -> bytes | None:
+        from wal_agent.steps import Run
+        from wal_agent.supervise.steps import read_kept
+
+        if not self._named:
+            return Run().read(step, "value")
+        return read_kept(self._state, self._blobs, step, "value", self._now)
+
+
+def step(
+    name: Annotated[str, typer.Argument(help="Its name in the job.", metavar="NAME")],
+    command: Annotated[list[str], typer.Argument(help="What runs at most once; put `--` before it.")],
+    verify: Annotated[
+        str,
+        typer.Option(
+            "--verify",
+            help="After a crash in the middle, shell command that looks: 0 = was done, 1 = was not, else nobody knows.",
+            metavar="CMD",
+        ),
+    ] = "",
+    retry_on_failure: Annotated[
+        int,
+        typer.Option("--retry-on-failure", min=0, max=100, help="Run it again so many times if it fails.", metavar="N"),
+    ] = 0,
+) -> None:
+    """Run a command at most once in the job's life, in a tool or script of a run.
+
+    Its begin is in the log before it runs, and stdout, stderr and exit code are kept (1 MiB of each stream). Typed
+    again, it prints what is kept, ends with the same exit code and runs nothing. If a crash cut it off, --verify
+    decides; without it the exit code is 79, and a person settles it with `wal-agent ack NAME`.
+    """
+    from wal_agent.errors import UsageError
+    from wal_agent.steps import shortened
+    from wal_agent.steps import step as run_step
+
+    try:
+        done = run_step(name, command, verify=verify, retry_on_failure=retry_on_failure, echo=True, say=say)
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError | PermissionError | ValueError) and getattr(error, "errno", 0) != 8:
+            raise
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{shorten(command[0], 80)} cannot be started: {why}.", "Nothing of it is kept.") from error
+    if not done.ran:
+        for stream, data in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
+            if stream is not None:
+                stream.flush()
+                stream.buffer.write(data)
+                stream.flush()
+        for line in shortened(name, done):
+            say(line)
+        if done.by != "command":
+            who = "its verification" if done.by == "verify" else "a person"
+            say(f"step {name} was done, says {who}; its output was not kept.")
+    elif done.paused:
+        say(f"step {name} asked for a pause; the same command runs it again then.")
+    raise typer.Exit(done.code)
+
+
+def _print_json(value: Any) -> None:
+    from json import dumps
+
+    sys.stdout.write(dumps(value) + "\n")
