@@ -25,6 +25,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent restore --at 14:02 --to ./restored",
         "wal-agent restore --kept 1",
     ),
+    "diff": ("wal-agent diff --names", "wal-agent diff --since 14:02", "wal-agent diff --here"),
     "ack": ("wal-agent ack 3 --done", "wal-agent ack 3 --not-done --job nightly"),
     "recall": (
         "wal-agent recall migration failed",
