@@ -26,6 +26,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent restore --kept 1",
     ),
     "ack": ("wal-agent ack 3 --done", "wal-agent ack 3 --not-done --job nightly", "wal-agent ack migrate --done"),
+    "diff": ("wal-agent diff --names", "wal-agent diff --since 14:02", "wal-agent diff --here"),
     "recall": (
         "wal-agent recall migration failed",
         "wal-agent recall --call 17",

@@ -1,4 +1,5 @@
-"""`wal-agent recover --dry-run` and `wal-agent restore`: what a start would do, and the files of a job in a folder."""
+"""`wal-agent recover --dry-run`, `restore` and `diff`: what a start would do, the files of a job in a folder, and what
+the job changed in them."""
 
 from __future__ import annotations
 
@@ -147,6 +148,89 @@ def restore(
     lines(_rows(found))
     if as_json:
         print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
+
+
+def diff(
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            help="Begin at the working tree as of this record or time. Default: the first one that is kept.",
+            metavar="RECORD|TIME",
+        ),
+    ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="Compare the newest saved working tree with the files of this folder.")
+    ] = False,
+    names: Annotated[bool, typer.Option("--names", help="Only the names of the files.")] = False,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    as_json: AsJson = False,
+) -> None:
+    """What changed in a job's working tree, from its first saved state to its newest, or from there to this folder.
+
+    Reads only. The first state is saved some seconds after the first start, so a change before that is not shown.
+    Secrets are redacted: for the exact bytes use `wal-agent restore`.
+    """
+    from contextlib import ExitStack
+
+    import msgspec
+
+    from wal_agent.agents import AGENTS
+    from wal_agent.cli.options import ANY_AGENT, open_job_context
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import Damaged, UsageError
+    from wal_agent.paths import state_dir
+    from wal_agent.recovery.compare_trees import first_capture, scratch_trees
+    from wal_agent.recovery.export import replay_at
+    from wal_agent.recovery.restore_target import RestoreTarget
+    from wal_agent.supervise.worktree import never_captured, too_wide
+    from wal_agent.text import plural, timestamp
+    from wal_agent.wal.damage import damaged_log_error
+
+    if here and since is not None:
+        raise UsageError("--here compares with the newest saved state, so --since does not go with it.")
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    clock, env = SystemClock(), dict(os.environ)
+    newest = replay_at(at.bucket, at.keys, at.key_id, None, clock.now())
+    first = newest if here else first_capture(at.bucket, at.keys) if since is None else None
+    if first is None:
+        first = replay_at(at.bucket, at.keys, at.key_id, since, clock.now())
+    for found in (newest, first):
+        if found.damage is not None:
+            raise damaged_log_error(found.damage)
+    old, new = first.state.workspace, newest.state.workspace
+    if new is None or old is None:
+        raise UsageError(f"No working tree of job {at.keys.job} was saved up to record {first.seq}.")
+    if here and (why := too_wide(at.workspace, env)):
+        raise UsageError(f"The files of {at.workspace} are not compared: {why}.")
+    if len(old.commit) != len(new.commit):
+        raise Damaged("The two working trees are of different object formats.")
+    private = tuple(never_captured(at.settings, AGENTS.get(at.name) or AGENTS[ANY_AGENT], env, at.workspace))
+    target = RestoreTarget(at.workspace, state_dir(env), env, private, at.keys.job)
+    with ExitStack() as stack:
+        trees = stack.enter_context(scratch_trees(target, new, blobs_of(at)))
+        before, alternates = trees.fetch(old).work, tuple[Path, ...]()
+        if here:
+            after, alternates = trees.folder(new, clock.now())
+        else:
+            after = trees.fetch(new).work
+        changes = trees.changes(before, after, *alternates)
+        patch = "" if names or as_json else trees.patch(before, after, *alternates)
+    end = None if here else newest.seq
+    if as_json:
+        shown = [{**msgspec.to_builtins(each), "path": redact(each.path)} for each in changes]
+        facts = {"job": at.keys.job, "from": first.seq, "to": end, "files": shown}
+        print(json.dumps(facts), file=sys.stdout)
+        return
+    last = f"this folder, {at.workspace}" if here else f"record {newest.seq} ({timestamp(new.time)})"
+    what = plural(len(changes), "file") if changes else "no file"
+    differ = "differ" if len(changes) > 1 else "differs"
+    say(f"job {at.keys.job}: {what} {differ} from record {first.seq} ({timestamp(old.time)}) to {last}")
+    answer([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines())
 
 
 def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: str | None) -> None:

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import msgspec
+
+from wal_agent.bucket.base import Bucket
 from wal_agent.capture.git import GitFailed
 from wal_agent.capture.repository import find_location
 from wal_agent.capture.shadow import Contents, Shadow
@@ -25,6 +29,31 @@ from wal_agent.recovery.restore_workspace import (
 )
 from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import Replay, iter_readable, list_snapshots, replay
+
+MAX_PATCH = 16 << 20  # bytes
+
+
+class FileChange(msgspec.Struct, frozen=True):
+    """A file that differs between two trees."""
+
+    path: str
+    change: Literal["added", "changed", "removed"]
+
+
+def first_capture(bucket: Bucket, keys: Keys) -> Replay | None:
+    """Return the log up to the first capture of the working tree that is still kept; None: there is none. Reads the log
+    from its beginning up to there. Unavailable, Denied."""
+    snapshots = set(list_snapshots(bucket, keys))
+    for seq, segment in iter_readable(bucket, keys):
+        if isinstance(segment, Damaged):
+            continue
+        if seq in snapshots or any(isinstance(record, Workspace) for record in segment.records):
+            found = replay(bucket, keys, seq)
+            if found.damage is None and found.state.workspace is not None:
+                return found
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +68,33 @@ class ScratchTrees:
         """Fetch a capture. Damaged, BucketError."""
         fetch_packs(self.shadow, captured, self.blobs)
         return self.shadow.contents(captured.commit)
+
+    def folder(self, captured: Workspace, now: float) -> tuple[str, tuple[Path, ...]]:
+        """Save the folder's files, and return their tree and the object directories that it needs.
+
+        `captured`: what it is to be compared with. ConfigError: the repository here is of another object format."""
+        place = find_location(self.shadow.git, self.target.folder)
+        require_format(place, object_format(captured))
+        here = save_folder(self.target, self.shadow, place, now)
+        work = here.contents.work if here else self.shadow.git.text("mktree", at=self.shadow.at(), ok=(0,))
+        return work, place.alternates
+
+    def changes(self, old: str, new: str, *alternates: Path) -> list[FileChange]:
+        """Return the files that differ between two trees, by name. Damaged."""
+        before, after = (list_tree(self.shadow, tree, *alternates, whole=False) for tree in (old, new))
+        found = [FileChange(path, "removed") for path in before.keys() - after.keys()]
+        for path, entry in after.items():
+            was = before.get(path)
+            if was is None:
+                found.append(FileChange(path, "added"))
+            elif (was.mode, was.id) != (entry.mode, entry.id):
+                found.append(FileChange(path, "changed"))
+        return sorted(found, key=lambda change: change.path)
+
+    def patch(self, old: str, new: str, *alternates: Path) -> str:
+        """Return the differences of two trees as git writes them. GitFailed: they are longer than MAX_PATCH."""
+        words = ("diff-tree", "-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", old, new)
+        return self.shadow.git.run(*words, at=self.shadow.at(*alternates), most=MAX_PATCH).decode("utf-8", "replace")
 
     def uncommitted(self, captured: Workspace, now: float) -> list[str]:
         """Return the files of the folder that no commit at HEAD has, and that a restore of `captured` would replace.
