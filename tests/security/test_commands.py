@@ -39,6 +39,7 @@ COMMANDS = {
     "gc": ("gc",),
     "rm": ("rm", "shop", "--yes"),
     "checkpoint": ("checkpoint", "list"),
+    "state": ("state", "list"),
     "pause": ("pause", "--for", "1m"),
     "pause --end": ("pause", "--end"),
     "unlock": ("unlock", "--epoch", "1"),
@@ -50,7 +51,7 @@ COMMANDS = {
     "fleet watch": ("fleet", "watch", "--on-crash", "true", "--once"),
 }
 # Commands that use none, or their own.
-NO_BUCKET = {"settle", "rules", "notify", "configure-hooks", "agents", "demo", "trust"}
+NO_BUCKET = {"settle", "step", "rules", "notify", "configure-hooks", "agents", "demo", "trust"}
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_the_store_would_have_seen_them(clone: Clone, store: list[str]) -> None:
 def test_who_named_the_bucket_is_said_once(clone: Clone, name: str, by: str) -> None:
     url, words, place = f"file://{clone.folder.parent}/bucket", list(COMMANDS[name]), by
     if by == "--bucket":
-        at = 2 if words[0] in ("fleet", "run", "checkpoint") else 1
+        at = 2 if words[0] in ("fleet", "run", "checkpoint", "state") else 1
         words[at:at] = [by, url]
     elif by == "own":
         place = str(clone.person(f'bucket = "{url}"'))

@@ -198,7 +198,7 @@ def rm(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Delete a job from the bucket for good: conversation, files, calls and checkpoints. Asks at a terminal.
+    """Delete a job from the bucket for good: conversation, files, calls, values, checkpoints. Asks at a terminal.
 
     Refused while somebody runs the job (75). A few small objects stay, which lock out every old run that still lives
     somewhere: the lease, each opening (with the arguments that were typed) and the record before it. `wal-agent list`

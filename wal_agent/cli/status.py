@@ -14,7 +14,7 @@ import typer
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.cli.view import View, continue_view
 from wal_agent.errors import Unavailable, UsageError
-from wal_agent.recovery.lease_policy import failure_text
+from wal_agent.recovery.lease_policy import REMOVED, failure_text
 from wal_agent.redact import redact
 from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 from wal_agent.wal.damage import CheckedBlobs
@@ -169,7 +169,7 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     if view.state == "released" and view.until:
         for_what = f" ({view.reason})" if view.reason else ""
         rows.append(("", f"its pause was over at {timestamp(view.until)}{for_what}"))
-    elif view.reason not in ("", "completed") and view.state != "paused" and view.way != "failed":
+    elif view.reason not in ("", "completed", REMOVED) and view.state != "paused" and view.way != "failed":
         rows.append(("reason", view.reason))
     if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
         rows.append(("", f"if {view.host} is off for good: wal-agent unlock --epoch {view.epoch} --now{options}"))
@@ -255,6 +255,8 @@ def describe_state(view: View, options: str = "") -> str:
     match view.state:
         case "cut_off":
             return "cut off, not recovered yet; the next start recovers it"
+        case "closed" if view.reason == REMOVED:
+            return "deleted; the next start under this name begins anew"
         case "closed":
             return f"ended, {failure_text(view.reason)}" if view.way == "failed" else "ended"
         case "paused":

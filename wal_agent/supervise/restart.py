@@ -19,7 +19,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import NOT_DONE, CrashLoop, NotThisJob, NotYourJob, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
-from wal_agent.recovery.lease_policy import classify_stop
+from wal_agent.recovery.lease_policy import classify_stop, is_removed
 from wal_agent.supervise import run as runs
 from wal_agent.supervise.exits import RESTARTED
 from wal_agent.supervise.lease_keeper import sleep_unless_signalled
@@ -233,4 +233,6 @@ def is_complete(url: str, job: str, opened: Callable[[str], Bucket] = open_bucke
         seen = leases.read_lease(bucket, Keys(job))
     finally:
         bucket.close()
-    return seen is not None and seen.doc.state == "closed" and not classify_stop(seen.doc.reason)
+    if seen is None or is_removed(seen):
+        return False
+    return seen.doc.state == "closed" and not classify_stop(seen.doc.reason)

@@ -15,6 +15,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import Fenced, Unavailable
 from wal_agent.records import FileDelta
 from wal_agent.supervise.remove_job import remove_job
+from wal_agent.supervise.restart import is_complete
 from wal_agent.wal import lease as leases
 from wal_agent.wal.reader import replay
 
@@ -51,6 +52,7 @@ def test_what_is_left_locks_old_runs_out_and_holds_nothing_else(story: Story, ru
     found = replay(shelf.bucket, KEYS)
     assert found.damage is None and not (found.state.open or found.state.files or found.state.workspace)
     assert run("list", "--bucket", shelf.url)[0] == 1
+    assert "state       deleted" in run("status", "--job", "shop", "--bucket", shelf.url)[1]
     for words in (["log", "-n", "0"], ["status"], ["log", "--crashes"]):
         code, out, err = run(*words, "--job", "shop", "--bucket", shelf.url)
         assert code == 0, err
@@ -69,6 +71,7 @@ def test_an_old_run_that_wakes_is_locked_out(story: Story, run: Run) -> None:
 def test_the_name_can_be_used_again(story: Story, run: Run) -> None:
     shelf = story.shelf
     assert run("rm", *where(shelf), "--yes")[0] == 0
+    assert not is_complete(shelf.url, "shop"), "`run --once` runs it"
     job = shelf.open("new")
     assert job.replay.damage is None and job.replay.state.openings[-1].opening.cause == "closed"
     assert not (job.replay.state.ran or job.replay.state.open)
