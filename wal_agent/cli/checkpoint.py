@@ -59,10 +59,11 @@ def checkpoint(
     from wal_agent.supervise.intervene import ask_for_checkpoint
 
     if context.invoked_subcommand is not None:
-        if title or phase or progress is not None or note or plan is not None:
+        named = [agent, bucket, job, encryption_key_file, encryption_key_command]
+        if title or phase or note or any(given is not None for given in (progress, plan, *named)):
             raise UsageError(
-                f"`wal-agent checkpoint {context.invoked_subcommand}` makes no checkpoint.",
-                "Give --title and the others without it.",
+                f"These options do not belong in front of `{context.invoked_subcommand}`, which makes no checkpoint.",
+                f"Put them behind it: wal-agent checkpoint {context.invoked_subcommand} --help",
             )
         return
     question: dict[str, Any] = {"title": title, "phase": phase, "note": note}

@@ -92,4 +92,5 @@ def test_a_job_that_does_not_run_makes_none(shelf: Shelf, run: Run) -> None:
     code, out, err = run("checkpoint", "--title", "x", "--bucket", shelf.url, "--job", "shop")
     assert code == 64 and out == "" and "does not run on this machine" in err
     assert run("checkpoint", "--title", "x", "list", "--bucket", shelf.url, "--job", "shop")[0] == 64
+    assert run("checkpoint", "--job", "shop", "list", "--bucket", shelf.url)[0] == 64, "not dropped without a word"
     assert run("checkpoint", "--progress", "101")[0] == 64
