@@ -72,7 +72,8 @@ def recall(
         sys.stdout.write(dumps([asdict(hit) for hit in found]) + "\n")
     for hit in [] if json else found:
         where = f"record {hit.record}" if hit.record else f"session {hit.session[:8]}"
-        what = f"#{hit.call} {hit.tool} {hit.kind}".replace("  ", " ") if hit.call else hit.role or hit.kind
+        number = f"#{hit.call} " if hit.call else ""
+        what = f"{number}{hit.tool} {hit.kind}".replace("  ", " ") if hit.call or hit.tool else hit.role or hit.kind
         when = timestamp(hit.time) if hit.time else ""
         answer([" · ".join(filter(None, (printable(what), where, when)))])
         answer([f"    {printable(line)}" for line in hit.text.splitlines() if line.strip()][:12])

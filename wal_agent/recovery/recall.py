@@ -21,7 +21,19 @@ from typing import Final, Literal
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.paths import state_dir
-from wal_agent.records import Answer, AnyRecord, End, Intent, Payload, Progress, Recovery, RunEnded, Turn
+from wal_agent.records import (
+    Answer,
+    AnyRecord,
+    End,
+    Intent,
+    Payload,
+    Progress,
+    Recovery,
+    RunEnded,
+    StepBegun,
+    StepEnded,
+    Turn,
+)
 from wal_agent.recovery.transcript import MOST_TEXT, Role, read_lines
 from wal_agent.redact import redact
 from wal_agent.wal.blobs import Blobs, write_file
@@ -211,6 +223,12 @@ def _row(record: AnyRecord, seq: int, epoch: int, blobs: Blobs) -> Row | None:
             return made("note", "assistant", "\n".join(filter(None, (record.title, record.note, *steps))))
         case Answer(because=because) if because:
             return made("note", "assistant", because, record.call)
+        case StepBegun():
+            return made("call", "tool", f"step {record.name}\n{' '.join(record.command)}", tool=f"step {record.name}")
+        case StepEnded():
+            outputs = (_text(record.stdout, blobs), _text(record.stderr, blobs))
+            ending = f"step {record.name} {record.how}, exit code {record.code}"
+            return made("result", "tool", "\n".join(filter(None, (ending, *outputs))), tool=f"step {record.name}")
         case Recovery():
             return made("note", "system", record.told)
         case RunEnded():

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, intent, payload
-from wal_agent.records import Compaction, Edit, End, FileDelta, Turn
+from wal_agent.records import Compaction, Edit, End, FileDelta, StepBegun, StepEnded, Turn
 from wal_agent.recovery.recall import index_path, matches
 from wal_agent.wal.job import OpenedJob
 
@@ -65,6 +65,19 @@ def test_log_and_conversation_are_searched(shelf: Shelf, run: Run) -> None:
     assert hits(run, shelf, "heron", "--role", "assistant") == []
     assert hits(run, shelf, "nowhere") == []
     assert len(hits(run, shelf, "heron", "building")) == 2, "nothing has both, so each counts"
+
+
+def test_steps_are_searched(shelf: Shelf, run: Run) -> None:
+    job, _ = begun(shelf)
+    command = ("mail", "--token", SECRET, "the-report")
+    job.writer.append(
+        StepBegun(time=8.0, name="send", command=command),
+        StepEnded(time=9.0, name="send", how="done", stdout=payload(b"a wagtail left"), stdout_size=14),
+    )
+    commit(job)
+    assert [(h["kind"], h["tool"]) for h in hits(run, shelf, "the-report")] == [("call", "step send")]
+    assert [h["kind"] for h in hits(run, shelf, "wagtail")] == ["result"]
+    assert SECRET not in json.dumps(hits(run, shelf, "mail"))
 
 
 def test_no_secret_and_no_control_character_is_shown(shelf: Shelf, run: Run) -> None:
