@@ -11,24 +11,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from wal_agent.cli.options import (
-    ANY_AGENT,
-    AgentName,
-    AsJson,
-    BucketUrl,
-    JobName,
-    KeyCommand,
-    KeyFile,
-    say_bucket,
-    settings_for,
-)
-from wal_agent.errors import Damaged, Denied, Newer
-from wal_agent.text import answer, lines, plural, say, timestamp
+from wal_agent.cli.options import ANY_AGENT, AsJson, BucketUrl, say_bucket, settings_for
+from wal_agent.text import answer, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
     from wal_agent.fleet.jobs import Job
-    from wal_agent.fleet.stats import Spread, Stats
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
@@ -111,86 +99,6 @@ def list_jobs(
         where = "This folder has no job" if here else "There is no job"
         raise NoJob(f"{where} in {opened.url}.", "Start one: wal-agent run AGENT")
     answer(table(jobs, count_open_calls(opened, jobs)))
-
-
-def stats(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
-    json: AsJson = False,
-) -> None:
-    """Show what crashes cost: how long recoveries took, what was lost, put back, verified and repeated.
-
-    With --job of that job, else of all jobs of the bucket, from their logs as far as they are kept.
-    """
-    from json import dumps
-
-    import msgspec
-
-    from wal_agent.bucket.encryption import wrong_key_error
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.fleet.stats import read_job, summarize
-    from wal_agent.wal.lease import read_lease
-
-    if job is not None or agent is not None:
-        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-        seen = read_lease(at.bucket, at.keys)
-        if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
-            raise problem
-        found = summarize([read_job(at.bucket, at.keys)])
-    else:
-        found = _stats_of_all(_opened(bucket))
-    if json:
-        sys.stdout.write(dumps(msgspec.to_builtins(found)) + "\n")
-    else:
-        answer(_stats_rows(found))
-
-
-def _stats_of_all(bucket: Bucket) -> Stats:
-    from wal_agent.fleet.jobs import Reader
-    from wal_agent.fleet.stats import read_job, summarize
-    from wal_agent.wal.keys import Keys
-    from wal_agent.wal.lease import read_lease
-
-    counts, unreadable = [], []
-    for one in Reader.of(bucket, os.environ).all():
-        keys = Keys(one.job)
-        try:
-            seen = read_lease(bucket, keys)
-            if seen is not None and seen.doc.key:
-                unreadable.append(f"{one.job} is encrypted; name it with --job and its key")
-                continue
-            counts.append(read_job(bucket, keys))
-        except (Damaged, Newer, Denied) as error:
-            unreadable.append(f"{one.job}: {error.what}")
-    return summarize(counts, unreadable)
-
-
-def _stats_rows(found: Stats) -> list[str]:
-    since = f", since {timestamp(found.since)}" if found.since else ""
-    crashes = ", ".join(f"{count} {cause.replace('_', ' ')}" for cause, count in found.crashes.items())
-    verdicts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found.verdicts.items())
-    rows = [
-        ("jobs", f"{found.jobs}, {plural(found.runs, 'run')}, {plural(found.calls, 'call')}{since}"),
-        ("crashes", f"{sum(found.crashes.values())}{f': {crashes}' if crashes else ''}"),
-        ("recoveries", str(found.recoveries)),
-        *((f"  {part}", _spread_text(spread, " s")) for part, spread in found.recovery.items()),
-        ("lost", f"{_spread_text(found.lost_seconds, ' s')} of conversation for each crash"),
-        ("", f"{_spread_text(found.lost_calls, '')} calls of it"),
-        ("put back", f"{plural(found.put_back, 'call')} with their results"),
-        ("verdicts", verdicts or "none"),
-        ("repeated", f"{plural(found.repeated, 'call')} that a recovery had found in flight"),
-        *(("unreadable", text) for text in found.unreadable),
-    ]
-    return [f"{name:<11} {text}" for name, text in rows]
-
-
-def _spread_text(spread: Spread, unit: str) -> str:
-    if not spread.count:
-        return "none"
-    return f"p50 {spread.p50:g}{unit}, p95 {spread.p95:g}{unit}, p99 {spread.p99:g}{unit}, most {spread.most:g}{unit}"
 
 
 @app.command("watch")

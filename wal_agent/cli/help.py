@@ -18,7 +18,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "status": ("wal-agent status", "wal-agent status --job nightly --watch", "wal-agent status --json"),
     "list": ("wal-agent list", "wal-agent list --here", "wal-agent list --bucket gs://acme-agents --json"),
     "log": ("wal-agent log -n 20", "wal-agent log --crashes", "wal-agent log --follow --json"),
-    "stats": ("wal-agent stats", "wal-agent stats --job nightly --json"),
+    "stats": ("wal-agent stats", "wal-agent stats --job nightly", "wal-agent stats --bucket gs://acme-agents --json"),
     "recover": ("wal-agent recover --dry-run", "wal-agent recover --dry-run --json"),
     "restore": (
         "wal-agent restore --to ./restored",

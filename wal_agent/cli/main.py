@@ -24,6 +24,7 @@ from wal_agent.cli import (
     restore,
     rules,
     run,
+    stats,
     status,
     steps,
 )
@@ -73,7 +74,7 @@ app.command("resume", context_settings=run.CONTEXT)(run.resume)
 app.command("status")(status.status)
 app.command("list")(fleet.list_jobs)
 app.command("log")(log.log)
-app.command("stats")(fleet.stats)
+app.command("stats")(stats.stats)
 app.command("recover")(restore.recover)
 app.command("restore")(restore.restore)
 app.command("diff")(restore.diff)

@@ -1,185 +1,469 @@
-"""Count what crashes cost, from the logs alone: how long recoveries took, what was lost, what was done again.
+"""Count crashes, recoveries and what they cost, from the log of one job or of all jobs of a bucket.
 
-Pure, but for `read_job`. A log is counted as far as it is kept: what `gc` has deleted is not in the numbers, which
-`since` says.
+`LogReader` is a pure reducer over records in the order of the log; `measure_job` feeds it, and `merge_stats` adds jobs
+up. Nothing is kept beside the log: what retention has deleted cannot be counted, and `Stats.missing` says how much.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
+import math
+import re
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from itertools import chain
+from typing import Final, Literal
 
 import msgspec
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import Damaged
-from wal_agent.records import AnyRecord, End, FileDelta, Intent, Opening, Recovery, RunEnded
-from wal_agent.recovery.lease_policy import CRASH_CLASSES
+from wal_agent.fleet.jobs import clean_text
+from wal_agent.records import (
+    AgentStarted,
+    Answer,
+    AnyRecord,
+    End,
+    FileDelta,
+    Intent,
+    Opening,
+    Recovery,
+    RunEnded,
+    Turn,
+    Workspace,
+)
+from wal_agent.recovery.lease_policy import CRASH_CLASSES, call_key
+from wal_agent.wal import lease as leases
+from wal_agent.wal.damage import damaged_log_error
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import iter_readable
+from wal_agent.wal.reader import KnownEnd, check_end, iter_readable, replay
+from wal_agent.wal.state import MOST_OPEN, call_changed_files, workspace_holds
 
-MACHINE = "machine lost"  # nothing says how the run ended: the machine, or wal-agent itself, is gone
-MOST_SHAPES = 10_000  # calls in flight that are watched for being repeated
+MAX_SAMPLES: Final = 10_000  # of one kind; the newest ones are kept
+MAX_TIMES: Final = 16  # kinds of durations; a recovery has five
+MAX_SECONDS: Final = 1e9  # what is longer, or below 0, is a clock that was changed
+CUT_OFF: Final = "cut_off"  # the owner died as a whole, and nothing could log of what
+_PART = re.compile(r"[a-z][a-z_]{0,19}")
 
 
-class Spread(msgspec.Struct, frozen=True):
-    """Percentiles of a measured quantity, by the nearest rank; zeros where nothing was measured."""
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What one crash could have lost: the work behind the newest acknowledged captures.
 
-    count: int = 0
-    p50: float = 0.0
-    p95: float = 0.0
-    p99: float = 0.0
-    most: float = 0.0
+    `seconds` and `calls`: of the conversation, up to the newest logged work; the calls that ended in them are in
+    the log all the same, and a recovery puts them back. `files_seconds` and `files_calls`: changing calls that the
+    newest capture of the working tree may lack; None where the job saves no files. On the `same_machine` they are
+    still there. `time`: seconds since 1970, when the next start found it, or when the agent died."""
+
+    epoch: int
+    time: float
+    cause: str
+    seconds: float
+    calls: int
+    files_seconds: float | None = None
+    files_calls: int | None = None
+    same_machine: bool = False
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """What `wal-agent stats` prints. Times in seconds.
+    """`wal-agent stats` of one job, or of several (`job` is then empty). Durations are in seconds.
 
-    `recovery`: of each part of a recovery (`tree`, `session`, `all`). `lost_seconds`, `lost_calls`: for each crash,
-    from the newest capture of the session that was acknowledged to the last record, and the calls that began in
-    between. `put_back`: calls whose results came back into a conversation. `repeated`: calls that are the same as
-    one that a recovery had found in flight, made in a later run."""
+    `missing`: records that are no longer kept. `recoveries` are those that were read, `recoveries_ever` all of the
+    job's. `after`: how the runs before them ended (records.Cause). `times`: samples by part. `crashes`: by cause;
+    `loss_unknown`: crashes whose records are not all there. `verdicts`: calls by their newest finding, `verdicts_given`
+    also those that were given again, `settled`: who ended these calls since. `repeated`: changing calls that equal one
+    of the turn that was cut off, by what had become of that one."""
 
-    jobs: int
-    runs: int
-    calls: int
-    crashes: dict[str, int]
-    recoveries: int
-    recovery: dict[str, Spread]
-    lost_seconds: Spread
-    lost_calls: Spread
-    put_back: int
-    verdicts: dict[str, int]
-    repeated: int
+    job: str = ""
+    records: int = 0
+    missing: int = 0
     since: float = 0.0
-    unreadable: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Count:
-    """Counts one log; `add` its records in order."""
-
-    runs: int = 0
+    until: float = 0.0
+    starts: int = 0
     calls: int = 0
+    ends: dict[str, int] = {}
+    crashes: dict[str, int] = {}
+    lost: tuple[Loss, ...] = ()
+    loss_unknown: int = 0
     recoveries: int = 0
+    recoveries_ever: int = 0
+    after: dict[str, int] = {}
+    times: dict[str, tuple[float, ...]] = {}
     put_back: int = 0
-    repeated: int = 0
-    since: float = 0.0
-    crashes: Counter[str] = field(default_factory=Counter)
-    verdicts: Counter[str] = field(default_factory=Counter)
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    lost_seconds: list[float] = field(default_factory=list)
-    lost_calls: list[float] = field(default_factory=list)
-    _last: float = 0.0  # time of the newest record but openings
-    _saved: float = 0.0  # time of the newest capture of the session, in this run
-    _behind: int = 0  # calls since
-    _ended: RunEnded | None = None
-    _open: dict[int, str] = field(default_factory=dict)  # shape of each call in flight
-    _asked: set[str] = field(default_factory=set)  # shapes of calls that a recovery found in flight
+    verdicts: dict[str, int] = {}
+    verdicts_given: int = 0
+    settled: dict[str, int] = {}
+    repeated: dict[str, int] = {}
 
-    def add(self, record: AnyRecord) -> None:
-        self.since = self.since or record.time
+
+class Quantiles(msgspec.Struct, frozen=True):
+    """By the nearest rank, so each is one of the samples."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+def quantiles_of(samples: Sequence[float]) -> Quantiles | None:
+    """Return the quantiles; None of no samples."""
+    if not samples:
+        return None
+    ordered = sorted(samples)
+
+    def rank(percent: int) -> float:
+        return ordered[max(0, -(-percent * len(ordered) // 100) - 1)]  # rounded up, without floats
+
+    return Quantiles(len(ordered), rank(50), rank(95), rank(99), ordered[-1])
+
+
+# ---- the reducer
+
+
+@dataclass
+class _Run:
+    """An epoch so far. `whole`: all of its records were read. `saved`, `worked`: times, None for not yet."""
+
+    opening: Opening
+    whole: bool = True
+    started: float | None = None
+    recovered: bool = False
+    saved: float | None = None
+    tree_saved: float | None = None
+    worked: float | None = None
+    fresh: bool = False  # work was logged behind the newest capture of the conversation
+    ended_calls: int = 0  # behind that capture
+    ended: RunEnded | None = None
+    last: float = 0.0  # time of its newest record
+
+
+Fate = Literal["completed", "not_started", "partial", "unknown"]
+
+
+@dataclass
+class LogReader:
+    """Takes the records of one log in order (`add`), and says what they amount to (`result`). Total: any records in any
+    order; bounded: whatever the log holds. Raises nothing."""
+
+    job: str = ""
+    _run: _Run | None = None
+    _seq: int = 0
+    _found: Counter[str] = field(default_factory=Counter)  # plain counts, by the name of the field
+    _since: float = 0.0
+    _until: float = 0.0
+    _ends: Counter[str] = field(default_factory=Counter)
+    _crashes: Counter[str] = field(default_factory=Counter)
+    _after: Counter[str] = field(default_factory=Counter)
+    _repeated: Counter[str] = field(default_factory=Counter)
+    _lost: deque[Loss] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    _times: dict[str, deque[float]] = field(default_factory=dict)
+    _verdicts: dict[int, Fate] = field(default_factory=dict)
+    _settled: dict[int, str] = field(default_factory=dict)
+    _open: dict[int, tuple[str, Intent]] = field(default_factory=dict)  # calls in flight, with their keys
+    _done: dict[str, Fate] = field(default_factory=dict)  # changing calls of this turn, by key
+    _watched: dict[str, Fate | int] = field(default_factory=dict)  # of the turn that was cut off; a call: in flight
+    _repeating: dict[int, Fate] = field(default_factory=dict)  # calls in flight that are repeats
+    _unheld: dict[int, Intent] = field(default_factory=dict)  # changing calls that the captured tree may lack
+    _tree: Workspace | None = None
+
+    def add(self, seq: int, record: AnyRecord) -> None:
+        """Take the next record, of segment `seq`."""
+        if seq > self._seq + 1:
+            self._skip(seq - self._seq - 1)
+        self._seq = max(seq, self._seq)
+        self._found["records"] += 1
+        self._until = max(self._until, _time(record.time))
+        self._since = self._since or _time(record.time)
+        if isinstance(record, Opening):
+            self._begin(record)
+        elif self._run is not None:
+            self._add(self._run, record)
+            self._run.last = max(self._run.last, _time(record.time))
+
+    def result(self) -> Stats:
+        """What was read so far. A run that was cut off, and that no start has found yet, is not in it: the log does
+        not tell it from one that goes on."""
+        lost, unknown, crashes = list(self._lost), self._found["loss_unknown"], self._crashes.copy()
+        if (run := self._run) is not None and run.ended is not None and run.ended.cls in CRASH_CLASSES:
+            crashes[run.ended.cls] += 1
+            loss = self._loss(run, run.ended.cls, run.ended.time, same_machine=True)
+            lost, unknown = (lost, unknown + 1) if loss is None else ([*lost, loss], unknown)
+        states = (self._settled.get(call, "open") for call in self._verdicts)
+        return Stats(
+            job=self.job,
+            records=self._found["records"],
+            missing=self._found["missing"],
+            since=self._since,
+            until=self._until,
+            starts=self._found["starts"],
+            calls=self._found["calls"],
+            ends=dict(self._ends),
+            crashes=dict(crashes),
+            lost=tuple(lost[-MAX_SAMPLES:]),
+            loss_unknown=unknown,
+            recoveries=self._found["recoveries"],
+            recoveries_ever=self._found["recoveries"],
+            after=dict(self._after),
+            times={part: tuple(samples) for part, samples in self._times.items()},
+            put_back=self._found["put_back"],
+            verdicts=dict(Counter(self._verdicts.values())),
+            verdicts_given=self._found["verdicts"],
+            settled=dict(Counter(states)),
+            repeated=dict(self._repeated + Counter(self._repeating.values())),
+        )
+
+    def _skip(self, count: int) -> None:
+        """Records are no longer kept: what was known of calls and captures says nothing of what is behind them."""
+        self._found["missing"] += count
+        for known in (self._open, self._done, self._watched, self._repeating, self._unheld):
+            known.clear()
+        if self._run is not None:
+            self._run.whole = False
+
+    # ---- a run begins, and with it the one before is over
+
+    def _begin(self, opening: Opening) -> None:
+        before, self._run = self._run, _Run(opening, last=_time(opening.time))
+        self._found["starts"] += 1
+        if before is not None:
+            self._close(before, opening)
+        if opening.cause in ("first", "closed"):
+            self._done.clear()
+            self._watched.clear()
+            self._repeating.clear()
+            return
+        self._repeated.update(self._repeating.values())  # in flight as a run ended: they may have run
+        self._repeating.clear()
+        self._watched.update(self._done)
+        self._watched.update({key: call for call, (key, intent) in self._open.items() if _may_change(intent)})
+        self._done.clear()
+        _cut(self._watched)
+
+    def _close(self, before: _Run, opening: Opening) -> None:
+        died = before.ended.cls if before.ended is not None and before.ended.cls in CRASH_CLASSES else ""
+        cause = died or (CUT_OFF if opening.cause == "dead" else "")
+        if not cause:
+            return
+        self._crashes[cause] += 1
+        old, new = before.opening.host, opening.host
+        same = bool(old.boot) and (old.name, old.boot) == (new.name, new.boot)
+        loss = self._loss(before, cause, opening.time, same)
+        if loss is None:
+            self._found["loss_unknown"] += 1
+        else:
+            self._lost.append(loss)
+        if opening.cause == "dead" and before.last:
+            self._sample("unattended", opening.time - before.last)
+
+    def _loss(self, run: _Run, cause: str, time: float, same_machine: bool) -> Loss | None:
+        """Of a run that is over; None where records of it are gone."""
+        if not run.whole:
+            return None
+        begun = run.started if run.started is not None else run.opening.time
+        worked = run.worked if run.worked is not None else begun
+        unheld = len(self._unheld)
+        return Loss(
+            epoch=run.opening.epoch,
+            time=_time(time),
+            cause=cause,
+            seconds=_span(run.saved if run.saved is not None else begun, worked) if run.fresh else 0.0,
+            calls=run.ended_calls,
+            files_seconds=None if self._tree is None else _span(run.tree_saved or begun, worked) if unheld else 0.0,
+            files_calls=None if self._tree is None else unheld,
+            same_machine=same_machine,
+        )
+
+    # ---- inside of a run
+
+    def _add(self, run: _Run, record: AnyRecord) -> None:
         match record:
-            case Opening():
-                self._opening(record)
-                return
+            case AgentStarted():
+                run.ended = None
+                if run.started is None and run.recovered:
+                    self._sample("restart", record.time - run.opening.time)
+                run.started = run.started if run.started is not None else record.time
+            case Turn():
+                self._work(run, record.time)
+                if record.state == "completed":
+                    self._done.clear()
+                    self._watched.clear()
             case Intent():
-                self.calls += 1
-                self._behind += 1
-                shape = _shape(record)
-                if shape in self._asked:
-                    self.repeated += 1
-                    self._asked.discard(shape)
-                if len(self._open) < MOST_SHAPES:
-                    self._open[record.call] = shape
+                self._work(run, record.time)
+                self._intent(record)
             case End():
-                self._open.pop(record.call, None)
+                self._end(run, record)
             case FileDelta():
-                self._saved, self._behind = record.time, 0
+                run.saved, run.fresh, run.ended_calls = record.time, False, 0
+            case Workspace():
+                run.tree_saved, self._tree = record.time, record
+                self._unheld = {n: call for n, call in self._unheld.items() if not workspace_holds(record, n)}
             case Recovery():
-                self._recovery(record)
+                self._recovery(run, record)
+            case Answer():
+                if record.call in self._verdicts:
+                    self._settled.setdefault(record.call, "agent")
             case RunEnded():
-                self._ended = record
-            case _:
-                pass
-        self._last = max(self._last, record.time)
+                run.ended = record
+                self._ends[record.cls or ("completed" if record.completed else "unknown")] += 1
 
-    def _opening(self, record: Opening) -> None:
-        self.runs += 1
-        ended = self._ended
-        died = ended is not None and ended.cls in CRASH_CLASSES
-        if record.cause == "dead" or died:
-            self.crashes[ended.cls if ended is not None and ended.cls else MACHINE] += 1
-            self.lost_seconds.append(max(0.0, self._last - self._saved) if self._saved else 0.0)
-            self.lost_calls.append(self._behind)
-        self._ended, self._saved, self._behind = None, 0.0, 0
+    def _work(self, run: _Run, time: float) -> None:
+        run.worked, run.fresh = time, True
 
-    def _recovery(self, record: Recovery) -> None:
-        self.recoveries += 1
-        self.put_back += max(0, record.put_back)
-        for part, seconds in list(record.seconds.items())[:16]:
-            self.seconds.setdefault(part[:40], []).append(max(0.0, seconds))
+    def _intent(self, intent: Intent) -> None:
+        self._found["calls"] += 1
+        key = call_key(intent)
+        if len(self._open) < MOST_OPEN:
+            bare = msgspec.structs.replace(intent, input=msgspec.structs.replace(intent.input, data=None), before=())
+            self._open[intent.call] = key, bare
+        if _may_change(intent) and (earlier := self._watched.pop(key, None)) is not None:
+            self._repeating[intent.call] = (
+                self._verdicts.get(earlier, "unknown") if isinstance(earlier, int) else earlier
+            )
+
+    def _end(self, run: _Run, end: End) -> None:
+        key, intent = self._open.pop(end.call, ("", None))
+        if end.call in self._verdicts:
+            self._settled[end.call] = {"recovery": "recovery", "person": "person"}.get(end.by, "later")
+        if (repeat := self._repeating.pop(end.call, None)) is not None and end.how != "denied":
+            self._repeated[repeat] += 1
+        if end.by in ("recovery", "person"):
+            return  # of an earlier run's call: no work of this one
+        self._work(run, end.time)
+        run.ended_calls += 1
+        if intent is None:
+            return
+        if call_changed_files(intent, end, self._tree):
+            self._unheld[end.call] = intent
+            _cut(self._unheld)
+        if end.how == "done" and _may_change(intent):
+            self._done[key] = "completed"
+            _cut(self._done)
+
+    def _recovery(self, run: _Run, record: Recovery) -> None:
+        run.recovered = True
+        self._found["recoveries"] += 1
+        self._found["put_back"] += max(0, record.put_back)
+        self._found["verdicts"] += len(record.verdicts)
+        self._after[run.opening.cause] += 1
+        for part, seconds in record.seconds.items():
+            self._sample(part, seconds)
         for verdict in record.verdicts:
-            self.verdicts[verdict.finding] += 1
-            if (shape := self._open.get(verdict.call)) is not None:
-                self._asked.add(shape)
+            if verdict.call in self._verdicts or len(self._verdicts) < MOST_OPEN:
+                self._verdicts[verdict.call] = verdict.finding
+
+    def _sample(self, part: str, seconds: float) -> None:
+        known = part in self._times or (len(self._times) < MAX_TIMES and _PART.fullmatch(part))
+        if known and 0 <= seconds <= MAX_SECONDS:  # nor is nan
+            self._times.setdefault(part, deque(maxlen=MAX_SAMPLES)).append(seconds)
 
 
-def _shape(intent: Intent) -> str:
-    """What two calls have in common that do the same."""
-    data = intent.input.data if intent.input.data is not None else (intent.input.blob or "").partition("-")[0].encode()
-    return hashlib.sha256(intent.tool.encode("utf-8", "replace") + b"\0" + data).hexdigest()
+def _may_change(intent: Intent) -> bool:
+    """Idempotent calls may be repeated as they are, so they are no repeats to speak of."""
+    return intent.cls in ("mutation", "unknown")
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """The percentiles of `values`."""
-    if not values:
-        return Spread()
-    ranked = sorted(values)
-
-    def at(share: float) -> float:
-        return round(ranked[max(0, ceil(share * len(ranked)) - 1)], 3)
-
-    return Spread(len(ranked), at(0.5), at(0.95), at(0.99), round(ranked[-1], 3))
+def _cut(known: dict[int, Intent] | dict[str, Fate] | dict[str, Fate | int]) -> None:
+    while len(known) > MOST_OPEN:
+        del known[next(iter(known))]  # type: ignore[arg-type]
 
 
-def summarize(counts: Iterable[Count], unreadable: Sequence[str] = ()) -> Stats:
-    """All logs together."""
-    every = list(counts)
-    seconds: dict[str, list[float]] = {}
-    crashes: Counter[str] = Counter()
-    verdicts: Counter[str] = Counter()
-    for one in every:
-        crashes += one.crashes
-        verdicts += one.verdicts
-        for part, values in one.seconds.items():
-            seconds.setdefault(part, []).extend(values)
-    begun = [one.since for one in every if one.since]
+def _time(seconds: float) -> float:
+    return seconds if math.isfinite(seconds) else 0.0
+
+
+def _span(start: float, end: float) -> float:
+    """Seconds between two times of a log; 0 where a clock went back, or says nothing."""
+    return min(end - start, MAX_SECONDS) if end > start and math.isfinite(end - start) else 0.0
+
+
+# ---- several jobs
+
+
+def merge_stats(found: Iterable[Stats]) -> Stats:
+    """Add jobs up; their samples are pooled."""
+    jobs = list(found)
+
+    def counts(name: str) -> dict[str, int]:
+        return dict(sum((Counter[str](getattr(each, name)) for each in jobs), Counter[str]()))
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in jobs)
+
+    parts = dict.fromkeys(part for each in jobs for part in each.times)
     return Stats(
-        jobs=len(every),
-        runs=sum(one.runs for one in every),
-        calls=sum(one.calls for one in every),
-        crashes=dict(crashes.most_common()),
-        recoveries=sum(one.recoveries for one in every),
-        recovery={part: spread(values) for part, values in sorted(seconds.items())},
-        lost_seconds=spread([value for one in every for value in one.lost_seconds]),
-        lost_calls=spread([value for one in every for value in one.lost_calls]),
-        put_back=sum(one.put_back for one in every),
-        verdicts=dict(verdicts.most_common()),
-        repeated=sum(one.repeated for one in every),
-        since=min(begun, default=0.0),
-        unreadable=tuple(unreadable),
+        since=min((each.since for each in jobs if each.since), default=0.0),
+        until=max((each.until for each in jobs), default=0.0),
+        lost=tuple(chain.from_iterable(each.lost for each in jobs)),
+        times={part: tuple(chain.from_iterable(each.times.get(part, ()) for each in jobs)) for part in parts},
+        records=total("records"),
+        missing=total("missing"),
+        starts=total("starts"),
+        calls=total("calls"),
+        ends=counts("ends"),
+        crashes=counts("crashes"),
+        loss_unknown=total("loss_unknown"),
+        recoveries=total("recoveries"),
+        recoveries_ever=total("recoveries_ever"),
+        after=counts("after"),
+        put_back=total("put_back"),
+        verdicts=counts("verdicts"),
+        verdicts_given=total("verdicts_given"),
+        settled=counts("settled"),
+        repeated=counts("repeated"),
     )
 
 
-def read_job(bucket: Bucket, keys: Keys) -> Count:
-    """Count one job's log; what cannot be read of it is passed over (`wal-agent log` names it). BucketError."""
-    found = Count()
-    for _, segment in iter_readable(bucket, keys):
-        if not isinstance(segment, Damaged):
-            for record in segment.records:
-                found.add(record)
-    return found
+def stats_as_json(stats: Stats) -> dict[str, object]:
+    """For JSON: quantiles in the place of the samples, and the crashes one by one. All numbers are finite."""
+    shown: dict[str, object] = msgspec.to_builtins(stats)
+    known = [loss for loss in stats.lost if loss.files_calls is not None]
+    shown["times"] = {part: _quantiles_json(samples) for part, samples in stats.times.items()}
+    shown["lost"] = {
+        "crashes": msgspec.to_builtins(stats.lost),
+        "seconds": _quantiles_json([loss.seconds for loss in stats.lost]),
+        "calls": _quantiles_json([loss.calls for loss in stats.lost]),
+        "files_seconds": _quantiles_json([loss.files_seconds or 0.0 for loss in known]),
+        "files_calls": _quantiles_json([loss.files_calls or 0 for loss in known]),
+    }
+    return shown
+
+
+def _quantiles_json(samples: Sequence[float]) -> object:
+    return msgspec.to_builtins(quantiles_of(samples))
+
+
+# ---- reading
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A job's figures, and what is wrong with its log ("" for nothing): they are then of what can be read."""
+
+    stats: Stats
+    problem: str = ""
+
+
+def measure_job(bucket: Bucket, keys: Keys, key_id: str = "") -> Measured | None:
+    """Read all kept records of a job; None where there is no such job. `key_id`: of the key that `bucket` decrypts
+    with.
+
+    Denied: it is encrypted with another one. Damaged (its lease), Newer, Unavailable."""
+    seen = leases.read_lease(bucket, keys)
+    if seen is None:
+        return None
+    if wrong := wrong_key_error(keys.job, seen.doc.key, key_id):
+        raise wrong
+    reader = LogReader(keys.job)
+    problem = ""
+    for seq, segment in iter_readable(bucket, keys):
+        if isinstance(segment, Damaged):
+            problem = problem or segment.what
+            continue
+        for record in segment.records:
+            reader.add(seq, record)
+    known = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
+    if known.damage is not None:
+        problem = damaged_log_error(known.damage).what
+    stats = reader.result()
+    ever = max(stats.recoveries, known.state.recoveries)
+    return Measured(msgspec.structs.replace(stats, recoveries_ever=ever), clean_text(problem))

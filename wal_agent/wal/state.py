@@ -287,7 +287,10 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case End():
             mine = [c for c in state.open if c.intent.call == record.call]
             ran = [UnloggedCall(c.epoch, c.intent, record.how) for c in mine if c.intent.unlogged]
-            unheld = (*state.unheld, *(_brief(c, record) for c in mine if _changed(c.intent, record, state.workspace)))
+            unheld = (
+                *state.unheld,
+                *(_brief(c, record) for c in mine if call_changed_files(c.intent, record, state.workspace)),
+            )
             return replace(
                 state,
                 unheld=unheld[-KEEP_UNHELD:],
@@ -314,7 +317,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Workspace():
             before = state.workspace.packs if state.workspace and not record.whole else ()
             kept = before[: max(0, len(before) - max(0, record.replaces))]
-            unheld = tuple(e for e in state.unheld if not _holds(record, e.intent.call))
+            unheld = tuple(e for e in state.unheld if not workspace_holds(record, e.intent.call))
             return replace(
                 state,
                 workspace=replace(record, packs=(*kept, *record.packs), replaces=0),
@@ -457,14 +460,15 @@ def _stepped(state: State, epoch: int, record: StatePut | StateGone | StepPaused
     return replace(state, steps=steps, state_version=version)
 
 
-def _holds(saved: Workspace, call: int) -> bool:
+def workspace_holds(saved: Workspace, call: int) -> bool:
+    """Whether a capture has the changes of a call that ran."""
     return call <= saved.holds or call in saved.also
 
 
-def _changed(intent: Intent, end: End, saved: Workspace | None) -> bool:
+def call_changed_files(intent: Intent, end: End, saved: Workspace | None) -> bool:
     """Whether the call may have changed files that the newest capture does not have."""
     ran = end.how in ("done", "failed") and intent.cls != "read_only"
-    return ran and not (saved is not None and _holds(saved, intent.call))
+    return ran and not (saved is not None and workspace_holds(saved, intent.call))
 
 
 def _brief(open: OpenCall, end: End) -> EndedCall:
