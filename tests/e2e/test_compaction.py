@@ -61,6 +61,9 @@ def test_the_log_has_the_conversation_before_it_is_compacted(scene: Scene) -> No
     assert before and before[-1]["trigger"] == "pre_compaction"
     (found,) = scene.replay().state.compactions
     assert found.files and found.session == scene.replay().state.session
+    if scene.agent == "claude":  # its summary is asked for with our words
+        asked = next(text for text in map(spoken, range(len(scene.model.requests))) if "Keep in the summary" in text)
+        assert "The user's newest message begins: `move the shop to v2`" in asked
     told = next(text for text in map(spoken, range(len(scene.model.requests))) if "was compacted" in text)
     assert "wal-agent recall" in told and "move the shop" in told and PHRASE not in told
     assert any(PHRASE in part.text for part in scene.model.history() if isinstance(part, Returned))

@@ -385,7 +385,17 @@ CRASHES: Final[dict[str, str]] = {
 }
 
 
-# ---- after a compaction
+# ---- around a compaction
+
+
+def before_compaction(task: str, running: str) -> str:
+    """For the model that writes the summary, where its agent passes words on; one line. Arguments as below."""
+    words = ["Keep in the summary, word for word, what the user asked for, the plan, and what is still to be done."]
+    if task:
+        words.append(f"The user's newest message begins: {task}.")
+    if running:
+        words.append(f"Calls that still run, so that their outcome is not known: {running}.")
+    return " ".join(words)
 
 
 def after_compaction(n: int, task: str, running: str) -> str:

@@ -118,6 +118,7 @@ class Conversation:
                 self._complete_turn(event.session)
             case Compacting(done=False, session=session, trigger=trigger):
                 self._supervisor.before_compaction(session, trigger)
+                decision = Allow(messages.before_compaction(*self._at_hand()))
             case ContextRequested():
                 decision = Allow(self._after_compaction())
             case TurnFailed():
@@ -129,14 +130,16 @@ class Conversation:
 
     def _after_compaction(self) -> str:
         """The recovery's words as long as its turn lasts, and what the summary may have lost."""
+        words = messages.after_compaction(self._writer.state.compacted, *self._at_hand())
+        return f"{self._notice}\n\n{words}".strip()
+
+    def _at_hand(self) -> tuple[str, str]:
+        """How the newest prompt of a person begins, and which calls run; quoted, "" for none."""
         state = self._writer.state
         asked = state.prompt.prompt.data if state.prompt is not None and state.prompt.prompt is not None else None
         task = " ".join((asked or b"")[:2000].decode("utf-8", "replace").split())
         running = ", ".join(f"#{r.call} {r.tool}" for r in self._gate.running()[:10])
-        words = messages.after_compaction(
-            state.compacted, inline(task, 300) if task else "", inline(running, 300) if running else ""
-        )
-        return f"{self._notice}\n\n{words}".strip()
+        return inline(task, 300) if task else "", inline(running, 300) if running else ""
 
     def _comes_late(self, event: HookEvent) -> bool:
         """Whether a session's start comes behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""

@@ -31,6 +31,7 @@ from wal_agent.agents.hook_line import (
     on,
     parser,
     permission_deny,
+    refuse_answer,
     renderer,
     sh_line,
     skip_pattern,
@@ -200,6 +201,10 @@ def _without_copies(response: bytes) -> bytes:
 def render(event: str, decision: Decision) -> bytes:
     if event == "SessionStart" and isinstance(decision, Allow) and decision.words:
         return context_answer(event, decision.words)
+    if event == "PreCompact" and isinstance(decision, Allow) and decision.words:
+        return refuse_answer(
+            json.dumps({"keep": decision.words})
+        )  # what this hook prints is added to the summary's instructions
     return _render(event, decision)
 
 
