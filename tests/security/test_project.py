@@ -27,6 +27,7 @@ ASKED: dict[str, Any] = {
     "hang_timeout": 1,
     "restart": "on",
     "append_deadline": 0.1,
+    "checkpoint": 0,
     "on_ambiguity": "resume",
     "workspace": "off",
     "workspace_cap": 1,
@@ -37,6 +38,7 @@ TIGHTER: dict[str, Any] = {
     "idle_soft": 10,
     "approval_soft": 10,
     "tool_soft": 10,
+    "checkpoint": 60,
     "on_ambiguity": "halt",
 }
 PERSONS: dict[str, Any] = {
@@ -45,6 +47,7 @@ PERSONS: dict[str, Any] = {
     "encryption_key_command": "cat /x",
     "preemption": "off",
     "restart_limit": 0,
+    "checkpoint_ttl_days": 1,
     "restart_window": 1,
     "metrics_addr": "0.0.0.0:1",
     "metrics_file": "/x",

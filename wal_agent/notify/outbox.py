@@ -190,6 +190,7 @@ MAX_LETTERS = 100
 MAX_OLD_FILE = 32_768  # of one file of the outbox before
 MAX_KEYS = 200
 MAX_IDLE = 2 * 86_400.0  # seconds after which a box that nobody uses is removed
+_RETRY = 0.02  # seconds between two tries
 _BUSY = 30.0  # seconds to wait for another process's transaction
 _BROKEN = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
@@ -259,6 +260,20 @@ class Queue:
         self._db.execute("DELETE FROM item WHERE kind = ?", (kind,))
         for key, value in values.items():
             self.set(kind, key, value)
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Switch to WAL. SQLite does not wait for another process there (no busy handler while the mode changes, or while
+    the last other connection closes), so this does."""
+    until = time.monotonic() + _BUSY
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_RETRY)
 
 
 class Outbox:
@@ -416,7 +431,7 @@ class Outbox:
             _create_private(path)
             db = sqlite3.connect(path, timeout=_BUSY, isolation_level=None)
             try:
-                db.execute("PRAGMA journal_mode = WAL")
+                _use_wal(db)
                 db.execute("PRAGMA synchronous = NORMAL")
                 if db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                     raise sqlite3.DatabaseError("the database is damaged")

@@ -167,6 +167,24 @@ with box._transaction() as queue:
     assert titles(box) == ["before"] and put(box, "after") and titles(box) == ["before", "after"]
 
 
+def test_a_box_that_another_process_writes_is_waited_for(box: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switching to WAL, SQLite itself answers "locked" at once, whatever its timeout is."""
+    box.folder.mkdir(parents=True)
+    with closing(sqlite3.connect(box.folder / "queue.sqlite3", isolation_level=None)) as other:
+        other.execute("CREATE TABLE held (x)")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO held VALUES (1)")
+        waits: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if other.in_transaction:
+                other.execute("COMMIT")
+
+        monkeypatch.setattr("time.sleep", sleep)
+        assert put(box, "mine") and len(waits) == 1
+
+
 def test_threads_and_processes_share_a_box(box: Outbox) -> None:
     code = """
 import sys, pathlib
