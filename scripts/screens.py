@@ -116,6 +116,9 @@ def play(shop: Shop) -> None:
         shop.show("List", "The jobs of the bucket.", ["list"], jobs[0])
     shop.show("Log", "The newest record comes first.", ["log", "-n", "12"])
     shop.show("Crashes", "Only the crashes and what became of them.", ["log", "--crashes"])
+    shop.show("Recall", "All that the job ever said and did, also what the agent has compacted.", ["recall", "charged"])
+    shop.show("Checkpoint", "The job's state, as of its end.", ["checkpoint", "show", "--at", "20"])
+    shop.show("Stats", "What crashes cost, from the logs alone.", ["stats"])
     shop.show("Help", "Each command has its own `--help`, with examples.", ["--help"])
     PAGE.write_text("\n".join(shop.page))
 

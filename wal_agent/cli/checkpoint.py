@@ -270,15 +270,20 @@ def diff(
 
 
 def _rows(document: Document) -> list[str]:
-    from wal_agent.recovery.checkpoint import age_of
+    from wal_agent.clock import SystemClock
+    from wal_agent.recovery.checkpoint import seconds_of
 
     task, context, tree = document.active_task, document.context, document.workspace
+    made = seconds_of(document.time)
     rows = [
         ("checkpoint", f"{document.sequence_number} of job {document.job} ({document.agent}, {document.trigger})"),
-        ("made", f"{duration(age_of(document))} ago, of record {document.record}"),
+        ("made", f"{duration(max(0.0, SystemClock().now() - made))} ago, of record {document.record}"),
     ]
     if task is not None:
-        rows += [("task", task.title), ("", f"{task.phase}, {task.progress} %, begun {task.started_at}")]
+        rows += [
+            ("task", task.title),
+            ("", f"{task.phase}, {task.progress} %, begun {timestamp(seconds_of(task.started_at))}"),
+        ]
     done = set(context.completed_steps)
     rows += [("plan" if n == 0 else "", f"[{'x' if s in done else ' '}] {s}") for n, s in enumerate(context.plan)]
     if context.draft:

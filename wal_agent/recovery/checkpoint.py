@@ -441,11 +441,10 @@ def _work_lines(document: Document) -> Iterator[str]:
         yield f"Note: {' '.join(context.draft.split())}"
 
 
-def age_of(document: Document, now: float | None = None) -> float:
-    """Seconds since a document was made, by its own word; 0 where that is no time."""
-    with suppress(ValueError):
-        made = datetime.fromisoformat(document.time).timestamp()
-        return max(0.0, (datetime.now(UTC).timestamp() if now is None else now) - made)
+def seconds_of(text: str) -> float:
+    """The time of `rfc3339`, in seconds since 1970; 0 of what is no time."""
+    with suppress(ValueError, OverflowError):
+        return max(0.0, datetime.fromisoformat(text).timestamp())
     return 0.0
 
 
