@@ -47,6 +47,7 @@ ExitClass = Literal[
 
 
 Trigger = Literal["periodic", "phase_change", "pre_compaction", "pre_shutdown", "manual"]
+StepState = Literal["open", "active", "done"]
 TaskPhase = Literal["gathering", "planning", "executing", "reviewing"]
 StepEnding = Literal["done", "failed", "paused", "not_started", "not_done"]
 
@@ -288,7 +289,7 @@ class PlanStep(Data, frozen=True):
     """One step of the agent's plan, in its own words."""
 
     text: str
-    state: Literal["open", "active", "done"] = "open"
+    state: StepState = "open"
 
 
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 import time
+from typing import Any
 
 from wal_agent.redact import redact, redact_head
 
@@ -157,6 +158,15 @@ def answer(rows: list[str]) -> None:
     """Write a command's answer to stdout, redacted. OSError: BrokenPipeError, for example, which main() expects."""
     if rows and sys.stdout is not None:
         print("\n".join(printable(redact(row)) for row in rows), flush=True)
+
+
+def answer_json(value: Any) -> None:
+    """Write a command's answer to stdout as one line of JSON, which keeps control characters escaped."""
+    from json import dumps
+
+    if sys.stdout is not None:
+        sys.stdout.write(dumps(value, allow_nan=False) + "\n")
+        sys.stdout.flush()
 
 
 def _write(rows: list[str]) -> None:

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer, duration, lines, plural, say, shorten, size, timestamp
+from wal_agent.cli.options import (
+    AgentName,
+    AsJson,
+    BucketUrl,
+    JobContext,
+    JobName,
+    KeyCommand,
+    KeyFile,
+    open_job_context,
+)
+from wal_agent.text import answer, answer_json, duration, lines, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.recovery.checkpoint import Document
@@ -56,7 +65,7 @@ def checkpoint(
     it was said before. The run makes checkpoints by itself too, see --checkpoint of `wal-agent run`.
     """
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.intervene import ask_for_checkpoint
+    from wal_agent.supervise.intervene import checkpoint_job, checkpoint_own_run
 
     if context.invoked_subcommand is not None:
         named = [agent, bucket, job, encryption_key_file, encryption_key_command]
@@ -71,10 +80,10 @@ def checkpoint(
         question["progress"] = progress
     if plan is not None:
         question["plan"] = _read_plan(plan)
-    at = None
-    if bucket is not None or job is not None or "WAL_AGENT_SOCKET" not in os.environ:
-        at = _open(agent, bucket, job, encryption_key_file, encryption_key_command)
-    done = ask_for_checkpoint(os.environ, question, None if at is None else (at.bucket, at.keys))
+    done = checkpoint_own_run(os.environ, question) if bucket is None and job is None else None
+    if done is None:
+        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        done = checkpoint_job(at.bucket, at.keys, question)
     say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: wal-agent checkpoint show")
 
 
@@ -95,24 +104,14 @@ def _read_plan(name: str) -> list[dict[str, str]]:
     return [{"text": step.text, "state": step.state} for step in parse_markdown_plan(data.decode("utf-8", "replace"))]
 
 
-def _open(
-    agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
-) -> JobContext:
-    from wal_agent.cli.options import open_job_context
-
-    return open_job_context(agent, bucket, job, key_file, key_command)
-
-
-def _state(at: JobContext, record: str | None = None) -> tuple[State, int]:
+def _read_log(at: JobContext, record: str | None = None) -> tuple[State, int]:
     """The log's state up to `record`, and the newest record in it. Damaged, UsageError, Denied."""
     from wal_agent.clock import SystemClock
     from wal_agent.recovery.export import replay_at
-    from wal_agent.wal.damage import damaged_log_error
+    from wal_agent.supervise.intervene import sound_state
 
     found = replay_at(at.bucket, at.keys, at.key_id, record, SystemClock().now())
-    if found.damage is not None:
-        raise damaged_log_error(found.damage)
-    return found.state, found.seq
+    return sound_state(found), found.seq
 
 
 @app.command("list")
@@ -130,18 +129,14 @@ def list_checkpoints(
     SHA-256 does not match is named and passed over.
     """
     from wal_agent.clock import SystemClock
-    from wal_agent.recovery.checkpoint import kept_checkpoints, read_document
+    from wal_agent.recovery.checkpoint import list_usable
 
-    at = _open(agent, bucket, job, encryption_key_file, encryption_key_command)
-    state, _ = _state(at)
-    readable: list[tuple[CheckpointAt, Document]] = []
-    for kept in reversed(kept_checkpoints(state, SystemClock().now())):
-        try:
-            readable.append((kept, read_document(kept.record)))
-        except ValueError as error:
-            lines([f"checkpoint {kept.record.number} (record {kept.seq}) is skipped: {error}."])
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    state, _ = _read_log(at)
+    readable, problems = list_usable(state, SystemClock().now())
+    lines(problems)
     if json:
-        _print_json([{**_row(kept, document)} for kept, document in readable])
+        answer_json([_row(kept, document) for kept, document in readable])
         return
     if not readable:
         say(f"job {at.keys.job} has no checkpoint. To make one while it runs: wal-agent checkpoint{at.options()}")
@@ -197,10 +192,10 @@ def show(
 
     if number is not None and at_record is not None:
         raise UsageError("A number and --at do not go together.")
-    at = _open(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     document = _build(at, at_record) if at_record is not None else _find(at, number)
     if json:
-        _print_json(_builtins(document))
+        answer_json(_builtins(document))
     else:
         answer(_rows(document))
 
@@ -208,7 +203,7 @@ def show(
 def _build(at: JobContext, record: str) -> Document:
     from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
 
-    state, seq = _state(at, record)
+    state, seq = _read_log(at, record)
     agent = state.openings[-1].opening.agent if state.openings else at.name
     return read_document(checkpoint_of(state, Occasion(at.keys.job, agent, seq, "manual", state.time)))
 
@@ -218,7 +213,7 @@ def _find(at: JobContext, number: int | None) -> Document:
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.checkpoint import newest_usable, read_document
 
-    state, _ = _state(at)
+    state, _ = _read_log(at)
     if number is None:
         found = newest_usable(state)
         lines([*found.problems])
@@ -259,11 +254,11 @@ def diff(
     """
     from wal_agent.recovery.checkpoint import compare
 
-    at = _open(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     a, b = _find(at, first), _find(at, second)
     found = compare(a, b)
     if json:
-        _print_json([_builtins(a), _builtins(b)])
+        answer_json([_builtins(a), _builtins(b)])
     else:
         answer(found)
     raise typer.Exit(1 if found else 0)
@@ -304,9 +299,3 @@ def _builtins(document: Document) -> Any:
     import msgspec
 
     return msgspec.to_builtins(document)
-
-
-def _print_json(value: Any) -> None:
-    from json import dumps
-
-    sys.stdout.write(dumps(value) + "\n")

@@ -326,11 +326,10 @@ def open_job_context(
 
 def _job_of_this_run() -> dict[str, str] | None:
     """Where the job of the live run is whose tool this is, by the names of the options; None where there is none."""
-    from wal_agent.supervise.hook_server import STATUS, ask_socket
-    from wal_agent.supervise.processes import MARKER, SOCKET
+    from wal_agent.supervise.hook_server import STATUS
+    from wal_agent.supervise.intervene import ask_own_run
 
-    path, run = os.environ.get(SOCKET), os.environ.get(MARKER)
-    said = ask_socket(Path(path), run, STATUS, {}) if path and run else None
+    said = ask_own_run(os.environ, STATUS, {})
     names = ("job", "bucket", "encryption_key_file", "encryption_key_command")
     found = {name: value for name in names if isinstance(value := (said or {}).get(name), str) and value}
     return found if "job" in found and "bucket" in found else None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated
 
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer, lines, printable, say, timestamp
+from wal_agent.text import answer, answer_json, printable, redraw, say, timestamp
 
 MOST = 50  # hits
 
@@ -39,7 +38,6 @@ def recall(
     words, what has any of them is shown. Exit code 1: nothing was found.
     """
     from dataclasses import asdict
-    from json import dumps
 
     from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
@@ -47,14 +45,16 @@ def recall(
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.recall import Query
     from wal_agent.recovery.recall import recall as search
+    from wal_agent.recovery.transcript import ROLES
     from wal_agent.wal.lease import read_lease
 
     wanted = tuple(word for text in words or () for word in text.split())
     if not wanted and not call:
         raise UsageError("Say what to look for.", "For example: wal-agent recall migration failed")
-    if role not in ("", "user", "assistant", "tool", "system"):
-        raise UsageError(f"--role {role[:40]} is not possible.", "Allowed: user, assistant, tool, system.")
-    query = Query(wanted, call, before, role, limit)  # type: ignore[arg-type]
+    said_by = next((known for known in ("", *ROLES) if known == role), None)
+    if said_by is None:
+        raise UsageError(f"--role {role[:40]} is not possible.", f"Allowed: {', '.join(ROLES)}.")
+    query = Query(wanted, call, before, said_by, limit)
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
 
     try:
@@ -65,11 +65,11 @@ def recall(
         raise problem
 
     def progress(done: int) -> None:
-        lines([f"wal-agent: {done} records read"])
+        redraw(f"{done} records read" if done else "")
 
     found = search(at.bucket, at.keys, blobs_of(at), query, os.environ, in_memory=bool(at.key_id), progress=progress)
     if json:
-        sys.stdout.write(dumps([asdict(hit) for hit in found]) + "\n")
+        answer_json([asdict(hit) for hit in found])
     for hit in [] if json else found:
         where = f"record {hit.record}" if hit.record else f"session {hit.session[:8]}"
         number = f"#{hit.call} " if hit.call else ""

@@ -187,9 +187,9 @@ def diff(
     from wal_agent.recovery.compare_trees import first_capture, scratch_trees
     from wal_agent.recovery.export import replay_at
     from wal_agent.recovery.restore_target import RestoreTarget
+    from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.worktree import never_captured, too_wide
     from wal_agent.text import plural, timestamp
-    from wal_agent.wal.damage import damaged_log_error
 
     if here and since is not None:
         raise UsageError("--here compares with the newest saved state, so --since does not go with it.")
@@ -200,8 +200,7 @@ def diff(
     if first is None:
         first = replay_at(at.bucket, at.keys, at.key_id, since, clock.now())
     for found in (newest, first):
-        if found.damage is not None:
-            raise damaged_log_error(found.damage)
+        sound_state(found)
     old, new = first.state.workspace, newest.state.workspace
     if new is None or old is None:
         raise UsageError(f"No working tree of job {at.keys.job} was saved up to record {first.seq}.")

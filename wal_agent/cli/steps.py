@@ -9,12 +9,12 @@ import base64
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, answer_json, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.supervise.steps import Entry
@@ -73,7 +73,7 @@ def put(
         )
     version = state.put(step, data, ttl=seconds, if_version=if_version)
     if json:
-        _print_json({"step": step, "version": version})
+        answer_json({"step": step, "version": version})
     else:
         say(f"step {step}: {plural(len(data), 'byte')} kept as version {version}.")
 
@@ -102,7 +102,7 @@ def get(
     entry = next(iter(source.entries(step)), None)
     data = source.value(step) if entry is not None and entry.version else None
     if json and entry is not None:
-        _print_json({**to_builtins(entry), **_value_json(data)})
+        answer_json({**to_builtins(entry), **_value_json(data)})
     elif data is not None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -134,7 +134,7 @@ def list_steps(
 
     found = _Source(agent, bucket, job, encryption_key_file, encryption_key_command).entries()
     if json:
-        _print_json([to_builtins(entry) for entry in found])
+        answer_json([to_builtins(entry) for entry in found])
     elif not found:
         say("nothing is kept. In a run: wal-agent state put STEP FILE, wal-agent step NAME -- COMMAND")
     else:
@@ -178,21 +178,16 @@ class _Source:
         self._named = bucket is not None or job is not None or "WAL_AGENT_SOCKET" not in os.environ
         if not self._named:
             return
-        import random
-
         from wal_agent.cli.options import open_job_context
+        from wal_agent.cli.restore import blobs_of
         from wal_agent.clock import SystemClock
         from wal_agent.recovery.export import replay_at
-        from wal_agent.wal.blobs import Blobs
-        from wal_agent.wal.damage import damaged_log_error
+        from wal_agent.supervise.intervene import sound_state
 
         at = open_job_context(agent, bucket, job, key_file, key_command)
         self._now = SystemClock().now()
-        found = replay_at(at.bucket, at.keys, at.key_id, None, self._now)
-        if found.damage is not None:
-            raise damaged_log_error(found.damage)
-        self._state = found.state
-        self._blobs = Blobs(at.bucket, at.keys, SystemClock(), random.Random())
+        self._state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, self._now))
+        self._blobs = blobs_of(at)
 
     def entries(self, step: str = "") -> list[Entry]:
         from wal_agent.steps import Run
@@ -259,9 +254,3 @@ def step(
     elif done.paused:
         say(f"step {name} asked for a pause; the same command runs it again then.")
     raise typer.Exit(done.code)
-
-
-def _print_json(value: Any) -> None:
-    from json import dumps
-
-    sys.stdout.write(dumps(value) + "\n")

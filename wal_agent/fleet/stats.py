@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -138,6 +138,8 @@ class _Run:
     last: float = 0.0  # time of its newest record
 
 
+K = TypeVar("K")
+V = TypeVar("V")
 Fate = Literal["completed", "not_started", "partial", "unknown"]
 
 
@@ -363,9 +365,9 @@ def _may_change(intent: Intent) -> bool:
     return intent.cls in ("mutation", "unknown")
 
 
-def _cut(known: dict[int, Intent] | dict[str, Fate] | dict[str, Fate | int]) -> None:
+def _cut(known: dict[K, V]) -> None:
     while len(known) > MOST_OPEN:
-        del known[next(iter(known))]  # type: ignore[arg-type]
+        del known[next(iter(known))]
 
 
 def _time(seconds: float) -> float:

@@ -7,7 +7,6 @@ What triggers one decides when, never what. Everything foreign in it is redacted
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import uuid
@@ -20,7 +19,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.records import Checkpoint, PlanStep, TaskPhase, Trigger
+from wal_agent.records import Checkpoint, PlanStep, StepState, TaskPhase, Trigger
 from wal_agent.redact import redact_head
 from wal_agent.text import duration
 from wal_agent.wal.state import MOST_CHECKPOINT, CheckpointAt, PlanCall, RecentCall, State
@@ -302,11 +301,8 @@ def parse_plan(call: PlanCall) -> tuple[PlanStep, ...]:
     return ()
 
 
-_STATES: Final[Mapping[str, Literal["open", "active", "done"]]] = {
-    "completed": "done",
-    "done": "done",
-    "in_progress": "active",
-}
+_STATES: Final[Mapping[str, StepState]] = {"completed": "done", "done": "done", "in_progress": "active"}
+_BOXES: Final[Mapping[str, StepState]] = {"[x]": "done", "[~]": "active", "[ ]": "open"}
 
 
 def _step(row: Mapping[str, Any]) -> PlanStep | None:
@@ -322,8 +318,7 @@ def parse_markdown_plan(text: str) -> tuple[PlanStep, ...]:
     for line in text.splitlines():
         words = line.strip().lstrip("-*+").strip()
         box, rest = words[:3].lower(), words[3:].strip()
-        if box in ("[x]", "[ ]", "[~]"):
-            state: Literal["open", "active", "done"] = {"[x]": "done", "[~]": "active"}.get(box, "open")  # type: ignore[assignment]
+        if (state := _BOXES.get(box)) is not None:
             steps.append(PlanStep(text=rest, state=state))
         elif words and not words.startswith("#"):
             steps.append(PlanStep(text=words))
@@ -354,6 +349,15 @@ def read_document(record: Checkpoint) -> Document:
         raise ValueError(f"it is no checkpoint ({error})") from error
 
 
+def iter_documents(state: State) -> Iterator[tuple[CheckpointAt, Document | str]]:
+    """The kept checkpoints, newest first; in the place of one that cannot be used a sentence that says why."""
+    for at in reversed(state.checkpoints):
+        try:
+            yield at, read_document(at.record)
+        except ValueError as error:
+            yield at, f"checkpoint {at.record.number} (record {at.seq}) is skipped: {error}."
+
+
 @dataclass(frozen=True, slots=True)
 class Usable:
     """The newest checkpoint that can be used, and a sentence on each newer one that cannot."""
@@ -366,28 +370,24 @@ class Usable:
 def newest_usable(state: State) -> Usable:
     """Skip what is damaged, with a sentence each."""
     problems: list[str] = []
-    for at in reversed(state.checkpoints):
-        try:
-            return Usable(at, read_document(at.record), tuple(problems))
-        except ValueError as error:
-            problems.append(f"checkpoint {at.record.number} (record {at.seq}) is skipped: {error}.")
+    for at, found in iter_documents(state):
+        if not isinstance(found, str):
+            return Usable(at, found, tuple(problems))
+        problems.append(found)
     return Usable(None, None, tuple(problems))
 
 
-def kept_checkpoints(state: State, now: float) -> tuple[CheckpointAt, ...]:
-    """The checkpoints that are shown, oldest first: of those in the log's state the ones whose days are not over, and
-    the newest usable one in any case."""
-    newest = newest_usable(state).at
-    return tuple(
-        at for at in state.checkpoints if at is newest or now - at.record.time <= _ttl_days(at.record) * 86_400
-    )
-
-
-def _ttl_days(record: Checkpoint) -> int:
-    try:
-        return read_document(record).ttl_days
-    except ValueError:
-        return 7
+def list_usable(state: State, now: float) -> tuple[list[tuple[CheckpointAt, Document]], list[str]]:
+    """The checkpoints whose days are not over at `now`, and the newest in any case, newest first; a sentence on each
+    that cannot be used."""
+    listed: list[tuple[CheckpointAt, Document]] = []
+    problems: list[str] = []
+    for at, found in iter_documents(state):
+        if isinstance(found, str):
+            problems.append(found)
+        elif not listed or now - at.record.time <= found.ttl_days * 86_400:
+            listed.append((at, found))
+    return listed, problems
 
 
 # ---- at a recovery
@@ -453,6 +453,8 @@ def seconds_of(text: str) -> float:
 
 def compare(a: Document, b: Document) -> list[str]:
     """The lines of a unified diff of two checkpoints, without what differs anyway (id, time, size, hash)."""
+    import difflib
+
     return list(
         difflib.unified_diff(
             _lines(a), _lines(b), f"checkpoint {a.sequence_number}", f"checkpoint {b.sequence_number}", lineterm="", n=1

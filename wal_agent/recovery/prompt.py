@@ -273,7 +273,7 @@ class PromptInput:
     pause: Pause | None = None  # where the alert is "paused"
     given_up: str = ""  # why, where the alert is "preempted" and it is known (format.yield_reason)
     lost: LostCalls = LostCalls()
-    work: WorkSoFar = field(default_factory=lambda: NO_WORK)
+    work: WorkSoFar = NO_WORK
 
 
 def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import ConfigError, Damaged, UsageError
@@ -100,7 +100,7 @@ def recall(
     in_memory: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[Found]:
-    """Search the job, the best first. `progress` is given the number of records read so far.
+    """Search the job, the best first. `progress` is given the number of records read so far, and 0 at their end.
 
     UsageError: there is no such compaction; ConfigError: this Python's SQLite has no FTS5; Damaged; BucketError."""
     path = None if in_memory else index_path(bucket, keys, env)
@@ -196,6 +196,8 @@ def _read_log(
         last, hash = seq, one.hash.hex()
         if done % BATCH == 0:
             progress(done)
+    if len(seqs) > BATCH:
+        progress(0)
     index.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("seq", str(last)), ("hash", hash)])
 
 
@@ -293,19 +295,10 @@ def _read_file(
     with path.open("rb") as source:
         for line in read_lines(source, start):
             _add(index, ("message", line.role, 0, 0, 0, line.time, "", name, file.session, line.at, line.text))
-            upto = line.at
-    # From the last line on once more would repeat it: the next look begins behind it.
-    upto = _end_of_line(path, upto) if upto > start or start == 0 else start
+            upto = line.end
     index.execute(
         "INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?)", (name, file.session, file.size, file.sha256, upto)
     )
-
-
-def _end_of_line(path: Path, at: int) -> int:
-    with path.open("rb") as source:
-        source.seek(at)
-        line = source.readline()
-        return at + len(line) if line.endswith(b"\n") else at
 
 
 def _digest(path: Path, size: int) -> str:
@@ -375,16 +368,16 @@ def _before(at: CompactionAt) -> tuple[str, list[object]]:
     return f"({' OR '.join(clauses)})", values
 
 
-def _distinct(rows: Sequence[tuple[object, ...]], query: Query) -> list[Found]:
+def _distinct(rows: Sequence[tuple[Any, ...]], query: Query) -> list[Found]:
     seen: set[str] = set()
     found: list[Found] = []
     for row in rows:
         _, kind, role, seq, epoch, call, time, tool, _, session, _, text = row
-        shown = snippet(str(text), query.words, MOST_CALL if query.call else SNIPPET)
+        shown = snippet(text, query.words, MOST_CALL if query.call else SNIPPET)
         if shown in seen:
             continue
         seen.add(shown)
-        found.append(Found(kind, role, seq, epoch, call, time, redact(str(tool)), redact(str(session)), shown))  # type: ignore[arg-type]
+        found.append(Found(kind, role, seq, epoch, call, time, redact(tool), redact(session), shown))
         if len(found) == query.limit:
             break
     return found

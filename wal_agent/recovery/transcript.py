@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import IO, Any, Final, Literal
 
 Role = Literal["user", "assistant", "tool", "system", ""]
+ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool", "system")
 MOST_TEXT: Final = 20_000  # characters of one line's texts, its beginning and its end
 MOST_LINE: Final = 8 << 20  # bytes; a longer line is passed over
 _DEPTH: Final = 12
@@ -53,9 +54,11 @@ _TEXTLIKE: Final = 400  # characters in a row without a blank that are no text: 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a session file. `at`: its offset in bytes; `time`: since 1970, 0 where it says none."""
+    """A line of a session file. `at` and `end`: where it begins and ends, in bytes; `time`: since 1970, 0 where it says
+    none."""
 
     at: int
+    end: int
     role: Role
     time: float
     text: str
@@ -88,7 +91,7 @@ def parse_line(data: bytes, at: int = 0) -> Line | None:
     with suppress(_Full):
         _collect(given, parts, [MOST_TEXT], 0)
     text = "\n".join(parts)
-    return Line(at, role_of(given), time_of(given), text) if text.strip() else None
+    return Line(at, at + len(data), role_of(given), time_of(given), text) if text.strip() else None
 
 
 def role_of(line: Mapping[str, Any]) -> Role:

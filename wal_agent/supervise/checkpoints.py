@@ -72,8 +72,9 @@ class Checkpointer:
         elif task_phase(state) != self._phase and now - self._at >= APART:
             self.make("phase_change")
 
-    def make(self, trigger: Trigger, *, defer: bool = True) -> Ticket | None:
-        """Append a checkpoint of what the log says now. None: it failed, which is reported once and harms nothing."""
+    def make(self, trigger: Trigger, *, defer: bool = True) -> tuple[int, Ticket] | None:
+        """Append a checkpoint of what the log says now; its number. None: it failed, which is reported once and harms
+        nothing."""
         try:
             with self._lock:
                 acked = self._writer.acked
@@ -83,17 +84,17 @@ class Checkpointer:
                 ticket = self._writer.append(record, defer=defer)
                 self._made, self._phase = _content(acked.state), task_phase(acked.state)
                 self._worked, self._at = 0.0, self._clock.boot()
-                return ticket
+                return self._number, ticket
         except Exception as error:  # noqa: BLE001 - a courtesy to the log, never in the way of the work
             if not self._failed:
                 self._failed = True
                 self._emit(CheckpointFailed(str(error) or repr(error)))
             return None
 
-    def before_shutdown(self) -> None:
-        """The first thing of a graceful shutdown."""
+    def before(self, trigger: Literal["pre_compaction", "pre_shutdown"]) -> None:
+        """Make a checkpoint before something that loses what is at hand, unless there is nothing yet."""
         if self._every > 0 and self._writer.state.ran:
-            self.make("pre_shutdown")
+            self.make(trigger)
 
     def answer(self, question: Mapping[str, Any], by_agent: bool) -> dict[str, Any]:
         """`wal-agent checkpoint`: log what was said of the task, then make a checkpoint; both are durable on return."""
@@ -101,7 +102,7 @@ class Checkpointer:
             said = read_progress(question, self._clock.now(), by_agent)
             if said is not None and self._writer.append(said).wait(APPEND_DEADLINE) == "undecided":
                 return {"error": "The bucket cannot be reached now. Try again."}
-            ticket = self.make("manual", defer=False)
+            number, ticket = self.make("manual", defer=False) or (0, None)
             word = ticket.wait(APPEND_DEADLINE) if ticket is not None else "undecided"
         except UsageError as error:
             return {"error": f"{error.what} {error.hint}".strip()}
@@ -109,7 +110,7 @@ class Checkpointer:
             return {"error": error.what}
         if word == "undecided":
             return {"error": "The bucket cannot be reached now. Try again."}
-        return {"job": self._job, "number": self._number}
+        return {"job": self._job, "number": number}
 
 
 def _content(state: State) -> object:

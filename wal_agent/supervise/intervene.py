@@ -490,11 +490,9 @@ def _close(job: OpenedJob) -> None:
 def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
     """Record the agent's word on a call that its recovery asked about, by the run whose tool this is. UsageError: this
     is no tool of a run, or the run refuses."""
-    path, run = env.get(SOCKET), env.get(MARKER)
     if not because.strip():
         raise UsageError("--because is empty.", "Say what you found, with the command that showed it.")
-    asked = {"call": call, "because": because}
-    said = hook_server.ask_socket(Path(path), run, hook_server.SETTLE, asked) if path and run else None
+    said = ask_own_run(env, hook_server.SETTLE, {"call": call, "because": because})
     if said is None:
         raise UsageError(
             "`wal-agent settle` is for the agent, in a tool of its run; no such run answers here.",
@@ -504,24 +502,34 @@ def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
         raise UsageError(str(said["error"]))
 
 
-def ask_for_checkpoint(
-    env: Mapping[str, str], question: dict[str, Any], job: tuple[Bucket, Keys] | None
-) -> dict[str, Any]:
-    """Have a live run make a checkpoint: the one of `job`, or that whose tool this is. Returns its job and number.
+def ask_own_run(env: Mapping[str, str], event: str, question: dict[str, Any]) -> dict[str, Any] | None:
+    """Ask the live run whose tool this is, by its environment; None: there is none, or it does not answer."""
+    path, run = env.get(SOCKET), env.get(MARKER)
+    return hook_server.ask_socket(Path(path), run, event, question) if path and run else None
 
-    UsageError: no run answers, or it refuses."""
-    if job is None:
-        path, run = env.get(SOCKET), env.get(MARKER)
-        said = hook_server.ask_socket(Path(path), run, hook_server.CHECKPOINT, question) if path and run else None
-        what = "No run answers here, so no checkpoint was made."
-    else:
-        seen = require_lease(*job)
-        held = seen.doc.state == "held"
-        said = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.CHECKPOINT, question) if held else None
-        what = f"Job {job[1].job} does not run on this machine, so no checkpoint was made."
+
+def checkpoint_own_run(env: Mapping[str, str], question: dict[str, Any]) -> dict[str, Any] | None:
+    """Have the run whose tool this is make a checkpoint; its job and number, None where no run answers. UsageError: it
+    refuses."""
+    return _unless_refused(ask_own_run(env, hook_server.CHECKPOINT, question))
+
+
+def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict[str, Any]:
+    """Have the job's live run on this machine make a checkpoint; its job and number. UsageError: no run answers, or it
+    refuses."""
+    doc = require_lease(bucket, keys).doc
+    held = doc.state == "held"
+    said = _unless_refused(hook_server.ask_run(doc.host, doc.run, hook_server.CHECKPOINT, question) if held else None)
     if said is None:
-        raise UsageError(what, "Its state as of its newest record: wal-agent checkpoint show --at RECORD")
-    if "error" in said:
+        raise UsageError(
+            f"Job {keys.job} does not run on this machine, so no checkpoint was made.",
+            "Its state as of its newest record: wal-agent checkpoint show --at RECORD",
+        )
+    return said
+
+
+def _unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
+    if said is not None and "error" in said:
         raise UsageError(str(said["error"]))
     return said
 
@@ -611,13 +619,10 @@ def clean_reason(reason: str) -> str:
 
 def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> PauseResult | None:
     """Ask the run whose tool this is, by its environment; None: there is none, or it does not answer."""
-    path, run = env.get(SOCKET), env.get(MARKER)
-    if not path or not run:
-        return None
     question = _question(wanted, now := clock.now())
     if step := env.get("WAL_AGENT_STEP"):
         question["step"] = step
-    answer = hook_server.ask_socket(Path(path), run, hook_server.PAUSE, question)
+    answer = ask_own_run(env, hook_server.PAUSE, question)
     return None if answer is None else _pausing(answer, now, question, agents=True)
 
 

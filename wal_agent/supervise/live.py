@@ -17,7 +17,6 @@ from wal_agent.agents.base import Agent, Deny, TurnCompleted, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
-from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
@@ -204,7 +203,7 @@ class Live:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
         if not self._shutdown.begin(down, lambda: self.gate.drain(down.sentence)):
             return
-        self.checkpoints.before_shutdown()
+        self.checkpoints.before("pre_shutdown")
         if down.kind == "drain":
             self._emit(DrainStarted(down.source, down.until - down.began))
         self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")
@@ -219,15 +218,16 @@ class Live:
         self.autosave.poke()
 
     def before_compaction(self, session: str, trigger: str) -> None:
-        call_with_timeout(COMPACTION_WAIT, lambda: self._log_compaction(session, trigger), None)
-
-    def _log_compaction(self, session: str, trigger: str) -> None:
-        """The session's capture, the checkpoint and the record, in this order; what fails is found by the next save."""
-        with suppress(WalAgentError):
-            self._save()
-            self.checkpoints.make("pre_compaction")
-            n, now = self._writer.state.compacted + 1, self._clock.now()
-            self._writer.append(Compaction(time=now, n=n, session=session, trigger=trigger)).wait(COMPACTION_WAIT)
+        """The session's capture, the checkpoint and the record, in this order. A capture that does not end in time is
+        behind the record, which then names what the log had."""
+        until = self._clock.boot() + COMPACTION_WAIT
+        self.autosave.save_now(COMPACTION_WAIT)
+        self.checkpoints.before("pre_compaction")
+        record = Compaction(
+            time=self._clock.now(), n=self._writer.state.compacted + 1, session=session, trigger=trigger
+        )
+        with suppress(WalAgentError):  # a log that has ended ends the run by itself
+            self._writer.append(record).wait(max(0.0, until - self._clock.boot()))
 
     def mark_boundary(self, call: int) -> None:
         self.saver.mark_boundary(call)

@@ -274,6 +274,7 @@ class Run:
             ttl=self.timing.ttl,
             key=self.key_id,
             owner=read_owner(options.workspace, options.env),
+            phase="starting",
         )
         fields = OpeningFields(
             agent_version=self.cli.version,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -445,6 +445,7 @@ class Autosave:
         self._interval = interval
         self._failed = failed
         self._wanted = threading.Event()
+        self._asked: deque[threading.Event] = deque()  # who waits for the next save to end
         self._stop = threading.Event()
         self._last: Callable[[], object] = lambda: None
         self.problem = (
@@ -472,6 +473,13 @@ class Autosave:
         """Something changed; save soon. Never blocks."""
         self._wanted.set()
 
+    def save_now(self, budget: float) -> bool:
+        """Save without delay. Whether a save that began behind this call has ended within `budget` seconds."""
+        ended = threading.Event()
+        self._asked.append(ended)
+        self._wanted.set()
+        return ended.wait(budget)
+
     def stop(self, budget: float, last: Callable[[], object]) -> bool:
         """Do `last` in the thread, behind the save that it is in. Whether both ended within `budget` seconds: a request
         may hang, and then the thread is left behind in it. Nothing runs after this returned True."""
@@ -488,10 +496,13 @@ class Autosave:
             poked = self._wanted.wait(self._interval)
             if self._stop.is_set():
                 break
-            if poked:
+            if poked and not self._asked:
                 self._stop.wait(DEBOUNCE)
             self._wanted.clear()
+            asked = [self._asked.popleft() for _ in range(len(self._asked))]
             self._guard(lambda: self._watch(self._save()))
+            for ended in asked:
+                ended.set()
         self._guard(self._last)
 
     def _guard(self, save: Callable[[], object]) -> None:

@@ -288,8 +288,8 @@ def open_job(
     before = reader.replay(log.steady, keys, parallel=parallel)  # Newer: raised before anything is written
     check_owner(before)
     with uninterrupted():
-        recovering = cause in ("dead", "released", "unlocked") and before.state.ran
-        phase = "recovering" if recovering else claim.phase
+        recovers = claim.phase and cause not in ("first", "closed") and before.state.ran
+        phase = "recovering" if recovers else claim.phase
         wanted = replace(claim, spool=str(spool.folder) if spool else "", phase=phase)
         lease = leases.acquire(bucket, keys, clock, rng, seen=seen, claim=wanted, log_epoch=newest, budget=budget)
         opening = Opening(

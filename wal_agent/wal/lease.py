@@ -95,7 +95,7 @@ class LeaseRequest:
     spool: str = ""
     key: str = ""
     owner: Owner = NOBODY
-    phase: str = ""  # until the first renewal
+    phase: str = ""  # of a run, until its first renewal; where that has something to recover: "recovering"
 
 
 # --- pure rules

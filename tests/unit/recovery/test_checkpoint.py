@@ -19,7 +19,7 @@ from wal_agent.recovery.checkpoint import (
     canonical,
     checkpoint_of,
     compare,
-    kept_checkpoints,
+    list_usable,
     newest_usable,
     parse_markdown_plan,
     plan_of,
@@ -155,8 +155,8 @@ def test_the_state_keeps_the_newest_and_none_that_is_too_long() -> None:
 def test_days_are_over_but_for_the_newest() -> None:
     state = kept(kept(told(asked())), at=6)
     later = 1000.0 + 30 * 86_400
-    assert [c.seq for c in kept_checkpoints(state, 1010.0)] == [5, 6]
-    assert [c.seq for c in kept_checkpoints(state, later)] == [6]
+    assert [at.seq for at, _ in list_usable(state, 1010.0)[0]] == [6, 5]
+    assert [at.seq for at, _ in list_usable(state, later)[0]] == [6]
 
 
 def test_a_recovery_uses_the_newest_or_builds_it_from_the_log() -> None:

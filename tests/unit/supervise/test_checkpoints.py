@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -11,21 +13,23 @@ import pytest
 from tests.unit.supervise.crew import Post
 from tests.unit.wal.world import intent
 from wal_agent.events import CheckpointFailed, Event
-from wal_agent.records import AnyRecord, Checkpoint, PhaseName, Progress, Turn
+from wal_agent.records import AnyRecord, Checkpoint, FileDelta, PhaseName, Progress, Turn
 from wal_agent.recovery import checkpoint as pure
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
 from wal_agent.supervise import checkpoints
 from wal_agent.supervise.checkpoints import APART, Checkpointer
+from wal_agent.supervise.live import Live
 from wal_agent.wal.reader import replay
 
 
 class Desk:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, checkpoint: float = 300.0) -> None:
         self.post = Post(folder)
         self.events: list[Event] = []
         self.post.listeners.append(self.events.append)
         self.log(Turn(time=1.0, state="started", session="s"))
-        self.made = Checkpointer(self.post.context)
+        context = self.post.context
+        self.made = Checkpointer(replace(context, settings=replace(context.settings, checkpoint=checkpoint)))
 
     def log(self, *records: AnyRecord) -> None:
         self.post.job.writer.append(*records)
@@ -147,5 +151,39 @@ def test_numbers_go_on_in_the_next_run(desk: Desk) -> None:
 
 
 def test_before_a_shutdown(desk: Desk) -> None:
-    desk.made.before_shutdown()
+    desk.made.before("pre_shutdown")
     assert [c.trigger for c in desk.kept()] == ["pre_shutdown"]
+
+
+def test_without_an_interval_only_what_is_asked_for(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, checkpoint=0.0)
+    desk.log(intent(1))
+    desk.work(1000)
+    desk.made.before("pre_compaction")
+    desk.made.before("pre_shutdown")
+    assert desk.kept() == []
+    assert answer(desk, title="Move it")["number"] == 1
+
+
+class SavesNow:
+    """An autosave that captures `delta` when it is asked to."""
+
+    def __init__(self, desk: Desk, delta: FileDelta) -> None:
+        self.desk, self.delta = desk, delta
+
+    def save_now(self, budget: float) -> bool:
+        self.desk.post.job.writer.append(self.delta)
+        return True
+
+
+def test_a_compaction_is_logged_behind_a_capture_and_a_checkpoint(desk: Desk) -> None:
+    delta = FileDelta(time=2.0, path="main", size=7, sha256="ab", edits=(), session="s")
+    context = desk.post.context
+    live = SimpleNamespace(
+        autosave=SavesNow(desk, delta), checkpoints=desk.made, _clock=context.clock, _writer=context.job.writer
+    )
+    with desk.post.committing():
+        Live.before_compaction(cast(Live, live), "s", "auto")
+    (found,) = context.job.writer.state.compactions
+    assert (found.n, found.files, found.trigger) == (1, (("main", 7, "ab"),), "auto")
+    assert [type(r).__name__ for r in desk.post.log()[-3:]] == ["FileDelta", "Checkpoint", "Compaction"]

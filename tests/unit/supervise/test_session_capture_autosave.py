@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,33 @@ def test_it_saves_on_request_and_when_a_file_changes(saves: Saves, autosave: Aut
 def test_it_saves_every_interval_without_anything(saves: Saves) -> None:
     made = saves.start(interval=0.01)
     until(lambda: saves.count >= 3, "three saves")
+    assert made.stop(PATIENCE, lambda: None)
+
+
+def test_who_asks_for_a_save_waits_for_one_that_began_later(tmp_path: Path) -> None:
+    """The save that is under way may have read the file before; one thread does all of them, in order."""
+    saves = Saves(tmp_path)
+    began, go_on = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+
+    def held() -> list[Path]:
+        turn = min(saves.count, 1)
+        began[turn].set()
+        assert go_on[turn].wait(PATIENCE)
+        return saves.save()
+
+    made = Autosave(held, NEVER, saves.failures.append)
+    made.start()
+    made.poke()
+    assert began[0].wait(PATIENCE)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(made.save_now, PATIENCE)
+        until(lambda: made._asked, "it is asked for")
+        (ended,) = made._asked
+        go_on[0].set()
+        assert began[1].wait(PATIENCE) and not ended.is_set()
+        go_on[1].set()
+        assert asked.result(PATIENCE) and saves.count >= 2
+    assert len(saves.threads) == 1 and not saves.failures
     assert made.stop(PATIENCE, lambda: None)
 
 

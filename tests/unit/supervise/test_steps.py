@@ -22,6 +22,7 @@ from wal_agent.records import (
     StatePut,
     StepBegun,
     StepEnded,
+    StepEnding,
     StepPaused,
 )
 from wal_agent.supervise import steps as module
@@ -250,8 +251,8 @@ def begun(time: float = 1.0, verify: str = "", name: str = "a") -> StepBegun:
     return StepBegun(time=time, name=name, command=("cmd",), verify=verify)
 
 
-def step_ended(how: str, name: str = "a") -> StepEnded:
-    return StepEnded(time=2.0, name=name, how=how)  # type: ignore[arg-type]
+def step_ended(how: StepEnding, name: str = "a") -> StepEnded:
+    return StepEnded(time=2.0, name=name, how=how)
 
 
 def at(*records: AnyRecord) -> StepAt | None:
