@@ -59,6 +59,7 @@ class Settings:
     tool_soft: float = 120.0  # for a tool that only reads; others have several times as long
     hang_timeout: float = 0.0
     restart: Literal["off", "on"] = "off"  # of an agent that died
+    on_quota: str = "wait"  # under `restart`: wait, or "handoff:" and the agents that carry on, in their order
     restart_limit: int = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
     restart_window: float = 600.0
     checkpoint: float = 300.0  # seconds of work between two checkpoints; 0: none but those that are asked for
@@ -178,6 +179,13 @@ def _address(value: Any, origin: Origin) -> str:
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
+def _quota_rule(value: Any, origin: Origin) -> str:
+    """`wait`, or `handoff:` and names of agents."""
+    if isinstance(value, str) and re.fullmatch(r"wait|handoff:[a-z]+(,[a-z]+){0,7}", value):
+        return value
+    raise origin.refuse(value, "wait, or handoff:AGENT,AGENT")
+
+
 # ---- who may decide what --------------------------------------------------------------------------------------------
 
 
@@ -286,6 +294,11 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         "Restart an agent that died; wait for its quota.",
         "an agent that died is started again without you",
         option="switch",
+    ),
+    "on_quota": Setting(
+        _quota_rule,
+        "With --restart, where a quota is used up: wait for it, or hand the job over (handoff:codex,claude).",
+        metavar="wait|handoff:AGENT,...",
     ),
     "restart_limit": Setting(
         _whole(0, MAX_CRASHES), "Exit 80 after this many crashes within --restart-window (0 = no limit)."

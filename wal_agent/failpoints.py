@@ -31,6 +31,7 @@ NAMES = (
     "restore.between_moves",
     "restore.after_moves",
     "recovery.before_record",
+    "handoff.after_record",
     "recovery.after_record",
     "spool.before_store",
     "spool.after_store",

@@ -327,6 +327,16 @@ class Compaction(Record, frozen=True, kw_only=True, tag="compaction"):
     trigger: str = ""
 
 
+class Handoff(Record, frozen=True, kw_only=True, tag="handoff"):
+    """The job goes on with `agent` instead of `before`, whose session stays in the log. What `agent` itself had saved
+    in this job before, if anything, is the session again. `since`: the newest call when it had the job last, 0 if it
+    never had."""
+
+    before: str
+    agent: str
+    since: int = 0
+
+
 class StatePut(Record, frozen=True, kw_only=True, tag="state_put"):
     """A value that the job keeps under the name `step`: the last write wins (docs/STEPS.md).
 
@@ -420,6 +430,7 @@ AnyRecord = (
     | Progress
     | Checkpoint
     | Compaction
+    | Handoff
     | StatePut
     | StateGone
     | StepPaused

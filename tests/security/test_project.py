@@ -46,6 +46,7 @@ PERSONS: dict[str, Any] = {
     "encryption_key_file": "/x",
     "encryption_key_command": "cat /x",
     "preemption": "off",
+    "on_quota": "handoff:codex",
     "restart_limit": 0,
     "checkpoint_ttl_days": 1,
     "restart_window": 1,

@@ -388,6 +388,8 @@ class Capabilities:
     """The source that proves that the main file has all calls of a batch: hooks (`ModelRequest`), or the file
     itself."""
     hook_caller: HookCaller = "agent"
+    headless: tuple[str, ...] = ("-p",)
+    """Arguments in front of a prompt that is answered without a person."""
     restart_codes: frozenset[int] = frozenset()
     """Exit codes by which the agent asks its parent to start it again, in the same session."""
     loads_late: bool = False

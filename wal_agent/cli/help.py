@@ -87,11 +87,31 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of the parameter; the others are "Options"
     **dict.fromkeys(("bucket", "job", "encryption_key_file", "encryption_key_command"), "Which job"),
     **dict.fromkeys(
-        ("wait", "no_wait", "take_over", "accept_loss", "exit_on_pause", "fresh", "from_", "once", "continue_"),
+        (
+            "wait",
+            "no_wait",
+            "take_over",
+            "accept_loss",
+            "exit_on_pause",
+            "fresh",
+            "from_",
+            "once",
+            "continue_",
+            "handoff",
+            "from_agent",
+        ),
         "This start",
     ),
     **dict.fromkeys(
-        ("restart", "restart_limit", "restart_window", "hang_timeout", "on_ambiguity", "accept_logged_args"),
+        (
+            "restart",
+            "on_quota",
+            "restart_limit",
+            "restart_window",
+            "hang_timeout",
+            "on_ambiguity",
+            "accept_logged_args",
+        ),
         "Crashes and hangs",
     ),
     **dict.fromkeys(

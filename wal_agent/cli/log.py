@@ -36,6 +36,7 @@ from wal_agent.records import (
     End,
     FileDelta,
     FileGone,
+    Handoff,
     Intent,
     Opening,
     Payload,
@@ -387,6 +388,8 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "checkpoint", f"{r.number} ({r.trigger.replace('_', ' ')})", size(len(r.body))
         case Compaction():
             return "compaction", redact(f"{r.n} of session {r.session[:8]}"), redact(r.trigger)
+        case Handoff():
+            return "handoff", redact(f"from {r.before} to {r.agent}"), ""
         case StatePut():
             return "state put", f"{redact(r.step)} {size(r.value.size)}", f"version {r.version}, attempt {r.attempt}"
         case StateGone():

@@ -19,6 +19,7 @@ from wal_agent.text import lines, redraw, say
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
     from wal_agent.cli.options import JobContext
+    from wal_agent.config import Settings
     from wal_agent.fleet.jobs import FolderJob, Job
     from wal_agent.supervise.options import RunOptions
 
@@ -69,6 +70,18 @@ def run(
     continue_: Annotated[
         bool, typer.Option("--continue", help="Resume the last session although it is complete.")
     ] = False,
+    handoff: Annotated[
+        bool, typer.Option("--handoff", help="Carry on with the job of another agent (name it with --job).")
+    ] = False,
+    from_agent: Annotated[
+        str,
+        typer.Option(
+            "--from-agent",
+            help="The same, of the job that AGENT has in this folder.",
+            metavar="AGENT",
+            autocompletion=complete_agent,
+        ),
+    ] = "",
 ) -> None:
     """Run an agent under the log; after a crash, on any machine, the same command carries on.
 
@@ -91,6 +104,8 @@ def run(
         accept_loss=accept_loss,
         exit_on_pause=exit_on_pause,
         once=once,
+        handoff=handoff or bool(from_agent),
+        from_agent=from_agent,
     )
 
 
@@ -156,6 +171,7 @@ def start(
     if fresh and go_on:
         raise UsageError("--fresh starts a new session and --continue resumes the last one: use only one of them.")
     workspace = Path.cwd().resolve()
+    flags = _settle_handoff(agent, workspace, flags, fresh, wishes)
     screen = Screen(say, lines, Waiting(say).waiting_for, redraw=redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with report_refusals(os.environ, flags, agent, workspace, attended):
@@ -173,6 +189,7 @@ def start(
             fresh=fresh,
             go_on=go_on,
             attended=attended,
+            successors=_successors(agent, settings),
             **wishes,
         )
         if from_ is not None or once:
@@ -192,6 +209,52 @@ def start(
     with attach_listeners(options, screen) as watched:
         code = run_with_restarts(watched, screen)
     raise typer.Exit(code)
+
+
+def _successors(agent: str, settings: Settings) -> tuple[str, ...]:
+    """Return the agents that the job is handed to when a quota is used up. UsageError; ConfigError: one of them is not
+    installed, which is better known now."""
+    from wal_agent.agents import AGENTS
+    from wal_agent.errors import UsageError
+
+    rule, _, names = settings.on_quota.partition(":")
+    if rule != "handoff":
+        return ()
+    if settings.restart != "on":
+        raise UsageError("--on-quota handoff works with --restart only.", "Add --restart.")
+    for name in names.split(","):
+        if name not in AGENTS:
+            raise unknown_agent_error(name)
+        if name == agent or AGENTS[name].capabilities.hookless is not None:
+            raise UsageError(f"No job of {agent} can be handed to {name}.", "Name other agents in --on-quota.")
+        AGENTS[name].locate(os.environ)
+    return tuple(names.split(","))
+
+
+def _settle_handoff(
+    agent: str, workspace: Path, flags: Mapping[str, object], fresh: bool, wishes: Mapping[str, Any]
+) -> Mapping[str, object]:
+    """Return the flags with the job that is handed over. UsageError: it is not said which, or it cannot be."""
+    from wal_agent.agents import AGENTS
+    from wal_agent.errors import UsageError
+
+    before: str = wishes.get("from_agent", "")
+    if not wishes.get("handoff"):
+        return flags
+    if fresh:
+        raise UsageError("--fresh starts from nothing, and a handoff carries on: use only one of them.")
+    if AGENTS[agent].capabilities.hookless is not None:
+        raise UsageError(f"No job can be handed to {agent}: it reads no recovery prompt.")
+    if before and before not in AGENTS:
+        raise unknown_agent_error(before)
+    if before == agent:
+        raise UsageError(f"--from-agent names {agent} itself.", "Leave it out.")
+    settings = settings_for(before or agent, workspace, flags)
+    if settings.sources.get("job") != "default":
+        return flags
+    if not before:
+        raise UsageError("--handoff needs the job's name.", "Name it with --job, or its agent with --from-agent AGENT.")
+    return {**flags, "job": settings.job}
 
 
 MAX_SHOWN = 3  # unfinished jobs; the others are counted

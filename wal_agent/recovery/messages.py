@@ -63,14 +63,22 @@ HOME_FOLDER = "this folder is your home folder or above it; nothing is put back 
 NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
 
 
-def headline(job: str, alert: str, over: bool, old: str, new: str, stopped: float, now: float) -> str:
-    """The first line. `over`: the job had ended, and is continued as asked."""
-    if over:
+def headline(
+    job: str, alert: str, over: bool, old: str, new: str, stopped: float, now: float, handed: tuple[str, str] | None
+) -> str:
+    """The first line. `over`: the job had ended, and is continued as asked. `handed`: from agent to agent."""
+    if handed is not None:
+        ended, verb = f"was {handed[0]}'s, and stopped", f"Handing it to {handed[1]}"
+    elif over:
         ended, verb = "had ended", "Continuing its session"
     else:
         ended, verb = _ENDED[alert], "Continuing" if alert == "paused" else "Recovering"
     ago = f"{duration(now - stopped)} ago"
     return f"job {job} {ended} on {old} at {moment(stopped, stopped, exact=True, whole=True)}, {ago}. {verb} on {new}."
+
+
+def handed_over_why(before: str) -> str:
+    return f"is handed over from {before}"
 
 
 def would_replace(shown: str) -> str:
@@ -166,6 +174,10 @@ TAKE_OUT = "Take out what was saved, with: wal-agent restore --to DIR"
 
 def other_agent(owner: str, here: str) -> str:
     return f"This job belongs to {owner}, not to {here}. Nothing was run."
+
+
+def not_from(owner: str, named: str) -> str:
+    return f"This job is {owner}'s, not {named}'s. Nothing was run."
 
 
 def other_command(then: str, now: str) -> str:
@@ -298,6 +310,11 @@ def what_happened(
     if not same_host:
         where = f"You are now on {new}, {later} later."
     match alert, same_host:
+        case "handoff", _:
+            place = f"You are on {new}" if same_host else f"It ran on {old}, and you are on {new}"
+            return (
+                f"This job was the work of another agent until {at}; from now on it is yours. {place}, {later} later."
+            )
         case "unsettled", _:
             return f"Your last run ended at {at} with tool calls in flight. {where}"
         case "paused", _:

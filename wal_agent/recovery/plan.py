@@ -40,11 +40,14 @@ class PriorLog:
 
 
 def prior_args(before: PriorLog) -> tuple[str, ...]:
-    """Return the arguments of the home run by the log; a run started without any went on with the earlier ones."""
+    """Return the arguments of the home run by the log; a run started without any went on with the earlier ones. Those
+    of another agent, which had the job before, count for nothing."""
     home = before.home
     if home is None:
         return ()
-    for opening in (home, *(o.opening for o in reversed(before.state.openings) if o.opening.epoch < home.epoch)):
+    agent = before.state.owner_agent or home.agent
+    earlier = (home, *(o.opening for o in reversed(before.state.openings) if o.opening.epoch < home.epoch))
+    for opening in (o for o in earlier if o.agent == agent):
         if opening.args or opening.cause in ("first", "closed"):
             return opening.args
     return ()
@@ -99,6 +102,11 @@ class PlanInputs:
         """The home opening, in a log that has one."""
         assert self.before.home is not None
         return self.before.home
+
+    @property
+    def owner_agent(self) -> str:
+        """The agent whose job it is; a log that was handed over says it."""
+        return self.state.agent or (self.before.home.agent if self.before.home else self.opening.agent)
 
     @property
     def cause(self) -> Cause:
@@ -169,8 +177,8 @@ class PlanInputs:
 
 
 # Why the agent gets a notice: cut off with calls in flight; released by its host in good order; paused; ended by itself
-# with calls in flight; cut off without any.
-Alert = Literal["crash", "preempted", "paused", "unsettled", "cut_off"]
+# with calls in flight; cut off without any; the job was another agent's.
+Alert = Literal["crash", "preempted", "paused", "unsettled", "cut_off", "handoff"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +283,7 @@ def refuse_damaged(c: PlanInputs) -> Plan:
 
 
 def refuse_agent(c: PlanInputs) -> Plan:
-    what = messages.other_agent(c.home.agent, c.opening.agent)
+    what = messages.other_agent(safe(c.owner_agent, 40), c.opening.agent)
     return Refuse(ConfigError, what, messages.OTHER_NAME)
 
 
@@ -323,9 +331,15 @@ def _calls(c: PlanInputs) -> str:
 
 
 def resume_alone(c: PlanInputs) -> Plan:
-    decided = resume_dangling(c)
+    decided = take_over_from_agent(c) if c.state.handoff is not None else resume_dangling(c)
     assert isinstance(decided, Resume | StartAgain)
     return replace(decided, alone=True)
+
+
+def take_over_from_agent(c: PlanInputs) -> Plan:
+    """In the session that this agent has from before, or in a new one."""
+    assert c.state.handoff is not None
+    return _resume_or_start_again(c, "handoff", messages.handed_over_why(safe(c.state.handoff.before, 40)))
 
 
 def resume_dangling(c: PlanInputs) -> Plan:
@@ -361,7 +375,7 @@ def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
     if c.captured:
         return Resume(c.state.session, c.args, alert, c.pending, c.finished, why)
     prompt = c.state.prompt.prompt if c.state.prompt else None
-    reported = alert if c.pending or c.finished or c.state.unlogged else None
+    reported = alert if c.pending or c.finished or c.state.unlogged or alert == "handoff" else None
     return StartAgain(c.args, reported, prompt, c.pending, c.finished, messages.not_captured(why))
 
 
@@ -411,7 +425,7 @@ def decide(before: PriorLog, opening: Opening, local: LocalFacts, policy: Policy
 def _other_command(c: PlanInputs) -> bool:
     """Where any command can be run, its program is the agent."""
     home = c.before.home
-    if not c.local.unlogged or home is None or not home.args or not c.opening.args:
+    if not c.local.unlogged or home is None or not home.args or not c.opening.args or home.agent != c.opening.agent:
         return False
     return PurePath(home.args[0]).name != PurePath(c.opening.args[0]).name
 
@@ -428,7 +442,8 @@ def _cut_off(c: PlanInputs) -> bool:
 
 
 def _other_version(c: PlanInputs) -> bool:
-    then = c.before.home.agent_version if c.before.home else ""
+    home = c.before.home
+    then = home.agent_version if home and home.agent == c.opening.agent else ""
     return bool(then and c.opening.agent_version) and then != c.opening.agent_version
 
 
@@ -452,7 +467,7 @@ TABLE: tuple[Row[Plan], ...] = (
     Row("log damaged", lambda c: c.local.damage is not None, refuse_damaged),
     Row(
         "another agent's job",
-        lambda c: c.before.home is not None and c.before.home.agent != c.opening.agent,
+        lambda c: c.before.home is not None and c.owner_agent != c.opening.agent,
         refuse_agent,
     ),
     Row("another command's job", _other_command, refuse_command),
@@ -476,6 +491,7 @@ TABLE: tuple[Row[Plan], ...] = (
         lambda c: c.policy.on_ambiguity == "resume" and bool(c.doubtful),
         resume_alone,
     ),
+    Row("handed over from another agent", lambda c: c.state.handoff is not None, take_over_from_agent),
     Row("calls in flight", lambda c: bool(c.pending), resume_dangling),
     Row("nothing was recorded", lambda c: not c.state.ran and not (c.captured and c.local.talked), start),
     Row("paused", lambda c: c.pause is not None, resume_idle("paused")),

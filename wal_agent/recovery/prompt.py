@@ -29,15 +29,16 @@ from wal_agent.safefs import path_in_root, read_in_root
 from wal_agent.shell.quote import fenced, inline, show_input
 from wal_agent.shell.rules import OURS
 from wal_agent.text import clock_time, moment, plural
+from wal_agent.wal.state import RecentCall
 
 # ---- templates -------------------------------------------------------------------------------------------------------
 
 PROMPT_FOLDER = ".wal-agent/prompts"
-TEMPLATE_NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "start_again.md")
+TEMPLATE_NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "start_again.md", "handoff.md")
 PROTOCOL = "protocol.md"  # the text of every session; no template
 PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always built in
-MUST_LIST_CALLS = ("recovery.md", "start_again.md")  # these must list the calls in flight (I8)
-LISTS = ("calls", "finished", "leftovers", "lost", "work")
+MUST_LIST_CALLS = ("recovery.md", "start_again.md", "handoff.md")  # these must list the calls in flight (I8)
+LISTS = ("calls", "finished", "leftovers", "lost", "work", "did")
 MAX_TEMPLATE_SIZE = 32 << 10  # bytes of one template
 _FILTERS = ("counted", "join", "upper", "lower", "length")
 _NODES = (
@@ -236,6 +237,17 @@ class LostCall:
 
 
 @dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What an agent is to know of the one that had the job before. `did`: that one's calls, oldest first; `parts`: of
+    the transcript. `new`: the agent has no session of its own in this job."""
+
+    before: str
+    did: tuple[RecentCall, ...] = ()
+    parts: tuple[Path, ...] = ()
+    new: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Why the job paused, in the pauser's words, and until when (since 1970)."""
 
@@ -274,6 +286,7 @@ class PromptInput:
     given_up: str = ""  # why, where the alert is "preempted" and it is known (format.yield_reason)
     lost: LostCalls = LostCalls()
     work: WorkSoFar = NO_WORK
+    handed: HandedOver | None = None  # where the alert is "handoff"
 
 
 def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
@@ -304,6 +317,8 @@ def estimate_tokens(text: str) -> float:
 
 
 def _template_name(facts: PromptInput) -> str:
+    if facts.handed is not None:
+        return "handoff.md"
     if facts.task is not None:
         return "start_again.md"
     if facts.calls:
@@ -341,6 +356,7 @@ def _template_values(
         "leftovers_more": len(facts.leftovers[5:]),
         "work": [inline(line, 200) for line in facts.work.lines[: MOST_WORK if most >= 10 else most]],
         "work_from": facts.work.source,
+        **_handed_values(facts.handed, most_finished, chars),
         "moved": tuple(inline(path) for path in facts.moved) if facts.moved else None,
         "turn_completed": facts.turn_completed,
         "tree": facts.tree,
@@ -348,6 +364,24 @@ def _template_values(
         "unlogged": facts.unlogged,
         "waiting_for": inline(facts.pause.reason, 200) if facts.pause and facts.pause.reason else "",
         "warnings": [_cut_sentence(text) for text in facts.warnings],
+    }
+
+
+def _handed_values(handed: HandedOver | None, most: int, chars: int) -> dict[str, Any]:
+    if handed is None:
+        return {"before": "", "did": [], "did_more": 0, "transcript": "", "new": False}
+    shown = handed.did[-most:] if most else ()
+    parts = handed.parts
+    place = f"{inline(str(parts[0]), 300)}" if parts else ""
+    return {
+        "before": inline(handed.before, 40),
+        "did": [
+            f"#{c.call} {inline(c.tool, 60)} {inline(show_input(c.tool, c.input), min(chars, 160))}: {c.how}"
+            for c in shown
+        ],
+        "did_more": len(handed.did) - len(shown),
+        "transcript": f"{place} to {inline(parts[-1].name, 40)}" if len(parts) > 1 else place,
+        "new": handed.new,
     }
 
 

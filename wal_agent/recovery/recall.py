@@ -262,8 +262,10 @@ def _add(index: sqlite3.Connection, row: Row) -> None:
 
 
 def _read_files(index: sqlite3.Connection, state: State, blobs: Blobs) -> None:
-    """Bring the session's files up to date; what earlier sessions said stays."""
-    for name, file in sorted(state.files.items()):
+    """Bring the session's files up to date, and those of agents that had the job before; what earlier sessions said
+    stays."""
+    shelved = [each for left in state.shelf.values() for each in left.files.items()]
+    for name, file in [*sorted(state.files.items()), *shelved]:
         if not name.endswith(".jsonl") or file.size == 0:
             continue
         known = index.execute(

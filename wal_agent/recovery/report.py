@@ -36,13 +36,14 @@ class Report:
     stopped: float
     now: float
     fenced_in: float
+    handed: tuple[str, str] | None = None  # from agent to agent
     over: bool = False  # the job had ended (a person settled its last call, say), and is continued as asked
 
 
 def headline(r: Report) -> str:
     """The message's first line."""
     old, new = one_line(r.old_host, 60), one_line(r.new_host, 60)
-    return messages.headline(r.job, r.alert, r.over, old, new, r.stopped, r.now)
+    return messages.headline(r.job, r.alert, r.over, old, new, r.stopped, r.now, r.handed)
 
 
 def fenced_line(r: Report) -> str:

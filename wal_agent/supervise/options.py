@@ -108,6 +108,9 @@ class RunOptions:
     go_on: bool = False
     wait: bool = False
     no_wait: bool = False  # at a terminal too, a silent owner on another machine is not waited for
+    handoff: bool = False  # the job may be another agent's: then it becomes this one's
+    from_agent: str = ""  # that other agent, where it must be this one
+    successors: tuple[str, ...] = ()  # agents that the job is handed to, one after the other, when a quota is used up
     take_over: bool = False  # take the job over although another person ran it last, elsewhere
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     exit_on_pause: bool = False  # while the job is paused, this process need not stay

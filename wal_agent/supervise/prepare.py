@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Env, NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
@@ -21,13 +22,14 @@ from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
 from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
-from wal_agent.records import FileGone, Host, Recovery, Verdict
+from wal_agent.records import FileGone, Handoff, Host, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.checkpoint import WorkSoFar
+from wal_agent.recovery.handoff import write_transcript
 from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
 from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
-from wal_agent.recovery.prompt import PromptInput, Templates, load_templates, render_prompt
+from wal_agent.recovery.prompt import HandedOver, PromptInput, Templates, load_templates, render_prompt
 from wal_agent.recovery.report import (
     Report,
     fenced_line,
@@ -149,6 +151,9 @@ class Preparation:
         self.check = check
         self.began = clock.boot()
         self.at: Situation = read_situation(opened)
+        self.handoff: Handoff | None = None
+        if options.handoff:
+            self.at, self.handoff = recovery_input.hand_over_to_opening(self.at)
         self.seconds: dict[str, float] = {}  # of each step
         self.case = RecoveryCase(self.at, here, options.agent, options.workspace, options.settings, options.env, clock)
         self.tree = self.case.tree
@@ -164,12 +169,18 @@ class Preparation:
             leftovers = processes.marked_processes(at.home.run)
         running = [processes.command_line(p) for p in leftovers]
         verdicts = self.case.verdicts(running, False, self.done)
-        decided = self.case.decide(verdicts, recovery_policy(options), self.opened.blobs)
+        policy = recovery_policy(options)
+        if self.handoff is not None:  # the crashes were the other agent's
+            policy = replace(policy, crash_limit=0)
+        decided = self.case.decide(verdicts, policy, self.opened.blobs)
         match decided:
             case Refuse():
                 raise decided.error()
         openings = [o.opening for o in at.before.openings]
         admit_args(options, openings, decided.args, self.screen, self.check)
+        if self.handoff is not None:
+            self.opened.writer.append(self.handoff)
+            failpoint("handoff.after_record")
         match decided:
             case Start():
                 return self._start(decided.args)
@@ -240,6 +251,8 @@ class Preparation:
         # again: what still ran may have changed something, or ended by itself
         verdicts = self.case.verdicts(ended, gone, self.done)
         facts = self.case.prompt_input(decided, verdicts, ended, self.done)
+        if facts.handed is not None:
+            facts = replace(facts, handed=self._with_transcript(facts.handed))
         verify = {call: c.verify for c in facts.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
         templates = load_templates(self.options.workspace, self.options.env)
@@ -264,6 +277,19 @@ class Preparation:
                 AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
             ),
         )
+
+    def _with_transcript(self, handed: HandedOver) -> HandedOver:
+        """Write what the agent before said and did; where that cannot be, a row says so."""
+        folder = state_dir(self.options.env) / "jobs" / self.opened.keys.job / "transcripts"
+        drop_old_restores(folder)
+        main_file = AGENTS[handed.before].main_file if handed.before in AGENTS else ""
+        folder /= f"{self.at.opening.epoch:06d}"
+        written = write_transcript(folder, self.at.before, main_file, self.opened.blobs)
+        if written.parts:
+            self.screen.rows([row("transcript", f"of {handed.before}: {written.parts[0].parent}")])
+        if written.problem:
+            self.screen.rows([row("note", one_line(written.problem, 300))])
+        return replace(handed, parts=written.parts)
 
     def _emit_checkpoint(self, work: WorkSoFar) -> None:
         for why in work.problems:
@@ -292,6 +318,7 @@ class Preparation:
             stopped=self.at.before.time,
             now=self.clock.now(),
             fenced_in=self.clock.now() - self.at.opening.time,
+            handed=(at.before, at.agent) if (at := self.at.before.handoff) and alert == "handoff" else None,
             over=self.at.opening.cause == "closed" and alert != "unsettled",
         )
 
@@ -361,13 +388,17 @@ class Preparation:
 
     def _begin_again(self, place: SessionTarget, decided: StartAgain, facts: PromptInput, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
-        kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
-        facts = replace(
-            facts, task=recovery_input.task_text(kept, self.options.agent.prompt_from_args(decided.args) or "")
-        )
-        prompt = render_prompt(facts, templates)
+        asked = self.options.agent.prompt_from_args(decided.args)
+        if facts.handed is not None:
+            words = recovery_input.handed_words(self.at)
+            prompt = recovery_input.add_newest_words(render_prompt(facts, templates), words, asked, ())
+            said = f"a session of {self.options.agent.name}, with what is known"
+        else:
+            kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
+            prompt = render_prompt(replace(facts, task=recovery_input.task_text(kept, asked or "")), templates)
+            said = "the session had not been saved yet; the task begins again, with what is known"
         create_session(place, prompt)
-        self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
+        self.screen.rows([row("new", said)])
         return prompt
 
     def _record(

@@ -33,12 +33,22 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.evidence.model import NestedRun, Step
-from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
+from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.checkpoint import work_so_far
+from wal_agent.recovery.handoff import calls_since, hand_over, handed_over
 from wal_agent.recovery.inflight import Unannounced, group_calls
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain, decide
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, Pause, PromptInput, Templates, render_prompt
+from wal_agent.recovery.prompt import (
+    FinishedCall,
+    HandedOver,
+    LostCall,
+    LostCalls,
+    Pause,
+    PromptInput,
+    Templates,
+    render_prompt,
+)
 from wal_agent.recovery.report import MissingEffects
 from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.supervise.conversation import MAX_PROMPT
@@ -107,6 +117,14 @@ def observe_log(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
         return Situation(opening, state, state.home_opening, replay.damage, {})
     asked = fetch_payload(blobs, state.prompt.prompt) if state.prompt else None
     return Situation(opening, state, state.home_opening, None, inputs_of(state, blobs), asked or b"")
+
+
+def hand_over_to_opening(at: Situation) -> tuple[Situation, Handoff | None]:
+    """The situation as the job of our opening's agent, and the record that makes it that; None where it is already."""
+    record = hand_over(at.before, at.opening) if at.damage is None and at.home is not None else None
+    if record is None:
+        return at, None
+    return replace(at, before=handed_over(at.before, record)), record
 
 
 def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Opening:
@@ -185,6 +203,7 @@ def finished_calls(at: Situation, ended: Sequence[EndedCall]) -> tuple[FinishedC
     return tuple(FinishedCall(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in ended)
 
 
+WITH_START = "The user's message with this start, to follow after the above:"
 LOST = "Your conversation was cut off before the user's last message was saved in it."
 
 
@@ -267,7 +286,7 @@ def collect_prompt_facts(
             decided.finished,
             at.inputs,
             verdicts,
-            load_all(workspace).of(agent.name),
+            load_all(workspace).of(at.before.handoff.before if at.before.handoff else agent.name),
             (lost.workspace, str(workspace)),
         ),
         finished=finished_calls(at, decided.finished),
@@ -284,6 +303,11 @@ def collect_prompt_facts(
         pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
         lost=lost_calls(at, effects),
         work=work_so_far(at.before, job, agent.name),
+        handed=(
+            HandedOver(at.before.handoff.before, calls_since(at.before), new=isinstance(decided, StartAgain))
+            if decided.alert == "handoff" and at.before.handoff
+            else None
+        ),
         given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",
     )
 
@@ -302,6 +326,8 @@ def write_prompt(
     """The recovery prompt, and behind it the task, if the session was lost before it had that, and what the user asks
     for with this start, if that is something new."""
     text = render_prompt(replace(facts, put_back=finished_put_back(reconciled, at)), templates)
+    if facts.handed is not None:
+        return add_newest_words(text, handed_words(at), agent.prompt_from_args(at.opening.args), reconciled.heard or ())
     given = agent.prompt_from_args(at.home.args) if at.home is not None else None
     asked = agent.prompt_from_args(args)
     new = asked if asked != given else None
@@ -309,7 +335,24 @@ def write_prompt(
         new = None if any(given in text for text in reconciled.heard or ()) else given
     if (lost := lost_task(reconciled, at, given or "")) and lost != new:
         text += f"\n{LOST} The task, as it was given:\n\n{lost}\n"
-    return f"{text}\nThe user's message with this start, to follow after the above:\n\n{new}\n" if new else text
+    return f"{text}\n{WITH_START}\n\n{new}\n" if new else text
+
+
+def handed_words(at: Situation) -> str:
+    """What a person asked the agent before for last, whole where it is known."""
+    home = at.home
+    given = AGENTS[home.agent].prompt_from_args(home.args) if home is not None and home.agent in AGENTS else None
+    return task_text(at.asked, given or "")
+
+
+def add_newest_words(text: str, task: str, asked: str | None, heard: Sequence[str]) -> str:
+    """The notice of a handoff, and behind it the task, where the agent's own session lacks it, and what the user asks
+    for with this start."""
+    if task and not any(task.rstrip("\ufffd") in words for words in heard):
+        text += f"\nThe task, as it was given:\n\n{task}\n"
+    if asked and asked != task:
+        text += f"\n{WITH_START}\n\n{asked}\n"
+    return text
 
 
 def unasked(at: Situation, agent: Agent, given: str) -> bool:

@@ -14,10 +14,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import NOT_DONE, CrashLoop, NotThisJob, NotYourJob, PersonNeeded, Unavailable, WalAgentError
+from wal_agent.errors import (
+    NOT_DONE,
+    ConfigError,
+    CrashLoop,
+    NotThisJob,
+    NotYourJob,
+    PersonNeeded,
+    Unavailable,
+    WalAgentError,
+)
 from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
 from wal_agent.recovery.lease_policy import classify_stop, is_removed
 from wal_agent.supervise import run as runs
@@ -33,6 +43,7 @@ LONGEST_DELAY = 60.0
 PAUSES_APART = 60.0  # seconds; a pause sooner after one is no pause at all, and is not begun again at once
 NOBODY = PersonNeeded.exit_code
 SHORTEN = "Shorten it at a terminal (the same command, then the agent's own way), or begin anew with --fresh."
+GO_ON = "Go on with the task."  # with the notice in front of it
 STILL_TRIED = "It is tried again until the bucket answers."
 
 
@@ -134,6 +145,9 @@ class _RestartLoop:
         if unsaved is not None and not isinstance(decided, Again):
             raise unsaved
         self.away = 0
+        if finished.cls == "quota" and not finished.interactive and self.options.successors:
+            self._hand_over(finished.why)
+            return None
         match decided:
             case Stop(code):
                 if code == NOT_DONE and finished.code == 0:
@@ -162,6 +176,26 @@ class _RestartLoop:
                 sleep_unless_signalled(delay, self.clock)
                 self.options = replace(self.options, attended=False)  # nobody has typed this one
                 return None
+
+    def _hand_over(self, why: str) -> None:
+        """Make the next run that of the first successor that is still installed; where none is, the same agent runs
+        again, and waits for its quota then."""
+        before = self.options.agent.name
+        self.begun = True
+        self.options = replace(self.options, fresh=False, accept_loss=False, attended=False)
+        while self.options.successors:
+            name, *rest = self.options.successors
+            self.options = replace(self.options, successors=tuple(rest))
+            agent = AGENTS[name]
+            try:
+                agent.locate(self.options.env)
+            except ConfigError as error:
+                self.screen.say(f"The job cannot be handed to {name}: {error}")
+                continue
+            args = (*agent.capabilities.headless, GO_ON)
+            self.options = replace(self.options, agent=agent, args=args, handoff=True)
+            self.screen.say(f"{before}: {why}. Handing the job to {name}.")
+            return
 
     def wait(self, error: Unavailable) -> None:
         """The bucket is away: the same again later, if there is anything to go on with."""

@@ -60,6 +60,7 @@ from wal_agent.events import (
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Checkpoint, Opening
+from wal_agent.recovery import messages
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.shell.quote import safe
@@ -89,7 +90,7 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.preemption import Preempted, Preemption
 from wal_agent.supervise.prepare import PreparedStart, prepare_start
 from wal_agent.supervise.processes import block_signals
-from wal_agent.supervise.recovery_input import is_folder, observe_log
+from wal_agent.supervise.recovery_input import hand_over_to_opening, is_folder, observe_log
 from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
 from wal_agent.supervise.worktree import open_worktree_capture, plan_worktree
 from wal_agent.text import quote_word
@@ -346,6 +347,12 @@ class Run:
             return
         opening = self._opening(home)
         situation = observe_log(log, opening, Blobs(self.bucket, keys, self.clock, random.Random()))
+        owner = log.state.owner_agent
+        if options.from_agent and owner not in (options.from_agent, options.agent.name):
+            typed = provenance.shown_command(options.agent.name, settings, options.args, f"--from-agent={owner}")
+            raise NotThisJob(messages.not_from(safe(owner, 40), options.from_agent), f"To hand it over: {typed}")
+        if options.handoff:
+            situation, _ = hand_over_to_opening(situation)
         elsewhere = (home.workspace, home.host.name) != (opening.workspace, self.here.name)
         identity: tuple[str, ...] = ()
         if elsewhere:
@@ -364,7 +371,12 @@ class Run:
             own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
             cd = f"cd {quote_word(str(options.workspace))} &&"
             command = f"{cd} {provenance.shown_command(options.agent.name, own, options.args)}"
-            raise NotThisJob(refused.what, f"To start a job of this folder's own: {command}")
+            hint = f"To start a job of this folder's own: {command}"
+            if owner != options.agent.name and not options.handoff and options.agent.capabilities.hookless is None:
+                here = replace(settings, sources={**settings.sources, "job": "flag"})
+                typed = provenance.shown_command(options.agent.name, here, options.args, "--handoff")
+                hint = f"To hand it to {options.agent.name}: {typed} (to start a job of this folder's own: {command})"
+            raise NotThisJob(refused.what, hint)
 
     def _check_person(self, log: Replay) -> None:
         """Ask before an unfinished job is taken over from another person: a typed job or --take-over is consent.

@@ -252,7 +252,9 @@ class _Closing:
         """The run's last record; and since when its quota was waited for in vain."""
         state, now = self.opened.writer.state, self.clock.now()
         where = crash_place(state, self.opened.lease.epoch)
-        waits = self.word.cls == "quota" and self.options.settings.restart == "on" and not self.options.interactive
+        options = self.options
+        quota = self.word.cls == "quota" and options.settings.restart == "on" and not options.interactive
+        waits = quota and not options.successors
         rests = quota_pause(self.word, where, state.ends) if waits else 0.0
         vain = waits_in_vain(where, state.ends, now) if waits else 0.0
         return ended_record(self.ended, self.word, where, rests, self.clock), vain

@@ -19,6 +19,7 @@ from wal_agent.records import (
     Ending,
     FileDelta,
     FileGone,
+    Handoff,
     Intent,
     Opening,
     Payload,
@@ -51,6 +52,8 @@ KEEP_OUTPUT = 1200  # of its result: some more than a checkpoint shows, so that 
 KEEP_CHECKPOINTS = 48
 KEEP_COMPACTIONS = 64
 KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
+KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
+KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
 MOST_CHECKPOINT = 22 << 10  # bytes of one
 MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
 PLAN_TOOLS = frozenset(  # of Claude Code, Gemini CLI, Codex, OpenCode, Qwen Code, Copilot; pi has none
@@ -180,6 +183,16 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     layers: tuple[FileDelta, ...] = ()
 
 
+class ShelvedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The session of an agent that had the job before: as in State, when it was handed over. `call`: the newest one
+    then."""
+
+    session: str
+    files: dict[str, FileState]
+    unsettled: tuple[EndedCall, ...]
+    call: int
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that recovery may rest on, as of one place in the log."""
 
@@ -211,6 +224,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     checkpointed: int = 0  # the newest one's number
     steps: dict[str, StepAt] = {}  # by name, at most MOST_STEPS
     state_version: int = 0  # the newest one that a kept value got
+    agent: str = ""  # that the job was handed to, "" if it never was
+    shelf: dict[str, ShelvedSession] = {}  # sessions of agents that had the job before, at most KEEP_SHELVED
+    handoff: Handoff | None = None  # until the agent that it went to has completed a turn
     next_call: int = 1
     calls: int = 0
     recoveries: int = 0
@@ -235,6 +251,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def undecided_steps(self) -> dict[str, StepAt]:
         """The steps that have begun and not ended, by name."""
         return {name: at for name, at in self.steps.items() if at.undecided}
+
+    @property
+    def owner_agent(self) -> str:
+        """The agent whose job it is, "" where none was started as far as is kept."""
+        home = self.home_opening
+        return self.agent or (home.agent if home else "")
 
     @property
     def home_opening(self) -> Opening | None:
@@ -272,7 +294,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             new = replace(state, turn=record.state, session=record.session, prompt=asked, turned=turned)
             if record.state == "started":
                 return new
-            return replace(new, unlogged=tuple(c for c in state.unlogged if c.epoch >= epoch))
+            return replace(new, unlogged=tuple(c for c in state.unlogged if c.epoch >= epoch), handoff=None)
         case Intent():
             return replace(
                 state,
@@ -339,6 +361,8 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Compaction():
             begun = (*state.compactions, _compaction(state, seq, epoch, record))[-KEEP_COMPACTIONS:]
             return replace(state, compactions=begun, compacted=max(state.compacted, record.n))
+        case Handoff():
+            return _handed_over(state, record)
         case StatePut() | StateGone() | StepPaused() | StepBegun() | StepEnded():
             return _stepped(state, epoch, record)
         case PhaseChange():
@@ -384,6 +408,23 @@ def _compaction(state: State, seq: int, epoch: int, record: Compaction) -> Compa
         files=tuple((path, file.size, file.sha256) for path, file in mine[:KEEP_COMPACTED]),
         call=state.next_call - 1,
         open=tuple(o.intent.call for o in state.open[-KEEP_COMPACTED:]),
+    )
+
+
+def _handed_over(state: State, record: Handoff) -> State:
+    call = state.next_call - 1
+    left = ShelvedSession(state.session, state.files, state.unsettled[-KEEP_SHELVED_CALLS:], call)
+    others = {name: each for name, each in state.shelf.items() if name not in (record.before, record.agent)}
+    shelf = dict([*others.items(), (record.before, left)][-KEEP_SHELVED:])
+    back = state.shelf.get(record.agent, ShelvedSession("", {}, (), 0))
+    return msgspec.structs.replace(
+        state,
+        agent=record.agent,
+        shelf=shelf,
+        handoff=record,
+        session=back.session,
+        files=back.files,
+        unsettled=back.unsettled,
     )
 
 
@@ -487,6 +528,8 @@ def exceeded_limit(state: State) -> str:
         return f"it has more than {MOST_OPEN} calls in flight"
     if len(state.files) > MOST_FILES:
         return f"it has more than {MOST_FILES} files"
+    if any(len(each.files) > MOST_FILES for each in state.shelf.values()):
+        return f"an agent that had it before has more than {MOST_FILES} files"
     if state.workspace is not None and len(state.workspace.packs) > MOST_PACKS:
         return f"its working tree stands on more than {MOST_PACKS} packs"
     if len(state.steps) > MOST_STEPS:

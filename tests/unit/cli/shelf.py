@@ -23,6 +23,7 @@ from wal_agent.records import (
     End,
     FileDelta,
     FileGone,
+    Handoff,
     Host,
     Intent,
     Payload,
@@ -63,6 +64,7 @@ def intent(call: int, tool: str = "run_shell_command", **input: Any) -> Intent:
 def records() -> list[AnyRecord]:
     """One of each, and what may be shown of them carries the secret or the control characters."""
     return [
+        Handoff(time=0.9, before=f"{SECRET}{EVIL}", agent=f"{EVIL}"),
         AgentStarted(time=1.0, pid=7, session=f"3f2a{EVIL}", resumed=False),
         Turn(time=2.0, state="started", session="s", prompt=payload(f"use {SECRET} {EVIL}".encode())),
         intent(1, command=f"curl -H 'Authorization: Bearer {SECRET}' x{EVIL}"),
@@ -98,6 +100,9 @@ def records() -> list[AnyRecord]:
         PhaseChange(time=9.5, phase="awaiting_approval", was="executing_tools", tool=f"mcp{EVIL} {SECRET}"),
         RunEnded(time=10.0, code=-9, completed=False, why=f"killed {SECRET}{EVIL}"),
     ]
+
+
+LAST = 1 + len(records())  # the number of a full log's newest record: the opening is the first one
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from tests.unit.cli.shelf import KEYS, SECRET, Run, Shelf, commit, full, intent, payload
+from tests.unit.cli.shelf import KEYS, LAST, SECRET, Run, Shelf, commit, full, intent, payload
 from wal_agent.cli.log import Entry, as_json, as_line, describe, read_entries, record_type
 from wal_agent.records import AnyRecord, End, ExitClass, FileDelta, RunEnded, Turn
 
@@ -22,7 +22,7 @@ def found(tmp_path: Path) -> list[Entry]:
 
 def test_every_type_of_record_can_be_shown_in_both_ways(found: list[Entry]) -> None:
     assert {type(e.record) for e in found} == set(get_args(AnyRecord))
-    assert [e.seq for e in found] == list(range(1, 24)) and {e.epoch for e in found} == {1}
+    assert [e.seq for e in found] == list(range(1, LAST + 1)) and {e.epoch for e in found} == {1}
     for entry in found:
         assert as_line(entry).startswith(f"{entry.seq:>5}  1970-01-01 " if entry.seq > 1 else "    1  ")
         told = json.loads(as_json(entry))

@@ -15,7 +15,7 @@ import pytest
 import typer
 import typer.main
 
-from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, full
+from tests.unit.cli.shelf import EVIL, KEYS, LAST, SECRET, Run, full
 from wal_agent import __version__, errors
 from wal_agent.cli import checkpoint, fleet, rules, steps
 from wal_agent.cli import main as module
@@ -217,11 +217,16 @@ def test_people_read_on_stderr_and_scripts_on_stdout(run: Run, tmp_path: Path) -
 
 def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
     where = ["--bucket", full(tmp_path / "b").url, "--job", "shop"]
-    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [22, 23]
-    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 23
-    _, newest, unread = run("log", *where, "-n", "2")
-    assert [line.split()[0] for line in newest.splitlines()] == ["23", "22"]
-    assert unread.startswith("Only records 22 to 23 were read") and unread.endswith(f"{' '.join(where[:2])} -n 0\n")
+    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [
+        LAST - 1,
+        LAST,
+    ]
+    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == LAST
+    _, shown, unread = run("log", *where, "-n", "2")
+    assert [line.split()[0] for line in shown.splitlines()] == [str(LAST), str(LAST - 1)]
+    assert unread.startswith(f"Only records {LAST - 1} to {LAST} were read") and unread.endswith(
+        f"{' '.join(where[:2])} -n 0\n"
+    )
     assert "Only records" not in run("log", *where, "-n", "0")[2]
     told = [json.loads(x)["type"] for x in run("log", *where, "--crashes", "--json")[1].splitlines()]
     assert told == ["opening", "recovery", "run_ended"]
@@ -315,3 +320,22 @@ def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypat
     headings = re.findall(r"^([A-Z][^\n]*):$", run("run", "--help")[1], re.MULTILINE)
     assert headings[:5] == ["Arguments", "Which job", "This start", "Crashes and hangs", "Saving"]
     assert "--on-ambiguity ask|halt|resume" in run("run", "--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("claude", "--handoff"), "--handoff needs the job's name."),
+        (("claude", "--from-agent", "claude"), "--from-agent names claude itself."),
+        (("claude", "--from-agent", "clod"), "clod"),
+        (("claude", "--handoff", "--job", "j", "--fresh"), "use only one of them"),
+        (("generic", "--handoff", "--job", "j"), "No job can be handed to generic"),
+        (("claude", "--on-quota", "handoff:codex"), "--on-quota handoff works with --restart only."),
+        (("claude", "--restart", "--on-quota", "handoff:claude"), "No job of claude can be handed to claude."),
+        (("claude", "--restart", "--on-quota", "handoff:clod"), "clod"),
+        (("claude", "--restart", "--on-quota", "handoff:../x"), "which is not possible"),
+    ],
+)
+def test_a_handoff_that_cannot_be_is_refused_before_anything_runs(run: Run, words: tuple[str, ...], says: str) -> None:
+    code, out, err = run("run", *words)
+    assert (code, out) == (64, "") and says in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.world import FakeClock
 from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Cli
 from wal_agent.config import Settings
 from wal_agent.errors import (
     ConfigError,
@@ -250,6 +252,50 @@ def test_who_ends_the_waiting_needs_not_be_told() -> None:
     with pytest.raises(Interrupted):
         play.go()
     assert [type(h) for h in play.heard] == [Restarting]
+
+
+# ---- a quota, and agents that carry on
+
+
+OVER = RunResult(1, "quota", "429 no quota")
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    def locate(name: str) -> Callable[[object], Cli]:
+        def found(env: object) -> Cli:
+            if name in names:
+                return Cli(Path(name), "1")
+            raise ConfigError(f"{name} is not installed.")
+
+        return found
+
+    for name in ("claude", "codex"):
+        monkeypatch.setattr(AGENTS[name], "locate", locate(name))
+
+
+def test_a_quota_hands_the_job_to_the_next_agent_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "codex")
+    play = Play(OVER, DONE, successors=("claude", "codex"), fresh=True)
+    assert play.go() == 0
+    first, second = play.wishes
+    assert (second.agent.name, second.args[0], second.handoff, second.fresh) == ("codex", "exec", True, False)
+    assert not second.attended and second.successors == () and first.agent.name == "gemini"
+    assert "claude is not installed" in play.said[0]
+
+
+def test_nobody_is_left_or_a_person_is_there_so_nothing_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    play = Play(OVER, DONE, successors=("claude",))
+    assert play.go() == 0 and [w.agent.name for w in play.wishes] == ["gemini", "gemini"]
+    installed(monkeypatch, "claude")
+    person = Play(replace(OVER, interactive=True), successors=("claude",), restart="off")
+    assert person.go() == 1 and len(person.wishes) == 1
+
+
+def test_only_a_quota_hands_a_job_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "claude")
+    play = Play(KILLED, DONE, successors=("claude",))
+    assert play.go() == 0 and [w.agent.name for w in play.wishes] == ["gemini", "gemini"]
 
 
 # ---- a bucket that is away

@@ -15,6 +15,7 @@ from wal_agent.records import (
     End,
     FileDelta,
     FileGone,
+    Handoff,
     Intent,
     Payload,
     Recovery,
@@ -24,6 +25,7 @@ from wal_agent.records import (
 from wal_agent.wal.state import (
     KEEP_COMPACTIONS,
     KEEP_OPENINGS,
+    KEEP_SHELVED,
     KEEP_UNHELD,
     KEEP_UNLOGGED,
     KEEP_UNSETTLED,
@@ -261,3 +263,28 @@ def test_a_compaction_names_the_conversation_as_it_was_before() -> None:
     assert (found.call, found.open, state.compacted) == (1, (1,), 1)
     many = apply_all(state, 5, 2, [Compaction(time=3.0, n=n, session="s") for n in range(2, KEEP_COMPACTIONS + 9)])
     assert len(many.compactions) == KEEP_COMPACTIONS and many.compacted == KEEP_COMPACTIONS + 8
+
+
+def test_a_handoff_puts_the_session_aside_and_the_way_back_brings_it_again() -> None:
+    """Issue 15.4: files of one name belong to two agents, and neither loses its own."""
+    mine = FileDelta(time=1.0, path="f", size=7, sha256="ab", edits=(), session="s1")
+    started = AgentStarted(time=1.0, pid=1, session="s1", resumed=False)
+    before = apply_all(State(), 1, 1, [started, mine, intent(1), end(1), intent(2)])
+    there = apply(before, 2, 2, Handoff(time=2.0, before="gemini", agent="claude"))
+    assert (there.files, there.session, there.unsettled, there.agent) == ({}, "", (), "claude")
+    assert [o.intent.call for o in there.open] == [2], "I8"
+    assert there.shelf["gemini"].call == 2
+    other = FileDelta(time=3.0, path="f", size=9, sha256="cd", edits=(), session="s2")
+    worked = apply_all(there, 3, 2, [AgentStarted(time=3.0, pid=2, session="s2", resumed=True), other])
+    back = apply(worked, 4, 3, Handoff(time=4.0, before="claude", agent="gemini", since=2))
+    assert (back.files, back.session, back.unsettled) == (before.files, "s1", before.unsettled)
+    assert back.shelf.keys() == {"claude"} and back.shelf["claude"].files["f"].sha256 == "cd"
+    completed = Turn(time=5.0, state="completed", session="s1")
+    assert back.handoff is not None and apply(back, 5, 3, completed).handoff is None
+
+
+def test_sessions_aside_are_bounded() -> None:
+    state = State()
+    for n in range(KEEP_SHELVED + 5):
+        state = apply(state, n, n, Handoff(time=1.0, before=f"a{n}", agent=f"a{n + 1}"))
+    assert len(state.shelf) == KEEP_SHELVED and f"a{KEEP_SHELVED + 4}" in state.shelf

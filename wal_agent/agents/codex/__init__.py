@@ -21,5 +21,9 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
-    hook_caller="session", ends_its_calls=True, inject_prompt=resume.inject_prompt, exit_cause=cli.exit_cause
+    headless=("exec",),
+    hook_caller="session",
+    ends_its_calls=True,
+    inject_prompt=resume.inject_prompt,
+    exit_cause=cli.exit_cause,
 )

@@ -55,6 +55,7 @@ def proves_turn(appended: bytes) -> bool:
 
 
 capabilities = Capabilities(
+    headless=(),
     boundary="file",
     sweep=session.sweep,
     hookless=Hookless(cli.start_lines, session.folders, session.left_out, session.root_of),

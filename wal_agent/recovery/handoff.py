@@ -1,0 +1,119 @@
+"""Hand a job from one agent to another (docs/HANDOFF.md): the same job, log and working tree, another agent's session.
+
+The log keeps the session of the agent that had the job; `Handoff` is the record that puts it aside. What the new agent
+reads of that conversation is a transcript in Markdown, in parts of a bounded size, in a private folder: an agent cannot
+read another one's session format. Secrets are taken out of it, since the new agent sends it to another provider.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from wal_agent.errors import Damaged
+from wal_agent.records import Handoff, Opening
+from wal_agent.recovery.transcript import Line, read_lines
+from wal_agent.redact import redact
+from wal_agent.safefs import make_private_folder
+from wal_agent.text import clock_time
+from wal_agent.wal.blobs import Blobs, write_file
+from wal_agent.wal.state import FileState, RecentCall, State, apply
+
+PART: Final = 200_000  # characters of one part, some agents read no more of a file at once
+MOST_PARTS: Final = 10  # the newest ones
+MOST_SOURCE: Final = 256 << 20  # bytes of a session file; of a longer one no transcript is written
+
+
+def hand_over(state: State, opening: Opening) -> Handoff | None:
+    """Return the record that makes `state` the job of `opening`'s agent; None where it is that already, or nobody's.
+    Pure."""
+    before = state.owner_agent
+    if not before or before == opening.agent:
+        return None
+    known = state.shelf.get(opening.agent)
+    return Handoff(time=opening.time, before=before, agent=opening.agent, since=known.call if known else 0)
+
+
+def handed_over(state: State, record: Handoff) -> State:
+    """The state behind the record; where it is placed in the log does not matter for what is planned. Pure."""
+    return apply(state, 0, state.epoch, record)
+
+
+def calls_since(state: State) -> tuple[RecentCall, ...]:
+    """The calls that other agents made since the agent that has the job now had it last, as far as the log keeps them
+    at hand, oldest first; those that only read are left out. Pure."""
+    since = state.handoff.since if state.handoff else 0
+    return tuple(c for c in state.recent if c.call > since and c.cls != "read_only" and c.how)
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Where the conversation of the agent before can be read. `parts`: oldest first. `problem`: why there is none, or
+    not all of it, in a sentence."""
+
+    parts: tuple[Path, ...] = ()
+    problem: str = ""
+
+
+def write_transcript(folder: Path, state: State, main_file: str, blobs: Blobs) -> Transcript:
+    """Write what the agent before said and did as Markdown into `folder`, which is made. `main_file`: of that agent.
+    Never fails."""
+    assert state.handoff is not None
+    left = state.shelf.get(state.handoff.before)
+    file = left.files.get(main_file) if left else None
+    if file is None or file.size == 0:
+        return Transcript(problem=f"Nothing of {state.handoff.before}'s conversation was saved.")
+    if file.size > MOST_SOURCE:
+        return Transcript(problem=f"{state.handoff.before}'s conversation is too long for a transcript.")
+    try:
+        make_private_folder(folder)
+        return _write_parts(folder, file, blobs, state.handoff.before)
+    except Damaged as error:
+        return Transcript(problem=f"{state.handoff.before}'s conversation cannot be read: {error.what}")
+    except OSError as error:
+        return Transcript(problem=f"No transcript could be written: {error.strerror}.")
+
+
+def _write_parts(folder: Path, file: FileState, blobs: Blobs, agent: str) -> Transcript:
+    with tempfile.TemporaryDirectory(prefix="wal-agent-handoff-", dir=folder) as scratch:
+        source = Path(scratch) / "session"
+        write_file(blobs, file, source)
+        with source.open("rb") as lines:
+            parts = split(map(describe, read_lines(lines)))
+            written = [_write_part(folder, n, text) for n, text in enumerate(parts, 1)]
+    for old in written[:-MOST_PARTS]:
+        old.unlink()
+    if not written:
+        return Transcript(problem=f"{agent}'s saved conversation holds no text.")
+    dropped = len(written) - MOST_PARTS
+    return Transcript(tuple(written[-MOST_PARTS:]), f"The first {dropped} parts are left out." if dropped > 0 else "")
+
+
+def _write_part(folder: Path, number: int, text: str) -> Path:
+    path = folder / f"part-{number}.md"
+    path.touch(0o600)
+    path.write_text(redact(text), "utf-8", errors="replace")
+    return path
+
+
+def describe(line: Line) -> str:
+    """One entry of the transcript. Pure."""
+    said = f", {clock_time(line.time)} UTC" if line.time else ""
+    return f"## {line.role or 'other'}{said}\n\n{line.text.strip()}\n\n"
+
+
+def split(entries: Iterable[str], size: int = PART) -> Iterator[str]:
+    """Join entries to parts of at most `size` characters; a longer entry is a part of its own. Pure."""
+    part: list[str] = []
+    length = 0
+    for entry in entries:
+        if part and length + len(entry) > size:
+            yield "".join(part)
+            part, length = [], 0
+        part.append(entry)
+        length += len(entry)
+    if part:
+        yield "".join(part)
