@@ -48,6 +48,7 @@ def test_the_log_has_the_conversation_before_it_is_compacted(scene: Scene) -> No
         *(Turn(calls=[shell(f"echo {n} >> side")]) for n in range(4)),  # Claude Code compacts nothing that is short
         Turn(calls=[shell("echo work >> side")], tokens=190_000),
         *([Turn("<summary>We did something.</summary>")] if scene.agent == "claude" else []),  # Codex's is no turn
+        Turn(calls=[shell("echo work >> side")]),
         Turn(calls=[shell("wal-agent recall heron building")]),
         Turn("All is done."),
     )
@@ -69,3 +70,34 @@ def test_the_log_has_the_conversation_before_it_is_compacted(scene: Scene) -> No
     assert any(PHRASE in part.text for part in scene.model.history() if isinstance(part, Returned))
     calls = [r for r in scene.records() if r["type"] == "intent" and "recall" in r["input"]["data"]]
     assert [r["cls"] for r in calls] == ["read_only"]
+    assert scene.side().count("work") == 1, "what was done before the compaction is questioned before it runs again"
+    assert any("you ran this very call" in part.text for part in scene.model.history() if isinstance(part, Returned))
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_killed_inside_the_compaction_the_agent_has_its_task_and_its_conversation(scene: Scene) -> None:
+    """The machine dies while the summary is being made: the record and the capture are in the log before it."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    args, env = FORCED[scene.agent]
+    scene.script(
+        Turn(PHRASE, calls=[shell("echo begin >> side")]),
+        *(Turn(calls=[shell(f"echo {n} >> side")]) for n in range(4)),
+        Turn(calls=[shell("echo work >> side")], tokens=190_000),
+        Turn("<summary>We did something.</summary>"),
+    )
+    held = scene.hold_turn(6)
+    run = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), wait=False, **env, PATH=PATH)
+    scene.asked(7)
+    run.kill()
+    run.died()
+    held.set()
+    machine.end()
+    assert [r["type"] for r in scene.records()].count("compaction") == 1
+    asked = len(scene.model.requests)
+    scene.script(Turn("All is done."))
+    again = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), wait=True, PATH=PATH)
+    assert again.process.returncode == 0, again.stderr()
+    first = "\n".join(part.text for part in scene.model.history(asked) if isinstance(part, Said))
+    assert "[wal-agent recovery]" in first and "move the shop to v2" in first and PHRASE in first
+    assert scene.side() == ["begin", *map(str, range(4)), "work"]

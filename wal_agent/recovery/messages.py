@@ -24,6 +24,15 @@ def deny_unsaved(seconds: float) -> str:
     return f"{_DENIED} its intent could not be saved (bucket unreachable{since}). {_STOP}"
 
 
+def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:
+    """Deny, once: the agent did the same before its conversation was compacted."""
+    return (
+        f"{_DENIED} you ran this very call ({tool}, call #{call}) at {clock_time(time)} UTC, and it was done; that was "
+        f"before your conversation was compacted (compaction {compaction}). Nothing was changed now. To see its "
+        f"result: `wal-agent recall --call {call}`. If it must run a second time, make the same call again."
+    )
+
+
 DENY_FENCED = f"{_DENIED} another host has taken this job over, and this run is being ended. {_STOP}"
 DENY_LATE = f"{_DENIED} its lease could not be renewed in time (bucket unreachable). {_STOP}"
 DENY_DRAINING = f"{_DENIED} this machine is being given up, and the job goes on elsewhere from here. {_WIND_DOWN}"

@@ -25,11 +25,20 @@ from wal_agent.events import CallEnded, CallStarted
 from wal_agent.evidence import collector
 from wal_agent.records import Answer, Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
 from wal_agent.recovery.inflight import AskedCall, Resolver
-from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
+from wal_agent.recovery.messages import (
+    DENY_DRAINING,
+    DENY_ENDED,
+    DENY_FENCED,
+    DENY_LATE,
+    deny_repeated,
+    deny_unsaved,
+)
 from wal_agent.shell.classify import classify
+from wal_agent.shell.quote import inline, show_input
 from wal_agent.shell.rules import Rules
 from wal_agent.supervise.context import RunContext
 from wal_agent.wal.blobs import INLINE
+from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import Ticket
 
 
@@ -148,6 +157,12 @@ def canonical_json(input: bytes) -> bytes:
         return input
 
 
+def _is_equal(earlier: RecentCall, input: bytes, shown: str) -> bool:
+    if earlier.size > len(earlier.input):  # only its beginning is kept
+        return earlier.size == len(input) and input.startswith(earlier.input)
+    return show_input(earlier.tool, earlier.input) == shown
+
+
 def _hash(input: bytes) -> bytes:
     return hashlib.sha256(canonical_json(input)).digest()
 
@@ -239,6 +254,7 @@ class Gate:
         self._denied_in_a_row = 0
         self._unanswered: set[int] = set()
         self._ended: Counter[str] = Counter()
+        self._questioned: set[tuple[int, str, str]] = set()  # compaction, tool and words of calls denied as repeated
         self._ids: dict[str, None] = {}  # the agent's ids of calls whose before-hook fired in this run, oldest first
         self._before = self._writer.state.next_call - 1  # the newest call of earlier runs, whose tools are gone
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
@@ -256,6 +272,9 @@ class Gate:
         reads = found.cls == "read_only"
         if not nested:
             self._remember(event)
+        if found.cls == "mutation" and (earlier := self._before_compaction(event)) is not None:
+            reason = deny_repeated(inline(event.tool, 60), earlier.time, earlier.call, self._writer.state.compacted)
+            return self._deny(reason, "repeated", nested=nested)
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
@@ -309,6 +328,21 @@ class Gate:
         finally:
             with self._lock:
                 self._unanswered.discard(call)
+
+    def _before_compaction(self, event: ToolStarting) -> RecentCall | None:
+        """An equal call that was done before the newest compaction of this conversation, whose summary may have lost
+        it; only the first time that the agent makes it again."""
+        state = self._writer.state
+        compacted = next((c for c in reversed(state.compactions) if c.session == event.session), None)
+        if compacted is None:
+            return None
+        shown = show_input(event.tool, event.input)  # of a command its words: models describe one differently each time
+        equal = [c for c in state.recent if c.tool == event.tool and _is_equal(c, event.input, shown)]
+        key = (compacted.n, event.tool, shown)
+        if not equal or equal[-1].how != "done" or equal[-1].call > compacted.call or key in self._questioned:
+            return None
+        self._questioned.add(key)
+        return equal[-1]
 
     def _remember(self, event: ToolStarting) -> None:
         """Also where no intent comes of it: an agent may report the end of a call that was denied."""

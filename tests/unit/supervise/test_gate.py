@@ -16,7 +16,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced
 from wal_agent.events import CallEnded, Event
-from wal_agent.records import AnyRecord, End, Ending, Teller
+from wal_agent.records import AnyRecord, Compaction, End, Ending, Teller
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
@@ -563,3 +563,55 @@ def test_a_nested_agents_denials_do_not_end_the_agents_turn(tmp_path: Path) -> N
         denied = [post.gate.begin_call(starting("write_file", n=n), "gemini:inner") for n in range(4)]
         first = post.gate.begin_call(starting("write_file", n=9))
     assert all(isinstance(d, Deny) and not d.stop for d in [*denied, first])
+
+
+# ---- Issue 15.2: what a compaction may have lost
+
+
+def pushed(post: Post, session: str = "s", description: str = "Push") -> Decision:
+    event = starting("run_shell_command", command="git push origin main", description=description)
+    return post.gate.begin_call(replace(event, session=session))
+
+
+def compacted(post: Post, n: int = 1, session: str = "s") -> None:
+    post.job.writer.append(Compaction(time=3.0, n=n, session=session))
+    post.commit()
+
+
+def test_a_mutation_of_before_a_compaction_is_questioned_once(post: Post) -> None:
+    with post.committing():
+        assert pushed(post) == Allow()
+        post.gate.finish_call(ended("run_shell_command", command="git push origin main", description="Push"))
+    compacted(post)
+    denied = refused(pushed(post, description="Push it, in other words"))
+    assert "call #1" in denied.reason and "recall --call 1" in denied.reason and not denied.stop
+    assert len(post.intents()) == 1, "it did not begin"
+    with post.committing():
+        assert pushed(post) == Allow(), "the agent means it"
+        post.gate.finish_call(ended("run_shell_command", command="git push origin main", description="Push"))
+        assert pushed(post) == Allow(), "it knows of the second one"
+
+
+def test_what_was_not_done_or_never_compacted_away_is_not_questioned(post: Post) -> None:
+    with post.committing():
+        assert pushed(post) == Allow()
+        event = ended("run_shell_command", command="git push origin main", description="Push")
+        post.gate.finish_call(replace(event, failed=True))
+    compacted(post)
+    with post.committing():
+        assert pushed(post) == Allow(), "the first one had failed"
+        post.gate.finish_call(event)
+    with post.committing():
+        assert pushed(post) == Allow(), "it was done behind the compaction"
+    compacted(post, 2, session="another")
+    with post.committing():
+        assert pushed(post, session="s") == Allow(), "this conversation was not compacted since"
+
+
+def test_only_mutations_are_questioned(post: Post) -> None:
+    with post.committing():
+        assert post.gate.begin_call(WRITE) == Allow()
+        post.gate.finish_call(ended("write_file", file_path="a", content="b"))
+    compacted(post)
+    with post.committing():
+        assert post.gate.begin_call(WRITE) == Allow()
