@@ -262,10 +262,11 @@ def _add(index: sqlite3.Connection, row: Row) -> None:
 
 
 def _read_files(index: sqlite3.Connection, state: State, blobs: Blobs) -> None:
-    """Bring the session's files up to date, and those of agents that had the job before; what earlier sessions said
-    stays."""
+    """Bring the session's files up to date, those of agents that had the job before, and those that the job has left;
+    what still earlier sessions said stays."""
     shelved = [each for left in state.shelf.values() for each in left.files.items()]
-    for name, file in [*sorted(state.files.items()), *shelved]:
+    past = [(each.name, each.file) for each in state.past]
+    for name, file in [*past, *shelved, *sorted(state.files.items())]:
         if not name.endswith(".jsonl") or file.size == 0:
             continue
         known = index.execute(

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BufferedRandom
 from itertools import islice
@@ -443,6 +444,29 @@ class Mirror:
             self._at(gone).unlink(missing_ok=True)
         return {path: self._compact(path, file) if file.layers else file for path, file in files.items()}
 
+    def compact_state(self, state: State) -> State:
+        """The same state with all files compacted. Transcripts that cannot be read any more are left out: nothing rests
+        on them. Raises as `compact`."""
+        shelf = {
+            agent: msgspec.structs.replace(left, files={path: self._once(file) for path, file in left.files.items()})
+            for agent, left in state.shelf.items()
+        }
+        past = []
+        for each in state.past:
+            with suppress(Damaged):
+                past.append(msgspec.structs.replace(each, file=self._once(each.file)))
+        return msgspec.structs.replace(state, files=self.compact(state.files), shelf=shelf, past=tuple(past))
+
+    def _once(self, file: FileState) -> FileState:
+        """Of a file that does not change any more, so that no copy of it is kept."""
+        if not file.layers:
+            return file
+        try:
+            return self._compact("", file)
+        finally:
+            self._copies.pop("", None)
+            self._at("").unlink(missing_ok=True)
+
     def _compact(self, path: str, file: FileState) -> FileState:
         known = self._copies.pop(path, None)  # not trusted again if something goes wrong below
         at = self._at(path)
@@ -521,13 +545,12 @@ class Snapshots:
         self._undecided, self.size = None, len(data)
         self._segments, self._size = acked.segments, acked.size
         # Only now: a chunk that no stored snapshot names is fair game for retention once it is a day old.
-        self._writer.rebase(acked.state.files, snapshot.state.files)
+        self._writer.rebase(acked.state, snapshot.state)
         return snapshot
 
     def _made(self) -> tuple[Acked, Snapshot]:
         acked = covered(self._writer)
-        files = self._mirror.compact(acked.state.files)
-        state = msgspec.structs.replace(acked.state, files=files)
+        state = self._mirror.compact_state(acked.state)
         made = Snapshot(format=1, job=self._keys.job, seq=acked.seq, hash=acked.hash, state=state, time=acked.time)
         return acked, made
 

@@ -54,6 +54,7 @@ KEEP_COMPACTIONS = 64
 KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
 KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
 KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
+KEEP_PAST = 32  # transcripts of sessions that the job has left
 MOST_CHECKPOINT = 22 << 10  # bytes of one
 MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
 PLAN_TOOLS = frozenset(  # of Claude Code, Gemini CLI, Codex, OpenCode, Qwen Code, Copilot; pi has none
@@ -183,6 +184,14 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     layers: tuple[FileDelta, ...] = ()
 
 
+class PastFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The transcript of a session that the job has left at `time`: nothing resumes it, and `recall` reads it."""
+
+    name: str
+    file: FileState
+    time: float
+
+
 class ShelvedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The session of an agent that had the job before: as in State, when it was handed over. `call`: the newest one
     then."""
@@ -226,6 +235,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     state_version: int = 0  # the newest one that a kept value got
     agent: str = ""  # that the job was handed to, "" if it never was
     shelf: dict[str, ShelvedSession] = {}  # sessions of agents that had the job before, at most KEEP_SHELVED
+    past: tuple[PastFile, ...] = ()  # the newest KEEP_PAST
     handoff: Handoff | None = None  # until the agent that it went to has completed a turn
     next_call: int = 1
     calls: int = 0
@@ -333,9 +343,12 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
                 else replace(fresh, base_size=old.base_size, chunks=old.chunks, layers=(*old.layers, record))
             )
             unsettled = tuple(c for c in state.unsettled if c.intent.call > record.settled)
-            return replace(state, files={**state.files, record.path: layered}, unsettled=unsettled)
+            left = old is not None and old.session != record.session
+            past = _with_past(state, record.path, record.time) if left else state.past
+            return replace(state, files={**state.files, record.path: layered}, unsettled=unsettled, past=past)
         case FileGone():
-            return replace(state, files={k: v for k, v in state.files.items() if k != record.path})
+            files = {k: v for k, v in state.files.items() if k != record.path}
+            return replace(state, files=files, past=_with_past(state, record.path, record.time))
         case Workspace():
             before = state.workspace.packs if state.workspace and not record.whole else ()
             kept = before[: max(0, len(before) - max(0, record.replaces))]
@@ -426,6 +439,15 @@ def _handed_over(state: State, record: Handoff) -> State:
         files=back.files,
         unsettled=back.unsettled,
     )
+
+
+def _with_past(state: State, path: str, time: float) -> tuple[PastFile, ...]:
+    """The transcripts, with the file that the job leaves now, if it is one."""
+    file = state.files.get(path)
+    if file is None or file.size == 0 or not path.endswith(".jsonl"):
+        return state.past
+    others = (p for p in state.past if (p.name, p.file.session) != (path, file.session))
+    return (*others, PastFile(path, file, time))[-KEEP_PAST:]
 
 
 def _recent(intent: Intent) -> RecentCall:
@@ -544,12 +566,29 @@ def apply_all(state: State, seq: int, epoch: int, records: Iterable[AnyRecord]) 
     return state
 
 
-def rebase_files(state: State, before: dict[str, FileState], after: dict[str, FileState]) -> State:
-    """`state` with each file that grew out of `before` standing on its compacted form in `after` instead.
+def rebase(state: State, before: State, after: State) -> State:
+    """`state` with each file that grew out of one of `before` standing on its compacted form in `after` instead.
 
     A file that was removed or begun anew since `before` is left as it is."""
-    files = {path: _rebase_file(now, before.get(path), after.get(path)) for path, now in state.files.items()}
-    return msgspec.structs.replace(state, files=files)
+    kept = {(p.name, p.file.session, p.file.sha256): p for p in after.past}
+    shelf = {
+        agent: msgspec.structs.replace(left, files=_rebase_files(left.files, old.files, new.files))
+        if (old := before.shelf.get(agent)) and (new := after.shelf.get(agent))
+        else left
+        for agent, left in state.shelf.items()
+    }
+    return msgspec.structs.replace(
+        state,
+        files=_rebase_files(state.files, before.files, after.files),
+        shelf=shelf,
+        past=tuple(kept.get((p.name, p.file.session, p.file.sha256), p) for p in state.past),
+    )
+
+
+def _rebase_files(
+    now: dict[str, FileState], before: dict[str, FileState], after: dict[str, FileState]
+) -> dict[str, FileState]:
+    return {path: _rebase_file(file, before.get(path), after.get(path)) for path, file in now.items()}
 
 
 def _rebase_file(now: FileState, before: FileState | None, after: FileState | None) -> FileState:

@@ -25,7 +25,7 @@ from wal_agent.records import AnyRecord
 from wal_agent.wal import codec
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.spool import Spool
-from wal_agent.wal.state import FileState, State, apply_all, rebase_files
+from wal_agent.wal.state import State, apply_all, rebase
 
 AckStatus = Literal["acked", "spooled", "undecided"]
 """`spooled`: durable on this machine only, while the bucket is away (R9)."""
@@ -336,12 +336,12 @@ class Writer:
         """Fenced or Damaged, once this writer can append no more."""
         return self._ended
 
-    def rebase(self, before: dict[str, FileState], after: dict[str, FileState]) -> None:
-        """Replace what `before` (the files of a snapshot's state) holds by `after` (the same files, compacted), under
-        whatever was layered on top since."""
+    def rebase(self, before: State, after: State) -> None:
+        """Replace the files that `before` (what a snapshot was made of) holds by those of `after` (the same files,
+        compacted), under whatever was layered on top since."""
         with self._lock:
             acked = self._acked
-            self._acked = replace(acked, state=rebase_files(acked.state, before, after))
+            self._acked = replace(acked, state=rebase(acked.state, before, after))
 
     # --- committing
 

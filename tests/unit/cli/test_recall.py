@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, intent, payload
-from wal_agent.records import Compaction, Edit, End, FileDelta, StepBegun, StepEnded, Turn
+from wal_agent.records import Compaction, Edit, End, FileDelta, FileGone, Handoff, StepBegun, StepEnded, Turn
 from wal_agent.recovery.recall import index_path, matches
 from wal_agent.wal.job import OpenedJob
 
@@ -164,6 +164,22 @@ def test_a_session_that_was_left_is_still_found(shelf: Shelf, run: Run) -> None:
     commit(job)
     assert [h["session"] for h in hits(run, shelf, "heron")] == ["s"]
     assert [h["session"] for h in hits(run, shelf, "new", "one")] == ["t"]
+
+
+def test_a_session_that_no_search_has_seen_is_found_when_it_was_left(shelf: Shelf, run: Run) -> None:
+    job, _ = begun(shelf)
+    delta, _ = saved("a new one", session="t")
+    job.writer.append(FileGone(time=8.0, path=delta.path), delta)
+    commit(job)
+    assert [h["session"] for h in hits(run, shelf, "heron")] == ["s"]
+    assert [h["session"] for h in hits(run, shelf, "new", "one")] == ["t"]
+
+
+def test_the_conversation_with_the_agent_before_is_found(shelf: Shelf, run: Run) -> None:
+    job, _ = begun(shelf)
+    job.writer.append(Handoff(time=8.0, before="gemini", agent="claude"))
+    commit(job)
+    assert [h["session"] for h in hits(run, shelf, "heron")] == ["s"]
 
 
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=5))

@@ -19,7 +19,7 @@ from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Entry
 from wal_agent.errors import Damaged
-from wal_agent.records import AnyRecord, End, FileDelta
+from wal_agent.records import AnyRecord, End, FileDelta, FileGone, Handoff
 from wal_agent.wal import codec, lease, reader
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
@@ -34,7 +34,7 @@ from wal_agent.wal.reader import (
     replay,
 )
 from wal_agent.wal.retention import Mirror, SnapshotPolicy, Snapshots
-from wal_agent.wal.state import State, apply_all, rebase_files
+from wal_agent.wal.state import State, apply_all, rebase
 
 
 def snapshots(world: World, job: OpenedJob, folder: str | Path = "/nonexistent") -> Snapshots:
@@ -266,12 +266,48 @@ def test_after_a_snapshot_the_writer_stands_on_it() -> None:
     assert replay(world.bucket, KEYS).state == job.writer.state
     # What was begun anew since, or stands on other chunks, is not rebased.
     anew = State(files={"f": msgspec.structs.replace(after, chunks=(), base_size=0)})
-    assert rebase_files(anew, before.files, job.writer.state.files) == anew
+    assert rebase(anew, before, job.writer.state) == anew
     moved = State(files={"f": msgspec.structs.replace(before.files["f"], chunks=("x",), base_size=1)})
-    assert rebase_files(moved, before.files, job.writer.state.files) == moved
+    assert rebase(moved, before, job.writer.state) == moved
     other = State(files={"f": before.files["f"]})
-    assert rebase_files(other, job.writer.state.files, {}) == other
-    assert rebase_files(job.writer.state, before.files, before.files) == job.writer.state
+    assert rebase(other, job.writer.state, State()) == other
+    assert rebase(job.writer.state, before, before) == job.writer.state
+
+
+def test_a_snapshot_compacts_the_sessions_that_the_job_has_left_too() -> None:
+    """Issue 15: those of other agents, and transcripts; one that is damaged stops no snapshot."""
+    from tests.unit.wal.test_files import delta
+    from wal_agent.wal.blobs import write_file
+
+    world = World()
+    job = world.open("a")
+
+    def say(text: bytes, session: str) -> None:
+        record, _ = delta(job.blobs, b"", [(0, text)], len(text))
+        job.writer.append(FileGone(time=1.0, path="s.jsonl"))
+        job.writer.append(msgspec.structs.replace(record, path="s.jsonl", session=session))
+        drain(job)
+
+    say(b"first", "1")
+    say(b"second" * 100_000, "2")  # in a blob
+    say(b"third", "3")
+    job.writer.append(Handoff(time=2.0, before="gemini", agent="claude"))
+    drain(job)
+    assert [p.file.session for p in job.writer.state.past] == ["1", "2"]
+    (blob,) = [e.data.blob for layer in job.writer.state.past[1].file.layers for e in layer.edits]
+    assert blob is not None
+    world.inner.delete(KEYS.blob(blob))
+    with tempfile.TemporaryDirectory() as folder:
+        assert snapshots(world, job, folder).take() is not None
+        assert list(Path(folder).iterdir()) == [], "no copy is kept of what does not change"
+    state = replay(world.bucket, KEYS).state
+    assert [p.file.session for p in state.past] == ["1"]
+    for file, text in ((state.past[0].file, b"first"), (state.shelf["gemini"].files["s.jsonl"], b"third")):
+        assert file.layers == () and file.chunks
+        with tempfile.TemporaryDirectory() as folder:
+            write_file(job.blobs, file, Path(folder) / "f")
+            assert (Path(folder) / "f").read_bytes() == text
+    assert job.writer.state.shelf == state.shelf
 
 
 def test_records_for_people_go_over_gaps() -> None:

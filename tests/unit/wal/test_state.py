@@ -25,6 +25,7 @@ from wal_agent.records import (
 from wal_agent.wal.state import (
     KEEP_COMPACTIONS,
     KEEP_OPENINGS,
+    KEEP_PAST,
     KEEP_SHELVED,
     KEEP_UNHELD,
     KEEP_UNLOGGED,
@@ -288,3 +289,24 @@ def test_sessions_aside_are_bounded() -> None:
     for n in range(KEEP_SHELVED + 5):
         state = apply(state, n, n, Handoff(time=1.0, before=f"a{n}", agent=f"a{n + 1}"))
     assert len(state.shelf) == KEEP_SHELVED and f"a{KEEP_SHELVED + 4}" in state.shelf
+
+
+def test_a_transcript_that_the_job_leaves_is_kept() -> None:
+    """Issue 15.2: /clear, a second task, and a session of the same name; `recall` reads them."""
+
+    def saved(session: str, size: int = 7, path: str = "f.jsonl") -> FileDelta:
+        return FileDelta(time=1.0, path=path, size=size, sha256=session, edits=(), session=session)
+
+    gone = FileGone(time=2.0, path="f.jsonl")
+    state = apply_all(State(), 1, 1, [saved("a"), gone, saved("b"), saved("c"), saved("c", 9)])
+    assert [(p.name, p.file.sha256) for p in state.past] == [("f.jsonl", "a"), ("f.jsonl", "b")]
+    assert state.files["f.jsonl"].sha256 == "c"
+    again = apply_all(state, 2, 1, [gone, saved("a", 8), gone])
+    assert [(p.file.session, p.file.size) for p in again.past] == [("b", 7), ("c", 9), ("a", 8)]
+    other = apply_all(
+        State(), 1, 1, [saved("a", path="todo.json"), FileGone(time=2.0, path="todo.json"), saved("e", 0)]
+    )
+    assert apply(other, 2, 1, gone).past == ()
+    for n in range(KEEP_PAST + 5):
+        state = apply_all(state, 3, 1, [saved(f"s{n}"), gone])
+    assert len(state.past) == KEEP_PAST and state.past[-1].file.session == f"s{KEEP_PAST + 4}"
