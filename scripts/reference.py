@@ -18,8 +18,8 @@ import typer.main
 
 from wal_agent.agents import AGENTS
 from wal_agent.cli import doctor
+from wal_agent.cli.commands import app
 from wal_agent.cli.help import EXAMPLES
-from wal_agent.cli.main import app
 from wal_agent.config import SETTINGS, Settings
 from wal_agent.supervise.context import diagram
 

@@ -6,11 +6,13 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from itertools import islice
 from queue import SimpleQueue
 from threading import Thread
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -23,6 +25,8 @@ def prefetch_map(act: Callable[[A], T], items: Iterable[A], parallel: int) -> It
     if parallel < 2:
         yield from map(act, items)
         return
+    from concurrent.futures import Future
+
     rest = iter(items)
     begun: deque[Future[T]] = deque()
     jobs: SimpleQueue[tuple[Future[T], A] | None] = SimpleQueue()

@@ -13,11 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, PhaseName, Trigger
-
-Late = Literal["model", "approval", "tool", "start", "exit"]
-"""What takes longer than it should: the model's answer, a person's approval (or the call that was approved), a tool;
-in non-interactive runs also the agent's first turn, and its exit after the last one."""
+from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, Late, PhaseName, Trigger
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,9 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
+MARKER = "WAL_AGENT_RUN"  # the run that a process belongs to
+SOCKET = "WAL_AGENT_SOCKET"  # for hooks in an agent's own settings (configure-hooks --install), and for tools
+
 
 def home(env: Mapping[str, str]) -> Path | None:
     """The user's, by the environment, else by the system's list of users; a real path."""

@@ -18,6 +18,9 @@ Finding = Literal["completed", "not_started", "partial", "unknown"]
 Ending = Literal["done", "failed", "denied", "interrupted", "acknowledged"]
 Cause = Literal["first", "closed", "released", "unlocked", "dead"]
 Teller = Literal["hook", "session", "recovery", "person", "supervisor"]
+Late = Literal["model", "approval", "tool", "start", "exit"]
+"""What takes longer than it should: the model's answer, a person's approval (or the call that was approved), a tool;
+in non-interactive runs also the agent's first turn, and its exit after the last one."""
 PhaseName = Literal[
     "starting",
     "awaiting_model",

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from wal_agent.agents.base import Agent, Rehearsal
+if TYPE_CHECKING:
+    from wal_agent.agents.base import Agent, Rehearsal
 
 NAMES = ("gemini", "claude", "codex", "copilot", "pi", "opencode", "qwen", "generic")
 
 
-class _Agents(Mapping[str, Agent]):
+class _Agents(Mapping[str, "Agent"]):
     def __getitem__(self, name: str) -> Agent:
         if name not in NAMES:
             raise KeyError(name)
-        return cast(Agent, import_module(f"{__name__}.{name}"))
+        return cast("Agent", import_module(f"{__name__}.{name}"))
 
     def __contains__(self, name: object) -> bool:
         return name in NAMES
@@ -37,4 +38,4 @@ def rehearsal_of(agent: Agent) -> Rehearsal | None:
     """Return how the agent runs with a scripted model; None for `generic`, which runs any command."""
     if agent.capabilities.hookless is not None:
         return None
-    return cast(Rehearsal, import_module(f"{__name__}.{agent.name}.rehearsal").rehearsal)
+    return cast("Rehearsal", import_module(f"{__name__}.{agent.name}.rehearsal").rehearsal)

@@ -41,16 +41,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.agents.base import Allow, Decision, Deny, HookEvent, HookSetup, HookTable, Injected, OtherEvent
-from wal_agent.agents.session_files import well_formed
 from wal_agent.errors import ConfigError
 from wal_agent.paths import shipped, shipped_program
 from wal_agent.safefs import flock_state
+
+if TYPE_CHECKING:  # what agents and gate need is imported late: a command that asks a run needs the wire alone
+    from wal_agent.agents.base import Decision, Deny, HookEvent, HookSetup, HookTable, Injected
 
 VERSION = "wal-agent-hook/1"
 LINE_SIGN = "wal-agent:allow) exit 0;;"  # every hook line has it, also those that were installed long ago
@@ -168,7 +169,7 @@ def native_client() -> Path | None:
 
 
 Payload = TypeVar("Payload", bound=msgspec.Struct)
-Entry = tuple[type[Any], Callable[[Any], HookEvent]]
+Entry = tuple[type[Any], Callable[[Any], "HookEvent"]]
 
 
 def on(payload: type[Payload], build: Callable[[Payload], HookEvent]) -> Entry:
@@ -178,12 +179,17 @@ def on(payload: type[Payload], build: Callable[[Payload], HookEvent]) -> Entry:
 
 def outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEvent]) -> tuple[str, Entry]:
     """Return the entry of an event that means nothing where it is a subagent's own (`agent_id` of the payload)."""
+    from wal_agent.agents.base import OtherEvent
+
     return event, on(payload, lambda p: OtherEvent(event) if getattr(p, "agent_id", "") else build(p))
 
 
 def parser(events: Mapping[str, Entry]) -> Callable[[str, bytes], HookEvent]:
     """Return an agent's `parse`. It raises ValueError when a payload is not what its event carries: the caller then
     denies."""
+    from wal_agent.agents.base import OtherEvent
+    from wal_agent.agents.session_files import well_formed
+
     decode = msgspec_compat.of_events({event: payload for event, (payload, _) in events.items()})
 
     def parse(event: str, payload: bytes) -> HookEvent:
@@ -200,6 +206,7 @@ def parser(events: Mapping[str, Entry]) -> Callable[[str, bytes], HookEvent]:
 def renderer(deny: Callable[[Deny], str], refusable: Collection[str]) -> Callable[[str, Decision], bytes]:
     """Return an agent's `render`, for a client that hands the answer to the shell line. `deny` gives the agent's own
     refusal; events that are not `refusable` are always allowed."""
+    from wal_agent.agents.base import Allow
 
     def render(event: str, decision: Decision) -> bytes:
         return ALLOW if isinstance(decision, Allow) or event not in refusable else refuse_answer(deny(decision))
@@ -306,6 +313,8 @@ class ExtensionKind:
     def inject(self, setup: HookSetup, home: Path, table: Mapping[str, object]) -> Injected:
         """Place the extension in `home`/extensions: of the agent's state folder, or of the run's own. ConfigError when
         it cannot be."""
+        from wal_agent.agents.base import Injected
+
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", setup.run):
             raise ConfigError(f"{setup.run!r} cannot be a run's name.")
         texts = [str(setup.run_dir), *setup.client]

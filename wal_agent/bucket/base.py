@@ -29,7 +29,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Protocol
 
 from wal_agent.errors import Conflict, Damaged, NotFound
@@ -246,6 +245,8 @@ def object_in_seconds(data: bytes, version: Version, updated: float, date: float
 
 def http_date(header: str) -> float:
     """Seconds since 1970 of an HTTP date, which is always in GMT; ValueError or TypeError when it is none."""
+    from email.utils import parsedate_to_datetime
+
     return parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp()
 
 

@@ -26,8 +26,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-import psutil
-
 from wal_agent.bucket.base import Bucket, BucketDecorator, Object, Version, check_key
 from wal_agent.errors import ConfigError, Damaged, Denied, Newer, UsageError
 from wal_agent.extras import required
@@ -166,6 +164,8 @@ def _from_command(command: str, env: Mapping[str, str]) -> bytes:
 
 
 def _kill_tree(pid: int) -> None:
+    import psutil
+
     with suppress(psutil.Error):
         shell = psutil.Process(pid)
         for process in [*shell.children(recursive=True), shell]:

@@ -18,19 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.models import OptionInfo
 
-from wal_agent.agents.base import Agent
-from wal_agent.bucket import open_bucket
-from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.decorators import RetryBucket
-from wal_agent.clock import SystemClock
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf, Settings, Want, default_text, option_of
 from wal_agent.errors import Damaged, NoJob, UsageError, WalAgentError
 from wal_agent.redact import redact
-from wal_agent.supervise.settings import load
 from wal_agent.text import answer, bucket_words, lines, quote_word, say
 from wal_agent.wal.keys import Keys
 
 if TYPE_CHECKING:
+    from wal_agent.agents.base import Agent
+    from wal_agent.bucket.base import Bucket
     from wal_agent.fleet.jobs import Job
 
 
@@ -259,6 +255,7 @@ def settings_for(
     agent: str, workspace: Path, flags: Mapping[str, object], uses: Collection[str] | None = None
 ) -> Settings:
     """As config.load; at a terminal the person is asked for the consent that is missing."""
+    from wal_agent.supervise.settings import load
 
     try:
         return load(agent, workspace, os.environ, flags, uses=uses)
@@ -291,8 +288,11 @@ def open_job_context(
 
     Raises NoJob, UsageError (several jobs), ConfigError, Denied (the key), and what the bucket raises."""
     from wal_agent.agents import AGENTS
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.decorators import RetryBucket
     from wal_agent.bucket.encryption import EncryptedBucket, load_key
     from wal_agent.bucket.encryption import key_id as id_of
+    from wal_agent.clock import SystemClock
 
     if agent is not None and agent not in AGENTS:
         raise unknown_agent_error(agent)
@@ -326,6 +326,10 @@ def open_job_context(
 
 def _job_of_this_run() -> dict[str, str] | None:
     """Where the job of the live run is whose tool this is, by the names of the options; None where there is none."""
+    from wal_agent.paths import MARKER, SOCKET
+
+    if not (os.environ.get(SOCKET) and os.environ.get(MARKER)):
+        return None
     from wal_agent.supervise.hook_server import STATUS
     from wal_agent.supervise.intervene import ask_own_run
 

@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
-from wal_agent.cli.view import View, continue_view
 from wal_agent.errors import Unavailable, UsageError
-from wal_agent.recovery.lease_policy import REMOVED, failure_text
 from wal_agent.redact import redact
 from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
-from wal_agent.wal.damage import CheckedBlobs
-from wal_agent.wal.reader import Replay
 
 if TYPE_CHECKING:
-    from wal_agent.cli.view import Call, Crash, Files, Step
+    from wal_agent.cli.view import Call, Crash, Files, Step, View
+    from wal_agent.wal.reader import Replay
 
 
 SHORTEST, LONGEST = 0.2, 86_400.0  # seconds between two looks
-ReadView = Callable[[Replay], tuple[View | None, Replay, str]]
+ReadView = Callable[["Replay"], tuple["View | None", "Replay", str]]
 
 
 def watch_status(
@@ -33,6 +30,9 @@ def watch_status(
 ) -> NoReturn:
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
+    from wal_agent.cli.view import continue_view
+    from wal_agent.wal.damage import CheckedBlobs
+
     check_every(every)
     known = CheckedBlobs()
 
@@ -70,6 +70,8 @@ def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View],
 
     import msgspec
 
+    from wal_agent.wal.reader import Replay
+
     before, waits = Replay(), False
     while True:
         view, before, trouble = look(before)
@@ -90,6 +92,8 @@ def _in_place(look: ReadView, every: float, rows_of: Callable[[View], list[str]]
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
+
+    from wal_agent.wal.reader import Replay
 
     before, shown = Replay(), ""
     with Live(console=Console(), auto_refresh=False, transient=False) as live:
@@ -156,6 +160,8 @@ def status(
 
 def status_rows(view: View, options: str = "", following: str = "") -> list[str]:
     """The answer's rows. `options`: what a command for this job has to say; `following`: see next_command."""
+    from wal_agent.recovery.lease_policy import REMOVED
+
     now = time.time()
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
@@ -252,6 +258,8 @@ def next_command(view: View, options: str, folder: Path, host: str) -> str:
 
 def describe_state(view: View, options: str = "") -> str:
     """What the job does, and what is next."""
+    from wal_agent.recovery.lease_policy import REMOVED, failure_text
+
     match view.state:
         case "cut_off":
             return "cut off, not recovered yet; the next start recovers it"

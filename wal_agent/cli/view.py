@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from wal_agent import events, msgspec_compat
+from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.records import Intent, Opening, Payload
+from wal_agent.records import Late as LateFor
 from wal_agent.recovery.lease_policy import (
     CRASH_CLASSES,
     StopKind,
@@ -26,7 +27,6 @@ from wal_agent.recovery.lease_policy import (
 from wal_agent.redact import redact
 from wal_agent.supervise.hook_server import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.supervise.watchdog import WatchdogLimits
 from wal_agent.text import printable
 from wal_agent.wal import lease as leases
 from wal_agent.wal.damage import (
@@ -98,9 +98,9 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Late(msgspec.Struct, frozen=True):
-    """What the run waits for longer than it should take (events.Late)."""
+    """What the run waits for longer than it should take (records.Late)."""
 
-    what: events.Late
+    what: LateFor
     seconds: float
     tool: str = ""  # redacted
 
@@ -309,6 +309,10 @@ def overdue_waits(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[
         except msgspec.ValidationError:
             return ()
         return tuple(msgspec.structs.replace(one, tool=printable(redact(one.tool))) for one in told)
+    if seen.doc.phase not in ("awaiting_model", "compacting", "awaiting_approval"):
+        return ()
+    from wal_agent.supervise.watchdog import WatchdogLimits
+
     usual, lasts = WatchdogLimits(), phase_age(seen, answer)
     if seen.doc.phase in ("awaiting_model", "compacting") and lasts >= usual.idle:
         return (Late("model", lasts),)

@@ -52,7 +52,6 @@ from wal_agent.recovery.lease_policy import (
 from wal_agent.redact import redact_head
 from wal_agent.supervise.identity import known_folders, read_owner
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.supervise.processes import SI_KERNEL, handled_signals
 from wal_agent.text import duration, plural, quote_word, shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
@@ -616,6 +615,8 @@ def exec_run(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
 def run_child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
     """Run it, and pass on what is told to us alone. Signals are taken by waiting for them, as the run does
     (supervise/processes.py): only so the kernel says which ones the terminal sent to the run as well."""
+    from wal_agent.supervise.processes import handled_signals
+
     told: list[int] = []
     ours = PASSED_ON & handled_signals()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours | {signal.SIGCHLD})
@@ -641,6 +642,8 @@ def run_child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child
 
 def _next(numbers: Iterable[signal.Signals]) -> tuple[int, bool]:
     """The next of these signals, and whether the terminal sent it."""
+    from wal_agent.supervise.processes import SI_KERNEL
+
     if sys.platform == "linux":
         info = signal.sigwaitinfo(numbers)
         return info.si_signo, info.si_code == SI_KERNEL

@@ -6,6 +6,7 @@ events -> post.py (a thread) -> message.py (pure) -> outbox.py (SQLite) -> send.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,12 @@ def listener(
 def trouble(env: Mapping[str, str], once: bool = False) -> str:
     """Describe in one line the URLs that did not take their last message; "" for none, also where the configuration
     cannot be read. `once`: without those reported before."""
+    from wal_agent.config import own_document
     from wal_agent.errors import WalAgentError
+
+    with suppress(WalAgentError):  # those who named no URL load no more than this
+        if not env.get("WAL_AGENT_NOTIFY") and "notify" not in own_document(env):
+            return ""
     from wal_agent.notify import message
 
     try:
@@ -72,8 +78,6 @@ def trouble(env: Mapping[str, str], once: bool = False) -> str:
 
 def acknowledge(env: Mapping[str, str], bucket: str, job: str) -> None:
     """End the job's reminders: a person looks after it. Never fails."""
-    from contextlib import suppress
-
     from wal_agent.notify import outbox
 
     with suppress(OSError):

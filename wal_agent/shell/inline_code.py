@@ -11,6 +11,7 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from typing import Final, Literal
 
 from wal_agent.shell.match import is_live_file, reading_names
@@ -215,9 +216,11 @@ _VALUE: Final = (
 )
 _SUM: Final = rf"(?:null|{_VALUE}(?:\s*[-+*/]\s*{_VALUE})*+)"
 _SHOWN: Final = rf"(?:(?:JSON\.stringify|Object\.(?:keys|values|entries))\s*\(\s*{_SUM}(?:\s*,\s*{_SUM})*+\s*\)|{_SUM})"
-_ONLY_PRINTS: Final = re.compile(
-    rf"\s*(?:console\.log\s*\(\s*{_SHOWN}(?:\s*,\s*{_SHOWN})*+\s*\)|{_SHOWN})\s*;?\s*", re.ASCII
-)
+
+
+@cache  # and not at import: it takes 20 ms to compile, and few runs see such code
+def _only_prints() -> re.Pattern[str]:
+    return re.compile(rf"\s*(?:console\.log\s*\(\s*{_SHOWN}(?:\s*,\s*{_SHOWN})*+\s*\)|{_SHOWN})\s*;?\s*", re.ASCII)
 
 
 def classify_node(c: Simple) -> Reads | None:
@@ -226,6 +229,6 @@ def classify_node(c: Simple) -> Reads | None:
     if len(texts) != 3 or texts[0] not in ("node", "nodejs", "/usr/bin/node") or texts[1] not in _NODE_OPTIONS:
         return None
     code = texts[2]
-    if code is None or len(code) > _MAX_NODE_CODE or is_live_file(code) or _ONLY_PRINTS.fullmatch(code) is None:
+    if code is None or len(code) > _MAX_NODE_CODE or is_live_file(code) or _only_prints().fullmatch(code) is None:
         return None
     return "idempotent" if re.search(r"(?<![\w.])require\b", re.sub(_TEXT, "", code)) else "read_only"

@@ -7,8 +7,6 @@ import re
 import unicodedata
 
 from wal_agent.redact import MARK, redact, redact_ends
-from wal_agent.shell.classify import read_input
-from wal_agent.shell.rules import load_rules
 
 _LONG = 10_000  # characters; of anything longer only both ends are looked at
 _MOST_FIELDS = 20
@@ -67,6 +65,9 @@ def fenced(text: str, limit: int, indent: str = "   ") -> str:
 def show_input(tool: str, input: bytes | None) -> str:
     """A call's input for reading, safe: a command as it is, a patch without its field's name, other objects a line for
     each field, the path first, the rest as text."""
+    from wal_agent.shell.classify import read_input  # late: with the rules, a third of the start of `status`
+    from wal_agent.shell.rules import load_rules
+
     if input is None:
         return "(its input could not be read)"
     fields = read_input(input)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from wal_agent.agents.base import (
     Agent,
@@ -30,12 +30,14 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
-from wal_agent.clock import Clock
-from wal_agent.config import Settings
-from wal_agent.errors import WalAgentError
-from wal_agent.events import Emit
 from wal_agent.records import PhaseName
-from wal_agent.wal.job import OpenedJob
+
+if TYPE_CHECKING:
+    from wal_agent.clock import Clock
+    from wal_agent.config import Settings
+    from wal_agent.errors import WalAgentError
+    from wal_agent.events import Emit
+    from wal_agent.wal.job import OpenedJob
 
 Phase = PhaseName
 PhaseEvent = Literal[

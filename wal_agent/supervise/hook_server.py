@@ -28,14 +28,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from wal_agent.agents import hook_line
-from wal_agent.agents.base import HookCaller
 from wal_agent.agents.hook_line import is_hook_line
 from wal_agent.errors import PersonNeeded
 from wal_agent.records import Host
 from wal_agent.safefs import flock_state
+
+if TYPE_CHECKING:
+    from wal_agent.agents.base import HookCaller
 
 DEPTH: Final = 64  # ancestors that are read
 _ARGV: Final = 1 << 20  # bytes of a command line that are read

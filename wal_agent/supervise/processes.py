@@ -26,6 +26,8 @@ import psutil
 from wal_agent.agents.hook_line import LINE_SIGN
 from wal_agent.capture.git import reap_others
 from wal_agent.paths import LAUNCH
+from wal_agent.paths import MARKER as MARKER
+from wal_agent.paths import SOCKET as SOCKET
 
 HANDLED = frozenset(
     {
@@ -183,8 +185,6 @@ def _next_signal(seconds: float) -> tuple[int, bool, int]:
     return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty(), 0
 
 
-MARKER = "WAL_AGENT_RUN"
-SOCKET = "WAL_AGENT_SOCKET"  # for hooks in an agent's own settings (configure-hooks --install), and for tools
 CHAIN = "WAL_AGENT_RUNS"  # of a run inside another one's tool: both ids and more, the outermost first, between colons
 GRACE = 2.0  # seconds from SIGTERM to SIGKILL
 KILLED = 5.0  # seconds in which what was killed is gone, unless the kernel holds it

@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from wal_agent.events import HungUp, Late, TakesLong
-from wal_agent.records import Class
+from wal_agent.events import HungUp, TakesLong
+from wal_agent.records import Class, Late
 from wal_agent.supervise.context import PHASES, Phase, is_idle
-from wal_agent.supervise.gate import RunningCall
+
+if TYPE_CHECKING:
+    from wal_agent.supervise.gate import RunningCall
 
 STUCK = 300.0  # seconds for beginning and for ending, which may fetch and flush things over a slow network
 LATE = 5.0  # seconds between two looks, of which ten come in one: the process was stopped or starved, not the agent

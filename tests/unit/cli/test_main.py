@@ -17,14 +17,14 @@ import typer.main
 
 from tests.unit.cli.shelf import EVIL, KEYS, LAST, SECRET, Run, full
 from wal_agent import __version__, errors
-from wal_agent.cli import checkpoint, fleet, rules, steps
-from wal_agent.cli import main as module
+from wal_agent.cli import checkpoint, commands, fleet, rules, steps
+from wal_agent.cli.commands import COMMANDS as TABLE
+from wal_agent.cli.commands import app
 from wal_agent.cli.help import EXAMPLES
-from wal_agent.cli.main import app
 from wal_agent.supervise import dry_run
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = [c.name or "" for c in app.registered_commands]
+COMMANDS = list(TABLE)
 
 # ---- exit codes
 
@@ -62,7 +62,7 @@ def test_each_error_is_one_line_and_its_exit_code(
     def failing(standalone_mode: bool) -> int:
         raise error(f"It {EVIL}broke.", "Mend it.")
 
-    monkeypatch.setattr(module, "app", failing)
+    monkeypatch.setattr(commands, "app", failing)
     assert run() == (PROMISED[error.__name__], "", "wal-agent: It ?[2J?31m?broke. Mend it.\n")
 
 
@@ -71,7 +71,7 @@ def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.Monke
     def failing(standalone_mode: bool) -> int:
         raise raised
 
-    monkeypatch.setattr(module, "app", failing)
+    monkeypatch.setattr(commands, "app", failing)
     assert run() == (130, "", "")
 
 
@@ -81,7 +81,7 @@ def test_a_bug_is_one_line_that_names_a_private_report(
     def failing(standalone_mode: bool) -> int:
         raise RuntimeError(f"password={SECRET}")
 
-    monkeypatch.setattr(module, "app", failing)
+    monkeypatch.setattr(commands, "app", failing)
     code, out, err = run()
     (report,) = (tmp_path / "home" / ".local" / "state" / "wal-agent" / "reports").iterdir()
     assert (code, out, err.count("\n")) == (70, "", 1)
@@ -292,7 +292,7 @@ def test_a_real_process_exits_with_the_promised_codes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", sorted(EXAMPLES))
 def test_the_examples_of_the_help_are_commands(words: str) -> None:
     """Parsed as they would be typed, and not run."""
-    root: Any = typer.main.get_command(module.app)
+    root: Any = typer.main.get_command(app)
     for example in EXAMPLES[words]:
         name, *args = shlex.split(example)
         command, context = root, root.make_context(name, list(args))
@@ -304,7 +304,7 @@ def test_the_examples_of_the_help_are_commands(words: str) -> None:
 
 def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    commands = {c.name for c in module.app.registered_commands}
+    commands = {name for name, entry in TABLE.items() if not entry.where.endswith(":app")}
     commands.add("checkpoint")  # a group, and a command by itself
     for name, group in (
         ("rules", rules.app),

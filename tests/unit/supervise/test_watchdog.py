@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
-from wal_agent.events import HungUp, Late, TakesLong
-from wal_agent.records import Class
+from wal_agent.events import HungUp, TakesLong
+from wal_agent.records import Class, Late
 from wal_agent.supervise.context import PHASES, Phase, is_idle
 from wal_agent.supervise.gate import RunningCall
 from wal_agent.supervise.live import stdin_is_fed, watchdog_limits

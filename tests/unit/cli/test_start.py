@@ -1,0 +1,92 @@
+"""What a command imports before it answers: counted, not timed. An import at the top of a module that `status` needs
+costs every start of it; a new one belongs into the function that uses it, or the number here goes up with a reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.shelf import full
+from wal_agent.cli.commands import COMMANDS, _Loaded, first_sentence
+
+# Modules of wal_agent and of the packages that it installs, at the end of the command.
+LIMITS = {
+    "--version": (4, 0),
+    "--help": (6, 36),
+    "status --help": (17, 50),
+    "run --help": (17, 50),
+    "status": (51, 55),
+    "log": (48, 55),
+    "list": (44, 55),
+}
+HEAVY = (
+    *("boto3", "botocore", "google", "requests", "jinja2", "tree_sitter", "rich", "watchdog", "tomlkit", "psutil"),
+    *("apprise", "cryptography", "opentelemetry", "http.client", "ssl", "sqlite3", "ctypes"),
+    *(
+        "wal_agent.evidence",
+        "wal_agent.shell.classify",
+        "wal_agent.capture.git",
+        "wal_agent.events",
+        "wal_agent.observe",
+    ),
+    *("wal_agent.agents.base", "wal_agent.supervise.gate", "wal_agent.supervise.run", "wal_agent.wal.writer"),
+)
+# Runs the command in sys.argv, then prints the names of all modules.
+LOADED = """
+import json, sys
+from wal_agent.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+print("\\n" + json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+def loaded(folder: Path, *words: str) -> list[str]:
+    """Return the names of the modules that the command has loaded at its end."""
+    (folder / "shop").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *words],
+        env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])},
+        cwd=folder / "shop",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout
+    return list(json.loads(done.stderr.rstrip().splitlines()[-1]))
+
+
+def is_installed(name: str) -> bool:
+    """Whether a module is neither Python's own nor wal-agent's."""
+    top = name.partition(".")[0]
+    return top not in sys.stdlib_module_names and not top.startswith(("wal_agent", "_", "sitecustomize"))
+
+
+@pytest.mark.parametrize("words", LIMITS)
+def test_a_command_imports_only_what_it_needs(tmp_path: Path, words: str) -> None:
+    where: list[str] = []
+    if words in ("status", "log", "list"):
+        shelf = full(tmp_path / "b")
+        where = ["--bucket", shelf.url, *([] if words == "list" else ["--job", "shop"])]
+    names = loaded(tmp_path, *words.split(), *where)
+    ours = [name for name in names if name.partition(".")[0] == "wal_agent"]
+    others = [name for name in names if is_installed(name)]
+    assert [name for name in names if name.startswith(HEAVY)] == []
+    most_ours, most_others = LIMITS[words]
+    assert len(ours) <= most_ours, ours
+    assert len(others) <= most_others, others
+
+
+def test_the_list_of_commands_says_what_their_own_help_says() -> None:
+    commands = _Loaded()
+    assert {name: entry.summary for name, entry in COMMANDS.items()} == {
+        name: first_sentence(command.help) for name, command in commands.items()
+    }
+    assert not any(command.hidden for command in commands.values())

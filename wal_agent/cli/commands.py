@@ -1,0 +1,214 @@
+"""The table of the commands. A command's module is imported when the command is used, or its own help asked for.
+
+`COMMANDS` has what the list in `wal-agent --help` needs, so that this list imports no command.
+tests/unit/cli/test_start.py checks each sentence against the command's own help, and counts the imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+import typer.core
+import typer.main
+
+from wal_agent import __version__
+from wal_agent.cli.help import Command, Examples
+from wal_agent.errors import UsageError
+
+
+class Entry(NamedTuple):
+    """A command or a group of commands."""
+
+    where: str
+    """The module below wal_agent.cli and the name in it of the function, or of the group's typer.Typer."""
+    summary: str
+    """The first sentence of its help."""
+
+
+COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
+    "run": Entry("run:run", "Run an agent under the log; after a crash, on any machine, the same command carries on."),
+    "resume": Entry(
+        "run:resume",
+        "Run again what this folder had: its agent, its job and, after a crash, the arguments that were typed here.",
+    ),
+    "status": Entry("status:status", "Show lease holder, phase, unsaved data, unresolved calls and crash count."),
+    "list": Entry(
+        "fleet:list_jobs", "List the jobs of the bucket, newest first, with their state, open calls and folder."
+    ),
+    "log": Entry("log:log", "The job's records, newest first (with --json: oldest first, one object a line)."),
+    "stats": Entry("stats:stats", "Count crashes, recoveries and what they cost, over all jobs of the bucket or one."),
+    "recover": Entry(
+        "restore:recover", "What the next `wal-agent run` would do, and the prompt that the agent would get."
+    ),
+    "restore": Entry(
+        "restore:restore", "Write a job's session and working tree, as they were at a place in its log, into a folder."
+    ),
+    "diff": Entry(
+        "restore:diff",
+        "What changed in a job's working tree, from its first saved state to its newest, or from there to this folder.",
+    ),
+    "ack": Entry(
+        "intervene:ack",
+        "Settle a call or a step that was in flight at a crash: you looked, and say whether it happened.",
+    ),
+    "settle": Entry(
+        "intervene:settle", "For the agent: record what you found out about a call that the recovery prompt asks about."
+    ),
+    "recall": Entry(
+        "recall:recall",
+        "Search all that the job ever said and did, compacted or not, over all its runs, agents and machines.",
+    ),
+    "step": Entry("steps:step", "Run a command at most once in the job's life, in a tool or script of a run."),
+    "pause": Entry(
+        "intervene:pause",
+        "Save a job, end its agent and resume later: automatically here, or wherever the job is started.",
+    ),
+    "stop": Entry(
+        "intervene:stop", "End the job's run on this machine in good order: what runs is saved, then the agent ends."
+    ),
+    "notify": Entry(
+        "notify:notify",
+        "Show the apprise URLs that tell people of a run (hidden), what waits to be sent, and what failed.",
+    ),
+    "unlock": Entry(
+        "intervene:unlock", "Take a job from its owner, so that the next `wal-agent run` anywhere can have it."
+    ),
+    "rm": Entry(
+        "intervene:rm", "Delete a job from the bucket for good: conversation, files, calls, values, checkpoints."
+    ),
+    "gc": Entry(
+        "intervene:gc", "Delete what the job no longer needs: what is older than a day and covered by two snapshots."
+    ),
+    "configure-hooks": Entry(
+        "configure_hooks:configure_hooks",
+        "Choose which tools call a hook before they run; put hooks into the agent's own settings.",
+    ),
+    "trust": Entry(
+        "options:trust",
+        "Allow what this folder's wal-agent.toml and .wal-agent/prompts ask for beyond what a project may decide.",
+    ),
+    "agents": Entry(
+        "doctor:agents",
+        "Which agents there are, and what each gets: hooks, intent, fail-closed, reconcile, resume, terminal, "
+        "subagents, the tested version, and what could not be held.",
+    ),
+    "doctor": Entry(
+        "doctor:doctor",
+        "Prove that wal-agent works here: the bucket (permissions, conditions, how long a put takes, clocks) and, "
+        "where an agent is named, its version and its hooks (an allow passes, a deny blocks, on the real program "
+        "against a scripted model on this machine).",
+    ),
+    "demo": Entry(
+        "doctor:demo",
+        "Watch the crash story: a real CLI loses its machine three times, at last with the folder, and goes on.",
+    ),
+    "checkpoint": Entry(
+        "checkpoint:app",
+        "The job's state in a few kilobytes: make a checkpoint of it now, or look at those in the log.",
+    ),
+    "state": Entry("steps:app", "Small values that a job keeps through crashes, by step: put, get, list and delete."),
+    "rules": Entry(
+        "rules:app",
+        "By which rule a command or a tool call is classified, and whether this project's own rules are right.",
+    ),
+    "fleet": Entry("fleet:app", "All jobs of a bucket: which need a host, and giving them one."),
+}
+
+
+class Group(Examples, typer.core.TyperGroup):
+    """A group whose help has the first sentence of each command in full."""
+
+    def summaries(self) -> list[tuple[str, str]]:
+        return [
+            (name, first_sentence(command.help or "")) for name, command in self.commands.items() if not command.hidden
+        ]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(self.summaries())
+
+
+class _Root(Group):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = _Loaded()
+
+    def summaries(self) -> list[tuple[str, str]]:
+        return [(name, entry.summary) for name, entry in COMMANDS.items()]
+
+
+class _Loaded(MutableMapping[str, Any]):
+    """The commands of the table by their name; each is imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, COMMANDS[name].where)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+def first_sentence(help: str) -> str:
+    """Return the first sentence of a command's help as one line."""
+    text = " ".join(help.split("\n\n")[0].split())
+    return text.partition(". ")[0].removesuffix(".") + "."
+
+
+def _load(name: str, where: str) -> Any:
+    """Import a command and make typer's object of it."""
+    module, _, attribute = where.partition(":")
+    found = getattr(import_module(f"wal_agent.cli.{module}"), attribute)
+    alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+    alone.callback()(lambda: None)  # makes it a group, although it has one command
+    if isinstance(found, typer.Typer):
+        for registered in found.registered_commands:
+            registered.cls = Command
+        alone.add_typer(found, name=name, cls=Group)
+    else:
+        settings = import_module("wal_agent.cli.run").CONTEXT if module == "run" else None
+        alone.command(name, cls=Command, context_settings=settings)(found)
+    group: Any = typer.main.get_command(alone)
+    return group.commands[name]
+
+
+app = typer.Typer(
+    name="wal-agent",
+    cls=_Root,
+    help="Runs a coding-agent CLI so that its work survives the loss of its machine at any moment.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        from wal_agent.text import lines
+
+        lines(context.get_help().splitlines())
+        raise typer.Exit(UsageError.exit_code)
