@@ -59,6 +59,8 @@ class Settings:
     tool_soft: float = 120.0  # for a tool that only reads; others have several times as long
     hang_timeout: float = 0.0
     restart: Literal["off", "on"] = "off"  # of an agent that died
+    inbox: float = 30.0  # seconds between two looks for messages to the job; 0: never
+    control: str = "checkpoint,pause,drain"  # verbs of control messages that are carried out
     on_quota: str = "wait"  # under `restart`: wait, or "handoff:" and the agents that carry on, in their order
     restart_limit: int = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
     restart_window: float = 600.0
@@ -179,6 +181,14 @@ def _address(value: Any, origin: Origin) -> str:
     return f"{host or '127.0.0.1'}:{int(port)}"
 
 
+def _verbs(value: Any, origin: Origin) -> str:
+    """Some of the verbs, separated by commas; "" for none."""
+    allowed = ("checkpoint", "pause", "drain")
+    if isinstance(value, str) and (value == "none" or all(verb in allowed for verb in value.split(","))):
+        return "" if value == "none" else value
+    raise origin.refuse(value, f"{', '.join(allowed)}, several with commas between them, or none")
+
+
 def _quota_rule(value: Any, origin: Origin) -> str:
     """`wait`, or `handoff:` and names of agents."""
     if isinstance(value, str) and re.fullmatch(r"wait|handoff:[a-z]+(,[a-z]+){0,7}", value):
@@ -294,6 +304,13 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         "Restart an agent that died; wait for its quota.",
         "an agent that died is started again without you",
         option="switch",
+    ),
+    "inbox": Setting(
+        _seconds(0, 86_400),
+        "Seconds between two looks for messages to the job (0 = never; where the bucket is a local folder at most 2).",
+    ),
+    "control": Setting(
+        _verbs, "Control messages that are carried out: checkpoint, pause and drain, or none.", metavar="VERB,...|none"
     ),
     "on_quota": Setting(
         _quota_rule,

@@ -340,6 +340,26 @@ class Handoff(Record, frozen=True, kw_only=True, tag="handoff"):
     since: int = 0
 
 
+class MessageGiven(Record, frozen=True, kw_only=True, tag="message"):
+    """A message is about to be given to the agent, or a control message to be carried out (docs/MESSAGES.md).
+
+    `sender` and `id` say which; `sent`: since 1970, by the sender's clock. `verb`: of a control message."""
+
+    sender: str
+    id: str
+    sent: float
+    text: Payload
+    verb: str = ""
+    driver: str = "bucket"
+
+
+class MessageSeen(Record, frozen=True, kw_only=True, tag="message_seen"):
+    """The agent has had the message in a turn that it completed, or its restored session has it."""
+
+    sender: str
+    id: str
+
+
 class StatePut(Record, frozen=True, kw_only=True, tag="state_put"):
     """A value that the job keeps under the name `step`: the last write wins (docs/STEPS.md).
 
@@ -434,6 +454,8 @@ AnyRecord = (
     | Checkpoint
     | Compaction
     | Handoff
+    | MessageGiven
+    | MessageSeen
     | StatePut
     | StateGone
     | StepPaused

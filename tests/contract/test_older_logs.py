@@ -64,6 +64,7 @@ def printed(command: Command, folder: Path, name: str) -> dict[str, Any]:
         key.write_text(KEY)
         at += ["--encryption-key-file", str(key)]
     status = json.loads(command("status", *at, "--json"))
+    assert status.pop("messages") is None
     assert status.pop("steps") == []  # what no older log has
     status["unsettled"] = [{k: v for k, v in call.items() if k not in LATER} for call in status["unsettled"]]
     command("restore", *at, "--to", str(folder / "restored"))

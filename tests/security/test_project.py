@@ -46,6 +46,8 @@ PERSONS: dict[str, Any] = {
     "encryption_key_file": "/x",
     "encryption_key_command": "cat /x",
     "preemption": "off",
+    "inbox": 0,
+    "control": "none",
     "on_quota": "handoff:codex",
     "restart_limit": 0,
     "checkpoint_ttl_days": 1,

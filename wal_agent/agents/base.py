@@ -388,6 +388,9 @@ class Capabilities:
     """The source that proves that the main file has all calls of a batch: hooks (`ModelRequest`), or the file
     itself."""
     hook_caller: HookCaller = "agent"
+    speaks: frozenset[Literal["tool_ended", "turn_started", "turn_completed"]] = frozenset()
+    """Boundaries at which `render` can add words of an `Allow` to the conversation. At the end of a turn the turn then
+    goes on."""
     headless: tuple[str, ...] = ("-p",)
     """Arguments in front of a prompt that is answered without a person."""
     restart_codes: frozenset[int] = frozenset()

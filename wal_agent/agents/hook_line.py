@@ -272,6 +272,13 @@ def context_answer(event: str, words: str) -> bytes:
     return refuse_answer(json.dumps({"hookSpecificOutput": {"hookEventName": event, "additionalContext": words}}))
 
 
+def speaking_answer(event: str, words: str) -> bytes:
+    """Return the answer of Claude Code, Codex and Qwen Code that adds `words`; at a turn's end the turn goes on."""
+    if event == "Stop":
+        return refuse_answer(json.dumps({"decision": "block", "reason": words}))
+    return context_answer(event, words)
+
+
 def bash_line(setup: HookSetup, agent: str, event: str, firm: bool, refusal: str | None) -> str:
     """Return the line for an agent that runs hooks with bash. Without an answer it prints `refusal` (None: nothing)."""
     client = (*setup.client, str(setup.run_dir / "hook.sock"), setup.run, agent, event)

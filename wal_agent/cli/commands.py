@@ -61,6 +61,20 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "recall:recall",
         "Search all that the job ever said and did, compacted or not, over all its runs, agents and machines.",
     ),
+    "send": Entry(
+        "messages:send", "Send a message to a job: its agent reads it at its next step, or with its next start."
+    ),
+    "inbox": Entry(
+        "messages:inbox", "Show the messages to a job: what waits, what was given to the agent, and what it has seen."
+    ),
+    "reply": Entry(
+        "messages:reply",
+        "Answer a message, once: the same answer typed again, also after a crash, is not sent again.",
+    ),
+    "publish": Entry(
+        "messages:publish",
+        "Publish a message of the job, once: the same text under the same subject is not published again.",
+    ),
     "step": Entry("steps:step", "Run a command at most once in the job's life, in a tool or script of a run."),
     "pause": Entry(
         "intervene:pause",

@@ -32,6 +32,14 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent recall --call 17",
         'wal-agent recall "the other branch" --role user --before 2',
     ),
+    "send": (
+        'wal-agent send --job nightly "stop deploying, the window is over"',
+        "wal-agent send --job nightly --id build-4711 - < report.txt",
+        "wal-agent send --job nightly --control pause 30m",
+    ),
+    "inbox": ("wal-agent inbox", "wal-agent inbox --job nightly --json"),
+    "reply": ('wal-agent reply 0199a3 "done, nothing was deployed"',),
+    "publish": ('wal-agent publish build "v2 is out"',),
     "checkpoint": (
         'wal-agent checkpoint --title "Move the shop to v2" --progress 40 --note "orders are moved, users are not"',
         "wal-agent checkpoint --plan PLAN.md",

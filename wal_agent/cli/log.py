@@ -38,6 +38,8 @@ from wal_agent.records import (
     FileGone,
     Handoff,
     Intent,
+    MessageGiven,
+    MessageSeen,
     Opening,
     Payload,
     PhaseChange,
@@ -390,6 +392,14 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "compaction", redact(f"{r.n} of session {r.session[:8]}"), redact(r.trigger)
         case Handoff():
             return "handoff", redact(f"from {r.before} to {r.agent}"), ""
+        case MessageGiven():
+            return (
+                "message",
+                redact(f"{r.id} from {r.sender}"),
+                redact(f"control: {r.verb}" if r.verb else size(r.text.size)),
+            )
+        case MessageSeen():
+            return "message seen", redact(f"{r.id} from {r.sender}"), ""
         case StatePut():
             return "state put", f"{redact(r.step)} {size(r.value.size)}", f"version {r.version}, attempt {r.attempt}"
         case StateGone():

@@ -303,7 +303,7 @@ def open_job_context(
         "encryption_key_file": key_file,
         "encryption_key_command": key_command,
     }
-    own = _job_of_this_run() if agent is None and bucket is None and job is None else None
+    own = job_of_this_run() if agent is None and bucket is None and job is None else None
     if own is not None:
         flags = {name: given or own.get(name) for name, given in flags.items()}
     settings = settings_for(agent or ANY_AGENT, workspace, flags, None if as_a_run and agent else NAMES)
@@ -324,7 +324,7 @@ def open_job_context(
     return JobContext(settings, retrying, Keys(settings.job), workspace, id_of(key), agent)
 
 
-def _job_of_this_run() -> dict[str, str] | None:
+def job_of_this_run() -> dict[str, str] | None:
     """Where the job of the live run is whose tool this is, by the names of the options; None where there is none."""
     from wal_agent.paths import MARKER, SOCKET
 

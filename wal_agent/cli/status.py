@@ -205,6 +205,8 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
                 f"{size(view.session_bytes)} saved",
             )
         )
+    if view.messages:
+        rows.append(("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox)"))
     if view.files is not None:
         rows += file_rows(view.files, now, view.state == "running")
     if view.crashes:

@@ -157,6 +157,7 @@ class View(msgspec.Struct, frozen=True):
     record: int = 0
     last_record: float = 0.0
     waiting: Waiting | None = None  # None: the run cannot be asked from here
+    messages: int | None = None  # that wait for the agent's next boundary; None: as above
     files: Files | None = None  # None: the job has run nothing yet, or the log was not read
     session: str = ""
     session_bytes: int = 0
@@ -252,6 +253,7 @@ def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, 
         record=found.seq,
         last_record=found.time,
         waiting=Waiting(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
+        messages=int(answer.get("messages", 0)) if answer else None,
         files=files_view(state, answer),
         session=state.session,
         session_bytes=sum(f.size for f in state.files.values()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from wal_agent.records import Finding
+from wal_agent.shell.quote import inline
 from wal_agent.text import clock_time, duration, moment, plural
 
 # ---- why a tool was denied, for the agent ----------------------------------------------------------------------------
@@ -437,3 +438,35 @@ def after_compaction(n: int, task: str, running: str) -> str:
     if running:
         words.append(f"Calls that still run: {running}.")
     return "\n".join(words)
+
+
+# ---- messages to the job
+
+
+def message_mark(id: str) -> str:
+    """What a delivered text begins with: by it a restored session shows that the agent has had it."""
+    return f"[wal-agent message {id}]"
+
+
+def message_text(id: str, sender: str, sent: float, block: str, cut: bool) -> str:
+    """`block`: the message's text, fenced; `cut`: it is not all of it."""
+    whole = f" It is longer; read all of it with: `wal-agent inbox {id}`." if cut else ""
+    return (
+        f"{message_mark(id)} from {inline(sender, 100)}, sent {clock_time(sent)} UTC, through this job's inbox. It is "
+        f"not a part of the user's prompt: act on it as far as your task and your rules allow.{whole}\n{block}\n"
+        f"To answer: `wal-agent reply {id} TEXT`."
+    )
+
+
+def told_again_line(count: int) -> str:
+    """On the screen."""
+    return f"{plural(count, 'message')} that the agent may not have seen: told again"
+
+
+def messages_told_again(texts: str, more: int) -> str:
+    """In a recovery prompt, of messages that were given to the agent before the crash. `more`: further ones."""
+    rest = f"\n{plural(more, 'more message')}: see `wal-agent inbox`." if more else ""
+    return (
+        "Messages that came before the crash, and that you may not have seen. If one asks for something, look first "
+        f"whether it was done already:\n\n{texts}{rest}\n"
+    )

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import (
@@ -46,6 +47,7 @@ from wal_agent.shell.quote import inline
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
 from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process
+from wal_agent.supervise.inbox import Inbox
 from wal_agent.text import quote
 
 MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
@@ -55,8 +57,11 @@ MAX_TOOL = 200  # characters of a tool's name, in a phase's record
 class Conversation:
     """Log and answer what the agent's own hooks report. Called by hook threads."""
 
-    def __init__(self, context: RunContext, gate: Gate, launch: Launch, supervisor: Supervisor) -> None:
+    def __init__(
+        self, context: RunContext, gate: Gate, launch: Launch, supervisor: Supervisor, inbox: Inbox | None = None
+    ) -> None:
         self._gate = gate
+        self._inbox, self._speaks = inbox, context.agent.capabilities.speaks
         self._writer = context.job.writer
         self._clock = context.clock
         self._emit = context.emit
@@ -101,19 +106,26 @@ class Conversation:
                 if first and session != self.session:  # an agent that reports no session's start
                     self._begin_session(session)
                 self._begin_turn(session, prompt)
+                decision = Allow(self._messages("turn_started"))
             case ToolStarting():
                 decision = self._begin_call(event)
             case ToolEnded():
+                inner = self._gate.is_inner(event)
                 if not self._gate.finish_call(event):
                     how: Ending = "failed" if event.failed else "done"
                     self._gate.log_unannounced(event.session, event.tool, event.input, event.call_id, how)
                     self._supervisor.stop(unannounced_error(self._agent, event.tool))
                 self._supervisor.request_save()
                 self._advance(event)
+                decision = Allow("" if inner else self._messages("tool_ended"))
             case ModelRequest():
                 self._at_boundary()
             case TurnCompleted(pending=True):
                 self._supervisor.request_save()
+            case TurnCompleted() if words := self._messages("turn_completed"):
+                self._at_boundary()
+                self.enter("model_asked")  # the turn goes on with them
+                decision = Allow(words)
             case TurnCompleted():
                 self._complete_turn(event.session)
             case Compacting(done=False, session=session, trigger=trigger):
@@ -127,6 +139,12 @@ class Conversation:
             case _:
                 pass
         return decision
+
+    def _messages(self, boundary: Literal["tool_ended", "turn_started", "turn_completed"]) -> str:
+        """The messages that the agent gets here; "" for none, and where it is to end."""
+        if self._inbox is None or boundary not in self._speaks or self._gate.refusal:
+            return ""
+        return self._inbox.take()
 
     def _after_compaction(self) -> str:
         """The recovery's words as long as its turn lasts, and what the summary may have lost."""
@@ -248,6 +266,8 @@ class Conversation:
             *self._gate.recovered.after_turn(), Turn(time=self._clock.now(), state="completed", session=session)
         )
         self.turn_open = False
+        if self._inbox is not None:
+            self._inbox.turn_completed()
 
     def end(self) -> None:
         """The agent ended by itself, with 0: what it left in the background begins no other turn."""

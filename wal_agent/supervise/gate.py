@@ -388,6 +388,12 @@ class Gate:
         """Why nothing that changes anything may begin now; "" where it may."""
         return self._refusal or self._draining
 
+    def is_inner(self, event: ToolEnded) -> bool:
+        """Whether a subagent made the call that has ended."""
+        with self._lock:
+            running = self._calls.find(event.tool, event.input, event.call_id)
+        return running is not None and running.inner
+
     def finish_call(self, event: ToolEnded, nested: str = "") -> bool:
         """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
         began = self._clock.boot()

@@ -33,7 +33,8 @@ from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
 from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookServer
-from wal_agent.supervise.intervene import acknowledged_end, clean_reason, pause_plan
+from wal_agent.supervise.inbox import Inbox
+from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
@@ -69,8 +70,9 @@ class Live:
         recovered: RecoveredCalls,
         screen: Screen,
         liveness: Liveness,
+        inbox: Inbox | None = None,
     ) -> None:
-        """`tree`: captures of the working tree, None where they are off."""
+        """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages."""
         self._emit = context.emit
         context = replace(context, emit=self._on_event)
         agent, workspace = context.agent, context.workspace
@@ -95,7 +97,10 @@ class Live:
         progress = (lambda _: None) if launch.interactive else screen.say
         self.tree = tree and WorktreeSaver(context, self.gate, tree, self.fail, progress)
         self.checkpoints = Checkpointer(context)
-        self.conversation = Conversation(context, self.gate, launch, self)
+        self.inbox = inbox
+        if inbox is not None:
+            inbox.control = self._control
+        self.conversation = Conversation(context, self.gate, launch, self, inbox)
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
         self._may_allow, self._steps_lock = keeper.may_allow, threading.Lock()
         self._steps: StepKeeper | None = None
@@ -159,6 +164,7 @@ class Live:
             "saved": self.saver.saved,
             "spooled": writer.spooled,
             "tree": self.tree.problem if self.tree else None,
+            "messages": self.inbox.waiting if self.inbox else 0,
             "job": self._context.job.keys.job,
             "bucket": self._context.settings.bucket,
             "encryption_key_file": key_file and str((self._context.workspace / key_file).resolve()),
@@ -185,6 +191,21 @@ class Live:
         if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
             return {"error": "This run is ending already, so it was not paused (anew). See: wal-agent status"}
         return {"job": self._context.job.keys.job}
+
+    def _control(self, verb: str, text: str) -> None:
+        """Carry out a control message, as the same command typed here."""
+        match verb:
+            case "checkpoint":
+                self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
+            case "pause":
+                with suppress(UsageError):  # the argument is no duration
+                    self._pause({"seconds": parse_duration(text.strip() or "10m"), "reason": "a control message"})
+            case "drain":
+                now = self._clock.boot()
+                until = now + self._context.settings.drain
+                self.shut_down(ShutdownPlan("drain", "message", now, until, DENY_DRAINING))
+            case _:
+                pass
 
     def progress(self) -> RunProgress:
         """What a renewal of the lease writes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,13 +17,15 @@ import msgspec
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Env, NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
+from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
-from wal_agent.errors import Unavailable
+from wal_agent.errors import Unavailable, WalAgentError
 from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
 from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
+from wal_agent.inbox import Driver, Message, identity_of
 from wal_agent.paths import state_dir
-from wal_agent.records import FileGone, Handoff, Host, Recovery, Verdict
+from wal_agent.records import FileGone, Handoff, Host, MessageSeen, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.checkpoint import WorkSoFar
@@ -48,6 +51,7 @@ from wal_agent.recovery.restore_session import Restored, SessionTarget, create_s
 from wal_agent.recovery.restore_workspace import TreeResult
 from wal_agent.redact import redact
 from wal_agent.supervise import processes, recovery_input
+from wal_agent.supervise.inbox import tell_again, unseen
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
@@ -55,8 +59,9 @@ from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_paylo
 from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.state import FileState
+from wal_agent.wal.state import FileState, MessageAt
 
+MESSAGES_WAIT = 5.0  # seconds for the messages that the lost run may not have shown to the agent
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
 MOST_OPEN_LINES = 3
 MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
@@ -73,6 +78,7 @@ class PreparedStart:
     verdicts: tuple[Verdict, ...] = ()
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
     asked: tuple[AskedCall, ...] = ()
+    told: tuple[MessageAt, ...] = ()  # messages that the prompt holds
 
 
 def harmless_calls(calls: Iterable[InFlight]) -> frozenset[int]:
@@ -142,8 +148,12 @@ class Preparation:
         clock: Clock,
         screen: Screen,
         check: Callable[[], None],
+        driver: Driver | None = None,
     ) -> None:
+        """`driver`: brings the messages that the lost run may not have shown to the agent; None: they are off."""
         self.options = options
+        self.driver = driver
+        self.told: tuple[MessageAt, ...] = ()
         self.opened = opened
         self.here = here
         self.clock = clock
@@ -276,6 +286,7 @@ class Preparation:
             tuple(
                 AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
             ),
+            self.told,
         )
 
     def _with_transcript(self, handed: HandedOver) -> HandedOver:
@@ -343,13 +354,13 @@ class Preparation:
     ) -> tuple[str, Restored]:
         prompts: list[str] = []
         began = self.clock.boot()
+        pending = self._unseen_messages()
 
         def prompt_for(reconciled: Reconciled) -> str:
-            prompts.append(
-                recovery_input.write_prompt(
-                    facts, reconciled, self.at, self.options.agent, self.options.args, templates
-                )
+            prompt = recovery_input.write_prompt(
+                facts, reconciled, self.at, self.options.agent, self.options.args, templates
             )
+            prompts.append(prompt + self._tell_again(pending, reconciled.data))
             return prompts[-1]
 
         effects = self.tree.effects(self.done)
@@ -397,9 +408,39 @@ class Preparation:
             kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
             prompt = render_prompt(replace(facts, task=recovery_input.task_text(kept, asked or "")), templates)
             said = "the session had not been saved yet; the task begins again, with what is known"
+        prompt += self._tell_again(self._unseen_messages(), b"")
         create_session(place, prompt)
         self.screen.rows([row("new", said)])
         return prompt
+
+    def _unseen_messages(self) -> dict[MessageAt, Message]:
+        """Those that the lost run gave to the agent, as far as they can be had within a few seconds."""
+        lost, driver = unseen(self.at.before), self.driver
+        if not lost or driver is None:
+            return {}
+        wanted = {identity_of(m.sender, m.id): m for m in lost}
+
+        def fetch() -> Sequence[Message]:
+            with suppress(WalAgentError, OSError):
+                return driver.fetch(lambda identity: identity not in wanted)
+            return ()
+
+        none: Sequence[Message] = ()
+        found = {m.identity: m for m in call_with_timeout(MESSAGES_WAIT, fetch, none)}
+        return {at: found[identity] for identity, at in wanted.items() if identity in found}
+
+    def _tell_again(self, pending: dict[MessageAt, Message], session: bytes) -> str:
+        """The words on messages that `session`, a restored main file, does not have; what it has was seen."""
+        has = {at for at in pending if messages.message_mark(at.id).encode() in session}
+        now = self.clock.now()
+        if has:
+            self.opened.writer.append(*(MessageSeen(time=now, sender=at.sender, id=at.id) for at in has))
+        lost = [message for at, message in pending.items() if at not in has]
+        self.told = tuple(at for at in pending if at not in has)
+        if lost:
+            self.screen.rows([row("messages", messages.told_again_line(len(lost)))])
+        words = tell_again(lost)
+        return f"\n{words}" if words else ""
 
     def _record(
         self,
@@ -450,6 +491,7 @@ def prepare_start(
     clock: Clock,
     screen: Screen,
     check: Callable[[], None],
+    driver: Driver | None = None,
 ) -> PreparedStart:
     """Decide what this start is, and make everything ready for the agent."""
-    return Preparation(options, opened, here, clock, screen, check).go()
+    return Preparation(options, opened, here, clock, screen, check, driver).go()

@@ -57,6 +57,7 @@ from wal_agent.events import (
     Logged,
     LostOnce,
 )
+from wal_agent.inbox import BucketDriver
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Checkpoint, Opening
@@ -71,6 +72,7 @@ from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
+from wal_agent.supervise.inbox import NEAR, Inbox
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Housekeeping,
@@ -253,7 +255,9 @@ class Run:
         with self._threads(opened, keeper) as start:
             try:
                 start()
-                prepared = prepare_start(self.options, opened, self.here, self.clock, self.screen, self._may_start)
+                prepared = prepare_start(
+                    self.options, opened, self.here, self.clock, self.screen, self._may_start, self._driver()
+                )
                 ended = self._live(opened, keeper, prepared)
             except Fenced:
                 raise
@@ -512,6 +516,7 @@ class Run:
             self.bucket, opened, mirror, keeper.may_delete, self._failed, options.emit, self.clock
         )
         injected = agent.inject(setup, env)
+        inbox: Inbox | None = None
         try:
             housekeeping.start()
             env |= injected.env
@@ -522,6 +527,9 @@ class Run:
             self.run_dir.write("session", prepared.session.id + "\n")
             with self.screen.waiting_for("git, for the files of this folder"):
                 tree = open_worktree_capture(context, self.screen.say)
+            if (driver := self._driver()) is not None:
+                inbox = Inbox(context, driver, self._looks(), prepared.told)
+                inbox.start()
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
             session: NewSession | ResumeSession = prepared.session
             open_turn = opened.replay.state.turn == "started"
@@ -531,7 +539,16 @@ class Run:
                 agents_own = replace(context, env={**env, **launch.command.env})
                 capture = self._capture(opened, prepared, session.id, env)
                 live = Live(
-                    agents_own, launch, self.run_dir, keeper, capture, tree, recovered, self.screen, options.liveness
+                    agents_own,
+                    launch,
+                    self.run_dir,
+                    keeper,
+                    capture,
+                    tree,
+                    recovered,
+                    self.screen,
+                    options.liveness,
+                    inbox,
                 )
                 ended = self._run_agent(live)
                 # Only where a person asked for it: without one, such a code is an error that would come again for ever.
@@ -541,8 +558,19 @@ class Run:
                 open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned
                 session = next_session(agent, prepared.session, live.conversation.session, turned, workspace, env)
         finally:
+            if inbox is not None:
+                inbox.stop()
             remove_injected(injected)
             housekeeping.stop(PATIENCE if self.hasty else 2.0)
+
+    def _driver(self) -> BucketDriver | None:
+        """What brings the job's messages; None where they are off."""
+        return BucketDriver(self.bucket, self.options.settings.job) if self.options.settings.inbox > 0 else None
+
+    def _looks(self) -> float:
+        """Seconds between two looks for messages: a listing of a local folder costs nothing."""
+        every = self.options.settings.inbox
+        return min(every, NEAR) if self.bucket.url.startswith("file:") else every
 
     def _launch(
         self, session: NewSession | ResumeSession, args: tuple[str, ...], open_turn: bool, env: dict[str, str]

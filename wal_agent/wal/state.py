@@ -21,6 +21,8 @@ from wal_agent.records import (
     FileGone,
     Handoff,
     Intent,
+    MessageGiven,
+    MessageSeen,
     Opening,
     Payload,
     PhaseChange,
@@ -54,6 +56,7 @@ KEEP_COMPACTIONS = 64
 KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
 KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
 KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
+KEEP_MESSAGES = 300  # given messages: who sends one of them again, sends nothing
 KEEP_PAST = 32  # transcripts of sessions that the job has left
 MOST_CHECKPOINT = 22 << 10  # bytes of one
 MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
@@ -184,6 +187,19 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     layers: tuple[FileDelta, ...] = ()
 
 
+class MessageAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A message that was given to the agent. `time`: when, the last time; `seen`: when that was known, 0 where it may
+    not have been seen."""
+
+    sender: str
+    id: str
+    sent: float
+    time: float
+    epoch: int
+    verb: str = ""
+    seen: float = 0.0
+
+
 class PastFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The transcript of a session that the job has left at `time`: nothing resumes it, and `recall` reads it."""
 
@@ -236,6 +252,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     agent: str = ""  # that the job was handed to, "" if it never was
     shelf: dict[str, ShelvedSession] = {}  # sessions of agents that had the job before, at most KEEP_SHELVED
     past: tuple[PastFile, ...] = ()  # the newest KEEP_PAST
+    messages: tuple[MessageAt, ...] = ()  # in the order in which they were given, the newest KEEP_MESSAGES
     handoff: Handoff | None = None  # until the agent that it went to has completed a turn
     next_call: int = 1
     calls: int = 0
@@ -376,6 +393,10 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(state, compactions=begun, compacted=max(state.compacted, record.n))
         case Handoff():
             return _handed_over(state, record)
+        case MessageGiven():
+            return replace(state, messages=_with_message(state, epoch, record))
+        case MessageSeen():
+            return replace(state, messages=tuple(_seen(m, record) for m in state.messages))
         case StatePut() | StateGone() | StepPaused() | StepBegun() | StepEnded():
             return _stepped(state, epoch, record)
         case PhaseChange():
@@ -422,6 +443,28 @@ def _compaction(state: State, seq: int, epoch: int, record: Compaction) -> Compa
         call=state.next_call - 1,
         open=tuple(o.intent.call for o in state.open[-KEEP_COMPACTED:]),
     )
+
+
+def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[MessageAt, ...]:
+    """One entry for each message; of too many those go first that were seen."""
+    others = [m for m in state.messages if (m.sender, m.id) != (record.sender, record.id)]
+    if len(others) >= KEEP_MESSAGES:
+        others.remove(next((m for m in others if m.seen), others[0]))
+    given = MessageAt(
+        sender=record.sender[:100],
+        id=record.id[:100],
+        sent=record.sent,
+        time=record.time,
+        epoch=epoch,
+        verb=record.verb[:20],
+    )
+    return (*others, given)
+
+
+def _seen(message: MessageAt, record: MessageSeen) -> MessageAt:
+    if (message.sender, message.id) != (record.sender, record.id) or message.seen:
+        return message
+    return msgspec.structs.replace(message, seen=record.time)
 
 
 def _handed_over(state: State, record: Handoff) -> State:

@@ -149,7 +149,8 @@ def test_words_behind_a_summary() -> None:
         "hookSpecificOutput": {"hookEventName": "SessionStart", "additionalContext": "look\nfirst"}
     }
     assert told.count(b"\0") == 1 and b"\n" not in told
-    assert hooks.render("SessionStart", Allow()) == hooks.render("Stop", Allow("x")) == ALLOW
+    assert hooks.render("SessionStart", Allow()) == hooks.render("Stop", Allow()) == ALLOW
+    assert json.loads(hooks.render("Stop", Allow("x"))[14:-1]) == {"decision": "block", "reason": "x"}
     kept = hooks.render("PreCompact", Allow('a "b"\nc')).removeprefix(b"wal-agent:say ").rstrip(b"\0")
     assert json.loads(kept) == {"keep": 'a "b"\nc'} and b"\n" not in kept
     assert hooks.render("PreCompact", Allow()) == ALLOW

@@ -26,6 +26,8 @@ from wal_agent.records import (
     Handoff,
     Host,
     Intent,
+    MessageGiven,
+    MessageSeen,
     Payload,
     PhaseChange,
     Progress,
@@ -65,6 +67,8 @@ def records() -> list[AnyRecord]:
     """One of each, and what may be shown of them carries the secret or the control characters."""
     return [
         Handoff(time=0.9, before=f"{SECRET}{EVIL}", agent=f"{EVIL}"),
+        MessageGiven(time=0.95, sender=f"{EVIL}", id=f"{SECRET}", sent=1.0, text=payload(f"{SECRET}{EVIL}".encode())),
+        MessageSeen(time=0.96, sender=f"{EVIL}", id=f"{SECRET}"),
         AgentStarted(time=1.0, pid=7, session=f"3f2a{EVIL}", resumed=False),
         Turn(time=2.0, state="started", session="s", prompt=payload(f"use {SECRET} {EVIL}".encode())),
         intent(1, command=f"curl -H 'Authorization: Bearer {SECRET}' x{EVIL}"),

@@ -35,6 +35,7 @@ from wal_agent.agents.hook_line import (
     renderer,
     sh_line,
     skip_pattern,
+    speaking_answer,
 )
 from wal_agent.agents.program import retry_after_seconds
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
@@ -205,7 +206,12 @@ def render(event: str, decision: Decision) -> bytes:
         return refuse_answer(
             json.dumps({"keep": decision.words})
         )  # what this hook prints is added to the summary's instructions
+    if event in SPEAKING and isinstance(decision, Allow) and decision.words:
+        return speaking_answer(event, decision.words)
     return _render(event, decision)
+
+
+SPEAKING = ("UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "Stop")
 
 
 # `stop` has no spelling: with `"continue": false` beside the denial the turn continues all the same, and without the

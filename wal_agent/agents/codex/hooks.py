@@ -34,6 +34,7 @@ from wal_agent.agents.hook_line import (
     permission_deny,
     renderer,
     sh_line,
+    speaking_answer,
 )
 from wal_agent.agents.session_files import InnerId, SessionId, decode_json
 from wal_agent.errors import ConfigError
@@ -164,6 +165,8 @@ _render = renderer(permission_deny, refusable=("PreToolUse",))
 def render(event: str, decision: Decision) -> bytes:
     if event == "SessionStart" and isinstance(decision, Allow) and decision.words:
         return context_answer(event, decision.words)
+    if event in ("UserPromptSubmit", "PostToolUse", "Stop") and isinstance(decision, Allow) and decision.words:
+        return speaking_answer(event, decision.words)
     return _render(event, decision)
 
 

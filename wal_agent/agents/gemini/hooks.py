@@ -24,17 +24,19 @@ from pathlib import Path
 import msgspec
 
 from wal_agent.agents import base, installed_hooks
-from wal_agent.agents.base import Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
+from wal_agent.agents.base import Allow, Decision, Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
     ExtensionKind,
     bash_line,
+    context_answer,
     extension_hooks,
     extension_name,
     on,
     owner_guard,
     parser,
+    refuse_answer,
     renderer,
     sweep_extensions,
 )
@@ -121,7 +123,15 @@ def deny_output(decision: Deny) -> str:
     return json.dumps(words)
 
 
-render = renderer(deny_output, refusable=("BeforeTool", "BeforeAgent"))
+_render = renderer(deny_output, refusable=("BeforeTool", "BeforeAgent"))
+
+
+def render(event: str, decision: Decision) -> bytes:
+    if event == "AfterTool" and isinstance(decision, Allow) and decision.words:
+        return context_answer(event, decision.words)
+    if event == "AfterAgent" and isinstance(decision, Allow) and decision.words:
+        return refuse_answer(deny_output(Deny(decision.words)))
+    return _render(event, decision)
 
 
 MARKER = "GEMINI_CLI_WAL_AGENT_RUN"

@@ -25,7 +25,7 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.agents import base, installed_hooks
-from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
+from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
@@ -36,6 +36,7 @@ from wal_agent.agents.hook_line import (
     parser,
     renderer,
     sh_line,
+    speaking_answer,
     sweep_extensions,
 )
 from wal_agent.agents.qwen.session import folder_variables, qwen_home
@@ -164,7 +165,13 @@ def deny_output(decision: Deny) -> str:
     return json.dumps({"decision": "deny", "reason": decision.reason})
 
 
-render = renderer(deny_output, refusable=("PreToolUse",))
+_render = renderer(deny_output, refusable=("PreToolUse",))
+
+
+def render(event: str, decision: Decision) -> bytes:
+    if event in ("PostToolUse", "Stop") and isinstance(decision, Allow) and decision.words:
+        return speaking_answer(event, decision.words)
+    return _render(event, decision)
 
 
 MARKER = "QWEN_WAL_AGENT_RUN"

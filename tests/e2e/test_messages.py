@@ -1,0 +1,121 @@
+"""Issue 16 on the real CLIs: a message in the middle of a turn, at its end, and in a crash."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scene import Machine, Scene, until
+from wal_agent.agents import AGENTS, rehearsal_of
+from wal_agent.rehearsal.model import Model, Returned, Said, Turn
+
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+SPEAKING = sorted(name for name, agent in AGENTS.items() if agent.capabilities.speaks)
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
+    name: str = request.param
+    rehearsal = rehearsal_of(AGENTS[name])
+    assert rehearsal is not None
+    with Model(rehearsal.dialect) as model:
+        made = Scene(tmp_path, agent_cli(name), model, name)
+        yield made
+        made.close()
+
+
+def spoken(scene: Scene, n: int) -> str:
+    parts = scene.model.history(n)
+    return "\n".join(part.text for part in parts if isinstance(part, Said | Returned))
+
+
+def send(machine: Machine, text: str, id: str) -> None:
+    done = machine.cli("send", "--job", "job", "--id", id, "--from", "ann", text)
+    assert done.returncode == 0, done.stderr
+
+
+def noticed(scene: Scene, machine: Machine) -> None:
+    until(lambda: '"messages": 1' in machine.cli("status", "--json").stdout, "the run has found the message")
+
+
+@pytest.mark.parametrize("scene", SPEAKING, indirect=True)
+def test_a_message_comes_in_the_middle_of_a_turn_and_at_its_end(scene: Scene) -> None:
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    scene.script(
+        Turn(calls=[shell("echo one >> side")]),
+        Turn(calls=[shell("echo two >> side")]),
+        Turn("I stop here."),
+        Turn("All is done."),
+    )
+    held, last = scene.hold_turn(1), scene.hold_turn(2)
+    run = machine.run(*machine.rehearsal.args("do the work"), PATH=PATH)
+    scene.asked(2)
+    send(machine, "use the heron branch", "m1")
+    noticed(scene, machine)
+    held.set()
+    scene.asked(3)
+    assert "use the heron branch" in spoken(scene, 2) and "[wal-agent message m1]" in spoken(scene, 2)
+    send(machine, "and say when you are done", "m2")
+    noticed(scene, machine)
+    last.set()
+    assert run.wait() == 0, run.stderr()
+    final = spoken(scene, len(scene.model.requests) - 1)
+    assert "and say when you are done" in final and final.count("[wal-agent message m1]") == 1
+    until(lambda: [r["id"] for r in scene.records() if r["type"] == "message_seen"] == ["m1", "m2"], "both are seen")
+    assert [r["id"] for r in scene.records() if r["type"] == "message"] == ["m1", "m2"]
+
+
+@pytest.mark.parametrize("scene", ["claude", "gemini"], indirect=True)
+@pytest.mark.parametrize("saved", [True, False], ids=["in the session", "lost"])
+def test_a_message_that_was_given_in_a_crash_is_told_once(scene: Scene, saved: bool) -> None:
+    """There in the restored session: it was seen. Not there: the recovery prompt has it."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    scene.script(
+        Turn(calls=[shell("echo one >> side")]),
+        Turn(calls=[shell("echo two >> side")]),
+        Turn("I stop here."),
+    )
+    held, _ = scene.hold_turn(1), scene.hold_turn(2)
+    run = machine.run(*machine.rehearsal.args("do the work"), options=("--autosave", "0.2" if saved else "600"))
+    scene.asked(2)
+    send(machine, "use the heron branch", "m1")
+    noticed(scene, machine)
+    if not saved:
+        until(lambda: any(r["type"] == "file" for r in scene.records()), "a session is saved")
+    held.set()
+    scene.asked(3)
+    assert "use the heron branch" in spoken(scene, 2)
+    if saved:
+        scene.saved(2)
+    run.kill()
+    run.died()
+    other = machine
+    machine.end()
+    if not saved:
+        machine.lost()
+        other = scene.machine("vm-2")
+    asked = len(scene.model.requests)
+    scene.script(Turn("All is done."))
+    again = other.run(*other.rehearsal.args("do the work"), options=("--wait",), wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    first = spoken(scene, asked)
+    assert first.count("[wal-agent message m1]") == 1 and "use the heron branch" in first
+    assert [r["id"] for r in scene.records() if r["type"] == "message_seen"] == ["m1"]
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_a_control_message_stops_the_run_in_good_order(scene: Scene) -> None:
+    machine = scene.machine("vm-1")
+    scene.script(Turn(calls=[machine.rehearsal.shell("echo one >> side")]), Turn("never"))
+    scene.hold_turn(1)
+    run = machine.run(*machine.rehearsal.args("do the work"))
+    scene.asked(2)
+    assert machine.cli("send", "--job", "job", "--control", "drain").returncode == 0
+    assert run.wait() == 143, run.stderr()
+    assert machine.status()["state"] == "released"

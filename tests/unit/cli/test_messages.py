@@ -1,0 +1,96 @@
+"""`wal-agent send`, `inbox`, `reply` and `publish` on a job in a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.shelf import Run, Shelf, commit
+from wal_agent.inbox import BucketDriver
+from wal_agent.records import MessageGiven, MessageSeen, Payload
+from wal_agent.wal.job import OpenedJob
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path / "b")
+
+
+def where(shelf: Shelf) -> list[str]:
+    return ["--bucket", shelf.url, "--job", "shop"]
+
+
+def rows(run: Run, shelf: Shelf) -> list[dict[str, Any]]:
+    code, out, _ = run("inbox", *where(shelf), "--json")
+    assert code == 0
+    found: list[dict[str, Any]] = json.loads(out)
+    return found
+
+
+def give(job: OpenedJob, sender: str, id: str) -> None:
+    job.writer.append(MessageGiven(time=2.0, sender=sender, id=id, sent=1.0, text=Payload(size=1, data=b"x")))
+    commit(job)
+
+
+def test_what_is_sent_waits_is_given_and_is_seen(shelf: Shelf, run: Run) -> None:
+    job = shelf.open()
+    code, out, err = run("send", *where(shelf), "--id", "one", "--from", "ann", "stop", "deploying")
+    assert (code, out) == (0, "") and "is on its way" in err
+    assert "was sent before" in run("send", *where(shelf), "--id", "one", "--from", "ann", "stop")[2]
+    (row,) = rows(run, shelf)
+    assert (row["id"], row["from"], row["state"], row["text"]) == ("one", "ann", "waits", "stop deploying")
+    give(job, "ann", "one")
+    assert [r["state"] for r in rows(run, shelf)] == ["given"]
+    job.writer.append(MessageSeen(time=3.0, sender="ann", id="one"))
+    commit(job)
+    BucketDriver(shelf.bucket, "shop").ack(
+        [m.identity for m in BucketDriver(shelf.bucket, "shop").fetch(lambda _: False)]
+    )
+    (row,) = rows(run, shelf)
+    assert (row["state"], row["text"], row["seen"]) == ("seen", None, "1970-01-01T00:00:03.000Z")
+    assert run("inbox", "one", *where(shelf))[0] == 1
+
+
+def test_a_text_is_shown_whole_and_inert(shelf: Shelf, run: Run) -> None:
+    shelf.open()
+    run("send", *where(shelf), "--id", "one", "--from", "ann", "first\nsecond \x1b[2J")
+    code, out, _ = run("inbox", "one", *where(shelf))
+    assert code == 0 and out.splitlines()[0] == "first" and "\x1b" not in out
+    assert "\x1b" not in run("inbox", *where(shelf))[1]
+
+
+def test_nothing_is_sent_to_a_job_that_is_not_there(shelf: Shelf, run: Run) -> None:
+    assert run("send", *where(shelf), "x")[0] == 64
+    shelf.open()
+    assert run("send", *where(shelf), "--from", "a b", "x")[0] == 64
+    assert run("send", *where(shelf), "--control", "rm")[0] == 64
+    assert rows(run, shelf) == []
+
+
+def test_an_answer_is_sent_once(shelf: Shelf, run: Run) -> None:
+    job = shelf.open()
+    give(job, "ann", "one")
+    assert "is on its way" in run("reply", "one", "done", *where(shelf))[2]
+    assert "was sent before" in run("reply", "one", "done", *where(shelf))[2]
+    assert "is on its way" in run("reply", "one", "done, and more", *where(shelf))[2]
+    assert run("reply", "two", "done", *where(shelf))[0] == 64
+    assert len(list(shelf.bucket.list("shop/outbox/reply/"))) == 2
+
+
+def test_an_answer_to_a_job_is_a_message_to_it(shelf: Shelf, run: Run) -> None:
+    job = shelf.open()
+    give(job, "shop", "one")
+    assert "to shop is on its way" in run("reply", "one", "done", *where(shelf))[2]
+    assert [(r["from"], r["text"]) for r in rows(run, shelf) if r["state"] == "waits"] == [("shop", "done")]
+
+
+def test_what_is_published_is_published_once(shelf: Shelf, run: Run) -> None:
+    shelf.open()
+    code, out, _ = run("publish", "build", "v2 is out", "--json", *where(shelf))
+    assert code == 0 and json.loads(out)["new"] is True
+    assert json.loads(run("publish", "build", "v2 is out", "--json", *where(shelf))[1])["new"] is False
+    assert json.loads(run("publish", "build", "v2 is out", "--id", "again", "--json", *where(shelf))[1])["new"] is True
+    assert run("publish", "../x", "y", *where(shelf))[0] == 64

@@ -1,0 +1,229 @@
+"""`wal-agent send`, `inbox`, `reply` and `publish`: messages to and from a job (docs/MESSAGES.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.text import answer, answer_json, plural, printable, say, timestamp
+
+if TYPE_CHECKING:
+    from wal_agent.cli.options import JobContext
+    from wal_agent.inbox import Message
+    from wal_agent.wal.state import MessageAt
+
+Text = Annotated[list[str] | None, typer.Argument(help="The text; - reads it from stdin.", metavar="TEXT|-")]
+Id = Annotated[
+    str, typer.Option("--id", help="Its id: the same one from the same sender twice is one message.", metavar="ID")
+]
+
+
+def send(
+    text: Text = None,
+    id: Id = "",
+    from_: Annotated[str, typer.Option("--from", help="Who sends it; default: you.", metavar="NAME")] = "",
+    control: Annotated[
+        str, typer.Option("--control", help="A control message: checkpoint, pause or drain.", metavar="VERB")
+    ] = "",
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Send a message to a job: its agent reads it at its next step, or with its next start.
+
+    It is in the bucket when the command returns, and survives crashes of everyone. --control is for the run itself: it
+    makes a checkpoint, pauses (TEXT says how long: 10m), or saves all and stops. At most 64 KiB.
+    """
+    from wal_agent.cli.options import job_of_this_run
+    from wal_agent.inbox import BucketDriver, default_sender, make_message
+
+    at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    mine = (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
+    message = make_message(_text(text, control), from_ or mine or default_sender(), id, control)
+    new = BucketDriver(at.bucket, at.keys.job).send(message)
+    _sent(at.keys.job, message, new, json)
+
+
+def inbox(
+    id: Annotated[str, typer.Argument(help="Show this message whole.", metavar="[ID]")] = "",
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Show the messages to a job: what waits, what was given to the agent, and what it has seen.
+
+    With an ID the whole text. Exit code 1: there is none, or its text is not kept any more.
+    """
+    from wal_agent.inbox import BucketDriver, identity_of
+    from wal_agent.wal.reader import replay
+
+    at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    state = replay(at.bucket, at.keys).state
+    given = {identity_of(m.sender, m.id): m for m in state.messages}
+    driver = BucketDriver(at.bucket, at.keys.job)
+    there = {m.identity: m for m in driver.fetch(lambda _: False)}
+    if id:
+        _show_whole(id, at, [*there.values()], [m for m in state.messages if m.id == id])
+        return
+    rows = [
+        *(_row(m.id, m.sender, m.sent, m.verb, at=m) for m in given.values()),
+        *(_row(m.id, m.sender, m.sent, m.verb) for key, m in there.items() if key not in given),
+    ]
+    texts = {m.id: m.text for m in there.values()}
+    if json:
+        answer_json([{**row, "text": texts.get(str(row["id"]))} for row in rows])
+        return
+    for row in rows:
+        first = " ".join(texts.get(str(row["id"]), "").split())[:80]
+        control = f" control: {row['control']}" if row["control"] else ""
+        sent = timestamp(float(str(row["sent"])))
+        answer([printable(f"{row['state']:<8} {row['id']}  {sent}  {row['from']}{control}  {first}".rstrip())])
+    if not rows:
+        say("no message has come.")
+
+
+def reply(
+    id: Annotated[str, typer.Argument(help="The message that is answered.", metavar="ID")],
+    text: Text = None,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Answer a message, once: the same answer typed again, also after a crash, is not sent again.
+
+    It goes to the inbox of the sender, if that is a job of this bucket; else it is published under `reply`.
+    """
+    from wal_agent.errors import UsageError
+    from wal_agent.inbox import BucketDriver, make_message
+    from wal_agent.wal.keys import Keys
+    from wal_agent.wal.lease import read_lease
+    from wal_agent.wal.reader import replay
+
+    at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    known = [m for m in replay(at.bucket, at.keys).state.messages if m.id == id]
+    if not known:
+        raise UsageError(f"Job {at.keys.job} has been given no message {id[:100]}.", "See: wal-agent inbox")
+    words, sender = _text(text), known[-1].sender
+    message = make_message(words, at.keys.job, _id_of("re", at.keys.job, id, words))
+    try:
+        is_job = read_lease(at.bucket, Keys(sender)) is not None
+    except UsageError:
+        is_job = False
+    to = BucketDriver(at.bucket, sender if is_job else at.keys.job)
+    new = to.send(message) if is_job else to.publish("reply", message)
+    _sent(sender if is_job else "reply", message, new, json)
+
+
+def publish(
+    subject: Annotated[str, typer.Argument(help="What it is about: a name without blanks.", metavar="SUBJECT")],
+    text: Text = None,
+    id: Id = "",
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Publish a message of the job, once: the same text under the same subject is not published again.
+
+    It lies in the bucket below `<job>/outbox/SUBJECT/`, for whoever reads there. --id makes an equal text another one.
+    """
+    from wal_agent.errors import UsageError
+    from wal_agent.inbox import NAME, BucketDriver, make_message
+
+    if not NAME.fullmatch(subject):
+        raise UsageError(f"{subject[:60]!r} cannot be a subject.", "Use 1 to 100 of A-Z a-z 0-9 @ . _ -")
+    at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    words = _text(text)
+    message = make_message(words, at.keys.job, id or _id_of("pub", subject, words))
+    new = BucketDriver(at.bucket, at.keys.job).publish(subject, message)
+    _sent(subject, message, new, json)
+
+
+# ---- shared
+
+
+def _job(
+    agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
+) -> JobContext:
+    """The job, which exists. UsageError: it does not; NoJob, Denied (the key)."""
+    from wal_agent.bucket.encryption import wrong_key_error
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.wal.damage import unknown_job_error
+    from wal_agent.wal.lease import read_lease
+
+    at = open_job_context(agent, bucket, job, key_file, key_command)
+    seen = read_lease(at.bucket, at.keys)
+    if seen is None:
+        raise unknown_job_error(at.bucket, at.keys)
+    if problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id):
+        raise problem
+    return at
+
+
+def _text(words: Sequence[str] | None, control: str = "") -> str:
+    from wal_agent.errors import UsageError
+    from wal_agent.inbox import MOST_TEXT
+
+    if words and list(words) != ["-"]:
+        return " ".join(words)
+    if control and not words:
+        return ""
+    if not words and sys.stdin.isatty():
+        raise UsageError("Say what to send.", 'For example: wal-agent send "stop deploying"')
+    return sys.stdin.buffer.read(MOST_TEXT + 1).decode("utf-8", "replace")
+
+
+def _id_of(kind: str, *parts: str) -> str:
+    """The same id for the same words: a crash between sending and its outcome sends nothing twice."""
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{kind}-{digest[:24]}"
+
+
+def _sent(to: str, message: Message, new: bool, json: bool) -> None:
+    if json:
+        answer_json({"to": to, "id": message.id, "from": message.sender, "new": new})
+        return
+    said = "is on its way" if new else "was sent before, so nothing was sent now"
+    say(f"message {message.id} to {printable(to)} {said}.")
+
+
+def _row(id: str, sender: str, sent: float, verb: str, at: MessageAt | None = None) -> dict[str, object]:
+    from wal_agent.recovery.checkpoint import rfc3339
+
+    state = "waits" if at is None else "seen" if at.seen else "given"
+    given = rfc3339(at.time) if at else None
+    seen = rfc3339(at.seen) if at and at.seen else None
+    return {
+        "id": id,
+        "from": sender,
+        "state": state,
+        "control": verb,
+        "sent": sent,
+        "given": given,
+        "seen": seen,
+    }
+
+
+def _show_whole(id: str, at: JobContext, there: Sequence[Message], given: Sequence[MessageAt]) -> None:
+
+    text = next((m.text for m in there if m.id == id), None)
+    if text is None:
+        say(f"the text of message {id[:100]} is not kept here: {plural(len(given), 'message')} of this id was given.")
+        raise typer.Exit(1)
+    answer([printable(line) for line in text.splitlines()])

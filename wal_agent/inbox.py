@@ -1,0 +1,168 @@
+"""Messages to a job: what a sender puts into the bucket, and what any carrier of messages must do (docs/MESSAGES.md).
+
+`Driver` is the protocol of a carrier; `BucketDriver` is the default: each message is one object that is only ever
+created, named by the hash of its sender and its id, so that the same message twice is one. Only the owner of the job
+writes the log, and only the owner deletes here. Everything that is read is hostile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Final, Literal, Protocol, get_args
+
+import msgspec
+
+from wal_agent import msgspec_compat
+from wal_agent.bucket.base import Bucket
+from wal_agent.errors import Conflict, Damaged, NotFound, UsageError
+from wal_agent.text import shorten
+from wal_agent.wal.keys import Keys
+
+MOST_TEXT: Final = 64 << 10  # bytes of one message
+MOST_AT_ONCE: Final = 50  # messages that one look takes
+MOST_LISTED: Final = 5000  # objects that one look lists: more is a sender that does not stop
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._-]{0,99}")
+Verb = Literal["", "checkpoint", "pause", "drain"]
+VERBS: Final[tuple[str, ...]] = tuple(filter(None, get_args(Verb)))
+
+Name = Annotated[str, msgspec.Meta(pattern=f"^{NAME.pattern}$")]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message as it is carried. `sent`: since 1970, by the sender's clock. `verb`: of a control message, whose `text`
+    is its argument."""
+
+    id: Name
+    sender: Name
+    sent: float
+    text: Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+    verb: Verb = ""
+
+    @property
+    def identity(self) -> str:
+        """What makes two messages one: sender and id. 32 hex digits."""
+        return identity_of(self.sender, self.id)
+
+
+_DECODER = msgspec_compat.of_json(Message)
+
+
+def identity_of(sender: str, id: str) -> str:
+    return hashlib.sha256(f"{sender}\0{id}".encode()).hexdigest()[:32]
+
+
+def new_id() -> str:
+    """Return an id that nobody has: later ones sort behind earlier ones."""
+    return f"{time.time_ns() // 1_000_000:012x}-{secrets.token_hex(5)}"
+
+
+def make_message(text: str, sender: str, id: str = "", verb: str = "") -> Message:
+    """Return a message to send. UsageError: a name or a verb that cannot be, too much text, or none."""
+    for what, name in (("--from", sender), *([("--id", id)] if id else [])):
+        if not NAME.fullmatch(name):
+            allowed = "Use 1 to 100 of A-Z a-z 0-9 @ . _ - and begin with a letter or digit."
+            raise UsageError(f"{what} {shorten(repr(name), 60)} is not possible.", allowed)
+    if verb and verb not in VERBS:
+        raise UsageError(f"--control {shorten(repr(verb), 40)} is not possible.", f"Say {', '.join(VERBS)}.")
+    if len(text.encode("utf-8", "surrogateescape")) > MOST_TEXT:
+        raise UsageError(f"The message has more than {MOST_TEXT >> 10} KiB.", "Put it into a file, and its place here.")
+    if not text.strip() and not verb:
+        raise UsageError("The message is empty.")
+    clean = text.encode("utf-8", "replace").decode()
+    return Message(id=id or new_id(), sender=sender, sent=time.time(), text=clean, verb=verb)  # type: ignore[arg-type]
+
+
+class Driver(Protocol):
+    """Carries messages to one job. It may be slow, absent or repeat itself: it never stands in the way of a tool call
+    or of the log. Every method may raise a WalAgentError (Unavailable, Denied); the next look tries again."""
+
+    name: str
+
+    def fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
+        """Return what waits, those of one sender in the order in which they were sent; not those whose identity is
+        `known`, at most MOST_AT_ONCE. Nothing is taken away by it."""
+
+    def ack(self, identities: Collection[str]) -> None:
+        """The log holds these, and their reader has seen them: they need not be kept any more."""
+
+    def send(self, message: Message) -> bool:
+        """Make it durable; False: this message is there already."""
+
+    def publish(self, subject: str, message: Message) -> bool:
+        """Make a message of the job's to others durable, once for each identity; False: it is there already."""
+
+    def close(self) -> None:
+        """Let connections go."""
+
+
+class BucketDriver:
+    """Messages as objects of the job: `<job>/inbox/<identity>` and `<job>/outbox/<subject>/<identity>`."""
+
+    name = "bucket"
+
+    def __init__(self, bucket: Bucket, job: str) -> None:
+        self._bucket, self._keys = bucket, Keys(job)
+        self._bad: set[str] = set()  # keys of objects that are no messages
+
+    def fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
+        found: list[tuple[float, Message]] = []
+        for n, entry in enumerate(self._bucket.list(self._keys.inbox)):
+            identity = entry.key.rpartition("/")[2]
+            if n >= MOST_LISTED:
+                break
+            if entry.key in self._bad or known(identity) or len(found) >= MOST_LISTED // 10:
+                continue
+            message = self.read(identity)
+            if message is None:
+                self._bad.add(entry.key)
+            else:
+                found.append((entry.updated, message))
+        # Stores count whole seconds; those of one sender are put one after the other.
+        found.sort(key=lambda each: (int(each[0]), each[1].sent, each[1].id))
+        return [message for _, message in found[:MOST_AT_ONCE]]
+
+    def read(self, identity: str) -> Message | None:
+        """Return one message; None where there is none, or where it is not what its name says."""
+        try:
+            data = self._bucket.get(f"{self._keys.inbox}{identity}").data
+            message = _DECODER.decode(data)
+        except (NotFound, Damaged, ValueError, msgspec.MsgspecError):
+            return None
+        return message if message.identity == identity else None
+
+    def ack(self, identities: Collection[str]) -> None:
+        self._bucket.delete(*(f"{self._keys.inbox}{identity}" for identity in identities))
+
+    def send(self, message: Message) -> bool:
+        return self._create(f"{self._keys.inbox}{message.identity}", message)
+
+    def publish(self, subject: str, message: Message) -> bool:
+        return self._create(f"{self._keys.outbox}{subject}/{message.identity}", message)
+
+    def _create(self, key: str, message: Message) -> bool:
+        try:
+            self._bucket.put(key, msgspec.json.encode(message))
+        except Conflict:
+            return False
+        return True
+
+    def close(self) -> None:
+        """The bucket is its opener's."""
+
+
+def default_sender() -> str:
+    """Who sends: the user of this machine, as a name that a message can have."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    name = re.sub(r"[^A-Za-z0-9@._-]", "-", f"{user}@{socket.gethostname()}")[:100]
+    return name if NAME.fullmatch(name) else "someone"
