@@ -74,6 +74,7 @@ class Settings:
     log_format: Literal["off", "json", "text"] = "off"  # of the structured log
     log_file: str = ""  # "": to stderr
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    messages: str = ""  # NATS servers, where the run's status goes
     skip: tuple[str, ...] = ()
     accept_logged_args: Literal["off", "on"] = "off"  # whoever writes the bucket may choose what the agent runs
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -177,6 +178,14 @@ def _address(value: Any, origin: Origin) -> str:
     if (":" in host) != (host.startswith("[") and host.endswith("]")) or not host.isprintable() or " " in host:
         raise origin.refuse(value, allowed)
     return f"{host or '127.0.0.1'}:{int(port)}"
+
+
+def _servers(value: Any, origin: Origin) -> str:
+    """Servers of one NATS cluster, between commas; empty for none."""
+    server = r"(nats|tls)://[^\s,/?#]+"
+    if isinstance(value, str) and (not value or re.fullmatch(rf"{server}(,{server})*", value)):
+        return value
+    raise origin.refuse(value, "nats://HOST:PORT or tls://HOST:PORT, several of one cluster with commas between them")
 
 
 def _quota_rule(value: Any, origin: Origin) -> str:
@@ -369,6 +378,12 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     "log_level": Setting(
         _one_of("debug", "info", "warning", "error"),
         "Lowest level in the structured log: debug, info, warning or error.",
+    ),
+    "messages": Setting(
+        _servers,
+        "Publish the run's status, checkpoints and a heartbeat on this NATS server: nats://HOST:4222.",
+        metavar="URL",
+        shows=False,
     ),
     "accept_logged_args": Setting(
         _one_of("off", "on"),
