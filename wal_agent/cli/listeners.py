@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from wal_agent import messages, notify, observe
+from wal_agent import notify, observe
 from wal_agent.bucket import default_url
 from wal_agent.clock import SystemClock
 from wal_agent.errors import WalAgentError
@@ -60,17 +60,20 @@ def attach_listeners(options: RunOptions, screen: Screen) -> Iterator[RunOptions
     bus = EventBus(first, clock.now, failed)
     try:
         try:
-            status = messages.status_listener(
-                settings,
-                options.env,
-                agent=options.agent.name,
-                now=clock.now,
-                awake=clock.awake,
-                stalled=options.liveness.stalled,
-                say=screen.say,
-            )
-            if status is not None:
-                bus.add(status)
+            if settings.messages:
+                from wal_agent.messages import status_listener
+
+                bus.add(
+                    status_listener(
+                        settings,
+                        options.env,
+                        agent=options.agent.name,
+                        now=clock.now,
+                        awake=clock.awake,
+                        stalled=options.liveness.stalled,
+                        say=screen.say,
+                    )
+                )
             observers = observe.start_observers(
                 settings,
                 options.env,

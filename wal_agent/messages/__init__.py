@@ -25,13 +25,11 @@ def status_listener(
     awake: Callable[[], float],
     stalled: Callable[[float], bool],
     say: Callable[[str], None],
-) -> StatusPublisher | None:
-    """Return the listener that publishes the run's status; None where no server is named, and then nothing is loaded.
+) -> StatusPublisher:
+    """Return the listener that publishes the run's status on the servers of `settings`.
 
     `stalled(awake seconds)`: whether the supervisor's loop hangs. ConfigError: the extra is not installed, or a file
     of NATS_CREDS, NATS_NKEY, NATS_CA, NATS_CERT or NATS_KEY cannot be read."""
-    if not settings.messages:
-        return None
     require("nats", "nats", "--messages")
     from wal_agent.messages.connection import Connection
     from wal_agent.messages.status import StatusPublisher

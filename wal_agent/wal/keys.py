@@ -51,6 +51,16 @@ class Keys:
         """Prefix of the snapshots."""
         return f"{self.job}/snapshots/"
 
+    @property
+    def inbox(self) -> str:
+        """Prefix of the messages to the job."""
+        return f"{self.job}/inbox/"
+
+    @property
+    def outbox(self) -> str:
+        """Prefix of what the job has published, by subject."""
+        return f"{self.job}/outbox/"
+
     def segment(self, seq: int) -> str:
         return f"{self.log}{seq:020d}"
 
