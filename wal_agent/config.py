@@ -76,6 +76,7 @@ class Settings:
     log_format: Literal["off", "json", "text"] = "off"  # of the structured log
     log_file: str = ""  # "": to stderr
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    messages: str = ""  # NATS servers, where the run's status goes
     skip: tuple[str, ...] = ()
     accept_logged_args: Literal["off", "on"] = "off"  # whoever writes the bucket may choose what the agent runs
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -187,6 +188,14 @@ def _verbs(value: Any, origin: Origin) -> str:
     if isinstance(value, str) and (value == "none" or all(verb in allowed for verb in value.split(","))):
         return "" if value == "none" else value
     raise origin.refuse(value, f"{', '.join(allowed)}, several with commas between them, or none")
+
+
+def _servers(value: Any, origin: Origin) -> str:
+    """Servers of one NATS cluster, between commas; empty for none."""
+    server = r"(nats|tls)://[^\s,/?#]+"
+    if isinstance(value, str) and (not value or re.fullmatch(rf"{server}(,{server})*", value)):
+        return value
+    raise origin.refuse(value, "nats://HOST:PORT or tls://HOST:PORT, several of one cluster with commas between them")
 
 
 def _quota_rule(value: Any, origin: Origin) -> str:
@@ -386,6 +395,12 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     "log_level": Setting(
         _one_of("debug", "info", "warning", "error"),
         "Lowest level in the structured log: debug, info, warning or error.",
+    ),
+    "messages": Setting(
+        _servers,
+        "Publish the run's status, checkpoints and a heartbeat on this NATS server: nats://HOST:4222.",
+        metavar="URL",
+        shows=False,
     ),
     "accept_logged_args": Setting(
         _one_of("off", "on"),

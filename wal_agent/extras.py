@@ -12,7 +12,7 @@ from typing import Literal
 
 from wal_agent.errors import ConfigError
 
-Extra = Literal["gcs", "s3", "encryption", "notify", "otel"]
+Extra = Literal["gcs", "s3", "encryption", "notify", "otel", "nats"]
 
 
 def install_command(extra: Extra, prefix: str = sys.prefix, python: str = sys.executable) -> str:

@@ -58,6 +58,7 @@ PERSONS: dict[str, Any] = {
     "log_format": "json",
     "log_file": "/x",
     "log_level": "debug",
+    "messages": "nats://attacker:4222",
     "accept_logged_args": "on",
 }
 

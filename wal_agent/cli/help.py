@@ -134,7 +134,7 @@ def group_of(name: str) -> str:
     """Return the heading below which `run --help` has the option of parameter `name`."""
     if name in GROUPS:
         return GROUPS[name]
-    return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
+    return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace", "messages")) else "Options"
 
 
 class Examples:

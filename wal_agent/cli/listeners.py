@@ -60,6 +60,20 @@ def attach_listeners(options: RunOptions, screen: Screen) -> Iterator[RunOptions
     bus = EventBus(first, clock.now, failed)
     try:
         try:
+            if settings.messages:
+                from wal_agent.messages import status_listener
+
+                bus.add(
+                    status_listener(
+                        settings,
+                        options.env,
+                        agent=options.agent.name,
+                        now=clock.now,
+                        awake=clock.awake,
+                        stalled=options.liveness.stalled,
+                        say=screen.say,
+                    )
+                )
             observers = observe.start_observers(
                 settings,
                 options.env,

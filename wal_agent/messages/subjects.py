@@ -1,0 +1,52 @@
+"""Name the subjects and the streams of a job on a NATS server. Pure.
+
+A stream must cover no subject that somebody sends requests to: the stream would answer them itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream that is created where it is missing. `per_subject`: how many messages of a subject it keeps, -1: all."""
+
+    name: str
+    subjects: tuple[str, ...]
+    per_subject: int = -1
+
+
+EVENTS: Final = Stream(
+    "WALAGENT_EVENTS",
+    (
+        "agent.*.checkpoint.created",
+        "agent.*.checkpoint.restored",
+        "agent.*.checkpoint.failed",
+        "agent.*.status",
+    ),
+    per_subject=48,
+)
+
+
+def job_token(job: str) -> str:
+    """Return a job's name as one token of a subject: a dot, which would part it, is written as `~`, which no job's name
+    has."""
+    return job.replace(".", "~")
+
+
+def subject(job: str, *words: str) -> str:
+    """Return `agent.<job>.<words>`."""
+    return ".".join(("agent", job_token(job), *words))
+
+
+def token(text: str) -> str:
+    """Return any text as one token."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text)[:64] or "-"
+
+
+def beat_subject(agent: str, owner: str, job: str) -> str:
+    """Return the subject of heartbeats by the Synadia Agent Protocol 0.3."""
+    return f"agents.hb.{token(agent)}.{token(owner)}.{job_token(job)}"
