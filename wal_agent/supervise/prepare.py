@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,17 +20,13 @@ from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import Unavailable
 from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
-from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import FileGone, Handoff, Host, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.recovery import report as tree_words
-from wal_agent.recovery.checkpoint import WorkSoFar
 from wal_agent.recovery.handoff import write_transcript
-from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
 from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
-from wal_agent.recovery.prompt import HandedOver, PromptInput, Templates, load_templates, render_prompt
 from wal_agent.recovery.report import (
     Report,
     fenced_line,
@@ -45,7 +42,6 @@ from wal_agent.recovery.report import (
     unannounced_lines,
 )
 from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores, restore
-from wal_agent.recovery.restore_workspace import TreeResult
 from wal_agent.redact import redact
 from wal_agent.supervise import processes, recovery_input
 from wal_agent.supervise.machine import lock_state
@@ -56,6 +52,12 @@ from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState
+
+if TYPE_CHECKING:
+    from wal_agent.recovery.checkpoint import WorkSoFar
+    from wal_agent.recovery.inflight import AskedCall, InFlight
+    from wal_agent.recovery.prompt import HandedOver, PromptInput, Templates
+    from wal_agent.recovery.restore_workspace import TreeResult
 
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
 MOST_OPEN_LINES = 3
@@ -101,6 +103,11 @@ class RecoveryCase:
     def verdicts(self, running: Sequence[str], gone: bool, done: TreeResult) -> tuple[Verdict, ...]:
         """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
         nothing of it runs any more; `done`: with the working tree."""
+        if not self.at.before.open:
+            return ()
+        from wal_agent.evidence import collector  # late: a start without a call in flight needs none of it
+        from wal_agent.recovery.inflight import carry_over
+
         at, covers = self.at, self.tree.covers(done)
         found = collector.decide_verdicts(
             at.before, at.inputs, self.here, self.workspace, running, gone, self.clock, covers, inner=self._inner
@@ -227,6 +234,9 @@ class Preparation:
         self.check()
 
     def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
+        from wal_agent.recovery.inflight import AskedCall
+        from wal_agent.recovery.prompt import load_templates
+
         at, agent, rows = self.at, self.options.agent, self.screen.rows
         home = at.home
         if isinstance(decided, StartAgain) and decided.alert is None:
@@ -388,6 +398,8 @@ class Preparation:
 
     def _begin_again(self, place: SessionTarget, decided: StartAgain, facts: PromptInput, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
+        from wal_agent.recovery.prompt import render_prompt
+
         asked = self.options.agent.prompt_from_args(decided.args)
         if facts.handed is not None:
             words = recovery_input.handed_words(self.at)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -32,13 +32,10 @@ from wal_agent.clock import SystemClock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged, WalAgentError
-from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.checkpoint import work_so_far
 from wal_agent.recovery.handoff import calls_since, hand_over, handed_over
-from wal_agent.recovery.inflight import Unannounced, group_calls
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain, decide
-from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import (
     FinishedCall,
     HandedOver,
@@ -49,7 +46,6 @@ from wal_agent.recovery.prompt import (
     Templates,
     render_prompt,
 )
-from wal_agent.recovery.report import MissingEffects
 from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
@@ -62,6 +58,10 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, StoredLease
 from wal_agent.wal.reader import Damage, Replay, replay
 from wal_agent.wal.state import EndedCall, State
+
+if TYPE_CHECKING:
+    from wal_agent.evidence.model import NestedRun, Step
+    from wal_agent.recovery.report import MissingEffects
 
 _SAYINGS = {
     "denied": "it was denied, so it did not run",
@@ -270,6 +270,9 @@ def collect_prompt_facts(
     """What the prompt is made of. `ended`: the old run's processes that were ended. `tree`: on the working tree;
     `effects`: of which calls it has the changes. `now`: seconds since 1970. ConfigError: the project's rules in
     wal-agent.toml are wrong."""
+    from wal_agent.recovery.inflight import Unannounced, group_calls
+    from wal_agent.recovery.project_rules import load_all
+
     lost = at.lost
     main = at.before.files.get(agent.main_file)
     end = at.before.ended
@@ -438,6 +441,8 @@ class InnerRuns:
             return None
 
     def _look_up(self, step: Step, run: str, since: float) -> NestedRun | None:
+        from wal_agent.evidence.model import NestedRun
+
         named = parse_inner_command(step.words)
         if named is None:
             return None
@@ -457,6 +462,8 @@ class InnerRuns:
             return self._find_run(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)
 
     def _find_run(self, bucket: Bucket, keys: Keys, seen: StoredLease, run: str, since: float) -> NestedRun | None:
+        from wal_agent.evidence.model import NestedRun
+
         found = replay(bucket, keys)
         if found.damage is not None:
             return None
