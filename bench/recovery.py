@@ -79,7 +79,7 @@ def crash(at: Story, job: str, past: Past) -> None:
     thread = threading.Thread(target=opened.writer.run, args=(stop,), daemon=True)
     thread.start()
     main = at.root / "session.jsonl"
-    write_session(main, past.size)
+    write_session(main, past.size, str(at.work))
     capture = SessionCapture(SESSION, opened.blobs.put_payload)
     now = clock.now()
     opened.writer.append(

@@ -41,7 +41,14 @@ from wal_agent.recovery.report import (
     stopped_line,
     unannounced_lines,
 )
-from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores, restore
+from wal_agent.recovery.restore_session import (
+    EXACT,
+    Restored,
+    SessionTarget,
+    create_session,
+    drop_old_restores,
+    restore,
+)
 from wal_agent.redact import redact
 from wal_agent.supervise import processes, recovery_input
 from wal_agent.supervise.machine import lock_state
@@ -66,7 +73,8 @@ MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 
 @dataclass(frozen=True, slots=True)
 class PreparedStart:
-    """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that
+    """How the agent is to start. `captured`: what of its session the log already holds; `exact`: the folder with copies
+    of that, which were restored and not repaired. `verdicts`: of calls that
     the agent is told of; `asked`: those that it is asked about."""
 
     session: NewSession | ResumeSession
@@ -75,6 +83,7 @@ class PreparedStart:
     verdicts: tuple[Verdict, ...] = ()
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
     asked: tuple[AskedCall, ...] = ()
+    exact: Path | None = None
 
 
 def harmless_calls(calls: Iterable[InFlight]) -> frozenset[int]:
@@ -286,6 +295,7 @@ class Preparation:
             tuple(
                 AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
             ),
+            restored.kept / EXACT if restored else None,
         )
 
     def _with_transcript(self, handed: HandedOver) -> HandedOver:

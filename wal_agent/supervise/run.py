@@ -580,7 +580,7 @@ class Run:
         capture = SessionCapture(session, opened.blobs.put_payload)
         if prepared.captured:
             files = self.options.agent.session_files(session, self.options.workspace, env)
-            capture.resume_from(files, prepared.captured)
+            capture.resume_from(files, prepared.captured, prepared.exact)
         return capture
 
     def _failed(self, error: BaseException) -> None:
