@@ -8,6 +8,7 @@ machine's drift hits all alike.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import time
@@ -39,15 +40,21 @@ SESSION = "aaaaaaaa-0000-4000-8000-000000000000"
 
 def message(n: int, size: int) -> bytes:
     record = {"id": f"m{n}", "timestamp": "2026-01-01T00:00:00.000Z", "type": "gemini", "content": "x" * size}
-    return json.dumps(record).encode() + b"\n"
+    return compact(record)
 
 
-def write_session(path: Path, size: int) -> None:
+def compact(record: object) -> bytes:
+    """A line as agents write it: without blanks."""
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def write_session(path: Path, size: int, workspace: str = "/work") -> None:
     """A session of Gemini's form with at least `size` bytes."""
-    head = {"sessionId": SESSION, "projectHash": "x", "startTime": "t", "lastUpdated": "t", "kind": "main"}
+    project = hashlib.sha256(workspace.encode()).hexdigest()
+    head = {"sessionId": SESSION, "projectHash": project, "startTime": "t", "lastUpdated": "t", "kind": "main"}
     user = {"id": "u", "timestamp": "t", "type": "user", "content": [{"text": "go"}]}
     with path.open("wb") as file:
-        file.write(json.dumps(head).encode() + b"\n" + json.dumps(user).encode() + b"\n")
+        file.write(compact(head) + compact(user))
         n = 0
         while file.tell() < size:
             file.write(message(n, 8000))

@@ -33,6 +33,6 @@ def owned(root: Path, bucket: Bucket, name: str = "bench") -> Iterator[tuple[Run
     stop = threading.Event()
     threading.Thread(target=job.writer.run, args=(stop,), daemon=True).start()
     context = RunContext(job, AGENTS["gemini"], Settings(bucket.url, name), root, {"HOME": str(root)}, clock)
-    yield context, Gate(context, load_rules(), lambda: True), run
+    yield context, Gate(context, load_rules, lambda: True), run
     stop.set()
     run.end()

@@ -79,7 +79,7 @@ def crash(at: Story, job: str, past: Past) -> None:
     thread = threading.Thread(target=opened.writer.run, args=(stop,), daemon=True)
     thread.start()
     main = at.root / "session.jsonl"
-    write_session(main, past.size)
+    write_session(main, past.size, str(at.work))
     capture = SessionCapture(SESSION, opened.blobs.put_payload)
     now = clock.now()
     opened.writer.append(
@@ -91,7 +91,7 @@ def crash(at: Story, job: str, past: Past) -> None:
     (mirror := at.root / "mirror").mkdir()
     snapshots = Snapshots(bucket, opened.keys, opened.writer, Mirror(mirror, opened.blobs))
     context = RunContext(opened, agent, Settings(at.bucket, job), at.work, env, clock)
-    gate = Gate(context, load_rules(), lambda: True)
+    gate = Gate(context, load_rules, lambda: True)
     for n in range(past.records // 2):
         input = b'{"command":"make step-%d"}' % n
         gate.begin_call(ToolStarting(SESSION, "run_shell_command", input))

@@ -69,9 +69,17 @@ def record(out: Path) -> None:
     seen: dict[tuple[str, str], list[int]] = {}
     prefix = str(PACKAGE) + os.sep
 
+    def imported(frame: FrameType | None) -> bool:
+        """Whether it runs because a module of the package is imported, here or by a caller."""
+        while frame is not None:
+            code, frame = frame.f_code, frame.f_back
+            if code.co_name == "<module>" and code.co_filename.startswith(prefix):
+                return True
+        return False
+
     def note(frame: FrameType, what: str, _: object) -> None:
         code = frame.f_code
-        if what == "call" and code.co_flags & FUNCTION and code.co_filename.startswith(prefix):
+        if what == "call" and code.co_flags & FUNCTION and code.co_filename.startswith(prefix) and not imported(frame):
             key = (threading.current_thread().name, code.co_filename[len(prefix) :])
             seen.setdefault(key, []).append(time.time_ns())
 

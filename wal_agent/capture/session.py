@@ -13,7 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -174,6 +174,7 @@ class FileTracker:
         self._lost: KnownVersion | None = None  # what the log has from before the file's first byte
         self._known: KnownVersion | None = None
         self._resuming: Captured | None = None
+        self._exact: Path | None = None
         self._settled_upto = 0
         self._distrust = False
         self._forgotten = False
@@ -238,10 +239,12 @@ class FileTracker:
         self._distrust = not same
         return same
 
-    def resume_from(self, captured: Captured) -> None:
-        """The file is the log's version, or an extension of it: the next capture checks whether that is so, and sends
-        all of it when it is neither. Nothing is read before: who starts an agent need not wait for that."""
-        self._known, self._resuming = None, captured
+    def resume_from(self, captured: Captured, exact: Path | None = None) -> None:
+        """Go on from the log's version. The next capture checks whether the file is that, or extends it. If it is
+        neither (a recovery repaired it), the blocks that differ from `exact`, a copy of the log's version on this
+        machine, are sent; without one, all of it. Nothing is read before: who starts an agent need not wait for that.
+        """
+        self._known, self._resuming, self._exact = None, captured, exact
 
     @property
     def _at(self) -> int:
@@ -269,9 +272,11 @@ class FileTracker:
     def _resume(self, fd: int) -> None:
         if (captured := self._resuming) is None:
             return
-        known = _front(fd, captured.size)
-        self._known = known if (known.size, known.sha256) == (captured.size, captured.sha256) else None
-        self._resuming = None
+        self._known = _version(fd, captured)
+        if self._known is None and self._exact is not None:
+            with suppress(OSError), _opened(self._exact) as copy:
+                self._known = _version(copy, captured)
+        self._resuming = self._exact = None
 
     def _staged(self, new: KnownVersion, edits: tuple[Edit, ...], now: float, settled: int) -> Staged | None:
         old = self._known
@@ -346,6 +351,12 @@ def _begins_with(fd: int, now: os.stat_result, known: KnownVersion, at: int) -> 
         return False
     tail = known.tail[-here:] if here else b""
     return os.pread(fd, len(tail), here - len(tail)) == tail
+
+
+def _version(fd: int, captured: Captured) -> KnownVersion | None:
+    """The log's version, where the file begins with it; checked by its hash."""
+    known = _front(fd, captured.size)
+    return known if (known.size, known.sha256) == (captured.size, captured.sha256) else None
 
 
 def _front(fd: int, size: int) -> KnownVersion:
@@ -424,12 +435,14 @@ class SessionCapture:
         self._gone: dict[str, FileTracker] = {}  # what the last call reported as gone
         self._main = ""
 
-    def resume_from(self, files: Sequence[SessionFile], captured: Mapping[str, Captured]) -> None:
-        """Go on from what the log holds (State.files); the next call checks which files are that, or extend it. Others
-        are sent whole."""
+    def resume_from(
+        self, files: Sequence[SessionFile], captured: Mapping[str, Captured], exact: Path | None = None
+    ) -> None:
+        """Go on from what the log holds (State.files); the next call checks which files are that, or extend it. Of
+        others it sends what differs from the copies in the folder `exact`; without these, they are sent whole."""
         for file in files:
             if file.name in captured:
-                self._tracker(file).resume_from(captured[file.name])
+                self._tracker(file).resume_from(captured[file.name], exact and exact / file.name)
 
     def forget(self) -> None:
         """Records of the last call did not all reach the log: the next call sends every file whole, and reports

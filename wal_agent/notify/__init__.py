@@ -28,6 +28,8 @@ def listener(
 ) -> Post | None:
     """Return the listener that notifies; None where the person named no URL, and then nothing more is loaded.
     `env` is the wrapper's own. ConfigError, UsageError: what the person wrote cannot be meant."""
+    if _names_none(env):
+        return None
     from wal_agent.notify import message
 
     found = message.load_targets(env)
@@ -57,12 +59,9 @@ def listener(
 def trouble(env: Mapping[str, str], once: bool = False) -> str:
     """Describe in one line the URLs that did not take their last message; "" for none, also where the configuration
     cannot be read. `once`: without those reported before."""
-    from wal_agent.config import own_document
+    if _names_none(env):
+        return ""
     from wal_agent.errors import WalAgentError
-
-    with suppress(WalAgentError):  # those who named no URL load no more than this
-        if not env.get("WAL_AGENT_NOTIFY") and "notify" not in own_document(env):
-            return ""
     from wal_agent.notify import message
 
     try:
@@ -74,6 +73,16 @@ def trouble(env: Mapping[str, str], once: bool = False) -> str:
     from wal_agent.notify.outbox import describe_failures
 
     return describe_failures(env, found, once)
+
+
+def _names_none(env: Mapping[str, str]) -> bool:
+    """Whether the person plainly named no URL. False also where their file cannot be read: who loads it says why."""
+    from wal_agent.config import own_document
+    from wal_agent.errors import WalAgentError
+
+    with suppress(WalAgentError):
+        return not env.get("WAL_AGENT_NOTIFY") and "notify" not in own_document(env)
+    return False
 
 
 def acknowledge(env: Mapping[str, str], bucket: str, job: str) -> None:

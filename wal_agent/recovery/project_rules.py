@@ -13,8 +13,9 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -151,6 +152,13 @@ def load_all(workspace: Path) -> Rules:
     """Load all rules for `workspace`: the project's, then the built-in ones. ConfigError for its wal-agent.toml
     only."""
     return with_project(load_rules(), load_project_rules(workspace).rules)
+
+
+def load_later(workspace: Path, agent: str) -> Callable[[], Rules]:
+    """As `load_all`, for an agent. The project's files are read now, before the agent can change them; the built-in
+    rules at the first call of what is returned. ConfigError for its wal-agent.toml only."""
+    extra = load_project_rules(workspace).rules
+    return cache(lambda: with_project(load_rules(), extra).of(agent))
 
 
 def load_markdown_rules(workspace: Path, most: int = MAX_RULES) -> ProjectRules:

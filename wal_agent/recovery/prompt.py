@@ -16,20 +16,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wal_agent.config import Consents, content_digest
 from wal_agent.paths import shipped
 from wal_agent.recovery import messages
 from wal_agent.recovery.checkpoint import NO_WORK, WorkSoFar
-from wal_agent.recovery.inflight import InFlight, Unannounced
-from wal_agent.recovery.plan import Alert
 from wal_agent.redact import redact_head
 from wal_agent.safefs import path_in_root, read_in_root
 from wal_agent.shell.quote import fenced, inline, show_input
-from wal_agent.shell.rules import OURS
 from wal_agent.text import clock_time, moment, plural
-from wal_agent.wal.state import RecentCall
+
+if TYPE_CHECKING:
+    from wal_agent.recovery.inflight import InFlight, Unannounced
+    from wal_agent.recovery.plan import Alert
+    from wal_agent.wal.state import RecentCall
 
 # ---- templates -------------------------------------------------------------------------------------------------------
 
@@ -426,6 +427,8 @@ def _call_values(c: InFlight) -> dict[str, str]:
 
 
 def _why(c: InFlight) -> str:
+    from wal_agent.shell.rules import OURS
+
     if c.source == OURS:
         return f"it {c.why}"
     return messages.project_rule(inline(c.rule, 60), inline(c.source, 80), inline(c.why, 200))

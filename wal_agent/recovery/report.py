@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wal_agent.capture.candidates import IGNORED
 from wal_agent.records import Pending, Repository, Workspace
 from wal_agent.recovery import messages
-from wal_agent.recovery.inflight import InFlight, Unannounced
-from wal_agent.recovery.plan import Alert
-from wal_agent.recovery.prompt import LostCalls
 from wal_agent.recovery.restore_target import Keep, KeptFiles, PutBack, RestoreBackup
-from wal_agent.recovery.restore_tree import Changes
-from wal_agent.recovery.restore_workspace import TreeResult
 from wal_agent.shell.quote import inline, safe, show_input
 from wal_agent.text import plural, quote_word, size
+
+if TYPE_CHECKING:
+    from wal_agent.recovery.inflight import InFlight, Unannounced
+    from wal_agent.recovery.plan import Alert
+    from wal_agent.recovery.prompt import LostCalls
+    from wal_agent.recovery.restore_tree import Changes
+    from wal_agent.recovery.restore_workspace import TreeResult
 
 _MAX_CALLS = 5  # calls in flight
 _MAX_LOST = 3

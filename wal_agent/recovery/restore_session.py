@@ -28,6 +28,7 @@ from wal_agent.wal.damage import with_hint
 from wal_agent.wal.state import FileState
 
 STAGED = ".wal-agent-staged-"
+EXACT = "exact"  # the folder, below a restore's own, with the files as they were captured
 _MOVE_AWAY_HINT = "Move it away, then start again."
 
 
@@ -239,11 +240,11 @@ def drop_old_restores(folder: Path) -> None:
 
 def _write_exact_copies(place: SessionTarget, files: Mapping[str, FileState], blobs: Blobs) -> dict[str, Path]:
     """Write every file, byte for byte as captured and checked, below `kept`."""
-    make_private_folder(place.kept / "exact")
+    make_private_folder(place.kept / EXACT)
     made: dict[str, Path] = {}
     for name, file in files.items():
         place.path(name)  # refuses a name that would lead elsewhere, before anything is written under it
-        made[name] = _path_below(place.kept / "exact", name)
+        made[name] = _path_below(place.kept / EXACT, name)
         write_file(blobs, file, made[name])
     return made
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import (
@@ -47,8 +47,10 @@ from wal_agent.shell.quote import inline
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
 from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process
-from wal_agent.supervise.inbox import Inbox
 from wal_agent.text import quote
+
+if TYPE_CHECKING:
+    from wal_agent.supervise.inbox import Inbox
 
 MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
 MAX_TOOL = 200  # characters of a tool's name, in a phase's record

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -22,9 +22,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
-from wal_agent.evidence import collector
 from wal_agent.records import Answer, Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
-from wal_agent.recovery.inflight import AskedCall, Resolver
 from wal_agent.recovery.messages import (
     DENY_DRAINING,
     DENY_ENDED,
@@ -33,13 +31,15 @@ from wal_agent.recovery.messages import (
     deny_repeated,
     deny_unsaved,
 )
-from wal_agent.shell.classify import classify
 from wal_agent.shell.quote import inline, show_input
-from wal_agent.shell.rules import Rules
 from wal_agent.supervise.context import RunContext
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import Ticket
+
+if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
+    from wal_agent.recovery.inflight import AskedCall, Resolver
+    from wal_agent.shell.rules import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,17 @@ class RecoveredCalls:
         self._writer, self._clock = context.job.writer, context.clock
         self._verdicts = verdicts
         self._harmless = harmless
-        self._answers = Resolver(asked, str(context.workspace))
+        self._asked, self._workspace = asked, str(context.workspace)
+        self._making = threading.Lock()
+        self._made: Resolver | None = None
+
+    @property
+    def _answers(self) -> Resolver:
+        from wal_agent.recovery.inflight import Resolver
+
+        with self._making:
+            self._made = self._made or Resolver(self._asked, self._workspace)
+            return self._made
 
     def ends_after_call(self, call: int, tool: str, input: bytes, cwd: str, reads: bool) -> list[End]:
         """The ends of calls that are settled by one that ended well; `cwd` as in ToolStarting; `reads`: it only
@@ -233,7 +243,11 @@ class Gate:
     """Allows or denies each tool call. Called from many hook threads at once."""
 
     def __init__(
-        self, context: RunContext, rules: Rules, may_allow: Callable[[], bool], recovered: RecoveredCalls | None = None
+        self,
+        context: RunContext,
+        rules: Callable[[], Rules],
+        may_allow: Callable[[], bool],
+        recovered: RecoveredCalls | None = None,
     ) -> None:
         """`may_allow`: R7, the last check before an allow. With `durability = sync` calls that only read wait for their
         intents too, and each call's after-hook for its end."""
@@ -267,8 +281,11 @@ class Gate:
         """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held. In a run
         that spools (R9), this machine's disk will do. `nested`: the other agent, below this one, that makes the call
         (agent and session): it counts for nothing in what the agent's own hooks and files report."""
+        from wal_agent.evidence import collector
+        from wal_agent.shell.classify import classify
+
         began = self._clock.boot()
-        found = classify(event.tool, event.input, self._rules, explain=False)
+        found = classify(event.tool, event.input, self._rules(), explain=False)
         reads = found.cls == "read_only"
         if not nested:
             self._remember(event)
@@ -447,7 +464,9 @@ class Gate:
     def log_unannounced(self, session: str, tool: str, input: bytes, call_id: str, how: Ending | None) -> None:
         """I5: log a call that no before-hook announced. `how` it ended; None: it may have run, and stays open."""
         payload = self._result(input)
-        found = classify(tool, input, self._rules, explain=False)
+        from wal_agent.shell.classify import classify
+
+        found = classify(tool, input, self._rules(), explain=False)
         with self._lock:
             call, now = self._writer.next_call(), self._clock.now()
             intent = Intent(

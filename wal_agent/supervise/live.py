@@ -7,7 +7,7 @@ import select
 import signal
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,13 +17,14 @@ from wal_agent.agents.base import Agent, Deny, TurnCompleted, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.concurrency import start_daemon
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AgentStarted, Compaction
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
-from wal_agent.recovery.project_rules import load_all
+from wal_agent.recovery.project_rules import load_later
 from wal_agent.redact import redact
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.checkpoints import Checkpointer
@@ -90,7 +91,8 @@ class Live:
         self._ready = False
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
-        self.gate = Gate(context, load_all(workspace).of(agent.name), keeper.may_allow, recovered)
+        self._rules = load_later(workspace, agent.name)
+        self.gate = Gate(context, self._rules, keeper.may_allow, recovered)
         self.saver = SessionSaver(context, self.gate, capture, launch.session, self)
         self.autosave = Autosave(self._save, context.settings.autosave, self.fail)
         # Where the agent does not own the screen, people read how a long first capture gets on.
@@ -326,6 +328,7 @@ class Live:
                 AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
             )
             self._emit(AgentBegan(child.pid, launch.session, launch.resumed))
+            load_beside(self._rules)
             self.autosave.start()
             if self.tree:
                 self.tree.start()
@@ -498,3 +501,18 @@ def stdin_is_fed(fd: int = 0) -> bool:
     look = select.poll()
     look.register(fd, select.POLLRDHUP)  # nothing is read
     return not look.poll(0)
+
+
+def load_beside(rules: Callable[[], object]) -> None:
+    """Load what only hooks need, beside the agent's own start: the modules that classify and look at a call, and the
+    rules. A hook that comes earlier waits for its own imports."""
+
+    def load() -> None:
+        import wal_agent.evidence.collector
+        import wal_agent.recovery.inflight
+        import wal_agent.shell.classify  # noqa: F401
+
+        rules()
+
+    with suppress(RuntimeError):  # no thread is left: the first hook pays for it
+        start_daemon("load", load)

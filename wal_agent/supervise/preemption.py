@@ -22,11 +22,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from wal_agent.clock import Clock
@@ -36,6 +34,9 @@ from wal_agent.recovery.messages import DENY_DRAINING
 from wal_agent.safefs import read_plain
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.wal.job import Stopped
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 MAX_REPLY = 16 << 10  # bytes of a reply
 
@@ -62,6 +63,8 @@ class MetadataClient:
         self, method: str, path: str, headers: Mapping[str, str] = MappingProxyType({}), timeout: float = 2.0
     ) -> Reply:
         """`timeout`: seconds for each of: connect, and the next piece of the reply. MetadataError."""
+        from http.client import HTTPConnection, HTTPException  # late, in the thread that asks: 10 ms
+
         connection = HTTPConnection(self._server.host, self._server.port, timeout=timeout)
         try:
             with self._lock:
@@ -167,6 +170,8 @@ class Aws:
 
     def _left(self, reply: Reply) -> float:
         """By the server's own clock where it tells one. A time that cannot be read is a notice all the same."""
+        from email.utils import parsedate_to_datetime
+
         try:
             said: Any = json.loads(reply.body)
             at = _stamp(lambda: datetime.fromisoformat(said["time"]))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,18 +22,12 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.errors import Unavailable, WalAgentError
 from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
-from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
-from wal_agent.inbox import Driver, Message, identity_of
 from wal_agent.paths import state_dir
 from wal_agent.records import FileGone, Handoff, Host, MessageSeen, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.recovery import report as tree_words
-from wal_agent.recovery.checkpoint import WorkSoFar
-from wal_agent.recovery.handoff import write_transcript
-from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
 from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
-from wal_agent.recovery.prompt import HandedOver, PromptInput, Templates, load_templates, render_prompt
 from wal_agent.recovery.report import (
     Report,
     fenced_line,
@@ -47,11 +42,16 @@ from wal_agent.recovery.report import (
     stopped_line,
     unannounced_lines,
 )
-from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores, restore
-from wal_agent.recovery.restore_workspace import TreeResult
+from wal_agent.recovery.restore_session import (
+    EXACT,
+    Restored,
+    SessionTarget,
+    create_session,
+    drop_old_restores,
+    restore,
+)
 from wal_agent.redact import redact
 from wal_agent.supervise import processes, recovery_input
-from wal_agent.supervise.inbox import tell_again, unseen
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
@@ -61,6 +61,13 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState, MessageAt
 
+if TYPE_CHECKING:
+    from wal_agent.inbox import Driver, Message
+    from wal_agent.recovery.checkpoint import WorkSoFar
+    from wal_agent.recovery.inflight import AskedCall, InFlight
+    from wal_agent.recovery.prompt import HandedOver, PromptInput, Templates
+    from wal_agent.recovery.restore_workspace import TreeResult
+
 MESSAGES_WAIT = 5.0  # seconds for the messages that the lost run may not have shown to the agent
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
 MOST_OPEN_LINES = 3
@@ -69,7 +76,8 @@ MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 
 @dataclass(frozen=True, slots=True)
 class PreparedStart:
-    """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that
+    """How the agent is to start. `captured`: what of its session the log already holds; `exact`: the folder with copies
+    of that, which were restored and not repaired. `verdicts`: of calls that
     the agent is told of; `asked`: those that it is asked about."""
 
     session: NewSession | ResumeSession
@@ -79,6 +87,7 @@ class PreparedStart:
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
     asked: tuple[AskedCall, ...] = ()
     told: tuple[MessageAt, ...] = ()  # messages that the prompt holds
+    exact: Path | None = None
 
 
 def harmless_calls(calls: Iterable[InFlight]) -> frozenset[int]:
@@ -107,6 +116,11 @@ class RecoveryCase:
     def verdicts(self, running: Sequence[str], gone: bool, done: TreeResult) -> tuple[Verdict, ...]:
         """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
         nothing of it runs any more; `done`: with the working tree."""
+        if not self.at.before.open:
+            return ()
+        from wal_agent.evidence import collector  # late: a start without a call in flight needs none of it
+        from wal_agent.recovery.inflight import carry_over
+
         at, covers = self.at, self.tree.covers(done)
         found = collector.decide_verdicts(
             at.before, at.inputs, self.here, self.workspace, running, gone, self.clock, covers, inner=self._inner
@@ -237,6 +251,9 @@ class Preparation:
         self.check()
 
     def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
+        from wal_agent.recovery.inflight import AskedCall
+        from wal_agent.recovery.prompt import load_templates
+
         at, agent, rows = self.at, self.options.agent, self.screen.rows
         home = at.home
         if isinstance(decided, StartAgain) and decided.alert is None:
@@ -287,10 +304,13 @@ class Preparation:
                 AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
             ),
             self.told,
+            restored.kept / EXACT if restored else None,
         )
 
     def _with_transcript(self, handed: HandedOver) -> HandedOver:
         """Write what the agent before said and did; where that cannot be, a row says so."""
+        from wal_agent.recovery.handoff import write_transcript
+
         folder = state_dir(self.options.env) / "jobs" / self.opened.keys.job / "transcripts"
         drop_old_restores(folder)
         main_file = AGENTS[handed.before].main_file if handed.before in AGENTS else ""
@@ -399,6 +419,8 @@ class Preparation:
 
     def _begin_again(self, place: SessionTarget, decided: StartAgain, facts: PromptInput, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
+        from wal_agent.recovery.prompt import render_prompt
+
         asked = self.options.agent.prompt_from_args(decided.args)
         if facts.handed is not None:
             words = recovery_input.handed_words(self.at)
@@ -415,8 +437,13 @@ class Preparation:
 
     def _unseen_messages(self) -> dict[MessageAt, Message]:
         """Those that the lost run gave to the agent, as far as they can be had within a few seconds."""
-        lost, driver = unseen(self.at.before), self.driver
-        if not lost or driver is None:
+        driver = self.driver
+        if driver is None or not self.at.before.messages:
+            return {}
+        from wal_agent.inbox import identity_of
+        from wal_agent.supervise.inbox import unseen
+
+        if not (lost := unseen(self.at.before)):
             return {}
         wanted = {identity_of(m.sender, m.id): m for m in lost}
 
@@ -431,6 +458,10 @@ class Preparation:
 
     def _tell_again(self, pending: dict[MessageAt, Message], session: bytes) -> str:
         """The words on messages that `session`, a restored main file, does not have; what it has was seen."""
+        if not pending:
+            return ""
+        from wal_agent.supervise.inbox import tell_again
+
         has = {at for at in pending if messages.message_mark(at.id).encode() in session}
         now = self.clock.now()
         if has:
@@ -439,8 +470,7 @@ class Preparation:
         self.told = tuple(at for at in pending if at not in has)
         if lost:
             self.screen.rows([row("messages", messages.told_again_line(len(lost)))])
-        words = tell_again(lost)
-        return f"\n{words}" if words else ""
+        return f"\n{tell_again(lost)}" if lost else ""
 
     def _record(
         self,

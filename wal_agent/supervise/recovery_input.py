@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -32,13 +32,9 @@ from wal_agent.clock import SystemClock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged, WalAgentError
-from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.checkpoint import work_so_far
-from wal_agent.recovery.handoff import calls_since, hand_over, handed_over
-from wal_agent.recovery.inflight import Unannounced, group_calls
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain, decide
-from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import (
     FinishedCall,
     HandedOver,
@@ -49,7 +45,6 @@ from wal_agent.recovery.prompt import (
     Templates,
     render_prompt,
 )
-from wal_agent.recovery.report import MissingEffects
 from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
@@ -62,6 +57,10 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, StoredLease
 from wal_agent.wal.reader import Damage, Replay, replay
 from wal_agent.wal.state import EndedCall, State
+
+if TYPE_CHECKING:
+    from wal_agent.evidence.model import NestedRun, Step
+    from wal_agent.recovery.report import MissingEffects
 
 _SAYINGS = {
     "denied": "it was denied, so it did not run",
@@ -121,6 +120,8 @@ def observe_log(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
 
 def hand_over_to_opening(at: Situation) -> tuple[Situation, Handoff | None]:
     """The situation as the job of our opening's agent, and the record that makes it that; None where it is already."""
+    from wal_agent.recovery.handoff import hand_over, handed_over
+
     record = hand_over(at.before, at.opening) if at.damage is None and at.home is not None else None
     if record is None:
         return at, None
@@ -270,6 +271,9 @@ def collect_prompt_facts(
     """What the prompt is made of. `ended`: the old run's processes that were ended. `tree`: on the working tree;
     `effects`: of which calls it has the changes. `now`: seconds since 1970. ConfigError: the project's rules in
     wal-agent.toml are wrong."""
+    from wal_agent.recovery.inflight import Unannounced, group_calls
+    from wal_agent.recovery.project_rules import load_all
+
     lost = at.lost
     main = at.before.files.get(agent.main_file)
     end = at.before.ended
@@ -303,13 +307,16 @@ def collect_prompt_facts(
         pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
         lost=lost_calls(at, effects),
         work=work_so_far(at.before, job, agent.name),
-        handed=(
-            HandedOver(at.before.handoff.before, calls_since(at.before), new=isinstance(decided, StartAgain))
-            if decided.alert == "handoff" and at.before.handoff
-            else None
-        ),
+        handed=_handed_over(at.before, isinstance(decided, StartAgain)) if decided.alert == "handoff" else None,
         given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",
     )
+
+
+def _handed_over(state: State, new: bool) -> HandedOver | None:
+    """`new`: the agent gets a session that knows nothing yet."""
+    from wal_agent.recovery.handoff import calls_since
+
+    return HandedOver(state.handoff.before, calls_since(state), new=new) if state.handoff is not None else None
 
 
 def lost_calls(at: Situation, effects: MissingEffects) -> LostCalls:
@@ -438,6 +445,8 @@ class InnerRuns:
             return None
 
     def _look_up(self, step: Step, run: str, since: float) -> NestedRun | None:
+        from wal_agent.evidence.model import NestedRun
+
         named = parse_inner_command(step.words)
         if named is None:
             return None
@@ -457,6 +466,8 @@ class InnerRuns:
             return self._find_run(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)
 
     def _find_run(self, bucket: Bucket, keys: Keys, seen: StoredLease, run: str, since: float) -> NestedRun | None:
+        from wal_agent.evidence.model import NestedRun
+
         found = replay(bucket, keys)
         if found.damage is not None:
             return None

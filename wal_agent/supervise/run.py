@@ -65,7 +65,6 @@ from wal_agent.recovery import messages
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.shell.quote import safe
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import processes, provenance, systemd
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
@@ -137,8 +136,6 @@ def run(options: RunOptions, screen: Screen) -> RunResult:
     with screen.waiting_for("the key command", COMMAND_BUDGET):
         key = load_key(options.settings.encryption_key_file, options.settings.encryption_key_command, env)
     block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C
-    with suppress(RuntimeError):  # no thread is left; the first hook pays the 0.1 s then
-        threading.Thread(target=load_rules, name="rules", daemon=True).start()
     runtime = runtime_dir(env)
     with screen.waiting_for("the removal of what ended runs left here", SWEEP):
         try:
@@ -611,7 +608,7 @@ class Run:
         capture = SessionCapture(session, opened.blobs.put_payload)
         if prepared.captured:
             files = self.options.agent.session_files(session, self.options.workspace, env)
-            capture.resume_from(files, prepared.captured)
+            capture.resume_from(files, prepared.captured, prepared.exact)
         return capture
 
     def _failed(self, error: BaseException) -> None:

@@ -107,6 +107,7 @@ def send_spooled(
 
 
 T = TypeVar("T")
+BLOBS_AT_ONCE = 8  # of up to 4 MiB each, so that memory stays small
 
 # --- pure rules
 
@@ -145,13 +146,14 @@ def place_opening(
     opening: Opening,
     *,
     hint: int = 0,
+    known: Tail | None = None,
     budget: float = 20.0,
 ) -> Tail:
-    """Create `opening` at the end of the log and return its place. Fenced: an equal or higher epoch is there;
-    Unavailable."""
+    """Create `opening` at the end of the log and return its place. `known`: the tail as it was read before. Fenced: an
+    equal or higher epoch is there; Unavailable."""
     retries = RetryBudget(clock, rng, budget)
     while True:
-        at = retries.call(partial(reader.read_tail, bucket, keys, hint))
+        at = retries.call(partial(reader.read_tail, bucket, keys, hint, known))
         if not may_chain(at, opening.epoch):
             raise _overtaken_error(keys, opening.epoch, at.epoch)
         landed = _land(bucket, keys, retries, opening, at)
@@ -284,14 +286,14 @@ def open_job(
         spool.require_room()
         spool.require_known()
     log = _Log(bucket, keys, clock, rng, budget, parallel)
-    newest = read_log_epoch(log, seen)
+    tail = read_end(log, seen)
     before = reader.replay(log.steady, keys, parallel=parallel)  # Newer: raised before anything is written
     check_owner(before)
     with uninterrupted():
         recovers = claim.phase and cause not in ("first", "closed") and before.state.ran
         phase = "recovering" if recovers else claim.phase
         wanted = replace(claim, spool=str(spool.folder) if spool else "", phase=phase)
-        lease = leases.acquire(bucket, keys, clock, rng, seen=seen, claim=wanted, log_epoch=newest, budget=budget)
+        lease = leases.acquire(bucket, keys, clock, rng, seen=seen, claim=wanted, log_epoch=tail.epoch, budget=budget)
         opening = Opening(
             time=clock.now(),
             run=claim.run,
@@ -304,7 +306,7 @@ def open_job(
             snapshot=newest_snapshot_seq(log),
             **asdict(fields),
         )
-        at = place_opening(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
+        at = place_opening(bucket, keys, clock, rng, opening, hint=lease.doc.seq, known=tail, budget=budget)
     try:
         return _open_spooled(log, claim.run, before, at, lease, spool, spooling, report, check_stop)
     except Stopped as stopped:
@@ -362,18 +364,18 @@ def _open_spooled(
         spool.remove()
         writer.stop_spooling()
         spool = None
-    blobs = Blobs(bucket, keys, clock, rng, epoch=lease.epoch, parallel=max(1, log.parallel // 2))
+    blobs = Blobs(bucket, keys, clock, rng, epoch=lease.epoch, parallel=min(BLOBS_AT_ONCE, log.parallel))
     return OpenedJob(keys, lease, writer, blobs, found, spool)
 
 
-def read_log_epoch(log: _Log, seen: StoredLease | None) -> int:
-    """R1: the highest epoch in the log (epochs never go down, so the newest segment has it). Damaged, also where the
+def read_end(log: _Log, seen: StoredLease | None) -> Tail:
+    """R1: the log's newest segment, which has the highest epoch in it: epochs never go down. Damaged, also where the
     log ends before the lease says, or in another record: an opening there would hide what is missing."""
     known = reader.KnownEnd.by(seen)
     end = log.call(lambda: reader.read_tail(log.bucket, log.keys, known.seq))
     if why := known.lacks(log.keys.job, end.seq, end.hash):
         raise Damaged(why)
-    return end.epoch
+    return end
 
 
 def newest_snapshot_seq(log: _Log) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wal_agent.wal.lease import StoredLease
 
 LISTS = 5  # how often a reader that retention raced lists again
-PARALLEL = 16  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away
+PARALLEL = 32  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,23 @@ class Replay:
     snapshot: int = 0  # the snapshot it began from; 0: from nothing
 
 
-def read_tail(bucket: Bucket, keys: Keys, hint: int = 0) -> Tail:
+def read_tail(bucket: Bucket, keys: Keys, hint: int = 0, known: Tail | None = None) -> Tail:
     """The newest segment, read and decoded. `hint`: a number that the log is thought to have reached (the lease's),
-    which saves listing all of it. Damaged when the newest segment cannot be decoded."""
-    found = newest_after(bucket, keys, hint - 1) if hint > 1 else Tail()
-    return found if found.seq else newest_after(bucket, keys, 0)
+    which saves listing all of it. `known`: a segment that was read already; where it is still the newest it is not
+    read again, since segments never change (R3). Damaged when the newest segment cannot be decoded."""
+    found = newest_after(bucket, keys, hint - 1, known) if hint > 1 else Tail()
+    return found if found.seq else newest_after(bucket, keys, 0, known)
 
 
-def newest_after(bucket: Bucket, keys: Keys, seq: int) -> Tail:
-    """The newest segment with a number above `seq`; an empty Tail when there is none."""
+def newest_after(bucket: Bucket, keys: Keys, seq: int, known: Tail | None = None) -> Tail:
+    """The newest segment with a number above `seq`; an empty Tail when there is none. `known`: see read_tail."""
     for _ in range(LISTS):
         listed = bucket.list(keys.log, keys.segment(seq) if seq else "")
         last = max((keys.seq_of(e.key) or 0 for e in listed), default=0)
         if last == 0:
             return Tail()
+        if known is not None and last == known.seq:
+            return known
         try:
             data = bucket.get(keys.segment(last)).data
         except NotFound:
@@ -114,8 +117,7 @@ def fetch_segments(
     bucket: Bucket, keys: Keys, seqs: list[int], parallel: int = PARALLEL
 ) -> Iterator[tuple[int, Fetched | Damaged]]:
     """The segments, `parallel` at a time; what retention has taken meanwhile is left out."""
-    near = bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
-    for seq, data in zip(seqs, _fetch(bucket, keys, seqs, 1 if near else parallel), strict=True):
+    for seq, data in zip(seqs, _fetch(bucket, keys, seqs, 1 if _is_near(bucket) else parallel), strict=True):
         if data is not None:
             yield seq, data if isinstance(data, Damaged) else _decode(data, keys, seq)
 
@@ -175,17 +177,28 @@ def is_valid_snapshot(snapshot: Snapshot, own: bytes | None, following: Segment 
     return following is not None and following.prev == snapshot.hash
 
 
-def read_snapshot(bucket: Bucket, keys: Keys, seq: int) -> Snapshot | None:
-    """The snapshot at `seq`, checked against the chain; None when it is gone, damaged or does not count."""
+def read_snapshot(bucket: Bucket, keys: Keys, seq: int, parallel: int = 1) -> Snapshot | None:
+    """The snapshot at `seq`, checked against the chain; None when it is gone, damaged or does not count. `parallel`:
+    more than 1 reads it and the segment that it names at the same time."""
     try:
-        snapshot = codec.decode_snapshot(bucket.get(keys.snapshot(seq)).data, job=keys.job, seq=seq)
-        own = _get(bucket, keys, seq)
+        stored, own = prefetch_map(lambda read: read(), _snapshot_reads(bucket, keys, seq), min(2, parallel))
+        snapshot = codec.decode_snapshot(stored or b"", job=keys.job, seq=seq)
         following = None
         if own is None and (after := _get(bucket, keys, seq + 1)) is not None:
             following = codec.decode_segment(after, job=keys.job, seq=seq + 1)
     except (NotFound, Damaged):
         return None
     return snapshot if is_valid_snapshot(snapshot, own, following) else None
+
+
+def _snapshot_reads(bucket: Bucket, keys: Keys, seq: int) -> tuple[Callable[[], bytes | None], ...]:
+    """The snapshot at `seq` and the segment that it names: two requests that need not wait for each other."""
+    return lambda: bucket.get(keys.snapshot(seq)).data, lambda: _get(bucket, keys, seq)
+
+
+def _is_near(bucket: Bucket) -> bool:
+    """Whether threads cost more than a read of it takes."""
+    return bucket.url.startswith(("file:", "memory:"))
 
 
 def _get(bucket: Bucket, keys: Keys, seq: int) -> bytes | None:
@@ -200,10 +213,10 @@ def list_snapshots(bucket: Bucket, keys: Keys) -> list[int]:
     return [seq for e in bucket.list(keys.snapshots) if (seq := keys.seq_of(e.key)) is not None]
 
 
-def iter_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None) -> Iterator[Snapshot]:
+def iter_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None, parallel: int = 1) -> Iterator[Snapshot]:
     """The snapshots that count, newest first, none beyond `upto`."""
     for seq in sorted((s for s in list_snapshots(bucket, keys) if upto is None or s <= upto), reverse=True):
-        found = read_snapshot(bucket, keys, seq)
+        found = read_snapshot(bucket, keys, seq, parallel)
         if found is not None:
             yield found
 
@@ -246,7 +259,7 @@ def replay(bucket: Bucket, keys: Keys, upto: int | None = None, *, parallel: int
     base = -1
     result = Replay()
     for _ in range(LISTS):
-        begin = _begin(bucket, keys, upto)
+        begin = _begin(bucket, keys, upto, parallel)
         if begin.seq <= base:
             return _explain_damage(bucket, keys, result)  # no newer snapshot helps over the hole
         base = begin.seq
@@ -308,8 +321,8 @@ def _explain_damage(bucket: Bucket, keys: Keys, found: Replay) -> Replay:
     return replace(found, damage=replace(lost, why=why))
 
 
-def _begin(bucket: Bucket, keys: Keys, upto: int | None) -> Replay:
-    for found in iter_snapshots(bucket, keys, upto):
+def _begin(bucket: Bucket, keys: Keys, upto: int | None, parallel: int) -> Replay:
+    for found in iter_snapshots(bucket, keys, upto, 1 if _is_near(bucket) else parallel):
         return Replay(state=found.state, seq=found.seq, hash=found.hash, time=found.time, snapshot=found.seq)
     return Replay()
 
@@ -317,7 +330,7 @@ def _begin(bucket: Bucket, keys: Keys, upto: int | None) -> Replay:
 def iter_replays_back(bucket: Bucket, keys: Keys, upto: int) -> Iterator[Replay]:
     """What `replay` says up to each record that can be read, from `upto` down."""
     while upto > 0:
-        begin = _begin(bucket, keys, upto)
+        begin = _begin(bucket, keys, upto, PARALLEL)
         found = [begin, *_steps(bucket, keys, begin, upto, PARALLEL)]
         yield from (at for at in reversed(found) if at.seq > 0 and at.damage is None)
         upto = begin.seq - 1

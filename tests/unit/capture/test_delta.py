@@ -386,6 +386,40 @@ def test_resume_from_a_file_that_is_not_the_logs_sends_all_of_it(path: Path, now
     assert told is not None and apply(b"abc", told) == now
 
 
+def test_resume_from_a_repaired_file_sends_the_blocks_that_differ_from_the_exact_copy(path: Path) -> None:
+    was = os.urandom(10 * BLOCK)
+    path.write_bytes(was)
+    captured = tracker(path).capture(Store().put, now=1.0)
+    assert captured is not None
+    exact = path.with_name("exact")
+    exact.write_bytes(was)
+    now = b"another head" + was[12 : 9 * BLOCK + 7] + b"a call was put back"
+    path.write_bytes(now)
+    mine, store = tracker(path), Store()
+    mine.resume_from(captured, exact)
+    told = mine.capture(store.put, now=2.0)
+    assert told is not None and apply(was, told) == now
+    assert [(e.offset, e.data.size) for e in told.edits] == [(0, BLOCK), (9 * BLOCK, len(now) - 9 * BLOCK)]
+    path.write_bytes(now + b"more")
+    told = mine.capture(store.put, now=3.0)
+    assert told is not None and [(e.offset, e.data.size) for e in told.edits] == [(len(now), 4)]
+
+
+@pytest.mark.parametrize("copy", [b"not what the log has", None])
+def test_a_copy_that_is_not_the_logs_version_is_not_compared_with(path: Path, copy: bytes | None) -> None:
+    path.write_bytes(b"abc")
+    captured = tracker(path).capture(Store().put, now=1.0)
+    assert captured is not None
+    exact = path.with_name("exact")
+    if copy is not None:
+        exact.write_bytes(copy)
+    path.write_bytes(b"xbc")
+    mine = tracker(path)
+    mine.resume_from(captured, exact)
+    told = mine.capture(Store().put, now=2.0)
+    assert told is not None and [(e.offset, e.data.size) for e in told.edits] == [(0, 3)]
+
+
 def test_resume_from_the_same_bytes_sends_nothing(path: Path) -> None:
     path.write_bytes(b"abc")
     captured = tracker(path).capture(Store().put, now=1.0)

@@ -45,13 +45,28 @@ except SystemExit as ended:
     assert ended.code == 0, ended.code
 print("\\n" + json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
+# As LOADED, but the names as they are when the agent's process is started. No other process is begun before it.
+AT_THE_AGENT = """
+import json, os, sys
+def note(event, args):
+    if event == "subprocess.Popen" and "true" in map(str, args[1]):
+        seen[:] = seen or sorted(sys.modules)
+seen = []
+sys.addaudithook(note)
+from wal_agent.cli.main import main
+try:
+    main()
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+print("\\n" + json.dumps(seen), file=sys.stderr)
+"""
 
 
-def loaded(folder: Path, *words: str) -> list[str]:
-    """Return the names of the modules that the command has loaded at its end."""
+def loaded(folder: Path, *words: str, script: str = LOADED) -> list[str]:
+    """Return the names of the modules that the command has loaded, as the script notes them."""
     (folder / "shop").mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, *words],
+        [sys.executable, "-c", script, *words],
         env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])},
         cwd=folder / "shop",
         capture_output=True,
@@ -59,7 +74,6 @@ def loaded(folder: Path, *words: str) -> list[str]:
         check=True,
         timeout=60,
     )
-    assert done.stdout
     return list(json.loads(done.stderr.rstrip().splitlines()[-1]))
 
 
@@ -82,6 +96,15 @@ def test_a_command_imports_only_what_it_needs(tmp_path: Path, words: str) -> Non
     most_ours, most_others = LIMITS[words]
     assert len(ours) <= most_ours, ours
     assert len(others) <= most_others, others
+
+
+def test_a_run_imports_what_hooks_need_beside_the_agents_start(tmp_path: Path) -> None:
+    names = loaded(tmp_path, "run", "generic", "--", "true", script=AT_THE_AGENT)
+    late = ("wal_agent.evidence", "wal_agent.shell.classify", "wal_agent.recovery.inflight", "wal_agent.notify.")
+    heavy = ("boto3", "google", "requests", "jinja2", "tree_sitter", "rich", "tomlkit", "http.client", "ssl", "sqlite3")
+    assert [name for name in names if name.startswith((*late, *heavy))] == []
+    assert len([name for name in names if name.partition(".")[0] == "wal_agent"]) <= 108, names
+    assert len([name for name in names if is_installed(name)]) <= 75, names
 
 
 def test_the_list_of_commands_says_what_their_own_help_says() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import re
@@ -16,8 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.agents.base import Agent, Capabilities, Env, LoggedCall, Reconciled
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Agent, Capabilities, Env, LoggedCall, Reconciled, SessionFile
 from wal_agent.bucket.base import MemoryBucket
+from wal_agent.bucket.decorators import MeterBucket
+from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Edit, FileDelta, Payload
@@ -396,3 +400,32 @@ def test_exact_and_again_the_same(tmp_path_factory: pytest.TempPathFactory, data
     first = machine.tree()
     machine.restore(files)
     assert machine.tree() == first
+
+
+def test_a_restored_session_is_not_uploaded_again(tmp_path: Path) -> None:
+    """The real agent rewrites the session's head for another folder and puts calls back: what goes up is that."""
+    agent, session = AGENTS["gemini"], "aaaaaaaa-0000-4000-8000-000000000000"
+    head = {"sessionId": session, "projectHash": "0" * 64, "startTime": "t", "lastUpdated": "t", "kind": "main"}
+    said = {"id": "m", "timestamp": "2026-01-01T00:00:00.000Z", "type": "gemini", "content": "x" * 8000}
+    lines = [head, *({**said, "id": f"m{n}"} for n in range(1500))]
+    there = tmp_path / "there.jsonl"
+    there.write_bytes(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
+    meter = MeterBucket(MemoryBucket())
+    blobs = Blobs(meter, Keys("shop"), SystemClock(), random.Random(1), epoch=1)
+    (delta,) = SessionCapture(session, blobs.put_payload).capture([SessionFile(agent.main_file, there)], now=1.0)
+    assert isinstance(delta, FileDelta)
+    captured = {agent.main_file: FileState(session=session, size=delta.size, sha256=delta.sha256, layers=(delta,))}
+    before = meter.snapshot()
+    env = {"HOME": str(tmp_path / "home")}
+    place = SessionTarget(agent, session, tmp_path / "work", env, tmp_path / "ours" / "1")
+    got = restore_session.restore(place, captured, blobs, CALLS, lambda r: "notice")
+    capture = SessionCapture(session, blobs.put_payload)
+    capture.resume_from(
+        agent.session_files(session, tmp_path / "work", env), captured, got.kept / restore_session.EXACT
+    )
+    (again,) = capture.capture(agent.session_files(session, tmp_path / "work", env), now=2.0)
+    assert isinstance(again, FileDelta) and again.sha256 != delta.sha256 and again.size > delta.size
+    inline = sum(edit.data.size for edit in again.edits if edit.data.data is not None)
+    after = meter.snapshot()
+    up, down = after.put.sent - before.put.sent + inline, after.get.received - before.get.received
+    assert up <= 0.05 * down and down >= 12_000_000, (up, down)

@@ -175,7 +175,7 @@ class Post:
             append_deadline=deadline,
             durability="sync" if sync else "intent",
         )
-        self.gate = Gate(self.context, rules or load_rules(), lambda: self.fresh)
+        self.gate = Gate(self.context, lambda: rules or load_rules(), lambda: self.fresh)
 
     def _emit(self, event: Event) -> None:
         for listener in self.listeners:

@@ -144,7 +144,7 @@ def test_calls_of_earlier_runs_have_ended(desk: Desk) -> None:
     from wal_agent.shell.rules import load_rules
     from wal_agent.supervise.gate import Gate
 
-    gate = Gate(run_context(later, desk.post.world.clock), load_rules(), lambda: True)
+    gate = Gate(run_context(later, desk.post.world.clock), load_rules, lambda: True)
     assert gate.ended_upto() == 1
 
 

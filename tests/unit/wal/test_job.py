@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, intent
+from wal_agent.bucket.base import Bucket, BucketDecorator, Object
 from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.errors import Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Opening
@@ -133,6 +134,42 @@ def test_an_equal_or_higher_epoch_at_the_tail_ends_the_attempt() -> None:
     world.open("a")
     with pytest.raises(Fenced):
         openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening(1))
+
+
+class Seen(BucketDecorator):
+    """Notes the keys that are read."""
+
+    def __init__(self, inner: Bucket) -> None:
+        super().__init__(inner)
+        self.read: list[str] = []
+
+    def get(self, key: str) -> Object:
+        self.read.append(key)
+        return super().get(key)
+
+
+def test_an_opening_reads_the_tail_once() -> None:
+    """Each read is a round trip that the agent's start waits for."""
+    world = World()
+    old = world.open("a")
+    old.writer.append(intent(1))
+    drain(old)
+    world.clock.at += TTL + 1
+    bucket = Seen(world.bucket)
+    new = open_job(
+        bucket, KEYS, world.clock, world.rng, claim=claim("b"), fields=FIELDS, seen=world.seen(), cause="dead"
+    )
+    assert (new.replay.seq, sorted(bucket.read)) == (3, [KEYS.segment(n) for n in (1, 2, 2, 3)])
+    # 2: as the tail, and in the replay, which could not know its bytes before.
+
+
+def test_a_tail_that_grew_is_read() -> None:
+    world = World()
+    old = world.open("a")
+    known = read_tail(world.bucket, KEYS)
+    old.writer.append(intent(1))
+    drain(old)
+    assert read_tail(world.bucket, KEYS, known=known) == read_tail(world.bucket, KEYS) != known
 
 
 def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() -> None:
