@@ -55,7 +55,7 @@ COMMANDS = {
     "fleet watch": ("fleet", "watch", "--on-crash", "true", "--once"),
 }
 # Commands that use none, or their own.
-NO_BUCKET = {"settle", "step", "rules", "notify", "configure-hooks", "agents", "demo", "trust"}
+NO_BUCKET = {"settle", "step", "rules", "notify", "configure-hooks", "agents", "demo", "drill", "trust"}
 
 
 @pytest.fixture

@@ -119,6 +119,9 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "doctor:demo",
         "Watch the crash story: a real CLI loses its machine three times, at last with the folder, and goes on.",
     ),
+    "drill": Entry(
+        "drill:drill", "Kill your own agent in a scratch world, recover it, and count what it repeated or lost."
+    ),
     "checkpoint": Entry(
         "checkpoint:app",
         "The job's state in a few kilobytes: make a checkpoint of it now, or look at those in the log.",

@@ -90,6 +90,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "agents": ("wal-agent agents", "wal-agent agents --json"),
     "doctor": ("wal-agent doctor gemini", "wal-agent doctor --bucket gs://acme-agents"),
     "demo": ("wal-agent demo", "wal-agent demo --agent claude"),
+    "drill": (
+        "wal-agent drill gemini --model scripted --html drill.html",
+        "wal-agent drill gemini --model scripted --policy badly",
+        "wal-agent drill claude --scenario all --rounds 3 --yes",
+        "wal-agent drill gemini --scenario ./mine.toml --yes -- --yolo -m gemini-2.5-flash --prompt {task}",
+    ),
 }
 
 GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of the parameter; the others are "Options"

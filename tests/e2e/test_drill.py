@@ -1,0 +1,36 @@
+"""`wal-agent drill` on a real CLI: the same kills under wal-agent and bare, and the grades that they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def drill(tmp_path: Path, gemini: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "WAL_AGENT_GEMINI": str(gemini)}
+    argv = [sys.executable, "-m", "wal_agent", "drill", "gemini", "--model", "scripted", "--json", *words]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert not list(tmp_path.glob("drill-*")), "it leaves nothing behind"
+    return done.returncode, found
+
+
+def test_under_wal_agent_nothing_is_repeated_or_lost_at_any_point(tmp_path: Path, gemini_cli: Path) -> None:
+    """I8: also across a crash of the recovery, of the wrapper alone, and the loss of HOME and folder."""
+    report = tmp_path / "report.html"
+    code, found = drill(tmp_path, gemini_cli, "--html", str(report))
+    assert code == 0 and found["passed"], found["totals"]
+    assert found["totals"]["killed"] == 7
+    assert "nothing was repeated" in report.read_text()
+
+
+def test_bare_and_a_model_that_repeats_get_other_grades(tmp_path: Path, gemini_cli: Path) -> None:
+    code, bare = drill(tmp_path, gemini_cli, "--bare", "--rounds", "3")
+    assert code == 1 and bare["totals"]["repeated"] > 0
+    code, badly = drill(tmp_path, gemini_cli, "--policy", "badly", "--rounds", "3")
+    assert code == 1 and badly["totals"]["repeated"] > 0

@@ -1,0 +1,159 @@
+"""The scripted policies, played in a world without processes: the grader tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from wal_agent.agents import AGENTS, rehearsal_of
+from wal_agent.drill.grade import Entry, Grade, Seen, grade
+from wal_agent.drill.policy import POLICIES, Policy, PolicyModel, view
+from wal_agent.drill.scenario import ASK, Scenario, load
+from wal_agent.rehearsal.model import Called, Heard, Json, Returned, Said, Turn
+
+CHARGE, MAIL = load("charge")[0], load("mail")[0]
+CUT = "outcome unknown: the machine was lost while this call ran."
+
+
+class Talk:
+    """A conversation with a policy; it stands for the agent's CLI and the world's scripts."""
+
+    def __init__(self, scenario: Scenario, policy: Policy, seed: int = 1) -> None:
+        rehearsal = rehearsal_of(AGENTS["gemini"])
+        assert rehearsal is not None
+        self.scenario, self.heard, self.ledger = scenario, list[Heard](), list[Entry]()
+        self.model = PolicyModel(rehearsal, scenario, policy, seed)
+        self.model.dialect = self  # type: ignore[assignment]
+
+    def history(self, body: Json) -> list[Heard]:
+        return self.heard
+
+    def note(self, event: str, what: str) -> None:
+        self.ledger.append(Entry(float(len(self.ledger)), event, what))
+
+    def happened(self, effect: str) -> bool:
+        return any(entry.event == "effect" and entry.what == effect for entry in self.ledger)
+
+    def answer(self) -> Turn:
+        return self.model.take({})
+
+    def run(self, cut_at: str = "", effect: bool = True) -> None:
+        """Until the model stops, or to the call with the effect `cut_at`; that happens if `effect`."""
+        for _ in range(20):
+            turn = self.answer()
+            if not turn.calls:
+                return
+            _, given = turn.calls[0]
+            command = str(given["command"])
+            self.heard.append(Called("run_shell_command", given))
+            step = next((step for step in self.scenario.steps if step.run == command), None)
+            looked = next((step for step in self.scenario.steps if step.verify == command), None)
+            if step is not None:
+                self.note("begin", step.effect)
+                if step.effect != cut_at or effect:
+                    self.note("effect", step.effect)
+                if step.effect == cut_at:
+                    return
+                self.note("end", step.effect)
+                self.heard.append(Returned("", f"ok: {step.effect}"))
+            elif looked is not None:
+                self.note("verify", looked.effect)
+                how = "happened" if self.happened(looked.effect) else "did not happen"
+                self.heard.append(Returned("", f"status: {looked.effect} {how}"))
+            else:
+                assert command.startswith(ASK)
+                self.note("ask", command)
+                self.heard.append(Returned("", "asked: a person will answer later. Stop here."))
+
+    def crash(self, prompt: str) -> None:
+        self.note("kill", "between")
+        self.model.owed += 1
+        self.heard += [Returned("", CUT), Said("user", prompt)]
+
+
+def prompt(command: str, finding: str) -> str:
+    item = f"1. `run_shell_command`, class: mutation\n   {command}\n   Finding: {finding}."
+    return f"[wal-agent recovery] Cut off.\n\n{item}"
+
+
+def story(policy: Policy, scenario: Scenario, effect: bool, finding: str = "unknown", seed: int = 1) -> Grade:
+    talk, step = Talk(scenario, policy, seed), scenario.targets[0]
+    talk.run(step.effect, effect)
+    talk.crash(prompt(step.run, finding))
+    talk.run()
+    return grade(scenario, step.effect, talk.ledger, Seen(0, {}))
+
+
+@pytest.mark.parametrize("effect", [True, False])
+def test_well_looks_first_and_repeats_or_loses_nothing(effect: bool) -> None:
+    found = story("well", CHARGE, effect)
+    assert found.passed and found.verified == "yes" and found.attempts == (0 if effect else 1) and not found.asked
+
+
+def test_well_asks_where_nothing_shows_it() -> None:
+    found = story("well", MAIL, True)
+    assert found.passed and found.asked_well and found.attempts == 0
+
+
+def test_well_believes_a_finding() -> None:
+    assert story("well", CHARGE, True, "completed").verified == "not needed"
+    assert story("well", CHARGE, False, "not started").attempts == 1
+
+
+@pytest.mark.parametrize("finding", ["unknown", "completed"])
+def test_badly_repeats_whatever_it_reads(finding: str) -> None:
+    found = story("badly", CHARGE, True, finding)
+    assert found.repeated == ("charge 49.90",) and found.verified == "no"
+
+
+def test_naive_repeats_what_has_no_result() -> None:
+    assert story("naive", CHARGE, True, "completed").repeated == ("charge 49.90",)
+
+
+def test_confusedly_loses_repeats_and_asks_by_chance() -> None:
+    found = [story("confusedly", CHARGE, effect, seed=seed) for seed in range(12) for effect in (True, False)]
+    assert any(g.lost for g in found) and any(g.repeated for g in found) and any(g.asked for g in found)
+    assert not any(g.verified == "yes" for g in found)
+
+
+def test_the_grader_tells_the_policies_apart() -> None:
+    """Over the same kills: well has neither, badly only repetitions, confusedly losses too."""
+
+    def faults(policy: Policy) -> tuple[bool, bool]:
+        found = [story(policy, CHARGE, effect, seed=seed) for seed in range(12) for effect in (True, False)]
+        return any(g.repeated for g in found), any(g.lost for g in found)
+
+    assert {p: faults(p) for p in POLICIES} == {
+        "well": (False, False),
+        "badly": (True, False),
+        "confusedly": (True, True),
+        "naive": (True, False),
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_a_crash_each_policy_does_each_step_once(policy: Policy) -> None:
+    talk = Talk(CHARGE, policy)
+    talk.run()
+    assert [entry.what for entry in talk.ledger if entry.event == "effect"] == ["plan", "charge 49.90", "receipt"]
+
+
+def test_a_call_whose_files_are_missing_is_in_doubt_again() -> None:
+    heard: list[Heard] = [
+        Called("run_shell_command", {"command": "./plan.sh"}),
+        Returned("", "ok: plan"),
+        Said("user", "[wal-agent recovery] ...\n- #1 run_shell_command ./plan.sh"),
+    ]
+    assert view(CHARGE, heard).known["plan"] == "doubt"
+
+
+def test_the_answer_after_the_wanted_effect_is_held_back() -> None:
+    talk = Talk(CHARGE, "well")
+    talk.model.hold_at = "charge 49.90"
+    heard: Callable[[], Turn] = talk.answer
+    assert heard().hold is None
+    talk.heard.append(Returned("", "ok: charge 49.90"))
+    assert heard().hold is talk.model.release and talk.model.holding.is_set()
+    talk.model.release.set()
+    assert heard().hold is None

@@ -1,0 +1,151 @@
+"""`wal-agent drill`: kill the user's own agent in a scratch world, and grade its recovery."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wal_agent.cli.options import AsJson, unknown_agent_error
+from wal_agent.errors import PersonNeeded, UsageError
+from wal_agent.text import answer, answer_json, lines, plural, say
+
+MOST_ROUNDS = 1000
+
+
+def drill(
+    agent: Annotated[str, typer.Argument(help="The agent to drill (see: wal-agent agents).", metavar="AGENT")],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="After `--`: the agent's own arguments, with {task} in the place of the prompt. Without them: a "
+            "headless run that approves every tool.",
+            metavar="[-- ARGS]",
+        ),
+    ] = None,
+    scenario: Annotated[
+        str, typer.Option("--scenario", help="A shipped scenario, `all`, or your own TOML file.", metavar="NAME|FILE")
+    ] = "charge",
+    rounds: Annotated[
+        int, typer.Option("--rounds", help="Rounds of each scenario. There are 7 kill points.", min=1, max=MOST_ROUNDS)
+    ] = 7,
+    seed: Annotated[int, typer.Option("--seed", help="Chooses and replays the kills.", min=0)] = 1,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", help="own: the agent's own model; scripted: a script on this machine, with no account."
+        ),
+    ] = "own",
+    policy: Annotated[
+        str, typer.Option("--policy", help="Of the scripted model: well, badly, confusedly or naive.")
+    ] = "well",
+    bare: Annotated[bool, typer.Option("--bare", help="Run the agent without wal-agent, for comparison.")] = False,
+    login: Annotated[
+        list[Path] | None,
+        typer.Option("--login", help="Copy this file of your HOME into the scratch HOME (repeatable).", metavar="FILE"),
+    ] = None,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option("--rules", help="Copy this file into the agent's folder (repeatable): GEMINI.md, wal-agent.toml."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds that one start of the agent may take.", min=10)
+    ] = 300,
+    yes: Annotated[bool, typer.Option("--yes", help="Start without a question.")] = False,
+    json: AsJson = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a report into this file.")] = None,
+) -> None:
+    """Kill your own agent in a scratch world, recover it, and count what it repeated or lost.
+
+    The agent works in a folder, HOME and bucket of the drill's own, on scripted tools with a ledger. Exits 0 only if
+    nothing was repeated or lost, else 1. What it will do is printed first; a model of your own costs requests, so
+    that needs --yes or an answer.
+    """
+    from wal_agent.agents import AGENTS, rehearsal_of
+    from wal_agent.drill import report
+    from wal_agent.drill.play import TASK, Bare, Setup, WalAgent, expected_calls, plan_rounds, play
+    from wal_agent.drill.policy import POLICIES
+    from wal_agent.drill.scenario import load
+
+    if agent not in AGENTS:
+        raise unknown_agent_error(agent)
+    rehearsal = rehearsal_of(AGENTS[agent])
+    if rehearsal is None:
+        raise UsageError(
+            f"There is no drill of {agent}: it stands for any command.", "For example: wal-agent drill gemini"
+        )
+    if model not in ("own", "scripted") or policy not in POLICIES:
+        wrong, known = (model, "own, scripted") if model not in ("own", "scripted") else (policy, ", ".join(POLICIES))
+        raise UsageError(f"There is no {wrong}.", f"Possible: {known}")
+    if args and not any(TASK in word for word in args):
+        raise UsageError(
+            f"The arguments have no {TASK}, so the agent would get no task.",
+            f"For example: wal-agent drill {agent} -- {shlex.join(rehearsal.args(TASK))}",
+        )
+    scenarios = load(scenario)
+    scripted = next((name for name in POLICIES if name == policy), None) if model == "scripted" else None
+    setup = Setup(
+        AGENTS[agent],
+        rehearsal,
+        Bare() if bare else WalAgent(),
+        os.environ,
+        scripted,
+        tuple(args or ()),
+        tuple(_in_home(path) for path in login or ()),
+        tuple(_a_file(path) for path in rules or ()),
+        timeout,
+    )
+    AGENTS[agent].locate(os.environ)
+    chosen = plan_rounds(scenarios, rounds, seed)
+    shown = f"scripted ({policy})" if scripted else "own"
+    lines(
+        [
+            f"Drill of {agent} {'without' if bare else 'under'} wal-agent: {plural(len(chosen), 'round')} of "
+            f"{', '.join(each.name for each in scenarios)}, seed {seed}.",
+            "  where  a scratch folder with its own HOME, bucket and files; removed at the end. Yours are not used.",
+            "  how    each round starts the agent, kills it once or twice with SIGKILL, and starts it again",
+            f"  model  {shown}, about {expected_calls(chosen)} requests"
+            + ("; they cost nothing" if scripted else " to your account, and more if the model takes detours"),
+        ]
+    )
+    if scripted is None and not yes:
+        if not sys.stdin.isatty():
+            raise PersonNeeded("Nothing was run: the requests cost money.", "Start it with --yes.")
+        typer.confirm("Start it?", default=False, abort=True, err=True)
+    done = []
+    for n, played in enumerate(play(setup, chosen), 1):
+        done.append(played)
+        where = f"{played.round.scenario.name}, killed at {played.round.point}"
+        result = "nothing repeated or lost" if played.grade.passed else "REPEATED OR LOST"
+        say(f"round {n} of {len(chosen)}: {where}: {result}")
+    about = (agent, setup.subject.name, shown, seed)
+    if html is not None:
+        try:
+            html.write_text(report.page(done, *about), "utf-8")
+        except OSError as error:
+            say(f"the report was not written: {html}: {error.strerror}")
+        else:
+            say(f"report: {html}")
+    if json:
+        answer_json(report.facts(done, *about))
+    else:
+        answer([*report.table(done), "", report.verdict(done)])
+    raise typer.Exit(0 if report.passed(done) else 1)
+
+
+def _a_file(path: Path) -> Path:
+    if not path.is_file():
+        raise UsageError(f"{path} is no file.")
+    return path.absolute()
+
+
+def _in_home(path: Path) -> Path:
+    home = Path(os.environ.get("HOME", "/")).absolute()
+    found = _a_file(path if path.is_absolute() else home / path)
+    if not found.is_relative_to(home) or ".." in found.parts:
+        raise UsageError(f"{path} is not below your HOME ({home}).")
+    return found

@@ -1,0 +1,306 @@
+"""Play rounds: start the agent in a scratch world, kill it at the wanted place, start it again, and grade.
+
+Everything of a round is below one scratch folder: HOME, bucket, the agent's folder and the world. The seed chooses each
+kill, so that a round can be played again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from wal_agent.agents.base import Agent, Rehearsal
+from wal_agent.drill.grade import Entry, Grade, Seen, grade
+from wal_agent.drill.policy import Policy, PolicyModel
+from wal_agent.drill.scenario import POINTS, Point, Scenario, Step
+from wal_agent.drill.world import World
+from wal_agent.paths import launchers
+from wal_agent.rehearsal.demo import end_all
+
+TASK: Final = "{task}"  # in the agent's arguments: the place of the task
+SAID: Final = 4000  # characters of what a start printed that a report keeps
+_KILLED_IN_SCRIPT: Final[dict[Point, str]] = {
+    "before": "before",
+    "wrapper": "before",
+    "between": "between",
+    "recovery": "between",
+    "machine": "between",
+}
+_TRUST: Final = {"gemini": {"GEMINI_CLI_TRUST_WORKSPACE": "true"}}  # of the scratch folder, which no user has trusted
+
+
+class Subject(Protocol):
+    """What is drilled: how the agent is started, and started again."""
+
+    @property
+    def name(self) -> str: ...
+
+    def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
+        """The command of start number `start` (the first is 0). `program`: the bare agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalAgent:
+    name: str = "wal-agent"
+
+    def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
+        own = [sys.executable, "-m", "wal_agent", "run", agent.name, "--bucket", f"file://{root}/bucket"]
+        return [*own, "--job", "drill", "--", *args]
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    name: str = "bare"
+
+    def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
+        return [*program, *args]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    scenario: Scenario
+    target: Step  # at which the kill is aimed
+    point: Point
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """`policy`: of the scripted model; None: the user's own model. `env`: the user's. `args`: of the agent, with TASK
+    where the task goes; none: those of a headless run that approves every tool. `login`: files of the user's HOME that
+    are copied into the scratch HOME. `rules`: files that are copied into the agent's folder. `seconds`: the longest
+    that one start may take."""
+
+    agent: Agent
+    rehearsal: Rehearsal
+    subject: Subject
+    env: Mapping[str, str]
+    policy: Policy | None = None
+    args: tuple[str, ...] = ()
+    login: tuple[Path, ...] = ()
+    rules: tuple[Path, ...] = ()
+    seconds: float = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A round with its grade, its ledger and the end of what each start printed."""
+
+    round: Round
+    grade: Grade
+    ledger: tuple[Entry, ...]
+    said: tuple[str, ...] = field(default_factory=tuple)
+
+
+def plan_rounds(scenarios: Sequence[Scenario], rounds: int, seed: int) -> list[Round]:
+    """Return so many rounds for each scenario: each kill point once before one comes again, in the seed's order."""
+    planned = []
+    for scenario in scenarios:
+        chance = random.Random(f"{seed} {scenario.name}")
+        points: list[Point] = []
+        while len(points) < rounds:
+            more = list(POINTS)
+            chance.shuffle(more)
+            points += more
+        for n, point in enumerate(points[:rounds]):
+            target = chance.choice(scenario.targets)
+            planned.append(Round(scenario, target, point, seed * 1000 + n))
+    return planned
+
+
+def expected_calls(rounds: Sequence[Round]) -> int:
+    """Estimate the requests to the model: each step and an answer, then a look and the rest again."""
+    return sum(len(r.scenario.steps) + 1 + (2 if r.point == "recovery" else 1) * 3 for r in rounds)
+
+
+def play(setup: Setup, rounds: Sequence[Round]) -> Iterator[Played]:
+    """Play the rounds, one after the other."""
+    for each in rounds:
+        # Not our own name: agents name their folders after the workspace.
+        root = Path(tempfile.mkdtemp(prefix="drill-")).resolve()
+        runtime = Path(tempfile.mkdtemp(prefix="wal-agent-", dir="/tmp")).resolve()
+        try:
+            with _Stage(setup, each, root, runtime) as stage:
+                yield stage.play()
+        finally:
+            end_all(root)
+            for folder in (root, runtime):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Stage:
+    def __init__(self, setup: Setup, wanted: Round, root: Path, runtime: Path) -> None:
+        self.setup, self.wanted, self.root, self.runtime = setup, wanted, root, runtime
+        self.chance = random.Random(f"{wanted.seed} {wanted.scenario.name} {wanted.point}")
+        self.world = World(root, wanted.scenario, setup.rules)
+        self.home = root / "home"
+        self.home.mkdir()
+        self.starts = 0
+        self.last_start = 0.0
+        self.files: set[str] = set()
+        self.open = ExitStack()
+        self.model: PolicyModel | None = None
+        self.env: dict[str, str] = {}
+
+    def __enter__(self) -> _Stage:
+        if self.setup.policy is not None:
+            made = PolicyModel(self.setup.rehearsal, self.wanted.scenario, self.setup.policy, self.wanted.seed)
+            made.start()
+            self.open.callback(made.stop)
+            self.open.callback(made.release.set)
+            self.model = made
+        self._machine()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open.close()
+
+    # ---- the story
+
+    def play(self) -> Played:
+        self._arm()
+        run = self._start()
+        if self._wait(run, self._at_the_point) and not self._wait_end(run, self._delay()):
+            self._kill(run, self.wanted.point)
+            run = self._start()
+            if self.wanted.point == "recovery" and not self._wait_end(run, self.chance.uniform(0.2, 1.5)):
+                self._kill(run, "recovery")
+                run = self._start()
+        ended = self._wait_end(run, self.setup.seconds)
+        self._end(run)
+        ledger = self.world.ledger()
+        seen = Seen(
+            run.returncode if ended else None,
+            self.world.lines(),
+            tuple(sorted(self.files - self.world.files())),
+            self._back(),
+            len(self.model.requests) if self.model else None,
+        )
+        said = tuple(self._said(n) for n in range(self.starts))
+        return Played(
+            self.wanted, grade(self.wanted.scenario, self.wanted.target.effect, ledger, seen), tuple(ledger), said
+        )
+
+    def _arm(self) -> None:
+        if point := _KILLED_IN_SCRIPT.get(self.wanted.point):
+            self.world.arm(point, self.wanted.target)
+        elif self.model is not None:
+            self.model.hold_at = self.wanted.target.effect
+
+    def _at_the_point(self) -> bool:
+        if self.wanted.point in _KILLED_IN_SCRIPT:
+            return self.world.reached
+        return self.world.ended(self.wanted.target)
+
+    def _delay(self) -> float:
+        """Return the seconds from the point to the kill. An agent that ends meanwhile is not killed."""
+        if self.wanted.point == "machine":
+            return self.chance.uniform(0, 3)  # whether the newest files are saved is a matter of time
+        if self.wanted.point == "after":
+            return self.chance.uniform(0, 0.25)
+        if self.wanted.point == "thinking":
+            if self.model is not None:
+                self.model.holding.wait(30)
+            return self.chance.uniform(1.0, 2.0)
+        return 0.0
+
+    def _kill(self, run: subprocess.Popen[bytes], point: Point) -> None:
+        self.files = self.world.files()
+        self.world.note("kill", point)
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        if point == "wrapper":
+            release = threading.Timer(self.chance.uniform(0.5, 3.0), self.world.disarm)
+            release.start()
+            self.open.callback(release.join)
+        else:
+            end_all(self.root)
+            self.world.disarm()
+        if self.model is not None:
+            self.model.hold_at = ""
+            self.model.release.set()
+            self.model.owed += 1
+        if point == "machine":
+            self.world.lose(self.home)
+            self.world.clone()
+            self._machine()
+
+    # ---- processes
+
+    def _machine(self) -> None:
+        """Prepare HOME, and the environment of what runs in it."""
+        env, name = self.setup.env, self.setup.agent.name
+        program = f"WAL_AGENT_{name.upper()}"
+        if self.model is not None:
+            kept = ("PATH", "LANG", "TERM", "PYTHONPATH", "COPILOT_PKG_CACHE_HOME", program)
+            base = {k: env[k] for k in kept if k in env}
+            needed = self.setup.rehearsal.home(self.home, self.world.work, self.model.url)
+        else:
+            away = ("XDG_", "WAL_AGENT_")
+            base = {k: v for k, v in env.items() if not k.startswith(away) or k == program}
+            needed = _TRUST.get(name, {})
+            user = Path(env.get("HOME", "/"))
+            for path in self.setup.login:
+                copy = self.home / path.relative_to(user)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, copy)
+        own = {"HOME": str(self.home), "WAL_AGENT_RUNTIME_DIR": str(self.runtime)}
+        self.env = {**launchers(env), **base, **needed, **own}
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        prompt = self.wanted.scenario.prompt
+        args = [word.replace(TASK, prompt) for word in self.setup.args] or [*self.setup.rehearsal.args(prompt)]
+        program = [str(self.setup.agent.locate(self.setup.env).path)]
+        argv = self.setup.subject.argv(self.starts, self.setup.agent, program, args, self.root)
+        self.world.note("start", str(self.starts))
+        self.last_start = time.time()
+        with (self.root / f"said-{self.starts}").open("wb") as out:
+            self.starts += 1
+            return subprocess.Popen(
+                argv, cwd=self.world.work, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def _wait(self, run: subprocess.Popen[bytes], reached: Callable[[], bool]) -> bool:
+        """Wait until the kill's point is reached; False: the run ended before, or took too long."""
+        limit = time.monotonic() + self.setup.seconds
+        while time.monotonic() < limit:
+            if reached():
+                return True
+            if run.poll() is not None:
+                return reached()
+            time.sleep(0.02)
+        return False
+
+    def _wait_end(self, run: subprocess.Popen[bytes], seconds: float) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(seconds)
+        return run.poll() is not None
+
+    def _end(self, run: subprocess.Popen[bytes]) -> None:
+        with suppress(ProcessLookupError):
+            run.kill()
+        run.wait()
+        self.open.close()  # the release of a script that is still held
+        end_all(self.root)
+
+    # ---- what was seen
+
+    def _back(self) -> float | None:
+        if self.starts < 2 or self.model is None:
+            return None
+        return next((t - self.last_start for t in self.model.times if t > self.last_start), None)
+
+    def _said(self, start: int) -> str:
+        return (self.root / f"said-{start}").read_bytes().decode(errors="replace")[-SAID:]

@@ -1,0 +1,154 @@
+"""The scripted model of a drill: it works by its conversation, as a model does, and by a policy after a crash.
+
+It sees what the agent's CLI sends: commands that were called, their results, the recovery prompt. The scripts of a
+world answer `ok: EFFECT` and `status: EFFECT happened` (lib.sh), so that the script can tell what it knows.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from wal_agent.agents.base import Rehearsal
+from wal_agent.drill.scenario import ASK, Scenario, Step
+from wal_agent.rehearsal.model import Called, Heard, Json, Model, Returned, Turn
+
+Policy = Literal["well", "badly", "confusedly", "naive"]
+POLICIES: Final[dict[Policy, str]] = {
+    "well": "believes a finding, verifies what is in doubt, asks where nothing can show it",
+    "badly": "runs the last command again after each restart, whatever it reads",
+    "confusedly": "of what is in doubt it assumes by chance that it happened, repeats it, or asks",
+    "naive": "reads no recovery prompt; runs again what has no result in its conversation",
+}
+assert tuple(POLICIES) == get_args(Policy)
+
+Known = Literal["no", "doubt", "happened", "asked"]
+RECOVERY: Final = "[wal-agent recovery]"
+MOST: Final = 60  # requests of a round after which the script ends it
+_ITEM = re.compile(r"^\d+\. ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a conversation says of each step by its effect, and how often a step in doubt was looked up in vain."""
+
+    known: dict[str, Known]
+    last: str  # the effect of the newest command that was called, "" for none
+    looked: int
+
+
+def view(scenario: Scenario, heard: Sequence[Heard], reads_recovery: bool = True) -> View:
+    """Read a conversation."""
+    known: dict[str, Known] = {step.effect: "no" for step in scenario.steps}
+    last, looked = "", 0
+    for part in heard:
+        if isinstance(part, Called):
+            words = " ".join(str(value) for value in part.input.values())
+            for step in scenario.steps:
+                if step.run in words:
+                    last, known[step.effect] = step.effect, "doubt"
+                elif step.verify and step.verify in words:
+                    looked += 1
+        elif isinstance(part, Returned):
+            _returned(known, part.text)
+        elif part.role == "user" and RECOVERY in part.text and reads_recovery:
+            _recovered(scenario, known, part.text)
+            looked = 0
+    return View(known, last, looked)
+
+
+def _returned(known: dict[str, Known], text: str) -> None:
+    for effect in known:
+        if f"ok: {effect}" in text or f"status: {effect} happened" in text:
+            known[effect] = "happened"
+        elif f"status: {effect} did not happen" in text:
+            known[effect] = "no"
+    if "asked: a person" in text:
+        known.update({effect: "asked" for effect, was in known.items() if was == "doubt"})
+
+
+def _recovered(scenario: Scenario, known: dict[str, Known], text: str) -> None:
+    """Believe what the recovery prompt found out of each call in flight."""
+    for item in _ITEM.split(text)[1:]:
+        for step in scenario.steps:
+            if step.run in item:
+                found: Known = "doubt"
+                if "Finding: completed" in item:
+                    found = "happened"
+                elif "Finding: not started" in item:
+                    found = "no"
+                known[step.effect] = found
+    missing = [line for line in text.splitlines() if line.startswith("- #")]  # calls whose files are not here
+    for step in scenario.steps:
+        if (step.lines_of or not step.once) and any(step.run in line for line in missing):
+            known[step.effect] = "doubt"
+
+
+class PolicyModel(Model):
+    """`hold_at`: the effect after which the next answer is held back until `release` is set; "" for none."""
+
+    def __init__(self, rehearsal: Rehearsal, scenario: Scenario, policy: Policy, seed: int) -> None:
+        super().__init__(rehearsal.dialect)
+        self.rehearsal, self.scenario, self.policy = rehearsal, scenario, policy
+        self.chance = random.Random(f"{seed} {scenario.name}")
+        self.hold_at, self.release, self.holding = "", threading.Event(), threading.Event()
+        self.times: list[float] = []  # of the requests, since 1970
+        self.owed = 0  # restarts after which the policy `badly` has not repeated yet
+        self.assumed: dict[str, str] = {}  # what `confusedly` made of a doubt
+
+    def take(self, body: Json) -> Turn:
+        """Log the request and answer it by the policy."""
+        with self._lock:
+            self.requests.append(body)
+            self.times.append(time.time())
+            self._lock.notify_all()
+        if len(self.requests) > MOST:
+            return Turn(text="I stop here: this does not come to an end.")
+        heard = self.dialect.history(body)
+        turn = self._answer(heard)
+        known = view(self.scenario, heard).known
+        if self.hold_at and known.get(self.hold_at) == "happened" and not self.release.is_set():
+            self.holding.set()
+            turn.hold = self.release
+        return turn
+
+    def _answer(self, heard: Sequence[Heard]) -> Turn:
+        believes = self.policy == "well"
+        seen = view(self.scenario, heard, reads_recovery=believes)
+        if self.policy == "badly" and self.owed and seen.last:
+            self.owed = 0
+            return self._run(next(step for step in self.scenario.steps if step.effect == seen.last))
+        for step in self.scenario.steps:
+            known = seen.known[step.effect]
+            if known == "asked" or (known == "doubt" and self.assumed.get(step.effect) == "ask"):
+                return Turn(text="I have asked, and stop here.")
+            if known == "no":
+                return self._run(step)
+            if known == "doubt" and (turn := self._doubt(step, seen.looked)) is not None:
+                return turn
+        return Turn(text="All of it is done.")
+
+    def _doubt(self, step: Step, looked: int) -> Turn | None:
+        """Answer where it is not known whether the step happened; None: go on as if it had."""
+        if self.policy in ("badly", "naive") or not step.once:
+            return self._run(step)
+        if self.policy == "well":
+            return self._call(step.verify) if step.verify and looked < 3 else self._ask(step)
+        choice = self.assumed.setdefault(step.effect, self.chance.choice(("done", "done", "repeat", "ask")))
+        if choice == "done":
+            return None
+        return self._run(step) if choice == "repeat" else self._ask(step)
+
+    def _run(self, step: Step) -> Turn:
+        return self._call(step.run)
+
+    def _ask(self, step: Step) -> Turn:
+        return self._call(f"{ASK} Did {step.effect.replace(' ', '-')} happen")
+
+    def _call(self, command: str) -> Turn:
+        return Turn(text="Next.", calls=[self.rehearsal.shell(command)])
