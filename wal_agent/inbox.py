@@ -30,7 +30,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._-]{0,99}")
 Verb = Literal["", "checkpoint", "pause", "drain"]
 VERBS: Final[tuple[str, ...]] = tuple(filter(None, get_args(Verb)))
 
-Name = Annotated[str, msgspec.Meta(pattern=f"^{NAME.pattern}$")]
+Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}\Z")]  # `$` would allow a line's end
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -81,6 +81,7 @@ def test_what_is_published_is_published_once(driver: Driver) -> None:
         b'{"id":"../a","sender":"ann","sent":1,"text":"x"}',
         b'{"id":"a","sender":"an\\u001b[2Jn","sent":1,"text":"x"}',
         b'{"id":"a","sender":"ann","sent":1,"text":"x","verb":"rm"}',
+        b'{"id":"a\\n","sender":"ann","sent":1,"text":"x"}',
         b'{"id":"other","sender":"ann","sent":1,"text":"x"}',
         msgspec.json.encode({"id": "a", "sender": "ann", "sent": 1.0, "text": "x" * (MOST_TEXT + 1)}),
         b"[" * 100_000,
