@@ -36,6 +36,7 @@ COMMANDS = {
     "diff": ("diff",),
     "stats": ("stats",),
     "recall": ("recall", "deploy"),
+    "task": ("task", "look"),
     "send": ("send", "stop"),
     "inbox": ("inbox",),
     "reply": ("reply", "a", "yes"),

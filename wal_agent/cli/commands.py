@@ -75,6 +75,7 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "messages:publish",
         "Publish a message of the job, once: the same text under the same subject is not published again.",
     ),
+    "task": Entry("task:task", "Run a task in a job of its own, and print only what came of it."),
     "step": Entry("steps:step", "Run a command at most once in the job's life, in a tool or script of a run."),
     "pause": Entry(
         "intervene:pause",

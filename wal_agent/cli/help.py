@@ -58,6 +58,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "state get": ("wal-agent state get cursor", "wal-agent state get cursor --json --job nightly"),
     "state list": ("wal-agent state list", "wal-agent state list --job nightly --json"),
     "state delete": ("wal-agent state delete cursor",),
+    "task": (
+        'wal-agent task "find out why the login test fails"',
+        'wal-agent task "read the logs of last night" --agent gemini --budget-seconds 600',
+    ),
     "step": (
         "wal-agent step migrate --verify './migrate.sh --check' -- ./migrate.sh",
         "wal-agent step fetch --retry-on-failure 3 -- curl -fsS https://example.com/data -o data.json",
