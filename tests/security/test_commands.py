@@ -35,6 +35,8 @@ COMMANDS = {
     "restore": ("restore", "--to", "../out"),
     "diff": ("diff",),
     "stats": ("stats",),
+    "effects": ("effects",),
+    "report": ("report", "--html", "-"),
     "recall": ("recall", "deploy"),
     "task": ("task", "look"),
     "send": ("send", "stop"),
