@@ -76,7 +76,7 @@ class Settings:
     log_format: Literal["off", "json", "text"] = "off"  # of the structured log
     log_file: str = ""  # "": to stderr
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    messages: str = ""  # NATS servers, where the run's status goes
+    messages: str = ""  # NATS servers, for messages and the run's status
     skip: tuple[str, ...] = ()
     accept_logged_args: Literal["off", "on"] = "off"  # whoever writes the bucket may choose what the agent runs
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -398,7 +398,8 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     ),
     "messages": Setting(
         _servers,
-        "Publish the run's status, checkpoints and a heartbeat on this NATS server: nats://HOST:4222.",
+        "Carry messages over this NATS server (nats://HOST:4222), and publish the run's status, checkpoints and a "
+        "heartbeat there.",
         metavar="URL",
         shows=False,
     ),

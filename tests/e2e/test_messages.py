@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nats
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
+from tests.servers.nats import NatsServer
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Model, Returned, Said, Turn
 
@@ -107,6 +110,50 @@ def test_a_message_that_was_given_in_a_crash_is_told_once(scene: Scene, saved: b
     first = spoken(scene, asked)
     assert first.count("[wal-agent message m1]") == 1 and "use the heron branch" in first
     assert [r["id"] for r in scene.records() if r["type"] == "message_seen"] == ["m1"]
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_a_nats_client_writes_to_an_agent_whose_run_and_server_are_killed(scene: Scene, tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "nats").start()
+    try:
+        machine = scene.machine("vm-1")
+        shell = machine.rehearsal.shell
+        scene.script(
+            Turn(calls=[shell("echo one >> side")]),
+            Turn(calls=[shell("echo two >> side")]),
+            Turn("I stop here."),
+        )
+        held, _ = scene.hold_turn(1), scene.hold_turn(2)
+        options: tuple[str, ...] = ("--autosave", "0.2", "--messages", server.url)
+        run = machine.run(*machine.rehearsal.args("do the work"), options=options)
+        scene.asked(2)
+
+        async def publish() -> None:
+            client = await nats.connect(server.url)
+            await client.jetstream().publish("agent.job.inbox", b"use the heron branch")
+            await client.close()
+
+        asyncio.run(publish())
+        noticed(scene, machine)
+        held.set()
+        scene.asked(3)
+        assert "use the heron branch" in spoken(scene, 2)
+        scene.saved(2)
+        run.kill()
+        run.died()
+        server.kill()
+        machine.end()
+        server.start()
+        asked = len(scene.model.requests)
+        scene.script(Turn("All is done."))
+        options = ("--messages", server.url, "--wait")
+        again = machine.run(*machine.rehearsal.args("do the work"), options=options, wait=True)
+        assert again.process.returncode == 0, again.stderr()
+        assert spoken(scene, asked).count("use the heron branch") == 1
+        given, seen = ([r for r in scene.records() if r["type"] == t] for t in ("message", "message_seen"))
+        assert [r["id"] for r in given] == [r["id"] for r in seen] and len(seen) == 1
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)

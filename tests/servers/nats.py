@@ -18,6 +18,7 @@ class NatsServer:
 
     def __init__(self, folder: Path, more: str = "", scheme: str = "nats") -> None:
         self._folder = folder
+        self.store = folder / "store"
         self._process: subprocess.Popen[bytes] | None = None
         self._program = Path(sys.executable).with_name("nats-server")
         if not self._program.exists():
@@ -27,7 +28,7 @@ class NatsServer:
             self.port: int = probe.getsockname()[1]
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         folder.mkdir(parents=True, exist_ok=True)
-        config = f"host: 127.0.0.1\nport: {self.port}\n{SYNC % (folder / 'store')}\n{more}\n"
+        config = f"host: 127.0.0.1\nport: {self.port}\n{SYNC % self.store}\n{more}\n"
         (folder / "nats.conf").write_text(config)
 
     def start(self) -> NatsServer:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +16,7 @@ from wal_agent.text import answer, answer_json, plural, printable, say, timestam
 
 if TYPE_CHECKING:
     from wal_agent.cli.options import JobContext
-    from wal_agent.inbox import Message
+    from wal_agent.inbox import Driver, Message
     from wal_agent.wal.state import MessageAt
 
 Text = Annotated[list[str] | None, typer.Argument(help="The text; - reads it from stdin.", metavar="TEXT|-")]
@@ -43,12 +45,13 @@ def send(
     makes a checkpoint, pauses (TEXT says how long: 10m), or saves all and stops. At most 64 KiB.
     """
     from wal_agent.cli.options import job_of_this_run
-    from wal_agent.inbox import BucketDriver, default_sender, make_message
+    from wal_agent.inbox import default_sender, make_message
 
     at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
     mine = (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
     message = make_message(_text(text, control), from_ or mine or default_sender(), id, control)
-    new = BucketDriver(at.bucket, at.keys.job).send(message)
+    with _driver(at) as driver:
+        new = driver.send(message)
     _sent(at.keys.job, message, new, json)
 
 
@@ -65,14 +68,14 @@ def inbox(
 
     With an ID the whole text. Exit code 1: there is none, or its text is not kept any more.
     """
-    from wal_agent.inbox import BucketDriver, identity_of
+    from wal_agent.inbox import identity_of
     from wal_agent.wal.reader import replay
 
     at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
     state = replay(at.bucket, at.keys).state
     given = {identity_of(m.sender, m.id): m for m in state.messages}
-    driver = BucketDriver(at.bucket, at.keys.job)
-    there = {m.identity: m for m in driver.fetch(lambda _: False)}
+    with _driver(at) as driver:
+        there = {m.identity: m for m in driver.fetch(lambda _: False)}
     if id:
         _show_whole(id, at, [*there.values()], [m for m in state.messages if m.id == id])
         return
@@ -108,7 +111,7 @@ def reply(
     It goes to the inbox of the sender, if that is a job of this bucket; else it is published under `reply`.
     """
     from wal_agent.errors import UsageError
-    from wal_agent.inbox import BucketDriver, make_message
+    from wal_agent.inbox import make_message
     from wal_agent.wal.keys import Keys
     from wal_agent.wal.lease import read_lease
     from wal_agent.wal.reader import replay
@@ -123,8 +126,8 @@ def reply(
         is_job = read_lease(at.bucket, Keys(sender)) is not None
     except UsageError:
         is_job = False
-    to = BucketDriver(at.bucket, sender if is_job else at.keys.job)
-    new = to.send(message) if is_job else to.publish("reply", message)
+    with _driver(at, sender if is_job else at.keys.job) as driver:
+        new = driver.send(message) if is_job else driver.publish("reply", message)
     _sent(sender if is_job else "reply", message, new, json)
 
 
@@ -144,14 +147,15 @@ def publish(
     It lies in the bucket below `<job>/outbox/SUBJECT/`, for whoever reads there. --id makes an equal text another one.
     """
     from wal_agent.errors import UsageError
-    from wal_agent.inbox import NAME, BucketDriver, make_message
+    from wal_agent.inbox import NAME, make_message
 
     if not NAME.fullmatch(subject):
         raise UsageError(f"{subject[:60]!r} cannot be a subject.", "Use 1 to 100 of A-Z a-z 0-9 @ . _ -")
     at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
     words = _text(text)
     message = make_message(words, at.keys.job, id or _id_of("pub", subject, words))
-    new = BucketDriver(at.bucket, at.keys.job).publish(subject, message)
+    with _driver(at) as driver:
+        new = driver.publish(subject, message)
     _sent(subject, message, new, json)
 
 
@@ -174,6 +178,13 @@ def _job(
     if problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id):
         raise problem
     return at
+
+
+def _driver(at: JobContext, job: str = "") -> AbstractContextManager[Driver]:
+    """What carries messages to and from `job`, by default the one that is meant; closed behind the block."""
+    from wal_agent.messages import open_driver
+
+    return closing(open_driver(at.settings, os.environ, at.bucket, job or at.keys.job, say, secret=bool(at.key_id)))
 
 
 def _text(words: Sequence[str] | None, control: str = "") -> str:

@@ -13,6 +13,8 @@ from wal_agent.config import Settings
 from wal_agent.extras import require
 
 if TYPE_CHECKING:
+    from wal_agent.bucket.base import Bucket
+    from wal_agent.inbox import Driver
     from wal_agent.messages.status import StatusPublisher
 
 
@@ -42,3 +44,28 @@ def status_listener(
 def owner_name(env: Mapping[str, str]) -> str:
     """Return the user's name as the heartbeats have it."""
     return env.get("USER") or env.get("LOGNAME") or Path(env.get("HOME") or "/someone").name
+
+
+def open_driver(
+    settings: Settings,
+    env: Mapping[str, str],
+    bucket: Bucket,
+    job: str,
+    say: Callable[[str], None],
+    every: float = 0.0,
+    secret: bool = False,
+) -> Driver:
+    """Return what carries messages to and from `job`: the bucket, and the servers of `settings`, where they are named.
+
+    `every`: seconds between two looks into the bucket where there is a server; `secret`: nothing is written to the
+    server, as the job is encrypted. Close it. ConfigError as above."""
+    from wal_agent.inbox import BucketDriver
+
+    if not settings.messages:
+        return BucketDriver(bucket, job)
+    require("nats", "nats", "--messages")
+    from wal_agent.messages.connection import Connection
+    from wal_agent.messages.nats_driver import Both, NatsDriver
+
+    link = Connection(settings.messages, env, say, "wal-agent messages", NatsDriver.STREAMS)
+    return Both(BucketDriver(bucket, job), NatsDriver(link, job), every, secret)

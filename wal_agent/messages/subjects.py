@@ -29,6 +29,8 @@ EVENTS: Final = Stream(
     ),
     per_subject=48,
 )
+INBOX: Final = Stream("WALAGENT_INBOX", ("agent.*.inbox", "agent.*.inbox.*", "agent.*.control.*"))
+OUTBOX: Final = Stream("WALAGENT_OUTBOX", ("agent.*.outbox.>",))
 
 
 def job_token(job: str) -> str:

@@ -57,7 +57,7 @@ from wal_agent.events import (
     Logged,
     LostOnce,
 )
-from wal_agent.inbox import BucketDriver
+from wal_agent.inbox import BucketDriver, Driver
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Checkpoint, Opening
@@ -233,6 +233,7 @@ class Run:
         self.here = this_host(options.env, run_dir.lock)
         self.interactive = options.interactive
         self.parents = tuple(outer.run for outer in reversed(outer_runs()))
+        self.driver: Driver | None = None  # of the job's messages
 
     def go(self) -> RunResult:
         opened = None
@@ -252,8 +253,9 @@ class Run:
         with self._threads(opened, keeper) as start:
             try:
                 start()
+                self.driver = self._open_driver()
                 prepared = prepare_start(
-                    self.options, opened, self.here, self.clock, self.screen, self._may_start, self._driver()
+                    self.options, opened, self.here, self.clock, self.screen, self._may_start, self.driver
                 )
                 ended = self._live(opened, keeper, prepared)
             except Fenced:
@@ -261,6 +263,9 @@ class Run:
             except Exception as error:
                 self._give_up(opened, error)
                 raise
+            finally:
+                if self.driver is not None:
+                    self.driver.close()
             ended = replace(ended, trouble=ended.trouble or self.trouble)
             return end_run(self.options, opened, ended, self.clock, self.screen, self.preemption.problem)
 
@@ -524,8 +529,8 @@ class Run:
             self.run_dir.write("session", prepared.session.id + "\n")
             with self.screen.waiting_for("git, for the files of this folder"):
                 tree = open_worktree_capture(context, self.screen.say)
-            if (driver := self._driver()) is not None:
-                inbox = Inbox(context, driver, self._looks(), prepared.told)
+            if self.driver is not None:
+                inbox = Inbox(context, self.driver, self._looks(), prepared.told)
                 inbox.start()
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
             session: NewSession | ResumeSession = prepared.session
@@ -560,14 +565,24 @@ class Run:
             remove_injected(injected)
             housekeeping.stop(PATIENCE if self.hasty else 2.0)
 
-    def _driver(self) -> BucketDriver | None:
-        """What brings the job's messages; None where they are off."""
-        return BucketDriver(self.bucket, self.options.settings.job) if self.options.settings.inbox > 0 else None
+    def _open_driver(self) -> Driver | None:
+        """What carries the job's messages; None where they are off."""
+        options, settings = self.options, self.options.settings
+        if settings.inbox <= 0:
+            return None
+        if not settings.messages:
+            return BucketDriver(self.bucket, settings.job)
+        from wal_agent.messages import open_driver
+
+        # The listener of the status has the same servers, and reports where they are away.
+        return open_driver(
+            settings, options.env, self.bucket, settings.job, lambda _: None, settings.inbox, bool(self.key_id)
+        )
 
     def _looks(self) -> float:
-        """Seconds between two looks for messages: a listing of a local folder costs nothing."""
-        every = self.options.settings.inbox
-        return min(every, NEAR) if self.bucket.url.startswith("file:") else every
+        """Seconds between two looks for messages: at a local folder or a NATS server they cost nothing."""
+        every, cheap = self.options.settings.inbox, self.bucket.url.startswith("file:")
+        return min(every, NEAR) if cheap or self.options.settings.messages else every
 
     def _launch(
         self, session: NewSession | ResumeSession, args: tuple[str, ...], open_turn: bool, env: dict[str, str]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.servers.nats import NatsServer
 from tests.unit.cli.shelf import Run, Shelf, commit
 from wal_agent.inbox import BucketDriver
 from wal_agent.records import MessageGiven, MessageSeen, Payload
@@ -94,3 +95,21 @@ def test_what_is_published_is_published_once(shelf: Shelf, run: Run) -> None:
     assert json.loads(run("publish", "build", "v2 is out", "--json", *where(shelf))[1])["new"] is False
     assert json.loads(run("publish", "build", "v2 is out", "--id", "again", "--json", *where(shelf))[1])["new"] is True
     assert run("publish", "../x", "y", *where(shelf))[0] == 64
+
+
+def test_with_a_nats_server_messages_go_over_it(
+    shelf: Shelf, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = NatsServer(tmp_path / "nats").start()
+    monkeypatch.setenv("WAL_AGENT_MESSAGES", server.url)
+    try:
+        shelf.open()
+        assert run("send", *where(shelf), "--id", "one", "--from", "ann", "stop")[0] == 0
+        assert "was sent before" in run("send", *where(shelf), "--id", "one", "--from", "ann", "stop")[2]
+        assert [(row["id"], row["text"]) for row in rows(run, shelf)] == [("one", "stop")]
+        assert list(BucketDriver(shelf.bucket, "shop").fetch(lambda _: False)) == []
+    finally:
+        server.kill()
+    code, _, err = run("send", *where(shelf), "--id", "two", "--from", "ann", "go")
+    assert code == 0 and "cannot be reached" in err and "is on its way" in err
+    assert [row["id"] for row in rows(run, shelf)] == ["two"]

@@ -50,6 +50,7 @@ def test_what_cannot_be_sent_is_sent_by_the_next_connection_and_a_person_reads_o
         link.call(_round_trip, 10)
     link.publish("x.kept", b"1", keep=True)
     link.publish("x.dropped", b"2")
+    assert list(link._pending) == [("x.kept", b"1")]
     server.start()
     got: list[str] = []
 
@@ -69,18 +70,32 @@ def test_what_cannot_be_sent_is_sent_by_the_next_connection_and_a_person_reads_o
     while listening.is_alive():
         link.publish("x.kept", b"3", keep=True)
         listening.join(0.05)
-    link.close()
     assert got == ["x.kept"]
-    assert len(said) == 2 and "cannot be reached" in said[0] and "reached again" in said[1]
+    server.kill()
+    wait_for(lambda: not link.connected)
+    with pytest.raises(Unavailable):
+        link.call(_round_trip, 10)
+    link.close()
+    assert ["reached again" in line for line in said] == [False, True, False] and "cannot be reached" in said[0]
 
 
-def test_a_server_that_was_never_there_delays_nobody(tmp_path: Path) -> None:
+def test_a_server_that_was_never_there_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
+    tries: list[int] = []
+
+    class Counted(Client):
+        def __init__(self) -> None:
+            super().__init__()
+            tries.append(1)
+
+    monkeypatch.setattr(connection, "Client", Counted)
+    monkeypatch.setattr(connection, "RETRY", (0.01,))
     link = Connection(NatsServer(tmp_path).url, {}, said.append, "test")
     for n in range(connection.MOST_PENDING + 10):
         link.publish("x", b"%d" % n, keep=True)
     with pytest.raises(Unavailable, match="cannot be reached"):
         link.call(_round_trip, 5)
+    wait_for(lambda: len(tries) > 3)
     assert len(link._pending) == connection.MOST_PENDING and link._pending[-1][1] == b"73"
     link.close()
     assert not link._thread.is_alive()

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, Literal
 
 import nats
 import pytest
@@ -53,6 +53,14 @@ def test_a_pause_is_no_release_and_ends_with_the_next_start() -> None:
     assert after(TAKEN, events.Paused(99.0, "quota"), settled).state == "paused"
     again = after(TAKEN, events.Paused(99.0, "quota"), settled, TAKEN)
     assert (again.state, again.until, again.why) == ("recovering", 0.0, "")
+
+
+@pytest.mark.parametrize("state", ["released", "left"])
+def test_what_a_person_must_know_is_not_hidden_by_the_end_of_the_lease(state: Literal["released", "left"]) -> None:
+    settled = events.LeaseSettled(state, "the end")
+    assert after(TAKEN, events.Halted(79, "a person is needed", ""), settled).state == "halted"
+    assert after(TAKEN, events.LeaseLost("taken over"), settled).state == "fenced"
+    assert after(TAKEN, settled).state == "released"
 
 
 def test_no_secret_leaves() -> None:
