@@ -151,7 +151,10 @@ def repair_lease(bucket: Bucket, keys: Keys, request: UnlockRequest, ttl: float,
     )
     doc = repaired.doc
     waits = 0.0 if request.off else doc.ttl
-    unsaid = f"it does not say its owner's ttl any more, so the next start waits the one that is set here, {ttl:.0f} s"
+    unsaid = (
+        "it does not say its owner's ttl any more, so the next start waits the longest one that a ttl of "
+        f"{ttl:.0f} s allows"
+    )
     return Unlocked(
         keys.job,
         True,

@@ -60,7 +60,7 @@ from wal_agent.wal import reader
 from wal_agent.wal.damage import explain_open_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, timing_holds
+from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, longest_ttl, timing_holds
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
 from wal_agent.wal.spool import Spool, SpoolOwner, orphaned_spools
@@ -354,6 +354,15 @@ class LeaseTiming:
         return self.ttl / 6
 
 
+PATIENT = 2.0  # ttls that the agent has waited for a person, before its lease is renewed less often
+
+
+def wanted_ttl(ttl: float, phase: str, lasts: float) -> float:
+    """What the lease of a run with this `ttl` is to say after `lasts` seconds in `phase`: longer where only a person
+    can go on, so that an agent that waits overnight costs few requests. Pure."""
+    return longest_ttl(ttl) if phase == "awaiting_user" and lasts > PATIENT * ttl else ttl
+
+
 def lease_health(timing: LeaseTiming, sent: float, now: float) -> Health:
     """What the age of the newest successful renewal (by its *sending*) means: `late` = no new changing tool, `expired`
     = running changing tools are ended. Pure."""
@@ -424,7 +433,7 @@ class LeaseKeeper:
 
     @property
     def health(self) -> Health:
-        return lease_health(self._timing, self._lease.sent, self._clock.boot())
+        return lease_health(LeaseTiming(self._lease.ttl), self._lease.sent, self._clock.boot())
 
     def may_allow(self) -> bool:
         """R7: the last check before an allow is sent. In a job that spools (R9) it has no date: no timeout takes the
@@ -433,18 +442,22 @@ class LeaseKeeper:
 
     def may_delete(self) -> bool:
         """Whether nobody else can have opened the job yet, spooling or not: what retention asks before it deletes."""
-        return self._lease.may_allow(self._timing.margin)
+        return self._lease.may_allow(LeaseTiming(self._lease.ttl).margin)
 
     @property
     def spooling(self) -> bool:
         return bool(self._lease.doc.spool)
 
     def _renewer(self) -> None:
-        wait = self._timing.period
+        wait, due = self._timing.period, 0.0
         while not self._stop.wait(wait):
             at = self._client.progress() if self._client else RunProgress()
+            ttl = wanted_ttl(self._timing.ttl, at.phase, self._clock.now() - at.since if at.since else 0.0)
+            wait = self._timing.period  # also under a longer ttl: nobody waits longer to see that the agent works again
+            if ttl == self._lease.ttl > self._timing.ttl and self._clock.boot() < due:
+                continue
             try:
-                self._lease.renew(phase=at.phase, tool=at.tool, seq=at.seq, since=at.since)
+                self._lease.renew(phase=at.phase, tool=at.tool, seq=at.seq, since=at.since, ttl=ttl)
             except BucketError as error:
                 wait = self._timing.period / 4
                 self._emit(RenewalFailed(str(error), self._left()))
@@ -457,12 +470,12 @@ class LeaseKeeper:
                     self._client.lease_lost(lost)
                 return
             else:
-                wait = self._timing.period
+                due = self._lease.sent + LeaseTiming(ttl).period - self._timing.period / 2
                 if self._lease.held:  # else it is being given up, and was not renewed
                     self._emit(LeaseRenewed(self._lease.epoch, self._left()))
 
     def _left(self) -> float:
-        return self._lease.sent + self._timing.ttl - self._clock.boot()
+        return self._lease.sent + self._lease.ttl - self._clock.boot()
 
     def _monitor(self) -> None:
         while not self._stop.wait(self._timing.period / 10):

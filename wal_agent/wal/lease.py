@@ -112,6 +112,14 @@ def may_allow(now: float, sent: float, ttl: float, margin: float) -> bool:
     return 0 <= now - sent < ttl - margin
 
 
+STRETCH = 4.0  # times its ttl that a lease may say while the agent waits for a person
+
+
+def longest_ttl(ttl: float) -> float:
+    """What a lease of a run with this `ttl` says at most."""
+    return min(STRETCH * ttl, MAX_TTL)
+
+
 def is_mine(doc: LeaseDoc, run: str, epoch: int) -> bool:
     """R10: same run and epoch, whatever the nonce: an own write that was thought lost may have landed late."""
     return doc.run == run and doc.epoch == epoch
@@ -345,6 +353,7 @@ class Lease:
         self._lock = threading.Lock()
         self._ended: Fenced | None = None
         self._settling = False
+        self._bound = doc.ttl
         self.sent = sent
         """Boot time at which the last write that succeeded was *sent* (R7)."""
 
@@ -358,20 +367,31 @@ class Lease:
         return self._doc.epoch
 
     @property
+    def ttl(self) -> float:
+        """How long this run may count on its newest write that succeeded (R7): the shortest ttl that it has sent
+        from that one on. A shorter one that was thought lost may have landed, and who takes the lease goes by it."""
+        return self._bound
+
+    @property
     def held(self) -> bool:
         """Whether nothing is known that ended it; what R7 asks of a job that spools: no timeout takes it (R9)."""
         return self._ended is None and not self._settling
 
     def may_allow(self, margin: float) -> bool:
         """R7, by this host's clock now. Ask it last, right before the allow is sent."""
-        return self.held and may_allow(self._clock.boot(), self.sent, self._doc.ttl, margin)
+        return self.held and may_allow(self._clock.boot(), self.sent, self._bound, margin)
 
-    def renew(self, *, phase: str = "", tool: str = "", seq: int = 0, since: float = 0.0) -> None:
-        """One heartbeat. Unavailable: not decided, call again; Fenced: the lease is another's, for good."""
+    def renew(
+        self, *, phase: str = "", tool: str = "", seq: int = 0, since: float = 0.0, ttl: float | None = None
+    ) -> None:
+        """One heartbeat. `ttl`: what the lease says from now on; None: as it does. Unavailable: not decided, call
+        again; Fenced: the lease is another's, for good."""
         with self._lock:
             if self._settling:
                 return  # the renewer was on its way here; a held lease must not follow a settled one
-            self._write(state="held", reason="", phase=phase, tool=tool, seq=max(seq, self._doc.seq), since=since)
+            self._write(
+                state="held", reason="", phase=phase, tool=tool, seq=max(seq, self._doc.seq), since=since, ttl=ttl
+            )
 
     def unspool(self, *, budget: float = 10.0) -> None:
         """R9: all that was spooled is in the log, and this run spools no more: the job is as any other from now on.
@@ -425,6 +445,7 @@ class Lease:
         until: float = 0.0,
         end: str = "",
         spool: str | None = None,
+        ttl: float | None = None,
     ) -> None:
         """Put the next lease; on a conflict read whose it is (R10), adopt its version and send again."""
         if self._ended is not None:
@@ -443,9 +464,11 @@ class Lease:
                 until=max(until, now + DUE_NOW) if until > 0 else 0.0,
                 beat=self._doc.beat + 1,
                 spool=self._doc.spool if spool is None else spool,
+                ttl=self._doc.ttl if ttl is None else ttl,
                 nonce=fresh_nonce(self._rng),
                 time=now,
             )
+            self._bound = min(self._bound, doc.ttl)  # before it is sent: it may land although no reply comes
             sent = self._clock.boot()
             try:
                 version = self._bucket.put(self._keys.lease, encode_lease(doc), if_version=self._version)
@@ -465,7 +488,7 @@ class Lease:
                     self._doc = found.doc  # the own settling had landed, its reply was lost
                     return
             else:
-                self._doc, self._version, self.sent = doc, version, sent
+                self._doc, self._version, self.sent, self._bound = doc, version, sent, doc.ttl
                 return
 
 
@@ -528,8 +551,9 @@ def replace_damaged_lease(
 
     The epoch may be below the lost one: an owner may have raised it and not opened yet. The next owner then has the
     same epoch, and only the first of the two gets its opening into the log (R1). `ttl`: how long the next owner waits
-    at least; longer where the lost lease still says so; `key`: id of the key that the log is encrypted with. LeaseHeld:
-    a sound lease is stored, or another one than a moment ago; Unavailable."""
+    at least; longer where the lost lease still says so, and as long as such a lease can say where it says nothing;
+    `key`: id of the key that the log is encrypted with. LeaseHeld: a sound lease is stored, or another one than a
+    moment ago; Unavailable."""
     doc = LeaseDoc(
         format=1,
         job=keys.job,
@@ -541,7 +565,7 @@ def replace_damaged_lease(
         agent="",
         workspace="",
         started=clock.now(),
-        ttl=ttl,
+        ttl=longest_ttl(ttl),
         seq=tail.seq,
         reason=reason,
         time=clock.now(),

@@ -40,12 +40,12 @@ class Ablation:
             yield
 
 
-def no_opening(bucket: Any, keys: Any, clock: Any, rng: Any, made: Any, *, hint: int = 0, budget: float = 0) -> Any:
+def no_opening(bucket: Any, keys: Any, clock: Any, rng: Any, made: Any, **more: Any) -> Any:
     """Reopening without an opening segment, unless the owner was taken for dead."""
     at = reader.read_tail(bucket, keys)
     if made.cause in ("closed", "released", "unlocked") and at.epoch < made.epoch:
         return at
-    return real_place(bucket, keys, clock, rng, made, hint=hint, budget=budget)
+    return real_place(bucket, keys, clock, rng, made, **more)
 
 
 real_place = job.place_opening
@@ -173,7 +173,7 @@ ABLATIONS = [
         "R1 the epoch is above the log's too",
         ("LIVE", "FALSE FENCE", "I2"),
         replace(free(), lifecycle=0.01),
-        ((job, "read_log_epoch", lambda *_: 0),),
+        ((job, "read_end", lambda *_: reader.Tail()),),
     ),
     Ablation(
         "R2 read after the opening",

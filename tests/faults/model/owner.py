@@ -18,7 +18,7 @@ from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
-from wal_agent.wal.lease import LeaseRequest, StoredLease
+from wal_agent.wal.lease import LeaseRequest, StoredLease, longest_ttl
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
 from wal_agent.wal.writer import Sealed, Ticket
 
@@ -215,7 +215,7 @@ class Owner:
 
     def renew(self, opened: OpenedJob) -> None:
         reached = opened.writer.acked.seq
-        opened.lease.renew(seq=reached)
+        opened.lease.renew(seq=reached, ttl=self.rng.choice((TTL, longest_ttl(TTL))))
         if opened.lease.held and opened.lease.doc.seq < reached:
             raise Violation(f"END: {self.run} renewed at record {reached}, its lease says {opened.lease.doc.seq}")
 

@@ -846,5 +846,68 @@ def main() -> None:
         sys.stdout.flush()
 
 
+# --- R7 under a ttl that changes: one owner, one taker, a discrete clock
+
+TTL_RULES = {
+    "honour": 1,  # a taker waits the ttl that the lease says, counted from when that lease came to stand
+    "shortest": 1,  # the owner counts the shortest ttl that it has sent since its last write that succeeded
+    "acked_first": 1,  # the owner counts a longer ttl only once the lease that says it is acknowledged
+}
+SHORT, LONG, END = 2, 5, 9  # ticks
+
+
+class Clocked(NamedTuple):
+    now: int
+    ttl: int  # what the lease says
+    since: int  # when it came to stand
+    known: bool  # whether the owner knows its version
+    sent: int  # when the owner's last write that succeeded was sent
+    bound: int  # the ttl that the owner counts with
+    net: frozenset[int]  # the ttls of delayed writes that name the present version; those of others cannot land
+    beat: bool  # whether the owner has written in this tick
+    faults: int
+    taken: bool
+    late: bool  # an allow was given after the taking
+
+
+def clocked_steps(st: Clocked, r: Flags) -> Iterator[Clocked]:
+    if st.now < END:
+        yield st._replace(now=st.now + 1, beat=False)
+    if not st.taken and st.now - st.since >= (st.ttl if r["honour"] else SHORT):
+        yield st._replace(taken=True, known=False, net=frozenset())
+    if st.now - st.sent < st.bound:
+        yield st._replace(late=st.late or st.taken)
+    for ttl in st.net:  # a delayed write lands
+        yield st._replace(ttl=ttl, since=st.now, known=False, net=frozenset())
+    for ttl in () if st.beat else (SHORT, LONG):  # a heartbeat, with this ttl
+        bound = min(st.bound, ttl) if r["shortest"] else st.bound
+        asks = st._replace(bound=bound if r["acked_first"] else max(bound, ttl), beat=True)
+        lost = asks._replace(faults=st.faults - 1)
+        if st.known:
+            yield asks._replace(ttl=ttl, since=st.now, sent=st.now, bound=ttl, net=frozenset())
+            if st.faults:
+                yield lost._replace(ttl=ttl, since=st.now, known=False, net=frozenset())  # it lands, the reply is lost
+                yield lost._replace(net=st.net | {ttl})
+        elif not st.taken:
+            yield asks._replace(known=True, beat=False)  # an own write that was thought lost: adopt its version (R10)
+        elif st.faults:
+            yield lost
+
+
+def bfs_ttl(rules: Flags) -> tuple[int, bool]:
+    """Return the number of states, and whether an allow came after the taking (LATE)."""
+    r = {**TTL_RULES, **rules}
+    start = Clocked(0, SHORT, 0, True, 0, SHORT, frozenset(), False, 2, False, False)
+    seen, left = {start}, [start]
+    while left:
+        for st in clocked_steps(left.pop(), r):
+            if st.late:
+                return len(seen), True
+            if st not in seen:
+                seen.add(st)
+                left.append(st)
+    return len(seen), False
+
+
 if __name__ == "__main__":
     main()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.protocol.check import SCEN, bfs
+from tests.faults.protocol.check import SCEN, TTL_RULES, bfs, bfs_ttl
 
 SLOW = {"A0c", "A3c", "A4c", "A6", "A7", "A9c", "V2r", "V5d", "V6"}  # 4 to 65 s each
 ONE_OF_TWO = {"V2", "V9b", "V9c"}  # another rule still holds
@@ -34,3 +34,14 @@ def test_one_rule_of_a_pair_is_enough(name: str) -> None:
     """Reopening without an opening segment is clean in a sealed job; each half of R5 repairs the same fault."""
     found, _, exhausted, _ = bfs(*BY_NAME[name])
     assert found == {} and exhausted
+
+
+def test_a_ttl_that_changes_keeps_the_date_of_an_allow() -> None:
+    """R7, where the lease says a longer ttl while the agent waits for a person."""
+    states, late = bfs_ttl({})
+    assert not late and states > 1000
+
+
+@pytest.mark.parametrize("rule", sorted(TTL_RULES))
+def test_without_a_rule_of_the_ttl_an_allow_comes_late(rule: str) -> None:
+    assert bfs_ttl({rule: 0})[1]

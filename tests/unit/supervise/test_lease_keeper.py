@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from tests.unit.supervise.crew import PATIENCE, until
 from tests.unit.wal.world import KEYS, FakeClock, claim
 from wal_agent.bucket.base import MemoryBucket, Version
+from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.errors import Fenced, Unavailable, UsageError, WalAgentError
 from wal_agent.events import Event
-from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress, lease_health
+from wal_agent.recovery.lease_policy import Local, expires_in
+from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress, lease_health, wanted_ttl
+from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, acquire, encode_lease, read_lease
 
 TTL = 0.06  # real seconds between two renewals: a third; the clock that decides is the test's own
@@ -255,3 +258,80 @@ def test_after_stop_nothing_is_renewed() -> None:
     pulse.lease.settle("released")
     doc = pulse.lease.doc
     assert (doc.state, doc.beat) == ("released", beat + 1)
+
+
+@pytest.mark.parametrize(
+    ("phase", "lasts", "ttl"),
+    [("awaiting_user", 61.0, 120.0), ("awaiting_user", 60.0, 30.0), ("awaiting_model", 9000.0, 30.0), ("", 0.0, 30.0)],
+)
+def test_only_an_agent_that_waits_for_a_person_has_a_longer_ttl(phase: str, lasts: float, ttl: float) -> None:
+    assert wanted_ttl(30.0, phase, lasts) == ttl
+
+
+class Ticks(threading.Event):
+    """The keeper's wait, by a clock of the test's own; over after `hours`."""
+
+    def __init__(self, clock: FakeClock, hours: float) -> None:
+        super().__init__()
+        self.clock, self.end = clock, clock.at + 3600 * hours
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.clock.at += timeout or 0.0
+        return self.clock.at >= self.end
+
+
+@pytest.mark.parametrize(("phase", "most"), [("awaiting_user", 100), ("awaiting_model", 360)])
+def test_the_requests_of_an_hour(phase: str, most: int) -> None:
+    """Cost: each renewal is one put and nothing else."""
+    pulse = Pulse()
+    meter = MeterBucket(pulse.inner)
+    claimed = replace(claim("a"), ttl=30.0)
+    lease = acquire(meter, Keys("cost"), pulse.clock, random.Random(7), seen=None, claim=claimed, log_epoch=0)
+    pulse.doing = RunProgress(phase, since=pulse.clock.now())
+    keeper = LeaseKeeper(LeaseTiming(30.0), pulse.clock, lease, pulse)
+    before = meter.snapshot()
+    keeper._stop = Ticks(pulse.clock, 1)
+    keeper._renewer()
+    after = meter.snapshot()
+    assert after.requests - before.requests == after.put.requests - before.put.requests
+    assert most * 0.9 <= after.put.requests - before.put.requests <= most
+    assert lease.may_allow(5.0) and keeper.health == "fresh"
+
+
+def test_the_lease_says_the_longer_ttl_and_the_short_one_again_once_the_agent_works() -> None:
+    pulse = Pulse()
+    keys = Keys("nap")
+    lease = acquire(
+        pulse.inner, keys, pulse.clock, random.Random(7), seen=None, claim=replace(claim("a"), ttl=30.0), log_epoch=0
+    )
+    pulse.doing = RunProgress("awaiting_user", since=pulse.clock.now())
+    keeper = LeaseKeeper(LeaseTiming(30.0), pulse.clock, lease, pulse)
+    keeper._stop = Ticks(pulse.clock, 0.05)
+    keeper._renewer()
+    seen = read_lease(pulse.inner, keys)
+    assert seen is not None and (seen.doc.ttl, lease.ttl) == (120.0, 120.0)
+    assert expires_in(seen, Local("b", "p")) > 30  # whoever would take it waits that long
+    pulse.doing = RunProgress("awaiting_model", since=pulse.clock.now())
+    keeper._stop = Ticks(pulse.clock, 11 / 3600)
+    keeper._renewer()
+    seen = read_lease(pulse.inner, keys)
+    assert seen is not None and (seen.doc.ttl, lease.ttl) == (30.0, 30.0)
+
+
+def test_a_shorter_ttl_counts_from_the_moment_that_it_is_sent() -> None:
+    """R7: it may have landed although no reply came, and a taker goes by it."""
+    pulse = Pulse()
+    pulse.lease.renew(ttl=4 * TTL)
+    assert pulse.lease.ttl == 4 * TTL
+    pulse.away = True
+    with pytest.raises(Unavailable):
+        pulse.lease.renew(ttl=TTL)
+    assert pulse.lease.ttl == TTL
+    pulse.clock.at += TTL
+    assert not pulse.lease.may_allow(0.0)
+    with pytest.raises(Unavailable):
+        pulse.lease.renew(ttl=4 * TTL)
+    assert pulse.lease.ttl == TTL  # a longer one counts once it is acknowledged
+    pulse.away = False
+    pulse.lease.renew(ttl=4 * TTL)
+    assert pulse.lease.ttl == 4 * TTL and pulse.lease.may_allow(0.0)

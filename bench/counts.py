@@ -1,0 +1,158 @@
+"""Counts that no noise reaches: imports, requests, bytes. `python -m bench counts` prints them as JSON.
+
+`bench/baseline.json` has them as they are meant to be; tests/unit/test_counts.py fails where one is higher. The script
+needs nothing of this folder, so that bench/performance.py can run it over an older tree as well.
+"""
+
+# ruff: noqa: E501 - a script in a string
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SCRIPT = r'''
+import contextlib, json, os, random, subprocess, sys, tempfile, threading
+from pathlib import Path
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import LoggedCall, SessionFile
+from wal_agent.bucket.base import MemoryBucket
+from wal_agent.bucket.decorators import MeterBucket
+from wal_agent.capture.session import SessionCapture
+from wal_agent.clock import SystemClock
+from wal_agent.records import Host, Turn
+from wal_agent.recovery.restore_session import SessionTarget, restore
+from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.job import OpeningFields, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import LeaseRequest, read_lease
+from wal_agent.wal.state import FileState
+
+found = {}
+LOADED = """
+import contextlib, io, sys
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    from wal_agent.cli.main import main
+    main()
+print(len(sys.modules))
+"""
+with tempfile.TemporaryDirectory() as home:
+    env = {**os.environ, "HOME": home}
+    for words in ("--version", "--help", "status --help", "status", "log", "list"):
+        done = subprocess.run([sys.executable, "-P", "-c", LOADED, *words.split()], env=env, cwd=home, capture_output=True)
+        found["imports of " + words] = int(done.stdout.split()[-1])
+
+
+class Clock(SystemClock):
+    at = 1_000_000.0
+
+    def now(self):
+        return self.at
+
+    boot = now
+
+    def sleep(self, seconds):
+        self.at += seconds
+
+
+class Ticks(threading.Event):
+    def wait(self, timeout=None):
+        clock.at += timeout or 0.0
+        return clock.at >= end
+
+
+class Client:
+    def progress(self):
+        return RunProgress("awaiting_user", since=began)
+
+    def lease_expired(self): pass
+
+    def lease_lost(self, error): raise error
+
+
+clock = Clock()
+keys, meter = Keys("shop"), MeterBucket(MemoryBucket(clock=clock.now))
+claim = LeaseRequest(run="a", host=Host(name="h", boot="b", pidns="p", pid=1, lock=""), agent="gemini", workspace="/w", ttl=30.0)
+fields = OpeningFields(agent_version="1", version="1")
+
+
+def opened(seen, cause):
+    return open_job(meter, keys, clock, random.Random(1), claim=claim, fields=fields, seen=seen, cause=cause, parallel=1)
+
+
+job = opened(None, "first")
+for n in range(100):
+    job.writer.append(Turn(time=clock.at, state="started", session="s"))
+    assert job.writer.commit_once() == "acked"
+before = meter.snapshot()
+began, end = clock.at, clock.at + 3600
+keeper = LeaseKeeper(LeaseTiming(30.0), clock, job.lease, Client())
+keeper._stop = Ticks()
+keeper._renewer()
+after = meter.snapshot()
+found["requests an hour, waiting for a person"] = after.requests - before.requests
+seen = read_lease(meter, keys)
+before = meter.snapshot()
+opened(seen, "dead")
+after = meter.snapshot()
+found["requests of an opening over 101 segments"] = after.requests - before.requests
+
+agent, session = AGENTS["gemini"], "aaaaaaaa-0000-4000-8000-000000000000"
+head = {"sessionId": session, "projectHash": "0" * 64, "startTime": "t", "lastUpdated": "t", "kind": "main"}
+said = {"timestamp": "2026-01-01T00:00:00.000Z", "type": "gemini", "content": "x" * 8000}
+lines = [head, *({"id": f"m{n}", **said} for n in range(1250))]
+with tempfile.TemporaryDirectory() as folder:
+    root = Path(folder)
+    (root / "there").write_bytes(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
+    blobs = Blobs(meter, keys, clock, random.Random(1), epoch=2)
+    (delta,) = SessionCapture(session, blobs.put_payload).capture([SessionFile(agent.main_file, root / "there")], 1.0)
+    files = {agent.main_file: FileState(session=session, size=delta.size, sha256=delta.sha256, layers=(delta,))}
+    env = {"HOME": str(root / "home")}
+    place = SessionTarget(agent, session, root / "work", env, root / "ours" / "1")
+    before = meter.snapshot()
+    done = restore(place, files, blobs, (LoggedCall(1, "t", b"{}", b"{}", False),), lambda r: "notice")
+    capture, listed = SessionCapture(session, blobs.put_payload), agent.session_files(session, root / "work", env)
+    try:
+        capture.resume_from(listed, files, done.kept / "exact")
+    except TypeError:  # an older tree
+        capture.resume_from(listed, files)
+    (again,) = capture.capture(listed, 2.0)
+    after = meter.snapshot()
+    inline = sum(edit.data.size for edit in again.edits if edit.data.data is not None)
+    found["bytes down for a session of 10 MB, restored"] = after.get.received - before.get.received
+    found["bytes up after that"] = after.put.sent - before.put.sent + inline
+print(json.dumps(found))
+'''
+BASELINE = Path(__file__).with_name("baseline.json")
+TREE = Path(__file__).resolve().parent.parent
+
+
+def counts(tree: Path = TREE) -> dict[str, int]:
+    """Return the counts of the code in `tree`."""
+    with tempfile.TemporaryDirectory(prefix="wa-bench-") as folder:
+        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", SCRIPT],
+            env={**kept, "HOME": folder, "PYTHONPATH": str(tree)},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    print(json.dumps(counts(), indent=1))
+
+
+if __name__ == "__main__":
+    main()
