@@ -191,9 +191,9 @@ def _verbs(value: Any, origin: Origin) -> str:
 
 
 def _servers(value: Any, origin: Origin) -> str:
-    """Servers of one NATS cluster, between commas; empty for none."""
-    server = r"(nats|tls)://[^\s,/?#]+"
-    if isinstance(value, str) and (not value or re.fullmatch(rf"{server}(,{server})*", value)):
+    """Servers of messages, between commas, all with one scheme; empty for none."""
+    server = r"[^\s,/?#]+"
+    if isinstance(value, str) and (not value or re.fullmatch(rf"([a-z][a-z0-9]*)://{server}(,\1://{server})*", value)):
         return value
     raise origin.refuse(value, "nats://HOST:PORT or tls://HOST:PORT, several of one cluster with commas between them")
 

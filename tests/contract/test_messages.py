@@ -9,8 +9,9 @@ import pytest
 from tests.servers.nats import NatsServer
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, BucketDriver, Driver, Message
+from wal_agent.messages.both import Both
 from wal_agent.messages.connection import Connection
-from wal_agent.messages.nats_driver import Both, NatsDriver
+from wal_agent.messages.nats_driver import NatsDriver
 
 New = Callable[[str], Driver]
 """Make a driver for a job, as another process would."""

@@ -63,17 +63,17 @@ def attach_listeners(options: RunOptions, screen: Screen) -> Iterator[RunOptions
             if settings.messages:
                 from wal_agent.messages import status_listener
 
-                bus.add(
-                    status_listener(
-                        settings,
-                        options.env,
-                        agent=options.agent.name,
-                        now=clock.now,
-                        awake=clock.awake,
-                        stalled=options.liveness.stalled,
-                        say=screen.say,
-                    )
+                status = status_listener(
+                    settings,
+                    options.env,
+                    agent=options.agent.name,
+                    now=clock.now,
+                    awake=clock.awake,
+                    stalled=options.liveness.stalled,
+                    say=screen.say,
                 )
+                if status is not None:
+                    bus.add(status)
             observers = observe.start_observers(
                 settings,
                 options.env,

@@ -1,4 +1,5 @@
-"""Carry messages and the status of a job over a server: NATS (docs/NATS.md).
+"""Carry messages and the status of a job over a server: NATS (docs/NATS.md), or what another package brings for the
+scheme of its URLs (entry points of the group `wal_agent.messages`).
 
 Messages are a courtesy to the log: nothing here ever delays a tool call, a record or the end of a run.
 """
@@ -7,15 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wal_agent.config import Settings
+from wal_agent.errors import ConfigError
 from wal_agent.extras import require
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
     from wal_agent.inbox import Driver
     from wal_agent.messages.status import StatusPublisher
+
+
+GROUP: Final = "wal_agent.messages"
+NATS: Final = ("nats", "tls")  # the schemes of its URLs
+Factory = Callable[[str, str, Mapping[str, str], Callable[[str], None]], "Driver"]
+"""What an entry point names: takes the URL, the job, the environment, and what prints a line to the person."""
+
+
+def scheme_of(settings: Settings) -> str:
+    return settings.messages.partition(":")[0]
 
 
 def status_listener(
@@ -27,11 +39,14 @@ def status_listener(
     awake: Callable[[], float],
     stalled: Callable[[float], bool],
     say: Callable[[str], None],
-) -> StatusPublisher:
-    """Return the listener that publishes the run's status on the servers of `settings`.
+) -> StatusPublisher | None:
+    """Return the listener that publishes the run's status on the NATS servers of `settings`; None for other servers.
 
     `stalled(awake seconds)`: whether the supervisor's loop hangs. ConfigError: the extra is not installed, or a file
-    of NATS_CREDS, NATS_NKEY, NATS_CA, NATS_CERT or NATS_KEY cannot be read."""
+    of NATS_CREDS, NATS_NKEY, NATS_CA, NATS_CERT or NATS_KEY cannot be read, or no driver of such a URL is installed."""
+    if scheme_of(settings) not in NATS:
+        _find_factory(scheme_of(settings))  # else the run would find out with the job in its hands
+        return None
     require("nats", "nats", "--messages")
     from wal_agent.messages.connection import Connection
     from wal_agent.messages.status import StatusPublisher
@@ -63,9 +78,35 @@ def open_driver(
 
     if not settings.messages:
         return BucketDriver(bucket, job)
+    from wal_agent.messages.both import Both
+
+    server = _find_factory(scheme_of(settings))(settings.messages, job, env, say)
+    return Both(BucketDriver(bucket, job), server, every, secret)
+
+
+def _open_nats(url: str, job: str, env: Mapping[str, str], say: Callable[[str], None]) -> Driver:
     require("nats", "nats", "--messages")
     from wal_agent.messages.connection import Connection
-    from wal_agent.messages.nats_driver import Both, NatsDriver
+    from wal_agent.messages.nats_driver import NatsDriver
 
-    link = Connection(settings.messages, env, say, "wal-agent messages", NatsDriver.STREAMS)
-    return Both(BucketDriver(bucket, job), NatsDriver(link, job), every, secret)
+    return NatsDriver(Connection(url, env, say, "wal-agent messages", NatsDriver.STREAMS), job)
+
+
+def _find_factory(scheme: str) -> Factory:
+    """Return what makes the driver for URLs of `scheme`. ConfigError: nothing does, or it cannot be imported."""
+    if scheme in NATS:
+        return _open_nats
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group=GROUP, name=scheme):
+        try:
+            factory: Factory = found.load()
+        except Exception as error:  # another package's code
+            raise ConfigError(
+                f"The driver of {scheme}:// messages ({found.value}) cannot be loaded: {error}."
+            ) from error
+        return factory
+    known = sorted({*NATS, *entry_points(group=GROUP).names})
+    raise ConfigError(
+        f"No driver for messages over {scheme}:// is installed.", f"Known: {', '.join(f'{each}://' for each in known)}."
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -22,8 +21,8 @@ from nats.js.api import Header, RawStreamMsg
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from wal_agent import msgspec_compat
-from wal_agent.errors import Denied, Unavailable, WalAgentError
-from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, NAME, Driver, Message
+from wal_agent.errors import Unavailable
+from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, NAME, Message
 from wal_agent.messages.connection import Connection, ensure_stream
 from wal_agent.messages.subjects import INBOX, OUTBOX, Stream, job_token, subject, token
 
@@ -192,64 +191,3 @@ class NatsDriver:
 
     def close(self) -> None:
         self._link.close()
-
-
-class Both:
-    """The bucket's messages and a server's: a sender needs to know only one of them, and either may be away."""
-
-    name = "bucket+nats"
-
-    def __init__(
-        self,
-        bucket: Driver,
-        server: Driver,
-        every: float = 0.0,
-        secret: bool = False,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`every`: seconds between two looks into the bucket, whose listings cost money. `secret`: the job is
-        encrypted, so nothing is written to the server."""
-        self._bucket, self._server, self._every, self._now = bucket, server, every, now
-        self._secret = secret
-        self._due = -float("inf")
-
-    def fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
-        found: dict[str, Message] = {}
-        errors: list[WalAgentError] = []
-        drivers = [self._server]
-        if self._now() >= self._due:
-            drivers.insert(0, self._bucket)
-            self._due = self._now() + self._every
-        for driver in drivers:
-            try:
-                for message in driver.fetch(known):
-                    found.setdefault(message.identity, message)
-            except WalAgentError as error:
-                errors.append(error)
-        if errors and not found:
-            raise errors[0]
-        return list(found.values())[:MOST_AT_ONCE]
-
-    def ack(self, identities: Collection[str]) -> None:
-        try:
-            self._bucket.ack(identities)
-        finally:
-            self._server.ack(identities)
-
-    def send(self, message: Message) -> bool:
-        """By the server; by the bucket where that cannot be reached: a message that came both ways is one."""
-        if self._secret:
-            return self._bucket.send(message)
-        try:
-            return self._server.send(message)
-        except (Unavailable, Denied):
-            return self._bucket.send(message)
-
-    def publish(self, subject: str, message: Message) -> bool:
-        """On both. Unavailable: one of them is away; the same message again completes it."""
-        new = self._bucket.publish(subject, message)
-        return new if self._secret else self._server.publish(subject, message) or new
-
-    def close(self) -> None:
-        self._bucket.close()
-        self._server.close()

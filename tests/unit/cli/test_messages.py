@@ -100,8 +100,10 @@ def test_what_is_published_is_published_once(shelf: Shelf, run: Run) -> None:
 def test_with_a_nats_server_messages_go_over_it(
     shelf: Shelf, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = NatsServer(tmp_path / "nats").start()
+    server = NatsServer(tmp_path / "nats", 'authorization { user: me, password: "right" }').start()
     monkeypatch.setenv("WAL_AGENT_MESSAGES", server.url)
+    monkeypatch.setenv("NATS_USER", "me")
+    monkeypatch.setenv("NATS_PASSWORD", "right")
     try:
         shelf.open()
         assert run("send", *where(shelf), "--id", "one", "--from", "ann", "stop")[0] == 0

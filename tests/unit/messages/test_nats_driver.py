@@ -19,8 +19,9 @@ from wal_agent.bucket.base import MemoryBucket
 from wal_agent.errors import Unavailable
 from wal_agent.inbox import MOST_TEXT, BucketDriver, Message
 from wal_agent.messages import connection, nats_driver
+from wal_agent.messages.both import Both
 from wal_agent.messages.connection import Connection
-from wal_agent.messages.nats_driver import Both, NatsDriver, parse
+from wal_agent.messages.nats_driver import NatsDriver, parse
 from wal_agent.messages.subjects import INBOX, OUTBOX
 
 AT = datetime.fromtimestamp(1000, UTC)
