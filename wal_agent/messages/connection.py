@@ -36,6 +36,7 @@ PING: Final = 5  # seconds; a server that does not answer two of them is gone
 MOST_PENDING: Final = 64  # events that wait for a server; the oldest go first
 FLUSH: Final = 1.0  # seconds for what was published last, at the end
 CLOSE: Final = 2.0  # seconds for all of the end
+CLOSE_AT_ONCE: Final = 0.2  # where nothing is left to be sent
 MOST_REPORTS: Final = 6  # lines on outages in one process
 
 FAILURES: Final = (OSError, nats.errors.Error, asyncio.TimeoutError, ValueError)
@@ -113,12 +114,12 @@ class Connection:
                 raise Denied(f"The NATS server does not allow it: {shorten(str(error), 200)}.") from error
             raise Unavailable(f"The NATS server did not answer: {_words(error)}.", "It is tried again.") from error
 
-    def close(self) -> None:
-        """Send what was published, and end the thread, within CLOSE seconds."""
+    def close(self, within: float = CLOSE) -> None:
+        """Send what was published, and end the thread; wait for that at most `within` seconds."""
         self._closed = True
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(CLOSE)
+        self._thread.join(within)
 
     # ---- in the thread
 
@@ -141,8 +142,13 @@ class Connection:
         while not self._stop.is_set():
             self._lost.clear()
             client = Client()
+            connecting = asyncio.ensure_future(self._connect(client))
             try:
-                await asyncio.wait_for(self._connect(client), CONNECT)
+                await _either(CONNECT, self._stop, or_done=connecting)
+                if not connecting.done():
+                    connecting.cancel()
+                    raise TimeoutError("no answer")
+                connecting.result()
             except FAILURES as error:
                 self._report_loss(_words(error))
                 await _end(client)
@@ -288,11 +294,12 @@ async def _timed(act: Callable[[Client], Awaitable[T]], client: Client, within: 
     return await asyncio.wait_for(act(client), within)
 
 
-async def _either(seconds: float | None, *events: asyncio.Event) -> None:
-    """Return when one of `events` is set, or after `seconds`."""
+async def _either(seconds: float | None, *events: asyncio.Event, or_done: asyncio.Future[None] | None = None) -> None:
+    """Return when one of `events` is set, `or_done` is, or after `seconds`."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [*waits, *([or_done] if or_done is not None else [])]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for wait in waits:
             wait.cancel()

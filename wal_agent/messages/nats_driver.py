@@ -23,7 +23,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 from wal_agent import msgspec_compat
 from wal_agent.errors import Unavailable
 from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, NAME, Message
-from wal_agent.messages.connection import Connection, ensure_stream
+from wal_agent.messages.connection import CLOSE_AT_ONCE, Connection, ensure_stream
 from wal_agent.messages.subjects import INBOX, OUTBOX, Stream, job_token, subject, token
 
 DEADLINE: Final = 5.0  # seconds for one method
@@ -190,4 +190,4 @@ class NatsDriver:
             raise Unavailable(f"The NATS server refused the message: {error.description}.") from error
 
     def close(self) -> None:
-        self._link.close()
+        self._link.close(CLOSE_AT_ONCE)  # every method has waited for its own answer

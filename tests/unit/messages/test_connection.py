@@ -102,6 +102,22 @@ def test_a_server_that_was_never_there_delays_nobody(tmp_path: Path, monkeypatch
     assert len(said) == 1
 
 
+def test_a_server_that_hangs_holds_up_neither_a_call_nor_the_end(server: NatsServer) -> None:
+    link = Connection(server.url, {}, lambda _: None, "test")
+    assert link.call(_round_trip, 10) == "here"
+    server.freeze()
+    with pytest.raises(Unavailable, match="did not answer"):
+        link.call(_round_trip, 0.2)
+    link.publish("x", b"1")
+    link.close(0)
+    assert link._thread.is_alive()  # it was not waited for
+    late = Connection(server.url, {}, lambda _: None, "test")
+    with pytest.raises(Unavailable):
+        late.call(_round_trip, 0.2)
+    late.close(30)  # a try that is under way is given up
+    assert not late._thread.is_alive()
+
+
 def test_a_wrong_password_is_reported_without_it(tmp_path: Path) -> None:
     server = NatsServer(tmp_path, 'authorization { user: me, password: "right" }').start()
     said: list[str] = []
