@@ -96,6 +96,10 @@ class Driver(Protocol):
     def publish(self, subject: str, message: Message) -> bool:
         """Make a message of the job's to others durable, once for each identity; False: it is there already."""
 
+    def notify(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, from any thread and without waiting for it, when a message may have come. A driver that cannot
+        know does nothing: `fetch` is called from time to time."""
+
     def close(self) -> None:
         """Let connections go."""
 
@@ -150,6 +154,9 @@ class BucketDriver:
         except Conflict:
             return False
         return True
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        """A bucket says nothing by itself."""
 
     def close(self) -> None:
         """The bucket is its opener's."""

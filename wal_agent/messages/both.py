@@ -63,6 +63,10 @@ class Both:
         new = self._bucket.publish(subject, message)
         return new if self._secret else self._server.publish(subject, message) or new
 
+    def notify(self, wake: Callable[[], None]) -> None:
+        self._bucket.notify(wake)
+        self._server.notify(wake)
+
     def close(self) -> None:
         self._bucket.close()
         self._server.close()

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.api import StorageType, StreamConfig
 from nats.js.errors import APIError
 
@@ -59,6 +60,7 @@ class Connection:
         self._options = login_options(self._servers, env)
         self._say, self._name, self._streams = say, name, tuple(streams)
         self._pending: deque[tuple[str, bytes]] = deque(maxlen=MOST_PENDING)
+        self._watched: list[tuple[str, Callable[[], None]]] = []
         self._lock = threading.Lock()
         self._up = threading.Event()  # there is a client, and it is connected
         self._tried = threading.Event()  # the first try has come to its end
@@ -93,6 +95,16 @@ class Connection:
                 return
         with suppress(RuntimeError):  # the loop has ended
             asyncio.run_coroutine_threadsafe(self._publish(subject, data, keep), self._loop)
+
+    def watch(self, subject: str, wake: Callable[[], None]) -> None:
+        """Call `wake` in the thread of the connection, which it must not hold up, for each message on `subject`, and
+        once with each new connection, as one may have been missed."""
+        with self._lock:
+            self._watched.append((subject, wake))
+            client = self._client if self.connected else None
+        if client is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                asyncio.run_coroutine_threadsafe(self._subscribe(client, subject, wake), self._loop)
 
     def call(self, act: Callable[[Client], Awaitable[T]], within: float) -> T:
         """Return what `act` returns in the loop. Unavailable: there is no connection, or no answer within `within`
@@ -197,12 +209,14 @@ class Connection:
         with self._lock:
             self._client, self.number = client, self.number + 1
             self._up.set()
-            waiting = list(self._pending)
+            waiting, watched = list(self._pending), list(self._watched)
             self._pending.clear()
         if self._problem:
             self._problem = ""
             self._report("messages: the NATS server is reached again.")
         self._tried.set()
+        for subject, wake in watched:
+            await self._subscribe(client, subject, wake)
         for each in waiting:
             await self._publish(*each, True)
         await _either(None, self._stop, self._lost)
@@ -222,6 +236,15 @@ class Connection:
             if keep:
                 with self._lock:
                     self._pending.append((subject, data))
+
+    async def _subscribe(self, client: Client, subject: str, wake: Callable[[], None]) -> None:
+        async def came(message: Msg) -> None:
+            wake()
+
+        with suppress(*FAILURES):
+            await client.subscribe(subject, cb=came)
+            await client.flush(int(CONNECT))
+        wake()
 
     def _report_loss(self, why: str) -> None:
         first = not self._problem

@@ -189,5 +189,9 @@ class NatsDriver:
         except APIError as error:
             raise Unavailable(f"The NATS server refused the message: {error.description}.") from error
 
+    def notify(self, wake: Callable[[], None]) -> None:
+        for words in (("inbox",), ("inbox", "*"), ("control", "*")):
+            self._link.watch(subject(self._job, *words), wake)
+
     def close(self) -> None:
         self._link.close(CLOSE_AT_ONCE)  # every method has waited for its own answer

@@ -22,6 +22,7 @@ from wal_agent.supervise.context import RunContext
 from wal_agent.wal.state import MessageAt, State
 
 NEAR: Final = 2.0  # seconds between two looks into a local folder
+SOON: Final = 0.05  # seconds between the word that a message has come and the look
 GIVE_WAIT: Final = 2.0  # seconds that a hook waits for the log, where there is a message
 MOST_GIVEN: Final = 5  # messages at one boundary
 MOST_SHOWN: Final = 6000  # characters of one
@@ -61,7 +62,7 @@ class Inbox:
         self._writer, self._clock = context.job.writer, context.clock
         self._allowed = frozenset(filter(None, context.settings.control.split(",")))
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._waiting: list[Message] = []
         self._given: list[tuple[str, str]] = [
             (m.sender, m.id) for m in told
@@ -77,10 +78,12 @@ class Inbox:
         return len(self._waiting)
 
     def start(self) -> None:
+        self._driver.notify(self._wake.set)
         start_daemon("inbox", self._watch)
 
     def stop(self) -> None:
         self._stop.set()
+        self._wake.set()
         self._driver.close()
 
     def _watch(self) -> None:
@@ -90,7 +93,9 @@ class Inbox:
                 self.problem = ""
             except (WalAgentError, OSError) as error:
                 self.problem = getattr(error, "what", str(error))  # the log reports a bucket that is away; tried again
-            self._stop.wait(self._every)
+            if self._wake.wait(self._every):
+                self._stop.wait(SOON)  # a sender that does not stop is no reason to do nothing else
+                self._wake.clear()
 
     def look(self) -> None:
         """Look once: take what is new, carry out control messages, let go what was seen."""

@@ -39,6 +39,9 @@ class Other:
     def publish(self, subject: str, message: Message) -> bool:
         return self.send(message)
 
+    def notify(self, wake: Callable[[], None]) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -162,6 +163,27 @@ def test_a_slow_reader_gets_all_in_its_time_and_holds_only_so_many(
     assert list(new().fetch(nobody)) == []
     got += [m.id for m in reader.fetch(seen.__contains__)]
     assert sorted(set(got)) == got == [f"{n:03}" for n in range(25)]
+
+
+def test_what_comes_wakes_the_reader_also_behind_a_new_connection(
+    server: NatsServer, new: Callable[[], NatsDriver]
+) -> None:
+    woken = threading.Event()
+    reader, sender = new(), new()
+    reader.notify(woken.set)
+    assert woken.wait(30)  # with the connection: something may have been missed
+    woken.clear()
+    control = msgspec.structs.replace(STOP, id="2", verb="pause")
+    for message in (STOP, control):
+        assert sender.send(message)
+        assert woken.wait(30)
+        woken.clear()
+    server.kill()
+    server.start()
+    assert woken.wait(30)
+    woken.clear()
+    patiently(partial(sender.send, msgspec.structs.replace(STOP, id="3")))
+    assert woken.wait(30)
 
 
 def test_any_nats_client_can_send_a_plain_text(server: NatsServer, new: Callable[[], NatsDriver]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,9 +89,32 @@ def test_a_bucket_that_is_away_stops_nothing(room: Room, monkeypatch: pytest.Mon
         raise Unavailable("It is away.")
 
     monkeypatch.setattr(room.bucket, "list", away)
-    monkeypatch.setattr(room.inbox._stop, "wait", lambda _: room.inbox._stop.set())
+    monkeypatch.setattr(room.inbox._wake, "wait", lambda _: room.inbox._stop.set())
     room.inbox._watch()
     assert room.inbox.problem == "It is away." and room.inbox.take() == ""
+
+
+def test_a_driver_that_knows_wakes_the_run(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    wakes: list[Callable[[], None]] = []
+    looked = threading.Semaphore(0)
+    inbox = Inbox(room.context, room.driver, 3600.0)
+    look = inbox.look
+
+    def counted() -> None:
+        look()
+        looked.release()
+
+    monkeypatch.setattr(room.driver, "notify", wakes.append)
+    monkeypatch.setattr(inbox, "look", counted)
+    inbox.start()
+    try:
+        assert looked.acquire(timeout=30)
+        room.send("stop")
+        wakes[0]()
+        assert looked.acquire(timeout=30)
+        assert inbox.waiting == 1
+    finally:
+        inbox.stop()
 
 
 def test_a_message_that_a_lost_run_gave_is_given_again(room: Room, tmp_path: Path) -> None:
