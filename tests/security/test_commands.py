@@ -35,6 +35,7 @@ COMMANDS = {
     "restore": ("restore", "--to", "../out"),
     "diff": ("diff",),
     "stats": ("stats",),
+    "effects": ("effects",),
     "recall": ("recall", "deploy"),
     "task": ("task", "look"),
     "send": ("send", "stop"),

@@ -40,6 +40,10 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
     ),
     "log": Entry("log:log", "The job's records, newest first (with --json: oldest first, one object a line)."),
     "stats": Entry("stats:stats", "Count crashes, recoveries and what they cost, over all jobs of the bucket or one."),
+    "effects": Entry(
+        "effects:effects",
+        "List what the job changed outside of its session, newest first, with an undo command where a rule knows one.",
+    ),
     "recover": Entry(
         "restore:recover", "What the next `wal-agent run` would do, and the prompt that the agent would get."
     ),

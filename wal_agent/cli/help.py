@@ -19,6 +19,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "list": ("wal-agent list", "wal-agent list --here", "wal-agent list --bucket gs://acme-agents --json"),
     "log": ("wal-agent log -n 20", "wal-agent log --crashes", "wal-agent log --follow --json"),
     "stats": ("wal-agent stats", "wal-agent stats --job nightly", "wal-agent stats --bucket gs://acme-agents --json"),
+    "effects": ("wal-agent effects", "wal-agent effects --unsettled --job nightly", "wal-agent effects --json"),
     "recover": ("wal-agent recover --dry-run", "wal-agent recover --dry-run --json"),
     "restore": (
         "wal-agent restore --to ./restored",

@@ -1,0 +1,151 @@
+"""`wal-agent effects`: what a job changed outside of its session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.text import answer, answer_json, lines, plural, shorten, timestamp
+
+if TYPE_CHECKING:
+    from wal_agent.records import Payload
+    from wal_agent.recovery.effects import Effect
+    from wal_agent.wal.blobs import Blobs
+
+MOST_INPUT = 1 << 20  # bytes of a call's input that are read; a command for which there is an undo is shorter
+RESULTS = {
+    "done": "done",
+    "failed": "failed, maybe after a part",
+    "partial": "done in part",
+    "cut_off": "cut off, not known",
+    "open": "no end yet",
+}
+
+
+def effects(
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N; 0 = all.")] = 0,
+    open_only: Annotated[
+        bool, typer.Option("--unsettled", help="Only those of which nobody knows what became of them.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """List what the job changed outside of its session, newest first, with an undo command where a rule knows one.
+
+    For the person who must clean up. Calls that only read, were denied, or did not start are left out. An undo is a
+    suggestion made from the words of the call alone: read its note, nothing is ever run. Secrets are redacted. Records
+    that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
+    """
+    from wal_agent.cli.log import read_newest
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.cli.restore import blobs_of
+    from wal_agent.errors import Damaged
+    from wal_agent.recovery.effects import effects_of
+    from wal_agent.shell.rules import load_rules
+    from wal_agent.text import say
+    from wal_agent.wal.lease import read_lease
+
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    page = read_newest(at.bucket, at.keys, 0)
+    if not page.last and read_lease(at.bucket, at.keys) is None:
+        raise at.missing()
+    blobs = blobs_of(at)
+    records = ((seq, record) for seq, segment in page.segments for record in segment.records)
+    every = effects_of(records, load_rules(), lambda payload: _bytes(blobs, payload))
+    wanted = [one for one in every if one.needs_a_look] if open_only else every
+    shown = wanted[: n or None]
+    if json:
+        answer_json([effect_json(one) for one in shown])
+    for one in () if json else shown:
+        answer(_rows(one, at.options()))
+    first = page.segments[0][0] if page.segments else 1
+    if not json:
+        if not shown:
+            say("nothing that the log has changed anything outside of the session.")
+        elif len(shown) < len(wanted):
+            lines(
+                [f"{plural(len(wanted) - len(shown), 'older effect')} not shown: wal-agent effects{at.options()} -n 0"]
+            )
+        if first > 1:
+            lines(
+                [f"Records before {first} were deleted by retention or cannot be read; their effects are not listed."]
+            )
+    if page.damaged:
+        raise Damaged(page.damaged[0].what, f"All that is damaged: wal-agent log{at.options()} -n 0")
+
+
+def _bytes(blobs: Blobs, payload: Payload) -> bytes:
+    from wal_agent.errors import Damaged
+
+    if payload.size > MOST_INPUT:
+        return b""
+    try:
+        return blobs.fetch(payload)
+    except Damaged:
+        return b""  # `wal-agent status` names it; the effect is listed without an undo
+
+
+def effect_text(effect: Effect) -> str:
+    """Return the call's command or path, or the step's command, redacted and on one line."""
+    from wal_agent.cli.view import preview
+    from wal_agent.redact import redact
+
+    if not effect.step:
+        return preview(effect.input)
+    return shorten(redact(" ".join(effect.command)))
+
+
+def effect_json(effect: Effect) -> dict[str, Any]:
+    """Return the effect for scripts: redacted, times in seconds since 1970."""
+    from wal_agent.redact import redact
+
+    name: dict[str, Any] = {"step": redact(effect.step)} if effect.step else {"call": effect.call}
+    return {
+        "record": effect.record,
+        "time": effect.time,
+        "epoch": effect.epoch,
+        "host": redact(effect.host),
+        **name,
+        "tool": redact(effect.tool),
+        "text": effect_text(effect),
+        "class": effect.cls,
+        "result": effect.result,
+        "by": effect.by,
+        "why": redact(effect.why)[:2000],
+        "because": redact(effect.because)[:2000],
+        "verify": redact(effect.verify)[:2000],
+        "undo": {"kind": effect.undo.kind, "commands": list(effect.undo.commands), "note": effect.undo.note},
+    }
+
+
+def _rows(effect: Effect, options: str) -> list[str]:
+    from wal_agent.redact import redact
+    from wal_agent.text import quote_word
+
+    name = f"step {effect.step}" if effect.step else f"#{effect.call} {effect.tool}"
+    place = f"{timestamp(effect.time)} on {shorten(effect.host, 60)}"
+    rows = [
+        f"{effect.record:>5}  {place}  {shorten(redact(name), 80)}  {effect.cls}  {RESULTS[effect.result]}",
+        f"       {effect_text(effect)}",
+    ]
+    if effect.result in ("cut_off", "partial", "failed") and effect.why:
+        rows.append(f"       found: {shorten(redact(effect.why))}")
+    if effect.because and effect.needs_a_look:
+        rows.append(f"       the agent says: {shorten(redact(effect.because))}")
+    if effect.needs_a_look:
+        if effect.verify:
+            rows.append(f"       look with: {shorten(redact(effect.verify))}")
+        if not effect.by or effect.by == "recovery":
+            which = quote_word(effect.step) if effect.step else str(effect.call)
+            rows.append(f"       settle: wal-agent ack {which}{options} --done | --not-done")
+    label = {"command": "undo", "look": "look", "impossible": "no undo", "unknown": ""}[effect.undo.kind]
+    rows += [f"       {label}: {each}" for each in effect.undo.commands]
+    if effect.undo.note:
+        rows.append(f"       {'note' if effect.undo.commands or not label else label}: {effect.undo.note}")
+    return rows

@@ -1,0 +1,148 @@
+"""List what a job changed outside of its session, from its log alone: pure, newest first, for a person who cleans up.
+
+An effect is a call that is not known to read only, or the command of a step, unless it is known not to have happened:
+denied calls, and those that evidence or a person settled as not started, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from wal_agent.records import (
+    Answer,
+    AnyRecord,
+    End,
+    Intent,
+    Opening,
+    Payload,
+    Recovery,
+    StepBegun,
+    StepEnded,
+    Verdict,
+)
+from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
+from wal_agent.shell.rules import Rules
+from wal_agent.wal.state import PLAN_TOOLS
+
+Result = Literal["done", "failed", "partial", "cut_off", "open"]
+"""`failed`: it ran, and may have changed something before it failed; `cut_off`: nobody knows what became of it; `open`:
+no end is logged and no recovery has looked: it may run now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """`record`: where the log has it. `call`: 0 for a step, which `step` names. `host`: where it ran. `input`: the
+    agent's own, JSON; of a step its command. `by`: who knew the end, "" for nobody; `why`: a foreign sentence on the
+    end or the newest verdict. `because`: the agent's own words, which prove nothing. `verify`: a foreign command."""
+
+    record: int
+    time: float
+    epoch: int
+    host: str
+    call: int
+    step: str
+    tool: str
+    input: Payload
+    command: tuple[str, ...]
+    cls: str
+    result: Result
+    by: str = ""
+    why: str = ""
+    because: str = ""
+    verify: str = ""
+    undo: Undo = UNKNOWN
+
+    @property
+    def needs_a_look(self) -> bool:
+        """Whether a person should look at the world: what became of it is not known for certain."""
+        return self.result in ("cut_off", "partial") and self.cls != "idempotent"
+
+
+def effects_of(found: Iterable[tuple[int, AnyRecord]], rules: Rules, fetch: Callable[[Payload], bytes]) -> list[Effect]:
+    """Return the effects in records (each with its number, oldest first), the newest first. `fetch` gives the bytes of
+    a tool's input; b"" where they cannot be had."""
+    effects: dict[int | tuple[str, int], Effect | None] = {}
+    steps: dict[str, tuple[str, int]] = {}  # by name, the key of the newest try in `effects`
+    ends: dict[int, End] = {}
+    verdicts: dict[int, Verdict] = {}
+    answers: dict[int, Answer] = {}
+    hosts: dict[int, str] = {}
+    epoch = 0
+    for seq, record in found:
+        match record:
+            case Opening():
+                epoch = record.epoch
+                hosts[epoch] = record.host.name
+            case Intent() if record.cls != "read_only" and record.tool not in PLAN_TOOLS:
+                effects.setdefault(record.call, _call(seq, epoch, hosts.get(epoch, ""), record))
+            case End():
+                ends.setdefault(record.call, record)
+            case Recovery():
+                verdicts |= {verdict.call: verdict for verdict in record.verdicts}
+            case Answer():
+                answers[record.call] = record
+            case StepBegun():
+                steps[record.name] = (record.name, seq)
+                effects[steps[record.name]] = _step(seq, epoch, hosts.get(epoch, ""), record)
+            case StepEnded() if record.name in steps:
+                key = steps.pop(record.name)
+                effects[key] = _ended_step(effects[key], record)
+    listed = [
+        _settled(one, epoch, ends.get(one.call), verdicts.get(one.call), answers.get(one.call))
+        for one in effects.values()
+        if one is not None
+    ]
+    return [_with_undo(one, rules, fetch) for one in reversed(listed) if one is not None]
+
+
+def _call(seq: int, epoch: int, host: str, intent: Intent) -> Effect:
+    return Effect(seq, intent.time, epoch, host, intent.call, "", intent.tool, intent.input, (), intent.cls, "open")
+
+
+def _step(seq: int, epoch: int, host: str, begun: StepBegun) -> Effect:
+    none = Payload(size=0, data=b"")
+    return Effect(
+        seq, begun.time, epoch, host, 0, begun.name, "step", none, begun.command, "mutation", "open",
+        verify=begun.verify,
+    )  # fmt: skip
+
+
+def _ended_step(effect: Effect | None, end: StepEnded) -> Effect | None:
+    """The effect of a step that has ended; None where it is known that it had none."""
+    if effect is None or end.how in ("not_started", "not_done"):
+        return None
+    return replace(effect, result="failed" if end.how in ("failed", "paused") else "done", by=end.by)
+
+
+def _settled(
+    effect: Effect, newest: int, end: End | None, verdict: Verdict | None, answer: Answer | None
+) -> Effect | None:
+    """The effect with what is known of its end; None where it is known that it had none."""
+    if not effect.call:
+        lost = effect.result == "open" and effect.epoch < newest
+        return replace(effect, result="cut_off") if lost else effect
+    finding = end.finding if end is not None and end.finding is not None else verdict.finding if verdict else None
+    if finding == "not_started" or (end is not None and end.how == "denied"):
+        return None
+    result: Result = "open" if effect.epoch >= newest else "cut_off"
+    if end is not None:
+        results: dict[str, Result] = {"done": "done", "failed": "failed"}
+        result = results.get(end.how, "cut_off")
+    if result in ("open", "cut_off") and finding is not None:
+        result = "done" if finding == "completed" else "partial" if finding == "partial" else "cut_off"
+    return replace(
+        effect,
+        result=result,
+        by=end.by if end is not None else "recovery" if verdict is not None else "",
+        why=(end.why if end is not None else "") or (verdict.why if verdict is not None else ""),
+        because=answer.because if answer is not None else "",
+        verify=verdict.verify if verdict is not None else "",
+    )
+
+
+def _with_undo(effect: Effect, rules: Rules, fetch: Callable[[Payload], bytes]) -> Effect:
+    if effect.step:
+        return replace(effect, undo=undo_of_words(effect.command))
+    return replace(effect, undo=suggest_undo(effect.tool, fetch(effect.input), rules))
