@@ -36,6 +36,7 @@ COMMANDS = {
     "diff": ("diff",),
     "stats": ("stats",),
     "effects": ("effects",),
+    "report": ("report", "--html", "-"),
     "recall": ("recall", "deploy"),
     "task": ("task", "look"),
     "send": ("send", "stop"),

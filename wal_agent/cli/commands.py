@@ -44,6 +44,10 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "effects:effects",
         "List what the job changed outside of its session, newest first, with an undo command where a rule knows one.",
     ),
+    "report": Entry(
+        "report:report",
+        "Write the job's log as one HTML page: starts, crashes, recoveries, calls, captures, checkpoints, steps.",
+    ),
     "recover": Entry(
         "restore:recover", "What the next `wal-agent run` would do, and the prompt that the agent would get."
     ),

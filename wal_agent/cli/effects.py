@@ -57,7 +57,7 @@ def effects(
         raise at.missing()
     blobs = blobs_of(at)
     records = ((seq, record) for seq, segment in page.segments for record in segment.records)
-    every = effects_of(records, load_rules(), lambda payload: _bytes(blobs, payload))
+    every = effects_of(records, load_rules(), lambda payload: read_bytes(blobs, payload))
     wanted = [one for one in every if one.needs_a_look] if open_only else every
     shown = wanted[: n or None]
     if json:
@@ -80,7 +80,8 @@ def effects(
         raise Damaged(page.damaged[0].what, f"All that is damaged: wal-agent log{at.options()} -n 0")
 
 
-def _bytes(blobs: Blobs, payload: Payload) -> bytes:
+def read_bytes(blobs: Blobs, payload: Payload) -> bytes:
+    """Return a payload's bytes; b"" where it is too long or cannot be had."""
     from wal_agent.errors import Damaged
 
     if payload.size > MOST_INPUT:

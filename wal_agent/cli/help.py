@@ -20,6 +20,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "log": ("wal-agent log -n 20", "wal-agent log --crashes", "wal-agent log --follow --json"),
     "stats": ("wal-agent stats", "wal-agent stats --job nightly", "wal-agent stats --bucket gs://acme-agents --json"),
     "effects": ("wal-agent effects", "wal-agent effects --unsettled --job nightly", "wal-agent effects --json"),
+    "report": ("wal-agent report --open", "wal-agent report --job nightly --html nightly.html"),
     "recover": ("wal-agent recover --dry-run", "wal-agent recover --dry-run --json"),
     "restore": (
         "wal-agent restore --to ./restored",

@@ -1,0 +1,149 @@
+"""cli/report.py: a page that loads nothing, and in which what the log says is text. Where Chromium is installed, the
+page is opened in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, full, intent, payload
+from wal_agent.cli.report import MARK, embed_json, render_page
+from wal_agent.records import End, Recovery, Verdict
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BREAKS_OUT = "</script><script>document.title='owned'</script><img src=http://127.0.0.1:9/ onerror=alert(1)>"
+
+
+class Page(HTMLParser):
+    """Tags with their fields, and the text of each script and style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.held: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] in ("script", "style") and data.strip():
+            self.held.append((self.tags[-1][0], data))
+
+    @property
+    def data(self) -> Any:
+        return json.loads(next(text for kind, text in self.held if kind == "script"))
+
+
+def hostile(folder: Path) -> Shelf:
+    """A job whose every text tries to become part of the page."""
+    shelf = full(folder)
+    job = shelf.open(run="b", host=BREAKS_OUT)
+    job.writer.append(intent(3, tool=BREAKS_OUT, command=BREAKS_OUT))
+    job.writer.append(End(time=6.0, call=3, how="done", by="hook", result=payload({"out": BREAKS_OUT})))
+    job.writer.append(intent(4, command="git tag v1"))
+    told = f"{BREAKS_OUT} {'long ' * 2000} the end"
+    verdicts = (Verdict(call=4, finding="unknown", why=BREAKS_OUT),)
+    job.writer.append(Recovery(time=7.0, from_epoch=1, verdicts=verdicts, told=told))
+    commit(job)
+    return shelf
+
+
+def written(run: Run, shelf: Shelf, tmp_path: Path) -> str:
+    code, out, err = run("report", "--bucket", shelf.url, "--job", "shop", "--html", str(tmp_path / "r.html"))
+    assert (code, out) == (0, "") and "r.html" in err
+    return (tmp_path / "r.html").read_text("utf-8")
+
+
+def test_the_page_loads_nothing_and_runs_only_its_own_script(tmp_path: Path, run: Run) -> None:
+    text = written(run, hostile(tmp_path / "b"), tmp_path)
+    page = Page(text)
+    policy = next(f["content"] or "" for tag, f in page.tags if f.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy and "http" not in policy
+    scripts = [held for kind, held in page.held if kind == "script"]
+    assert len(scripts) == 2  # the data and the code: nothing broke out
+    for kind, held in (("script", scripts[1]), next(one for one in page.held if one[0] == "style")):
+        hash = base64.b64encode(hashlib.sha256(held.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{hash}'" in policy
+    for _, fields in page.tags:
+        assert not {"src", "href", "action", "style"} & set(fields)
+        assert not any(name.startswith("on") for name in fields)
+    assert "innerHTML" not in scripts[1] and "insertAdjacent" not in scripts[1] and "eval(" not in scripts[1]
+    assert "url(" not in text.split("</style>")[0] and "@import" not in text.split("</style>")[0]
+
+
+def test_the_data_is_the_log_without_secrets(tmp_path: Path, run: Run) -> None:
+    text = written(run, hostile(tmp_path / "b"), tmp_path)
+    assert SECRET not in text and EVIL not in text and text.startswith(MARK)
+    assert text.isprintable() or all(c.isprintable() or c == "\n" for c in text)
+    data = Page(text).data
+    types = {one["type"] for one in data["entries"]}
+    assert {"opening", "intent", "end", "recovery", "checkpoint", "compaction", "step_begun", "workspace"} <= types
+    call = next(one for one in data["entries"] if one["type"] == "intent" and one["call"] == 3)
+    assert call["tool"] == BREAKS_OUT
+    assert data["entries"][-1]["told"].endswith("the end")  # the whole prompt
+    effects = {one.get("call"): one for one in data["effects"]}
+    assert effects[4]["undo"]["commands"] == ["git tag -d v1"] and effects[3]["result"] == "done"
+
+
+def test_embedded_json_ends_no_element() -> None:
+    text = embed_json({"a": "</script><!--&\u2028\u202e]]>"})
+    assert not set("<>&") & set(text) and text.isascii()
+    assert json.loads(text) == {"a": "</script><!--&\u2028\u202e]]>"}
+    page = render_page("Job <b>@DATA@", "@SCRIPT@", [{"type": "x", "text": "@STYLE@ @"}], [])
+    assert "Job &lt;b&gt;@DATA@" in page and Page(page).data["entries"][0]["text"] == "@STYLE@ @"
+
+
+def test_only_a_report_is_replaced(tmp_path: Path, run: Run) -> None:
+    shelf = full(tmp_path / "b")
+    at = ("report", "--bucket", shelf.url, "--job", "shop", "--html")
+    mine, link, target = tmp_path / "mine.html", tmp_path / "link.html", tmp_path / "target"
+    mine.write_text("my own page")
+    target.write_text(MARK)
+    link.symlink_to(target)
+    for path in (mine, link, tmp_path / "none" / "r.html", tmp_path):
+        assert run(*at, str(path))[0] == 64
+    assert mine.read_text() == "my own page" and target.read_text() == MARK
+    assert run(*at, str(tmp_path / "r.html"))[0] == 0 and run(*at, str(tmp_path / "r.html"))[0] == 0
+    assert (tmp_path / "r.html").stat().st_mode & 0o777 == 0o600
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".r.html")]
+    code, out, err = run(*at, "-")
+    assert (code, err) == (0, "") and out.startswith(MARK)
+    assert run(*at, "-", "--open")[0] == 64
+
+
+def test_no_job_is_64_and_damage_is_73_with_the_rest(tmp_path: Path, run: Run) -> None:
+    shelf = full(tmp_path / "b")
+    assert run("report", "--bucket", shelf.url, "--job", "none", "--html", "-")[0] == 64
+    seqs = sorted(entry.key for entry in shelf.bucket.list(KEYS.log))
+    shelf.bucket.delete(seqs[9])
+    shelf.bucket.put(seqs[9], b"junk")
+    code, out, err = run("report", "--bucket", shelf.url, "--job", "shop", "--html", "-")
+    assert code == 73 and "damaged" in err and Page(out).data["entries"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; the tests above read the page itself")
+def test_a_browser_shows_it_without_an_error(tmp_path: Path, run: Run) -> None:
+    written(run, hostile(tmp_path / "b"), tmp_path)
+    shown = subprocess.run(
+        [
+            str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+            "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom", (tmp_path / "r.html").as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in shown.stderr
+    before, _, rest = shown.stdout.partition('<script type="application/json"')
+    assert 'data-ready="yes"' in before and "<title>Job shop</title>" in before
+    assert "<img" not in before and html.escape("</script><script>", quote=False) in before
+    assert re.search(r"#4 run_shell_command.*git tag v1", before) and rest

@@ -1,0 +1,154 @@
+"""`wal-agent report`: a job's log as one HTML file that loads nothing.
+
+All that it shows is foreign. It is embedded as JSON in which no character can end the element that holds it, it enters
+the page as text alone, and the page's policy runs only the script, and applies only the style, whose hashes it names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from wal_agent.cli.options import AgentName, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.text import moment, plural, say
+
+if TYPE_CHECKING:
+    from wal_agent.cli.log import Entry
+
+MARK: Final = "<!doctype html>\n<!-- wal-agent report -->"  # a file that begins so may be replaced
+MOST: Final = 50_000  # records in a page
+MOST_PROMPT: Final = 40_000  # characters of a recovery's prompt
+
+
+def report(
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    html_file: Annotated[
+        str, typer.Option("--html", help="Write it here; - for stdout. [JOB.html]", metavar="FILE")
+    ] = "",
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    n: Annotated[int, typer.Option("-n", "--number", min=1, help="At most the newest N records.")] = MOST,
+) -> None:
+    """Write the job's log as one HTML page: starts, crashes, recoveries, calls, captures, checkpoints, steps.
+
+    The page loads nothing, needs no server, can be searched, filtered and printed, and holds what `wal-agent log
+    --json` prints: secrets that were recognised are redacted, and long inputs and results are cut. Treat it as
+    confidential all the same. Only a file that is such a report is replaced. Exit code 73: the log is damaged, and the
+    page has the rest.
+    """
+    from wal_agent.cli.effects import effect_json, read_bytes
+    from wal_agent.cli.log import entries_of, read_newest
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.cli.restore import blobs_of
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import Damaged, UsageError
+    from wal_agent.recovery.effects import effects_of
+    from wal_agent.shell.rules import load_rules
+    from wal_agent.wal.lease import read_lease
+
+    if open_it and html_file == "-":
+        raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    page = read_newest(at.bucket, at.keys, n)
+    if not page.last and read_lease(at.bucket, at.keys) is None:
+        raise at.missing()
+    entries = list(entries_of(page.segments))[-n:]
+    blobs = blobs_of(at)
+    effects = effects_of(
+        ((entry.seq, entry.record) for entry in entries), load_rules(), lambda payload: read_bytes(blobs, payload)
+    )
+    made = moment(SystemClock().now(), 0, exact=True, whole=True)
+    first = entries[0].seq if entries else 0
+    text = render_page(
+        f"Job {at.keys.job}",
+        f"{plural(len(entries), 'record')} ({first} to {page.last}), made {made}"
+        + (f"; {plural(len(page.damaged), 'record')} or more cannot be read or are missing" if page.damaged else ""),
+        [entry_json(entry) for entry in entries],
+        [effect_json(each) for each in effects],
+    )
+    if html_file == "-":
+        sys.stdout.write(text)
+    else:
+        path = Path(html_file or f"{at.keys.job}.html")
+        write_page(path, text)
+        say(f"wrote {path.absolute()}; it holds what the log holds, so treat it as confidential.")
+        if open_it:
+            import webbrowser
+
+            if not webbrowser.open(path.absolute().as_uri()):
+                say("no browser was found to open it.")
+    if page.damaged:
+        raise Damaged(page.damaged[0].what, f"All that is damaged: wal-agent log{at.options()} -n 0")
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """Return a record as `wal-agent log --json` prints it, with the whole prompt of a recovery."""
+    from wal_agent.cli.log import as_json
+    from wal_agent.records import Recovery
+    from wal_agent.redact import redact_head
+
+    shown: dict[str, Any] = json.loads(as_json(entry))
+    if isinstance(entry.record, Recovery):
+        shown["told"] = redact_head(entry.record.told, MOST_PROMPT)
+    return shown
+
+
+def render_page(
+    title: str, subtitle: str, entries: Sequence[Mapping[str, Any]], effects: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return the page. Pure, but for the template, script and style, which are files of this package."""
+    here = Path(__file__).parent
+    style, script = ((here / f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    )
+    filled = {
+        "POLICY": policy,
+        "TITLE": html.escape(title),
+        "SUBTITLE": html.escape(subtitle),
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": embed_json({"entries": entries, "effects": effects}),
+    }
+    parts = (here / "report.html").read_text("utf-8").split("@")  # once: what is filled in is not looked at again
+    return "".join(filled.get(part, part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def embed_json(value: object) -> str:
+    """Return JSON that holds no character with a meaning in HTML."""
+    text = json.dumps(value, separators=(",", ":"))  # ASCII alone
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write the page for its owner alone, whole or not at all. UsageError: something else is there, or cannot be."""
+    from wal_agent.errors import UsageError
+
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if os.path.lexists(path):
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as there:
+                if there.read(len(MARK)) != MARK:
+                    raise UsageError(f"{path} is there, and is no report.", "Choose another file with --html.")
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+            out.write(text)
+        beside.replace(path)
+    except (OSError, UnicodeDecodeError) as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"{path} cannot be written: {error}.", "Choose another file with --html.") from error
