@@ -105,6 +105,8 @@ function rowOf(entry) {
       row.tone = entry.completed ? "good" : "bad";
     } else if (entry.type === "opening" && entry.cause === "dead") {
       row.result = "after a crash"; row.tone = "bad";
+    } else if (entry.type === "step_begun" && effect && effect.result === "cut_off") {
+      row.result = "cut off"; row.tone = "bad";
     } else if (entry.type === "step_ended") {
       row.result = entry.how; row.tone = entry.how === "done" ? "good" : "bad";
     } else if (entry.type === "recovery") {

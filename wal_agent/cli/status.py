@@ -14,7 +14,7 @@ import typer
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, printable, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.view import Call, Crash, Files, Step, View
@@ -50,7 +50,18 @@ def watch_status(
     if json or not (sys.stdout is not None and sys.stdout.isatty()):
         _in_turn(look, every, json, rows)
     else:
-        _in_place(look, every, rows)
+        _in_place(look, every, rows, lambda: _last_records(at))
+
+
+def _last_records(at: JobContext) -> list[str]:
+    """The newest records, the newest first; none while the bucket is away. What is damaged is named by the view."""
+    from wal_agent.cli.log import as_line, entries_of, read_newest
+
+    try:
+        page = read_newest(at.bucket, at.keys, MOST_RECORDS)
+    except Unavailable:
+        return []
+    return [as_line(entry) for entry in reversed(list(entries_of(page.segments))[-MOST_RECORDS:])]
 
 
 def _following(at: JobContext, view: View) -> str:
@@ -88,24 +99,42 @@ def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View],
         time.sleep(every)
 
 
-def _in_place(look: ReadView, every: float, rows_of: Callable[[View], list[str]]) -> NoReturn:
+def _in_place(
+    look: ReadView, every: float, rows_of: Callable[[View], list[str]], records: Callable[[], list[str]]
+) -> NoReturn:
+    """Use the terminal's second screen, drawn anew several times a second, so that it fits after each resize. At the
+    end the last view is left on the first one."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     from wal_agent.wal.reader import Replay
 
-    before, shown = Replay(), ""
-    with Live(console=Console(), auto_refresh=False, transient=False) as live:
-        while True:
-            view, before, trouble = look(before)
-            if view is not None:
-                shown = "\n".join([no_job_text(view)] if view.state == "none" else rows_of(view))
-            rows = f"{shown}\n\nwaiting: {trouble}" if trouble else shown
-            live.update(Text(f"{rows}\n\nevery {every:g} s; Ctrl-C ends it"), refresh=True)
-            time.sleep(every)
+    before, seen, shown, newest = Replay(), -1, list[str](), list[str]()
+    console = Console()
+    try:
+        with Live(console=console, screen=True, vertical_overflow="crop", refresh_per_second=REDRAWN) as live:
+            while True:
+                view, before, trouble = look(before)
+                if view is not None:
+                    shown = [no_job_text(view)] if view.state == "none" else rows_of(view)
+                    if before.seq != seen:
+                        newest, seen = records(), before.seq
+                rows = screen_rows(shown, newest, trouble, every)
+                live.update(Text(redact("\n".join(map(printable, rows))), no_wrap=True, overflow="ellipsis"))
+                time.sleep(every)
+    finally:
+        answer(shown)
 
 
+def screen_rows(shown: list[str], records: list[str], trouble: str, every: float) -> list[str]:
+    """Return the rows of the screen: what must not be cut off by a low window comes first."""
+    rows = [f"every {every:g} s; Ctrl-C ends it{f'; waiting: {trouble}' if trouble else ''}", "", *shown]
+    return [*rows, "", "last records", *records] if records else rows
+
+
+MOST_RECORDS = 5
+REDRAWN = 4  # times a second
 WIDEST = 500  # characters of one row
 MOST_STEPS_SHOWN = 10
 _LATE = {

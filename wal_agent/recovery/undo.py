@@ -49,10 +49,7 @@ def suggest_undo(tool: str, input: bytes, rules: Rules) -> Undo:
         command = fields.get(shell.field)
         if isinstance(command, str):
             return undo_of_text(command)
-        words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
-        if len(words) == 3 and words[0].endswith("sh") and words[1] in ("-c", "-lc"):
-            return undo_of_text(words[2])
-        return undo_of_words(words)
+        return undo_of_words([word for word in command if isinstance(word, str)] if isinstance(command, list) else [])
     if tool in rules.files:
         return Undo("unknown", note="a file of the working tree: wal-agent restore --at RECORD has it as it was")
     return UNKNOWN
@@ -89,6 +86,8 @@ def undo_of_text(text: str) -> Undo:
 
 def undo_of_words(words: Sequence[str]) -> Undo:
     """Return how to undo one command, given as its words without quotes."""
+    if len(words) == 3 and words[0].rpartition("/")[2] in ("sh", "bash", "zsh") and words[1] in ("-c", "-lc"):
+        return undo_of_text(words[2])
     if len(words) > 2 and words[0] == "sudo" and not words[1].startswith("-") and "=" not in words[1]:
         one = undo_of_words(words[1:])
         return Undo(one.kind, tuple(f"sudo {each}" for each in one.commands), one.note)

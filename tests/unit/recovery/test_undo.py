@@ -27,6 +27,7 @@ KNOWN = {
     "systemctl stop nginx": "systemctl start nginx",
     "aws s3 cp a.txt s3://b/c.txt --profile eu": "aws s3 rm --profile eu s3://b/c.txt",
     "cd sub && mkdir a": "cd sub && rmdir -- a",
+    "sh -c 'mkdir a'": "rmdir -- a",
     "mv a 'b c'": "mv -n -- 'b c' a",
 }
 
