@@ -22,10 +22,10 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs unit contract faults e2e mutants pins tools latest bench dist clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint docs unit contract faults e2e mutants pins tools latest bench bench-crash dist clean have-python have-agents have-cc have-systemd have-all
 
 help: ## List the targets.
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real CLI in the middle of a task and watch it continue (offline; AGENT=claude ...).
 	@$(BIN)/wal-agent demo --agent $(AGENT)
@@ -77,6 +77,9 @@ latest: have-all $(DEV) $(CLIS) $(SERVERS) ## Test the versions that npm serves 
 
 bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## Measure the claims (SHORT=1: check only that each part runs).
 	$(BIN)/python -m bench $(if $(SHORT),--short)
+
+bench-crash: have-agents $(DEV) $(CLIS) ## Kill agents with and without wal-agent, and write docs/BENCHMARK.md (goes on where it was interrupted).
+	$(BIN)/python -m bench.crash
 
 dist: have-cc $(RUNTIME) ## Build the source distribution and the wheels into dist/ (MEASURE=1: install one, print its size).
 	@$(BIN)/python -m scripts.dist $(if $(MEASURE),--measure)
