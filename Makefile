@@ -22,10 +22,10 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs unit contract faults e2e mutants pins tools latest bench dist clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint docs unit contract faults e2e browser mutants pins tools latest bench bench-crash dist clean have-python have-agents have-cc have-systemd have-all
 
 help: ## List the targets.
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real CLI in the middle of a task and watch it continue (offline; AGENT=claude ...).
 	@$(BIN)/wal-agent demo --agent $(AGENT)
@@ -59,6 +59,9 @@ faults: have-agents $(DEV) $(CLIS) $(SERVERS) ## Models, kills and lost replies.
 e2e: have-all $(DEV) $(CLIS) $(SERVERS) ## The real CLIs in a real terminal, with a scripted model.
 	$(PYTEST) tests/e2e
 
+browser: $(DEV) ## The report in Chromium, which must be installed.
+	WAL_AGENT_BROWSER=1 $(PYTEST) tests/browser
+
 mutants: have-agents $(DEV) ## Break wal, capture, the gate and the plan in small ways; the unit tests must notice (SAMPLE, SEED).
 	$(BIN)/python scripts/mutants.py --sample $(or $(SAMPLE),60) --seed $(or $(SEED),1)
 
@@ -77,6 +80,9 @@ latest: have-all $(DEV) $(CLIS) $(SERVERS) ## Test the versions that npm serves 
 
 bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## Measure the claims (SHORT=1: check only that each part runs).
 	$(BIN)/python -m bench $(if $(SHORT),--short)
+
+bench-crash: have-agents $(DEV) $(CLIS) ## Kill agents with and without wal-agent, and write docs/BENCHMARK.md (goes on where it was interrupted).
+	$(BIN)/python -m bench.crash
 
 dist: have-cc $(RUNTIME) ## Build the source distribution and the wheels into dist/ (MEASURE=1: install one, print its size).
 	@$(BIN)/python -m scripts.dist $(if $(MEASURE),--measure)

@@ -19,6 +19,7 @@ os.environ["TZ"] = "UTC"  # people read local times
 time.tzset()
 
 TESTS = Path(__file__).parent
+collect_ignore = [] if os.environ.get("WAL_AGENT_BROWSER") else ["browser"]  # `make browser`
 sys.path.insert(0, str(TESTS.parent))
 
 

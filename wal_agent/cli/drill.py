@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -117,9 +119,12 @@ def drill(
             raise PersonNeeded("Nothing was run: the requests cost money.", "Start it with --yes.")
         typer.confirm("Start it?", default=False, abort=True, err=True)
     done = []
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what runs is ended, and the scratch folder removed
+        signal.signal(number, _end)
     for n, played in enumerate(play(setup, chosen), 1):
         done.append(played)
-        where = f"{played.round.scenario.name}, killed at {played.round.point}"
+        how = f"killed at {played.round.point}" if played.grade.killed else "ended before the kill"
+        where = f"{played.round.scenario.name}, {how}"
         result = "nothing repeated or lost" if played.grade.passed else "REPEATED OR LOST"
         say(f"round {n} of {len(chosen)}: {where}: {result}")
     about = (agent, setup.subject.name, shown, seed)
@@ -135,6 +140,10 @@ def drill(
     else:
         answer([*report.table(done), "", report.verdict(done)])
     raise typer.Exit(0 if report.passed(done) else 1)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise typer.Exit(128 + number)
 
 
 def _a_file(path: Path) -> Path:

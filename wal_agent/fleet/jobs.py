@@ -72,7 +72,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     state: JobState
     needs_host: bool = False  # it is nobody's, and nobody said that it should stay so
-    waits: float = 0.0  # since when a `crashed`, `due` or `released` one is nobody's
+    waits: float = 0.0  # for how long a `crashed`, `due` or `released` one has been nobody's
+    since: float = 0.0  # when that began, by the store's clock; to compare, never shown
     only_on: str = ""  # the host whose disk may hold records that the bucket lacks: no other may carry on
     agent: str = ""
     workspace: str = ""
@@ -125,6 +126,7 @@ def classify_job(seen: StoredLease, local: Local) -> Job:
         state=state,
         needs_host=nobodys,
         waits=max(0.0, waits),
+        since=round(seen.now - max(0.0, waits), 3) if waits else 0.0,
         only_on=only_on if state != "running" else "",
         agent=clean_text(doc.agent),
         workspace=clean_text(doc.workspace),
@@ -153,7 +155,7 @@ def classify_job(seen: StoredLease, local: Local) -> Job:
 def job_as_json(job: Job) -> dict[str, Any]:
     """For JSON; all its numbers are finite."""
     told: dict[str, Any] = msgspec.to_builtins(job)
-    del told["folder"], told["owner"], told["raw_host"]
+    del told["folder"], told["owner"], told["raw_host"], told["since"]
     return told
 
 
@@ -165,7 +167,7 @@ def handed_over(reason: str) -> bool:
 
 def sort_jobs(jobs: Iterable[Job]) -> list[Job]:
     """What needs a host or a person first, the longest waiting of these first; what has ended last."""
-    return sorted(jobs, key=lambda j: (STATES.index(j.state), not j.needs_host, not _asks(j), -j.waits, j.job))
+    return sorted(jobs, key=lambda j: (STATES.index(j.state), not j.needs_host, not _asks(j), j.since, j.job))
 
 
 def count_states(jobs: Iterable[Job]) -> str:

@@ -107,6 +107,17 @@ def test_badly_repeats_whatever_it_reads(finding: str) -> None:
     assert found.repeated == ("charge 49.90",) and found.verified == "no"
 
 
+def test_badly_repeats_also_what_has_its_result_and_does_so_once_for_each_restart() -> None:
+    talk = Talk(CHARGE, "badly")
+    talk.heard += [Called("run_shell_command", {"command": "./plan.sh"}), Returned("", "ok: plan")]
+    talk.heard += [Called("run_shell_command", {"command": "./charge.sh 49.90"}), Returned("", "ok: charge 49.90")]
+    talk.model.owed = 1
+    assert [turn.calls[0][1]["command"] for turn in (talk.answer(), talk.answer())] == [
+        "./charge.sh 49.90",
+        "./receipt.sh",
+    ]
+
+
 def test_naive_repeats_what_has_no_result() -> None:
     assert story("naive", CHARGE, True, "completed").repeated == ("charge 49.90",)
 

@@ -1,0 +1,96 @@
+"""The crash benchmark's page: counted from the results alone, with intervals, and with what speaks against us."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.crash.peers import PEERS, RESUME, BareResume, ResumeLoop, RetryLoop
+from bench.crash.table import PAGE, Result, page, read, save, share, wilson
+from wal_agent.agents import AGENTS
+from wal_agent.drill.play import Subject
+
+GOOD = Result(
+    agent="gemini",
+    peer="wal-agent",
+    policy="well",
+    scenario="charge",
+    point="between",
+    target="charge 49.90",
+    seed=1000,
+    killed=True,
+    repeated=0,
+    lost=0,
+    asked=0,
+    needless=0,
+    redone=0,
+    lost_files=0,
+    back=2.0,
+    calls=6,
+)
+BAD = replace(GOOD, peer="bare restart", repeated=1, redone=1, back=1.0, calls=7)
+
+
+@pytest.mark.parametrize(
+    ("hits", "of", "low", "high"),
+    [(0, 0, 0.0, 1.0), (0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1.0), (1, 100, 0.0018, 0.0545)],
+)
+def test_wilson_intervals(hits: int, of: int, low: float, high: float) -> None:
+    """The figures are of statsmodels' proportion_confint(method="wilson")."""
+    assert wilson(hits, of) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_a_share_has_its_interval() -> None:
+    assert share(5, 10) == "50 % (24-76)" and share(0, 0) == "-"
+
+
+def test_results_are_kept_as_they_are_and_in_one_order(tmp_path: Path) -> None:
+    place = tmp_path / "results.json"
+    assert read(place) == []
+    save([BAD, GOOD], place)
+    first = place.read_bytes()
+    save(reversed(read(place)), place)
+    assert place.read_bytes() == first and set(read(place)) == {GOOD, BAD}
+
+
+def test_the_page_counts_kills_and_not_rounds_that_were_not_killed() -> None:
+    unkilled = replace(BAD, seed=1001, killed=False, repeated=0)
+    text = page([GOOD, BAD, unkilled])
+    assert "| bare restart | 1 | 100 % (21-100) | 0 % (0-79) |" in text
+    assert "| wal-agent | 1 | 0 % (0-79) | 0 % (0-79) |" in text
+    assert "| well | between | 1 of 1 | 0 of 1 |" in text
+
+
+def test_the_page_lists_where_another_peer_is_better() -> None:
+    text = page([GOOD, BAD])
+    assert "- `well`, seconds to be back: 2.00, bare restart 1.00" in text
+    assert "steps redone:" not in text and "effect repeated:" not in text
+
+
+def test_the_committed_page_is_made_of_the_committed_results() -> None:
+    """No cell is typed by hand."""
+    assert PAGE.read_text("utf-8") == page(read())
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("agent", RESUME)
+def test_each_peer_starts_each_agent(tmp_path: Path, peer: Subject, agent: str) -> None:
+    for start in (0, 1):
+        argv = peer.argv(start, AGENTS[agent], ["/bin/agent"], ["--prompt", "the task"], tmp_path)
+        assert argv and "the task" in " ".join(argv)
+
+
+@pytest.mark.parametrize("peer", [RetryLoop(), ResumeLoop(), BareResume()])
+def test_a_shell_peer_gives_the_arguments_unchanged(tmp_path: Path, peer: Subject) -> None:
+
+    program = tmp_path / "agent"
+    program.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    program.chmod(0o755)
+    argv = peer.argv(1, AGENTS["gemini"], [str(program)], ["it's a `task`; $HOME"], tmp_path)
+    done = subprocess.run(
+        argv, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "it's a `task`; $HOME|"
