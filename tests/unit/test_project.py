@@ -397,7 +397,7 @@ def test_every_target_is_in_the_help() -> None:
     done = subprocess.run(["make", "help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     said = {line.split()[1] for line in done.stdout.splitlines()}
     parts = {"lint", "docs", "unit", "contract", "faults", "e2e", "bench", "bench-crash"}
-    assert said == {"help", "demo", "test", *parts, "mutants", "pins", "tools", "latest", "dist", "clean"}
+    assert said == {"help", "demo", "test", *parts, "browser", "mutants", "pins", "tools", "latest", "dist", "clean"}
 
 
 def test_ci_runs_what_make_test_runs() -> None:
