@@ -51,6 +51,7 @@ AT_THE_END = ("run.before_seal", "run.after_seal")
 IN_A_RESTORE = ("restore.before_stage", "restore.staged", "restore.between_moves", "restore.after_moves")
 IN_A_TREE = ("restore.before_tree", "restore.after_tree")  # tests/unit/recovery/test_restore_workspace_killed.py does
 IN_A_RECOVERY = ("recovery.before_record", "recovery.after_record")
+IN_A_HANDOFF = ("handoff.after_record",)  # tests/e2e/test_handoff.py visits this
 IN_AN_OUTAGE = ("spool.before_store", "spool.after_store", "spool.before_drop")  # tests/e2e/test_spool.py visits these,
 IN_A_CARRYING_IN = ("spool.before_begin", "spool.before_rename", "spool.after_rename")  # and these
 IN_A_STEP = ("step.begun", "step.ran", "step.ended")  # tests/unit/test_steps.py visits these
@@ -68,6 +69,7 @@ def test_every_failpoint_is_visited_and_stands_in_the_code() -> None:
         *IN_A_RESTORE,
         *IN_A_TREE,
         *IN_A_RECOVERY,
+        *IN_A_HANDOFF,
         *IN_HOUSEKEEPING,
         *IN_AN_OUTAGE,
         *IN_A_CARRYING_IN,

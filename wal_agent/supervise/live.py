@@ -508,11 +508,12 @@ def load_beside(rules: Callable[[], object]) -> None:
     rules. A hook that comes earlier waits for its own imports."""
 
     def load() -> None:
-        import wal_agent.evidence.collector
-        import wal_agent.recovery.inflight
-        import wal_agent.shell.classify  # noqa: F401
+        with suppress(OSError, ImportError):  # too few open files: the first hook tries again, and answers for it
+            import wal_agent.evidence.collector
+            import wal_agent.recovery.inflight
+            import wal_agent.shell.classify  # noqa: F401
 
-        rules()
+            rules()
 
     with suppress(RuntimeError):  # no thread is left: the first hook pays for it
         start_daemon("load", load)

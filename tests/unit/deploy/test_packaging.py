@@ -121,7 +121,7 @@ def test_both_have_the_standing_protocol() -> None:
         (DEPLOY / name).read_text()
         for name in ("claude-plugin/skills/wal-agent/SKILL.md", "gemini-extension/GEMINI.md")
     ]
-    assert len(rules) == 5 and all(rule in text for rule in rules for text in texts)
+    assert len(rules) == 6 and all(rule in text for rule in rules for text in texts)
 
 
 # ---- metrics
