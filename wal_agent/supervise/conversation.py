@@ -242,6 +242,8 @@ class Conversation:
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
+        if self._inbox is not None:
+            self._inbox.turn_started()
         if self._by_file:
             self._mark_boundary()
         self._supervisor.request_save()

@@ -23,6 +23,7 @@ from wal_agent.wal.state import MessageAt, State
 
 NEAR: Final = 2.0  # seconds between two looks into a local folder
 SOON: Final = 0.05  # seconds between the word that a message has come and the look
+REST: Final = 10  # times as long between two looks while the agent waits for a person
 GIVE_WAIT: Final = 2.0  # seconds that a hook waits for the log, where there is a message
 MOST_GIVEN: Final = 5  # messages at one boundary
 MOST_SHOWN: Final = 6000  # characters of one
@@ -64,12 +65,11 @@ class Inbox:
         self._lock = threading.Lock()
         self._stop, self._wake = threading.Event(), threading.Event()
         self._waiting: list[Message] = []
-        self._given: list[tuple[str, str]] = [
-            (m.sender, m.id) for m in told
-        ]  # sender and id, until a turn is completed
+        self._given = [(m.sender, m.id) for m in told]  # until a turn is completed
         self._mine = {identity_of(*each) for each in self._given}  # what this run has given, or was told
         self._acked: set[str] = set()  # identities that the driver was told to forget
         self.control: Callable[[str, str], None] = lambda verb, text: None
+        self.resting: Callable[[], bool] = lambda: False  # whether only a person can go on
         self.problem = ""
 
     @property
@@ -93,9 +93,18 @@ class Inbox:
                 self.problem = ""
             except (WalAgentError, OSError) as error:
                 self.problem = getattr(error, "what", str(error))  # the log reports a bucket that is away; tried again
-            if self._wake.wait(self._every):
+            if self._wake.wait(self._pause()):
                 self._stop.wait(SOON)  # a sender that does not stop is no reason to do nothing else
                 self._wake.clear()
+
+    def _pause(self) -> float:
+        """Seconds to the next look: a listing costs money, and an agent that waits for a person reads nothing."""
+        return self._every * REST if self._every > NEAR and self.resting() else self._every
+
+    def turn_started(self) -> None:
+        """A person has gone on: look at once, if the last look may be long ago."""
+        if self._every > NEAR:
+            self._wake.set()
 
     def look(self) -> None:
         """Look once: take what is new, carry out control messages, let go what was seen."""

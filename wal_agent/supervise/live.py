@@ -100,9 +100,9 @@ class Live:
         self.tree = tree and WorktreeSaver(context, self.gate, tree, self.fail, progress)
         self.checkpoints = Checkpointer(context)
         self.inbox = inbox
+        self.conversation = talk = Conversation(context, self.gate, launch, self, inbox)
         if inbox is not None:
-            inbox.control = self._control
-        self.conversation = Conversation(context, self.gate, launch, self, inbox)
+            inbox.control, inbox.resting = self._control, lambda: talk.phase == "awaiting_user"
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
         self._may_allow, self._steps_lock = keeper.may_allow, threading.Lock()
         self._steps: StepKeeper | None = None

@@ -17,7 +17,7 @@ from wal_agent.inbox import BucketDriver, Message, make_message
 from wal_agent.recovery.messages import message_mark
 from wal_agent.supervise.context import Launch
 from wal_agent.supervise.conversation import Conversation
-from wal_agent.supervise.inbox import MOST_GIVEN, MOST_SHOWN, ROOM_TOLD, Inbox, describe, tell_again, unseen
+from wal_agent.supervise.inbox import MOST_GIVEN, MOST_SHOWN, NEAR, REST, ROOM_TOLD, Inbox, describe, tell_again, unseen
 
 
 class Room:
@@ -156,6 +156,23 @@ def test_a_recovery_tells_a_bounded_part(room: Room) -> None:
     words = tell_again(lost)
     assert len(words) < ROOM_TOLD + 1500 and "more messages: see `wal-agent inbox`" in words
     assert tell_again([]) == ""
+
+
+def test_an_agent_that_waits_for_a_person_is_looked_after_less_often(room: Room) -> None:
+    """Cost: 12 listings an hour instead of 120; a prompt looks at once."""
+    far = Inbox(room.context, room.driver, 30.0)
+    assert far._pause() == 30.0
+    far.resting = lambda: True
+    assert far._pause() == 30.0 * REST
+    near = Inbox(room.context, room.driver, NEAR)
+    near.resting = lambda: True
+    assert near._pause() == NEAR
+    near.turn_started()
+    assert not near._wake.is_set()
+    room.conversation._inbox = far
+    with room.post.committing():
+        room.conversation.handle(TurnStarted("s", "go"))
+    assert far._wake.is_set()
 
 
 # ---- control
