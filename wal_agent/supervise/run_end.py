@@ -160,6 +160,7 @@ def _three(calls: Sequence[tuple[int, str]]) -> str:
 
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
+FLUSH_BUDGET = 2.0  # seconds, for what the agent's last calls left in the queue
 SEAL_AT_LEAST = 1.0  # for both, when the time for going down is used up
 DRAINED = 143
 
@@ -250,6 +251,8 @@ class _Closing:
 
     def _record(self) -> tuple[RunEnded, float]:
         """The run's last record; and since when its quota was waited for in vain."""
+        if self.ended.down is None and not self.crash:
+            self.opened.writer.flush(FLUSH_BUDGET)  # a call that ended just now is a part of where it crashed
         state, now = self.opened.writer.state, self.clock.now()
         where = crash_place(state, self.opened.lease.epoch)
         options = self.options

@@ -251,6 +251,7 @@ class Writer:
         self._line = UnackedSegments(deque(carried), len(carried))
         self._next_call = acked.state.next_call
         self._sealed = False
+        self._flushing = False
         self._ended: WalAgentError | None = None
         self._lock = threading.Lock()  # the fields above; never held during I/O
         self._committing = threading.Lock()  # one step at a time
@@ -381,12 +382,34 @@ class Writer:
         with self._lock:
             self._sealed = True
         until = self._clock.boot() + budget
+        if not self._empty(until):
+            return False
+        if self._ended is not None:
+            raise self._ended
+        # What was decided just now may still have to leave the spool, in either thread.
+        for at_work in (self._committing, self._spooling):
+            if not at_work.acquire(timeout=max(0.0, until - self._clock.boot())):
+                return False
+            at_work.release()
+        return True
+
+    def flush(self, budget: float) -> bool:
+        """Put what is in the queue, deferred records too, within `budget` seconds. Whether all of it is decided; what
+        ended the writer is in `ended`."""
+        with self._lock:
+            self._flushing = True
+        try:
+            return self._empty(self._clock.boot() + budget)
+        finally:
+            with self._lock:
+                self._flushing = False
+
+    def _empty(self, until: float) -> bool:
+        """Put until nothing is left, or until `until` on the boot clock; whether nothing is left."""
         attempt = 0
         while self.pending:
             left = until - self._clock.boot()
-            if left <= 0:
-                return False
-            if not self._committing.acquire(timeout=left):
+            if left <= 0 or not self._committing.acquire(timeout=left):
                 return False
             try:
                 step = self._step()
@@ -395,13 +418,6 @@ class Writer:
             if step == "undecided":
                 attempt += 1
                 self._clock.sleep(min(left, backoff(attempt, self._rng)))
-        if self._ended is not None:
-            raise self._ended
-        # What was decided just now may still have to leave the spool, in either thread.
-        for at_work in (self._committing, self._spooling):
-            if not at_work.acquire(timeout=max(0.0, until - self._clock.boot())):
-                return False
-            at_work.release()
         return True
 
     def _step(self) -> Step:
@@ -423,7 +439,8 @@ class Writer:
 
     def _next(self) -> InFlight | None:
         """Encode the next batch, behind the last segment in the line; once, whatever happens to its put (R3)."""
-        if not self._queue or (not self._sealed and not put_is_due(self._queue, self._clock.boot(), MAX_DEFER)):
+        at_once = self._sealed or self._flushing
+        if not self._queue or not (at_once or put_is_due(self._queue, self._clock.boot(), MAX_DEFER)):
             return None
         items = tuple(self._queue.popleft() for _ in range(codec.batch_length([i.size for i in self._queue])))
         last, now = self._line.last, self._clock.now()

@@ -92,6 +92,26 @@ def test_what_could_not_be_read_back_never_gets_in() -> None:
     assert job.writer.commit_once() == "idle"
 
 
+def test_a_flush_puts_deferred_records_too_and_refuses_nothing() -> None:
+    world = World()
+    job = world.open("a")
+    deferred = job.writer.append(intent(1), defer=True)
+    assert job.writer.commit_once() == "idle"
+    assert job.writer.flush(10.0) and deferred.status == "acked"
+    later = job.writer.append(intent(2), defer=True)
+    assert job.writer.commit_once() == "idle" and later.status == "undecided", "as before"
+    world.bucket.fates = ["dropped"] * 100
+    assert not job.writer.flush(10.0)
+
+
+def test_a_flush_of_a_fenced_writer_leaves_the_error_to_the_next() -> None:
+    world = World()
+    old = world.open("a")
+    world.take_over("b")
+    old.writer.append(intent(1))
+    assert old.writer.flush(10.0) and isinstance(old.writer.ended, Fenced)
+
+
 def test_seal_flushes_and_refuses() -> None:
     world = World()
     job = world.open("a")
