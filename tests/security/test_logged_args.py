@@ -102,6 +102,17 @@ def test_nor_does_a_note_of_another_job(start: Start, url: str, job: str) -> Non
         start.admits(ARGS, opening())
 
 
+def test_a_task_has_the_arguments_of_its_caller_only_where_they_were_typed_here(start: Start) -> None:
+    """Else who writes the bucket would choose the permissions of a child that nobody asks about."""
+    log = State(epoch=1, home=1, openings=(OpeningAt(1, opening()),))
+    assert provenance.vouched_args(start.env, "gs://b", "job", log) == ()
+    start.typed()
+    assert provenance.vouched_args(start.env, "gs://b", "job", log) == ARGS
+    forged = State(epoch=1, home=1, openings=(OpeningAt(1, opening(EVIL)),))
+    assert provenance.vouched_args(start.env, "gs://b", "job", forged) == ()
+    assert provenance.vouched_args(start.env, "gs://b", "job", State()) == ()
+
+
 def test_nor_on_another_machine(start: Start, tmp_path: Path) -> None:
     start.typed()
     with pytest.raises(ConfigError):

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,10 +45,10 @@ def send(
     It is in the bucket when the command returns, and survives crashes of everyone. --control is for the run itself: it
     makes a checkpoint, pauses (TEXT says how long: 10m), or saves all and stops. At most 64 KiB.
     """
-    from wal_agent.cli.options import job_of_this_run
+    from wal_agent.cli.options import job_of_this_run, open_existing_job
     from wal_agent.inbox import default_sender, make_message
 
-    at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     mine = (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
     message = make_message(_text(text, control), from_ or mine or default_sender(), id, control)
     with _driver(at) as driver:
@@ -68,16 +69,17 @@ def inbox(
 
     With an ID the whole text. Exit code 1: there is none, or its text is not kept any more.
     """
+    from wal_agent.cli.options import open_existing_job
     from wal_agent.inbox import identity_of
     from wal_agent.wal.reader import replay
 
-    at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     state = replay(at.bucket, at.keys).state
     given = {identity_of(m.sender, m.id): m for m in state.messages}
     with _driver(at) as driver:
         there = {m.identity: m for m in driver.fetch(lambda _: False)}
     if id:
-        _show_whole(id, at, [*there.values()], [m for m in state.messages if m.id == id])
+        _show_whole(id, [*there.values()], [m for m in state.messages if m.id == id])
         return
     rows = [
         *(_row(m.id, m.sender, m.sent, m.verb, at=m) for m in given.values()),
@@ -90,7 +92,7 @@ def inbox(
     for row in rows:
         first = " ".join(texts.get(str(row["id"]), "").split())[:80]
         control = f" control: {row['control']}" if row["control"] else ""
-        sent = timestamp(float(str(row["sent"])))
+        sent = timestamp(datetime.fromisoformat(str(row["sent"])).timestamp())
         answer([printable(f"{row['state']:<8} {row['id']}  {sent}  {row['from']}{control}  {first}".rstrip())])
     if not rows:
         say("no message has come.")
@@ -110,13 +112,14 @@ def reply(
 
     It goes to the inbox of the sender, if that is a job of this bucket; else it is published under `reply`.
     """
+    from wal_agent.cli.options import open_existing_job
     from wal_agent.errors import UsageError
     from wal_agent.inbox import make_message
     from wal_agent.wal.keys import Keys
     from wal_agent.wal.lease import read_lease
     from wal_agent.wal.reader import replay
 
-    at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     known = [m for m in replay(at.bucket, at.keys).state.messages if m.id == id]
     if not known:
         raise UsageError(f"Job {at.keys.job} has been given no message {id[:100]}.", "See: wal-agent inbox")
@@ -146,12 +149,13 @@ def publish(
 
     It lies in the bucket below `<job>/outbox/SUBJECT/`, for whoever reads there. --id makes an equal text another one.
     """
+    from wal_agent.cli.options import open_existing_job
     from wal_agent.errors import UsageError
     from wal_agent.inbox import NAME, make_message
 
     if not NAME.fullmatch(subject):
         raise UsageError(f"{subject[:60]!r} cannot be a subject.", "Use 1 to 100 of A-Z a-z 0-9 @ . _ -")
-    at = _job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     words = _text(text)
     message = make_message(words, at.keys.job, id or _id_of("pub", subject, words))
     with _driver(at) as driver:
@@ -160,24 +164,6 @@ def publish(
 
 
 # ---- shared
-
-
-def _job(
-    agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
-) -> JobContext:
-    """The job, which exists. UsageError: it does not; NoJob, Denied (the key)."""
-    from wal_agent.bucket.encryption import wrong_key_error
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.wal.damage import unknown_job_error
-    from wal_agent.wal.lease import read_lease
-
-    at = open_job_context(agent, bucket, job, key_file, key_command)
-    seen = read_lease(at.bucket, at.keys)
-    if seen is None:
-        raise unknown_job_error(at.bucket, at.keys)
-    if problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id):
-        raise problem
-    return at
 
 
 def _driver(at: JobContext, job: str = "") -> AbstractContextManager[Driver]:
@@ -225,14 +211,13 @@ def _row(id: str, sender: str, sent: float, verb: str, at: MessageAt | None = No
         "from": sender,
         "state": state,
         "control": verb,
-        "sent": sent,
+        "sent": rfc3339(sent),
         "given": given,
         "seen": seen,
     }
 
 
-def _show_whole(id: str, at: JobContext, there: Sequence[Message], given: Sequence[MessageAt]) -> None:
-
+def _show_whole(id: str, there: Sequence[Message], given: Sequence[MessageAt]) -> None:
     text = next((m.text for m in there if m.id == id), None)
     if text is None:
         say(f"the text of message {id[:100]} is not kept here: {plural(len(given), 'message')} of this id was given.")

@@ -324,6 +324,22 @@ def open_job_context(
     return JobContext(settings, retrying, Keys(settings.job), workspace, id_of(key), agent)
 
 
+def open_existing_job(
+    agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
+) -> JobContext:
+    """As `open_job_context`, for a command that needs the job's lease: it is there, and the key is the job's."""
+    from wal_agent.bucket.encryption import wrong_key_error
+    from wal_agent.wal.lease import read_lease
+
+    at = open_job_context(agent, bucket, job, key_file, key_command)
+    seen = read_lease(at.bucket, at.keys)
+    if seen is None:
+        raise at.missing()
+    if problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id):
+        raise problem
+    return at
+
+
 def job_of_this_run() -> dict[str, str] | None:
     """Where the job of the live run is whose tool this is, by the names of the options; None where there is none."""
     from wal_agent.paths import MARKER, SOCKET

@@ -134,13 +134,12 @@ def _last_command(at: JobContext) -> tuple[str, ...]:
     """What a job of any command was started with, if this machine has a note that it was typed here. ConfigError: it
     has none."""
     from wal_agent.supervise.options import Screen
-    from wal_agent.supervise.provenance import is_vouched, unvouched_error
+    from wal_agent.supervise.provenance import unvouched_error, vouched_args
     from wal_agent.wal.reader import replay
 
     state = replay(at.bucket, at.keys).state
-    openings = [each.opening for each in state.openings]
     args = state.home_opening.args if state.home_opening else ()
-    if args and not is_vouched(os.environ, at.settings.bucket, at.settings.job, openings, args):
+    if args != vouched_args(os.environ, at.settings.bucket, at.keys.job, state):
         raise unvouched_error(at.agent.name, at.settings, args, Screen(say, lines))
     return args
 

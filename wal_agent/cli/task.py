@@ -46,25 +46,18 @@ def task(
     again, also after a crash, is the same job: it carries on, or prints the kept result at once.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.options import open_job_context, unknown_agent_error
+    from wal_agent.cli.options import open_existing_job, unknown_agent_error
     from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import child_args, child_job
-    from wal_agent.wal.damage import unknown_job_error
-    from wal_agent.wal.lease import read_lease
-    from wal_agent.wal.reader import replay
 
-    at = open_job_context(None, bucket, job, encryption_key_file, encryption_key_command)
-    if read_lease(at.bucket, at.keys) is None:
-        raise unknown_job_error(at.bucket, at.keys)
+    at = open_existing_job(None, bucket, job, encryption_key_file, encryption_key_command)
     name = agent or at.agent.name
     if name not in AGENTS:
         raise unknown_agent_error(name)
     if AGENTS[name].capabilities.hookless is not None:
         raise UsageError(f"{name} cannot do a task: it reads no prompt.", "Name another one with --agent.")
-    home = replay(at.bucket, at.keys).state.home_opening
-    caller = home.args if home is not None and home.agent == name else ()
     child = child_job(at.keys.job, name, prompt)
-    code, said = _run(at, child, name, child_args(AGENTS[name], caller, prompt), budget_seconds)
+    code, said = _run(at, child, name, child_args(AGENTS[name], _caller_args(at, name), prompt), budget_seconds)
     if code:
         for line in said[-5:]:
             say(printable(line))
@@ -78,6 +71,17 @@ def task(
         answer_json(asdict(form))
     else:
         answer([printable(line) for line in form.render().splitlines()])
+
+
+def _caller_args(at: JobContext, agent: str) -> tuple[str, ...]:
+    """What the caller was started with, where the child's agent is the same: only what was typed on this machine, so
+    that who writes the bucket chooses neither model nor permissions."""
+    from wal_agent.supervise.provenance import vouched_args
+    from wal_agent.wal.reader import replay
+
+    state = replay(at.bucket, at.keys).state
+    same = state.home_opening is not None and state.home_opening.agent == agent
+    return vouched_args(os.environ, at.settings.bucket, at.keys.job, state) if same else ()
 
 
 def _run(at: JobContext, child: str, agent: str, args: tuple[str, ...], budget: float) -> tuple[int, list[str]]:
@@ -122,13 +126,13 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 def _result(at: JobContext, child: str, agent: str) -> CompactForm:
-    import random
+    from dataclasses import replace
 
     from wal_agent.agents import AGENTS
-    from wal_agent.clock import SystemClock
+    from wal_agent.cli.restore import blobs_of
     from wal_agent.recovery.tasks import compact_form
     from wal_agent.recovery.transcript import read_lines
-    from wal_agent.wal.blobs import Blobs, write_file
+    from wal_agent.wal.blobs import write_file
     from wal_agent.wal.keys import Keys
     from wal_agent.wal.reader import replay
 
@@ -137,7 +141,7 @@ def _result(at: JobContext, child: str, agent: str) -> CompactForm:
     if (file := state.files.get(AGENTS[agent].main_file)) is not None:
         with tempfile.TemporaryDirectory(prefix="wal-agent-task-") as folder:
             path = Path(folder) / "session"
-            write_file(Blobs(at.bucket, keys, SystemClock(), random.Random()), file, path)
+            write_file(blobs_of(replace(at, keys=keys)), file, path)
             with path.open("rb") as lines:
                 for line in read_lines(lines):
                     last = line.text if line.role == "assistant" else last

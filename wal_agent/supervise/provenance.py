@@ -80,6 +80,14 @@ def is_vouched(env: Mapping[str, str], url: str, job: str, openings: Iterable[Op
     return any(opening.args == args and is_noted(env, url, job, opening) for opening in openings)
 
 
+def vouched_args(env: Mapping[str, str], url: str, job: str, state: State) -> tuple[str, ...]:
+    """What the agent of the job was started with last, where this machine has a note that it was typed here; () where
+    it has none."""
+    home = state.home_opening
+    args = home.args if home is not None else ()
+    return args if is_vouched(env, url, job, (each.opening for each in state.openings), args) else ()
+
+
 def admit_args(
     options: RunOptions,
     openings: Iterable[Opening],
