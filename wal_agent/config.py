@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -36,6 +36,7 @@ MAX_JOB = 100
 MAX_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
 APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/hook_line.py)
 
+Verb = Literal["checkpoint", "pause", "drain"]  # of a control message
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
 
 
@@ -184,7 +185,7 @@ def _address(value: Any, origin: Origin) -> str:
 
 def _verbs(value: Any, origin: Origin) -> str:
     """Some of the verbs, separated by commas; "" for none."""
-    allowed = ("checkpoint", "pause", "drain")
+    allowed = get_args(Verb)
     if isinstance(value, str) and (value == "none" or all(verb in allowed for verb in value.split(","))):
         return "" if value == "none" else value
     raise origin.refuse(value, f"{', '.join(allowed)}, several with commas between them, or none")

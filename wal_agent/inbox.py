@@ -12,13 +12,15 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import Annotated, Final, Literal, Protocol, get_args
 
 import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
+from wal_agent.config import Verb
 from wal_agent.errors import Conflict, Damaged, NotFound, UsageError
 from wal_agent.text import shorten
 from wal_agent.wal.keys import Keys
@@ -27,8 +29,7 @@ MOST_TEXT: Final = 64 << 10  # bytes of one message
 MOST_AT_ONCE: Final = 50  # messages that one look takes
 MOST_LISTED: Final = 5000  # objects that one look lists: more is a sender that does not stop
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._-]{0,99}")
-Verb = Literal["", "checkpoint", "pause", "drain"]
-VERBS: Final[tuple[str, ...]] = tuple(filter(None, get_args(Verb)))
+VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}\Z")]  # `$` would allow a line's end
 
@@ -41,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sender: Name
     sent: float
     text: Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
-    verb: Verb = ""
+    verb: Verb | Literal[""] = ""
 
     @property
     def identity(self) -> str:
@@ -61,25 +62,26 @@ def new_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}-{secrets.token_hex(5)}"
 
 
-def make_message(text: str, sender: str, id: str = "", verb: str = "") -> Message:
+def make_message(text: str, sender: str, id: str = "", control: str = "") -> Message:
     """Return a message to send. UsageError: a name or a verb that cannot be, too much text, or none."""
     for what, name in (("--from", sender), *([("--id", id)] if id else [])):
         if not NAME.fullmatch(name):
             allowed = "Use 1 to 100 of A-Z a-z 0-9 @ . _ - and begin with a letter or digit."
             raise UsageError(f"{what} {shorten(repr(name), 60)} is not possible.", allowed)
-    if verb and verb not in VERBS:
-        raise UsageError(f"--control {shorten(repr(verb), 40)} is not possible.", f"Say {', '.join(VERBS)}.")
+    verb: Verb | Literal[""] = next((known for known in VERBS if known == control), "")
+    if control and not verb:
+        raise UsageError(f"--control {shorten(repr(control), 40)} is not possible.", f"Say {', '.join(VERBS)}.")
     if len(text.encode("utf-8", "surrogateescape")) > MOST_TEXT:
         raise UsageError(f"The message has more than {MOST_TEXT >> 10} KiB.", "Put it into a file, and its place here.")
     if not text.strip() and not verb:
         raise UsageError("The message is empty.")
     clean = text.encode("utf-8", "replace").decode()
-    return Message(id=id or new_id(), sender=sender, sent=time.time(), text=clean, verb=verb)  # type: ignore[arg-type]
+    return Message(id=id or new_id(), sender=sender, sent=time.time(), text=clean, verb=verb)
 
 
 class Driver(Protocol):
-    """Carries messages to one job. It may be slow, absent or repeat itself: it never stands in the way of a tool call
-    or of the log. Every method may raise a WalAgentError (Unavailable, Denied); the next look tries again."""
+    """Carries messages to one job. It may be slow, absent or repeat itself: no tool call and no
+    record waits for it. Every method may raise a WalAgentError (Unavailable, Denied); the next look tries again."""
 
     name: str
 
@@ -112,23 +114,26 @@ class BucketDriver:
     def __init__(self, bucket: Bucket, job: str) -> None:
         self._bucket, self._keys = bucket, Keys(job)
         self._bad: set[str] = set()  # keys of objects that are no messages
+        self._there: frozenset[str] | None = None  # identities that the last look listed
 
     def fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
-        found: list[tuple[float, Message]] = []
-        for n, entry in enumerate(self._bucket.list(self._keys.inbox)):
-            identity = entry.key.rpartition("/")[2]
-            if n >= MOST_LISTED:
+        listed = {e.key.rpartition("/")[2]: e for e in islice(self._bucket.list(self._keys.inbox), MOST_LISTED)}
+        self._there = frozenset(listed)
+        new = {i: int(e.updated) for i, e in listed.items() if e.key not in self._bad and not known(i)}
+        found: list[Message] = []
+        # Stores count whole seconds; those of one sender are put one after the other. So a second is read whole.
+        for _, second in groupby(sorted(new, key=new.__getitem__), new.__getitem__):
+            if len(found) >= MOST_AT_ONCE:
                 break
-            if entry.key in self._bad or known(identity) or len(found) >= MOST_LISTED // 10:
-                continue
-            message = self.read(identity)
-            if message is None:
-                self._bad.add(entry.key)
+            found += sorted(self._read_all(second), key=lambda message: (message.sent, message.id))
+        return found[:MOST_AT_ONCE]
+
+    def _read_all(self, identities: Iterable[str]) -> Iterator[Message]:
+        for identity in identities:
+            if (message := self.read(identity)) is not None:
+                yield message
             else:
-                found.append((entry.updated, message))
-        # Stores count whole seconds; those of one sender are put one after the other.
-        found.sort(key=lambda each: (int(each[0]), each[1].sent, each[1].id))
-        return [message for _, message in found[:MOST_AT_ONCE]]
+                self._bad.add(f"{self._keys.inbox}{identity}")
 
     def read(self, identity: str) -> Message | None:
         """Return one message; None where there is none, or where it is not what its name says."""
@@ -140,7 +145,9 @@ class BucketDriver:
         return message if message.identity == identity else None
 
     def ack(self, identities: Collection[str]) -> None:
-        self._bucket.delete(*(f"{self._keys.inbox}{identity}" for identity in identities))
+        """A store may need a request for each: only what the last look saw is deleted."""
+        there = set(identities) if self._there is None else self._there.intersection(identities)
+        self._bucket.delete(*(f"{self._keys.inbox}{identity}" for identity in there))
 
     def send(self, message: Message) -> bool:
         return self._create(f"{self._keys.inbox}{message.identity}", message)

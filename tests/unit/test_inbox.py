@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.bucket.base import Bucket, MemoryBucket
+from wal_agent.bucket.base import Bucket, BucketDecorator, MemoryBucket, Object
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import UsageError
 from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, BucketDriver, Driver, Message, identity_of, make_message, new_id
@@ -142,3 +142,42 @@ def test_the_bytes_are_documented_json() -> None:
     message = make_message("x", "ann", "a")
     assert json.loads(msgspec.json.encode(message)) == {"id": "a", "sender": "ann", "sent": message.sent, "text": "x"}
     assert Message(id="a", sender="ann", sent=message.sent, text="x") == message
+
+
+class Counting(BucketDecorator):
+    """Counts what a look costs."""
+
+    def __init__(self, inner: Bucket) -> None:
+        super().__init__(inner)
+        self.gets, self.deleted = 0, list[str]()
+
+    def get(self, key: str) -> Object:
+        self.gets += 1
+        return super().get(key)
+
+    def delete(self, *keys: str) -> None:
+        self.deleted += keys
+        super().delete(*keys)
+
+
+def test_a_look_reads_no_more_than_it_gives_and_the_rest_of_a_second() -> None:
+    now = [1000.0]
+    bucket = Counting(MemoryBucket(lambda: now[0]))
+    driver = BucketDriver(bucket, "shop")
+    for n in range(3 * MOST_AT_ONCE):
+        driver.send(make_message("x", "ann", f"m{n:04}"))
+        now[0] += 0.1
+    found = [m.id for m in driver.fetch(nothing)]
+    assert found == [f"m{n:04}" for n in range(MOST_AT_ONCE)]
+    assert MOST_AT_ONCE <= bucket.gets <= MOST_AT_ONCE + 10
+
+
+def test_only_what_is_there_is_deleted() -> None:
+    """The log remembers the newest 300 messages; most of their objects have been gone for long at a run's start."""
+    bucket = Counting(MemoryBucket())
+    driver = BucketDriver(bucket, "shop")
+    gone, there = make_message("x", "ann", "gone"), make_message("x", "ann", "there")
+    driver.send(there)
+    driver.fetch(nothing)
+    driver.ack([gone.identity, there.identity])
+    assert [key.rpartition("/")[2] for key in bucket.deleted] == [there.identity]

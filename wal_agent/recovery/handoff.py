@@ -8,6 +8,7 @@ read another one's session format. Secrets are taken out of it, since the new ag
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,12 @@ def _write_parts(folder: Path, file: FileState, blobs: Blobs, agent: str) -> Tra
         source = Path(scratch) / "session"
         write_file(blobs, file, source)
         with source.open("rb") as lines:
-            parts = split(map(describe, read_lines(lines)))
-            written = [_write_part(folder, n, text) for n, text in enumerate(parts, 1)]
-    for old in written[:-MOST_PARTS]:
-        old.unlink()
-    if not written:
+            newest = deque(enumerate(split(map(describe, read_lines(lines)))), maxlen=MOST_PARTS)
+    if not newest:
         return Transcript(problem=f"{agent}'s saved conversation holds no text.")
-    dropped = len(written) - MOST_PARTS
-    return Transcript(tuple(written[-MOST_PARTS:]), f"The first {dropped} parts are left out." if dropped > 0 else "")
+    dropped = newest[0][0]
+    written = tuple(_write_part(folder, n + 1, text) for n, text in newest)
+    return Transcript(written, f"The first {dropped} parts are left out." if dropped else "")
 
 
 def _write_part(folder: Path, number: int, text: str) -> Path:

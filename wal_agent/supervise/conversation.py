@@ -112,14 +112,14 @@ class Conversation:
             case ToolStarting():
                 decision = self._begin_call(event)
             case ToolEnded():
-                inner = self._gate.is_inner(event)
+                speaks = self._inbox is not None and self._inbox.waiting > 0 and not self._gate.is_inner(event)
                 if not self._gate.finish_call(event):
                     how: Ending = "failed" if event.failed else "done"
                     self._gate.log_unannounced(event.session, event.tool, event.input, event.call_id, how)
                     self._supervisor.stop(unannounced_error(self._agent, event.tool))
                 self._supervisor.request_save()
                 self._advance(event)
-                decision = Allow("" if inner else self._messages("tool_ended"))
+                decision = Allow(self._messages("tool_ended") if speaks else "")
             case ModelRequest():
                 self._at_boundary()
             case TurnCompleted(pending=True):

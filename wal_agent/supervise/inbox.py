@@ -84,7 +84,6 @@ class Inbox:
     def stop(self) -> None:
         self._stop.set()
         self._wake.set()
-        self._driver.close()
 
     def _watch(self) -> None:
         while not self._stop.is_set():
@@ -108,24 +107,22 @@ class Inbox:
 
     def look(self) -> None:
         """Look once: take what is new, carry out control messages, let go what was seen."""
-        found = self._driver.fetch(self._is_known)
-        for message in found:
+        # One that was given to a session that is gone is given again.
+        over = {identity_of(m.sender, m.id) for m in self._writer.state.messages if m.seen or m.verb}
+        for message in self._driver.fetch(lambda identity: identity in over or self._is_here(identity)):
             if message.verb:
                 self._carry_out(message)
                 continue
             with self._lock:
-                if not self._is_known(message.identity):
+                if not self._is_here(message.identity):
                     self._waiting.append(message)
         seen = {identity_of(m.sender, m.id) for m in self._writer.acked.state.messages if m.seen} - self._acked
         if seen:
             self._driver.ack(seen)
             self._acked |= seen
 
-    def _is_known(self, identity: str) -> bool:
-        if identity in self._mine or any(m.identity == identity for m in self._waiting):
-            return True
-        mine = (m for m in self._writer.state.messages if identity_of(m.sender, m.id) == identity)
-        return any(m.seen or m.verb for m in mine)  # one that was given to a session that is gone is given again
+    def _is_here(self, identity: str) -> bool:
+        return identity in self._mine or any(m.identity == identity for m in self._waiting)
 
     def _carry_out(self, message: Message) -> None:
         """At most once in the job's life: the record comes first."""
