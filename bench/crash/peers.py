@@ -34,7 +34,7 @@ class BareResume:
 
 @dataclass(frozen=True, slots=True)
 class RetryLoop:
-    """A loop starts the agent until it ends well, at most three times; somebody starts the loop again."""
+    """A loop starts the agent until it exits with 0, at most three times; after a kill the loop starts again."""
 
     name: str = "retry loop"
 
