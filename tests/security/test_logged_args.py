@@ -103,7 +103,7 @@ def test_nor_does_a_note_of_another_job(start: Start, url: str, job: str) -> Non
 
 
 def test_a_task_has_the_arguments_of_its_caller_only_where_they_were_typed_here(start: Start) -> None:
-    """Else who writes the bucket would choose the permissions of a child that nobody asks about."""
+    """Otherwise anyone who can write to the bucket could choose the child's permissions."""
     log = State(epoch=1, home=1, openings=(OpeningAt(1, opening()),))
     assert provenance.vouched_args(start.env, "gs://b", "job", log) == ()
     start.typed()
