@@ -364,6 +364,40 @@ class SettingsWatch:
     or None."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One message of a conversation as the model gets it.
+
+    `key`: the same in each version of the file that keeps the message; `data`: its lines, in the form of the file;
+    `prompt`: the words with which a person begins a turn, "" where it begins none; `time`: since 1970, 0 for unknown;
+    `asks` and `answers`: ids of the calls that it requests, and whose results it has; `summary`: what it says of turns
+    that it stands for, "" where it stands for none."""
+
+    key: str
+    data: bytes
+    prompt: str = ""
+    time: float = 0.0
+    asks: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """For an agent whose session can be rewritten while it does not run: lines are appended to the main file, in the
+    agent's own form, and those before them stay. `main` is a whole main file. All are pure; ValueError where there is
+    no such message."""
+
+    units: Callable[[bytes], tuple[Unit, ...]]
+    """(main): the conversation as the model would get it now."""
+    compact: Callable[[bytes, str, Path, int, int, str], bytes]
+    """(main, session, workspace, first, last, text): the lines after which units[first:last] are one message of the
+    user's with `text`. The units in front of `first` hold no prompt."""
+    rewind: Callable[[bytes, str, Path, int, str], bytes]
+    """(main, session, workspace, keep, text): the lines after which only units[:keep] are left, and behind them a
+    message of the user's with `text`."""
+
+
 IMPORT_TIMEOUT = 120.0  # seconds at most for `Journal.restore`
 
 
@@ -423,6 +457,8 @@ class Capabilities:
     run's own hooks are present."""
     stored_folder: Callable[[str, Env], Path | None] | None = None
     """(session, env): the folder of a session in the agent's database here. A fork can only work in it."""
+    rewriting: Rewriting | str = "its sessions are in a form that wal-agent cannot rewrite"
+    """Or why its sessions cannot be rewritten, as the rest of a sentence."""
     hookless: Hookless | None = None
     requested_calls: RequestedCalls | None = None
     settings_watch: SettingsWatch | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, RequestedCalls, SettingsWatch
-from wal_agent.agents.claude import cli, hooks, resume, session
+from wal_agent.agents.base import Capabilities, RequestedCalls, Rewriting, SettingsWatch
+from wal_agent.agents.claude import cli, hooks, resume, rewrite, session
 
 name = "claude"
 tested = "2.1.330"
@@ -25,6 +25,7 @@ capabilities = Capabilities(
     boundary="file",
     hook_caller="wrapped",  # CLAUDE_CODE_SHELL_PREFIX
     inject_prompt=resume.inject_prompt,
+    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
     hooks_to_install=hooks.hooks_to_install,
     requested_calls=RequestedCalls(session.requested_calls, session.OTHERS),
     settings_watch=SettingsWatch(hooks.run_settings_files, cli.settings_files, cli.switch_off_reason),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities
-from wal_agent.agents.codex import cli, hooks, resume, session
+from wal_agent.agents.base import Capabilities, Rewriting
+from wal_agent.agents.codex import cli, hooks, resume, rewrite, session
 
 name = "codex"
 tested = "0.169.0"
@@ -26,5 +26,6 @@ capabilities = Capabilities(
     hook_caller="session",
     ends_its_calls=True,
     inject_prompt=resume.inject_prompt,
+    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
     exit_cause=cli.exit_cause,
 )

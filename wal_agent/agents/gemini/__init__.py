@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities
-from wal_agent.agents.gemini import cli, hooks, resume, session
+from wal_agent.agents.base import Capabilities, Rewriting
+from wal_agent.agents.gemini import cli, hooks, resume, rewrite, session
 
 name = "gemini"
 tested = "0.61.0"
@@ -28,6 +28,7 @@ capabilities = Capabilities(
     sweep=hooks.sweep,
     tidy=session.tidy,
     inject_prompt=resume.inject_prompt,
+    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
     exit_cause=cli.exit_cause,
     hooks_to_install=hooks.hooks_to_install,
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities
-from wal_agent.agents.pi import cli, hooks, resume, session
+from wal_agent.agents.base import Capabilities, Rewriting
+from wal_agent.agents.pi import cli, hooks, resume, rewrite, session
 
 name = "pi"
 tested = "0.73.1"
@@ -20,4 +20,8 @@ inject, parse, render, reconcile = hooks.inject, hooks.parse, hooks.render, resu
 session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
-capabilities = Capabilities(inject_prompt=resume.inject_prompt, exit_cause=cli.exit_cause)
+capabilities = Capabilities(
+    inject_prompt=resume.inject_prompt,
+    exit_cause=cli.exit_cause,
+    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
+)

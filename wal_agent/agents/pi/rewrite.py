@@ -1,0 +1,85 @@
+"""Rewrite a pi session that rests: a compact form for its first turns, or a return to an earlier message.
+
+Append-only, in pi's own entries, seen to work on the real program: a `compaction` names the first entry that the model
+still gets; a `branch_summary` hangs on an earlier entry, and the conversation goes on behind it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wal_agent.agents.base import Unit
+from wal_agent.agents.pi.resume import free_id
+from wal_agent.agents.pi.session import Entry, Tree, load_tree
+from wal_agent.agents.session_files import Json, as_objects, as_text, encode_json, plain_text, time_of
+
+_SUMMARIES = ("compaction", "branch_summary")
+
+
+def units(main: bytes) -> tuple[Unit, ...]:
+    return tuple(_unit(entry) for entry in visible(load_tree(main)))
+
+
+def path_of(tree: Tree) -> list[Entry]:
+    """Return the entries from the first to the one that the conversation continues."""
+    known = {e.id: e for e in tree.entries if e.id}
+    at = next((e.id for e in reversed(tree.entries) if e.id), None)
+    path: list[Entry] = []
+    while at is not None and at in known:
+        path.append(known.pop(at))
+        at = path[-1].parent
+    return path[::-1]
+
+
+def visible(tree: Tree) -> list[Entry]:
+    """Return the entries with words that the model gets, in its order."""
+    path = path_of(tree)
+    said = [e for e in path if e.message or e.value.get("type") in _SUMMARIES]
+    compacted = next((e for e in reversed(said) if e.value.get("type") == "compaction"), None)
+    if compacted is None:
+        return said
+    ids = [e.id for e in path]
+    first = as_text(compacted.value.get("firstKeptEntryId"))
+    since = ids.index(first) if first in ids else ids.index(compacted.id)
+    kept = {*ids[since:]} - {e.id for e in said if e.value.get("type") == "compaction"}
+    return [compacted, *(e for e in said if e.id in kept)]
+
+
+def _unit(entry: Entry) -> Unit:
+    text = plain_text(entry.message.get("content"))
+    at = time_of(entry.value.get("timestamp"))
+    answer = as_text(entry.message.get("toolCallId")) if entry.role == "toolResult" else ""
+    return Unit(
+        key=entry.id,
+        data=(bytes(entry.line) if entry.line is not None else encode_json(entry.value)) + b"\n",
+        prompt=text if entry.role == "user" else "",
+        time=at.timestamp() if at else 0.0,
+        asks=tuple(as_text(call.get("id")) for call in as_objects(entry.calls)),
+        answers=(answer,) if answer else (),
+        summary=as_text(entry.value.get("summary")) if entry.value.get("type") in _SUMMARIES else "",
+    )
+
+
+def compact(main: bytes, session: str, workspace: Path, first: int, last: int, text: str) -> bytes:
+    tree = load_tree(main)
+    shown = visible(tree)
+    if first != 0 or not 0 < last <= len(shown):
+        raise ValueError("no such messages")
+    kept = shown[last].id if last < len(shown) else ""
+    about = {"summary": text, "firstKeptEntryId": kept, "tokensBefore": 0, "fromHook": True}
+    return _entry(tree, "compaction", path_of(tree)[-1].id, about)
+
+
+def rewind(main: bytes, session: str, workspace: Path, keep: int, text: str) -> bytes:
+    tree = load_tree(main)
+    shown = visible(tree)
+    if not 0 <= keep < len(shown):
+        raise ValueError("no such messages")
+    path = path_of(tree)
+    parent = shown[keep - 1].id if keep else shown[0].parent
+    return _entry(tree, "branch_summary", parent, {"fromId": path[-1].id, "summary": text, "fromHook": True})
+
+
+def _entry(tree: Tree, kind: str, parent: str | None, about: Json) -> bytes:
+    new = free_id(tree.ids, f"{kind} {len(tree.entries)} {parent}")
+    return encode_json({"type": kind, "id": new, "parentId": parent, "timestamp": tree.time, **about}) + b"\n"
