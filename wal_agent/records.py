@@ -52,6 +52,7 @@ ExitClass = Literal[
 Trigger = Literal["periodic", "phase_change", "pre_compaction", "pre_shutdown", "manual"]
 StepState = Literal["open", "active", "done"]
 TaskPhase = Literal["gathering", "planning", "executing", "reviewing"]
+RewriteKind = Literal["rewind", "compact", "undo"]
 StepEnding = Literal["done", "failed", "paused", "not_started", "not_done"]
 
 
@@ -330,6 +331,39 @@ class Compaction(Record, frozen=True, kw_only=True, tag="compaction"):
     trigger: str = ""
 
 
+class Mark(Record, frozen=True, kw_only=True, tag="mark"):
+    """A place of the conversation that has a name, for `wal-agent rewind`. `key`: of the newest message there, as the
+    agent's module spells it; "" in front of the first."""
+
+    name: str
+    session: str
+    key: str = ""
+
+
+class Rewrite(Record, frozen=True, kw_only=True, tag="rewrite"):
+    """The session was rewritten while no agent worked in it (docs/COMPACTION.md); the file after it follows in the same
+    segment. `path`, `size` and `sha256`: its main file before, the trace; `result`: the hash of the file after it.
+
+    `n` counts the job's rewrites from 1. `turns`: how many the model does not get any more; `compact`: what it gets in
+    their place; `tokens` and `left`: estimates, before and after. `undoes`: the rewrite that is taken back, 0 for
+    none."""
+
+    n: int
+    kind: RewriteKind
+    session: str
+    path: str
+    size: int
+    sha256: str
+    result: str
+    turns: int = 0
+    first: str = ""
+    last: str = ""
+    compact: Payload | None = None
+    tokens: int = 0
+    left: int = 0
+    undoes: int = 0
+
+
 class Handoff(Record, frozen=True, kw_only=True, tag="handoff"):
     """The job goes on with `agent` instead of `before`, whose session stays in the log. What `agent` itself had saved
     in this job before, if anything, is the session again. `since`: the newest call when it had the job last, 0 if it
@@ -453,6 +487,8 @@ AnyRecord = (
     | Progress
     | Checkpoint
     | Compaction
+    | Mark
+    | Rewrite
     | Handoff
     | MessageGiven
     | MessageSeen

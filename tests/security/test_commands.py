@@ -37,6 +37,10 @@ COMMANDS = {
     "stats": ("stats",),
     "effects": ("effects",),
     "report": ("report", "--html", "-"),
+    "mark": ("mark",),
+    "rewind": ("rewind",),
+    "compact": ("compact", "--dry-run"),
+    "trace": ("trace", "list"),
     "recall": ("recall", "deploy"),
     "task": ("task", "look"),
     "send": ("send", "stop"),
@@ -120,7 +124,7 @@ def test_the_store_would_have_seen_them(clone: Clone, store: list[str]) -> None:
 def test_who_named_the_bucket_is_said_once(clone: Clone, name: str, by: str) -> None:
     url, words, place = f"file://{clone.folder.parent}/bucket", list(COMMANDS[name]), by
     if by == "--bucket":
-        at = 2 if words[0] in ("fleet", "run", "checkpoint", "state") else 1
+        at = 2 if words[0] in ("fleet", "run", "checkpoint", "state", "trace") else 1
         words[at:at] = [by, url]
     elif by == "own":
         place = str(clone.person(f'bucket = "{url}"'))

@@ -365,20 +365,30 @@ class SettingsWatch:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedCall:
+    """A call in a message of the model's. `input`: a JSON object, in the session's own spelling."""
+
+    id: str
+    tool: str
+    input: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """One message of a conversation as the model gets it.
 
     `key`: the same in each version of the file that keeps the message; `data`: its lines, in the form of the file;
     `prompt`: the words with which a person begins a turn, "" where it begins none; `time`: since 1970, 0 for unknown;
-    `asks` and `answers`: ids of the calls that it requests, and whose results it has; `summary`: what it says of turns
-    that it stands for, "" where it stands for none."""
+    `asks`: the calls that it requests; `answers`: ids of those whose results it has, `failed`: which of them say that
+    the call failed; `summary`: what it says of turns that it stands for, "" where it stands for none."""
 
     key: str
     data: bytes
     prompt: str = ""
     time: float = 0.0
-    asks: tuple[str, ...] = ()
+    asks: tuple[AskedCall, ...] = ()
     answers: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     summary: str = ""
 
 

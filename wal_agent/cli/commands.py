@@ -69,6 +69,15 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "recall:recall",
         "Search all that the job ever said and did, compacted or not, over all its runs, agents and machines.",
     ),
+    "mark": Entry(
+        "rewrite:mark", "Give this place of the conversation a name, to which `wal-agent rewind` can return."
+    ),
+    "rewind": Entry("rewrite:rewind", "Take the conversation of a job that rests back to an earlier place."),
+    "compact": Entry("rewrite:compact", "Put a compact form in place of the old turns of a conversation that rests."),
+    "trace": Entry(
+        "rewrite:app",
+        "What the conversation no longer holds: each rewind and each compaction keeps what was there before it.",
+    ),
     "send": Entry(
         "messages:send", "Send a message to a job: its agent reads it at its next step, or with its next start."
     ),

@@ -34,6 +34,16 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent recall --call 17",
         'wal-agent recall "the other branch" --role user --before 2',
     ),
+    "mark": ("wal-agent mark before-refactoring", "wal-agent mark --job nightly"),
+    "rewind": (
+        "wal-agent rewind",
+        "wal-agent rewind --last 2",
+        "wal-agent rewind --to before-refactoring --compact auto",
+        "wal-agent rewind --undo",
+    ),
+    "compact": ("wal-agent compact --dry-run", "wal-agent compact --policy turns=40,tokens=120000,age=2d --keep 10"),
+    "trace list": ("wal-agent trace list", "wal-agent trace list --job nightly --json"),
+    "trace show": ("wal-agent trace show 3", "wal-agent trace show 3 --raw > session.jsonl"),
     "send": (
         'wal-agent send --job nightly "stop deploying, the window is over"',
         "wal-agent send --job nightly --id build-4711 - < report.txt",

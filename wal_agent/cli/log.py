@@ -38,6 +38,7 @@ from wal_agent.records import (
     FileGone,
     Handoff,
     Intent,
+    Mark,
     MessageGiven,
     MessageSeen,
     Opening,
@@ -45,6 +46,7 @@ from wal_agent.records import (
     PhaseChange,
     Progress,
     Recovery,
+    Rewrite,
     RunEnded,
     StateGone,
     StatePut,
@@ -390,6 +392,11 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "checkpoint", f"{r.number} ({r.trigger.replace('_', ' ')})", size(len(r.body))
         case Compaction():
             return "compaction", redact(f"{r.n} of session {r.session[:8]}"), redact(r.trigger)
+        case Mark():
+            return "mark", redact(r.name), ""
+        case Rewrite():
+            count = f"undoes {r.undoes}" if r.undoes else f"{plural(r.turns, 'turn')} left out"
+            return r.kind, f"{r.n} of session {redact(r.session)[:8]}: {count}", f"{r.tokens:,} -> {r.left:,} tokens"
         case Handoff():
             return "handoff", redact(f"from {r.before} to {r.agent}"), ""
         case MessageGiven():

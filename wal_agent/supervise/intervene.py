@@ -514,7 +514,7 @@ def ask_own_run(env: Mapping[str, str], event: str, question: dict[str, Any]) ->
 def checkpoint_own_run(env: Mapping[str, str], question: dict[str, Any]) -> dict[str, Any] | None:
     """Have the run whose tool this is make a checkpoint; its job and number, None where no run answers. UsageError: it
     refuses."""
-    return _unless_refused(ask_own_run(env, hook_server.CHECKPOINT, question))
+    return unless_refused(ask_own_run(env, hook_server.CHECKPOINT, question))
 
 
 def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict[str, Any]:
@@ -522,7 +522,7 @@ def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict
     refuses."""
     doc = require_lease(bucket, keys).doc
     held = doc.state == "held"
-    said = _unless_refused(hook_server.ask_run(doc.host, doc.run, hook_server.CHECKPOINT, question) if held else None)
+    said = unless_refused(hook_server.ask_run(doc.host, doc.run, hook_server.CHECKPOINT, question) if held else None)
     if said is None:
         raise UsageError(
             f"Job {keys.job} does not run on this machine, so no checkpoint was made.",
@@ -531,7 +531,8 @@ def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict
     return said
 
 
-def _unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
+def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A run's answer. UsageError: it refuses."""
     if said is not None and "error" in said:
         raise UsageError(str(said["error"]))
     return said

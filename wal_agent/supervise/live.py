@@ -26,6 +26,7 @@ from wal_agent.records import AgentStarted, Compaction
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import load_later
 from wal_agent.redact import redact
+from wal_agent.safefs import read_plain
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.checkpoints import Checkpointer
 from wal_agent.supervise.context import Action, Launch, RunContext
@@ -151,6 +152,8 @@ class Live:
             return self._pause(question)
         if event == hook_server.CHECKPOINT:
             return self.checkpoints.answer(question, by_agent)
+        if event == hook_server.MARK:
+            return self._mark(str(question.get("name")))
         if event == hook_server.STEP:
             return self.steps.answer(question, by_agent)
         if event != hook_server.STATUS:
@@ -172,6 +175,23 @@ class Live:
             "encryption_key_file": key_file and str((self._context.workspace / key_file).resolve()),
             "encryption_key_command": self._context.settings.encryption_key_command,
         }
+
+    def _mark(self, name: str) -> dict[str, Any]:
+        from wal_agent.supervise.rewrite import mark_of  # late: only a conversation that is marked is read
+
+        context, session = self._context, self.conversation.session
+        files = context.agent.session_files(session, context.workspace, context.env)
+        try:
+            main = next((read_plain(f.path) for f in files if f.name == context.agent.main_file), None) or b""
+            record = mark_of(name, session, main, context.agent, self._clock.now())
+            word = context.job.writer.append(record).wait(APPEND_DEADLINE)
+        except UsageError as error:
+            return {"error": f"{error.what} {error.hint}".strip()}
+        except WalAgentError as error:
+            return {"error": error.what}
+        if word == "undecided":
+            return {"error": "The bucket cannot be reached now. Try again."}
+        return {"job": context.job.keys.job}
 
     def _settle(self, call: int, because: str) -> dict[str, Any]:
         try:

@@ -205,11 +205,20 @@ class Preparation:
         if self.handoff is not None:
             self.opened.writer.append(self.handoff)
             failpoint("handoff.after_record")
+        self._place_rewritten()
         match decided:
             case Start():
                 return self._start(decided.args)
             case StartAgain() | Resume():
                 return self._recover(decided, running)
+
+    def _place_rewritten(self) -> None:
+        """Complete a rewrite of the conversation that the log has, and this machine's file has not."""
+        if self.at.before.rewrites:
+            from wal_agent.supervise.rewrite import Home, place_rewritten
+
+            home = Home(self.options.agent, self.options.workspace, self.options.env)
+            place_rewritten(self.at.before, home, self.opened.blobs)
 
     # ---- nothing to recover
 

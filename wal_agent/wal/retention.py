@@ -455,7 +455,13 @@ class Mirror:
         for each in state.past:
             with suppress(Damaged):
                 past.append(msgspec.structs.replace(each, file=self._once(each.file)))
-        return msgspec.structs.replace(state, files=self.compact(state.files), shelf=shelf, past=tuple(past))
+        traces = []
+        for rewrite in state.rewrites:
+            with suppress(Damaged):
+                traces.append(msgspec.structs.replace(rewrite, before=self._once(rewrite.before)))
+        return msgspec.structs.replace(
+            state, files=self.compact(state.files), shelf=shelf, past=tuple(past), rewrites=tuple(traces)
+        )
 
     def _once(self, file: FileState) -> FileState:
         """Of a file that does not change any more, so that no copy of it is kept."""

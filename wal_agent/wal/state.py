@@ -21,6 +21,7 @@ from wal_agent.records import (
     FileGone,
     Handoff,
     Intent,
+    Mark,
     MessageGiven,
     MessageSeen,
     Opening,
@@ -28,6 +29,7 @@ from wal_agent.records import (
     PhaseChange,
     Progress,
     Recovery,
+    Rewrite,
     RunEnded,
     StateGone,
     StatePut,
@@ -57,6 +59,8 @@ KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
 KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
 KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
 KEEP_MESSAGES = 300  # given messages: who sends one of them again, sends nothing
+KEEP_REWRITES = 64  # with the file that was before each
+KEEP_MARKS = 64
 KEEP_PAST = 32  # transcripts of sessions that the job has left
 MOST_CHECKPOINT = 22 << 10  # bytes of one
 MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
@@ -208,6 +212,22 @@ class PastFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time: float
 
 
+class MarkAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A mark and its segment's number."""
+
+    seq: int
+    record: Mark
+
+
+class RewriteAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rewrite of the session, its segment's number, and the trace: the main file before it."""
+
+    seq: int
+    epoch: int
+    record: Rewrite
+    before: FileState
+
+
 class ShelvedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The session of an agent that had the job before: as in State, when it was handed over. `call`: the newest one
     then."""
@@ -252,6 +272,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     agent: str = ""  # that the job was handed to, "" if it never was
     shelf: dict[str, ShelvedSession] = {}  # sessions of agents that had the job before, at most KEEP_SHELVED
     past: tuple[PastFile, ...] = ()  # the newest KEEP_PAST
+    rewrites: tuple[RewriteAt, ...] = ()  # the newest KEEP_REWRITES
+    rewritten: int = 0  # the newest one's number
+    marks: dict[str, MarkAt] = {}  # by name, the newest KEEP_MARKS
     messages: tuple[MessageAt, ...] = ()  # in the order in which they were given, the newest KEEP_MESSAGES
     handoff: Handoff | None = None  # until the agent that it went to has completed a turn
     next_call: int = 1
@@ -391,6 +414,11 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Compaction():
             begun = (*state.compactions, _compaction(state, seq, epoch, record))[-KEEP_COMPACTIONS:]
             return replace(state, compactions=begun, compacted=max(state.compacted, record.n))
+        case Mark():
+            others = [(name, each) for name, each in state.marks.items() if name != record.name]
+            return replace(state, marks=dict([*others, (record.name, MarkAt(seq, record))][-KEEP_MARKS:]))
+        case Rewrite():
+            return _rewritten(state, seq, epoch, record)
         case Handoff():
             return _handed_over(state, record)
         case MessageGiven():
@@ -482,6 +510,15 @@ def _handed_over(state: State, record: Handoff) -> State:
         files=back.files,
         unsettled=back.unsettled,
     )
+
+
+def _rewritten(state: State, seq: int, epoch: int, record: Rewrite) -> State:
+    """The state with the trace. A record that names another file than the one there is one that no run has written."""
+    before = state.files.get(record.path)
+    if before is None or (before.size, before.sha256) != (record.size, record.sha256):
+        return state
+    newest = (*state.rewrites, RewriteAt(seq, epoch, record, before))[-KEEP_REWRITES:]
+    return msgspec.structs.replace(state, rewrites=newest, rewritten=max(state.rewritten, record.n))
 
 
 def _with_past(state: State, path: str, time: float) -> tuple[PastFile, ...]:
@@ -614,6 +651,7 @@ def rebase(state: State, before: State, after: State) -> State:
 
     A file that was removed or begun anew since `before` is left as it is."""
     kept = {(p.name, p.file.session, p.file.sha256): p for p in after.past}
+    traces = {(r.seq, r.record.n): r for r in after.rewrites}
     shelf = {
         agent: msgspec.structs.replace(left, files=_rebase_files(left.files, old.files, new.files))
         if (old := before.shelf.get(agent)) and (new := after.shelf.get(agent))
@@ -625,6 +663,7 @@ def rebase(state: State, before: State, after: State) -> State:
         files=_rebase_files(state.files, before.files, after.files),
         shelf=shelf,
         past=tuple(kept.get((p.name, p.file.session, p.file.sha256), p) for p in state.past),
+        rewrites=tuple(traces.get((r.seq, r.record.n), r) for r in state.rewrites),
     )
 
 

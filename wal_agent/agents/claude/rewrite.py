@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from wal_agent.agents.base import Unit
+from wal_agent.agents.base import AskedCall, Unit
 from wal_agent.agents.claude.resume import LineTemplate
 from wal_agent.agents.claude.session import (
     Entry,
@@ -69,8 +69,12 @@ def _unit(entry: Entry) -> Unit:
         data=bytes(entry.line) + b"\n",
         prompt=text if begins else "",
         time=at.timestamp() if at else 0.0,
-        asks=tuple(str(c["id"]) for c in entry.calls()),
+        asks=tuple(
+            AskedCall(str(c["id"]), as_text(c.get("name")), encode_json(as_object(c.get("input"))))
+            for c in entry.calls()
+        ),
         answers=answers,
+        failed=tuple(str(r["tool_use_id"]) for r in entry.results() if r.get("is_error") is True),
         summary=summary,
     )
 

@@ -6,11 +6,12 @@ Append-only: a `compacted` record, as Codex itself writes it, holds the whole hi
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from wal_agent.agents.base import Unit
-from wal_agent.agents.codex.session import CALLS, OUTPUTS, is_prompt, load_rollout, model_payload, output_text
+from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.codex.session import CALLS, EXITED, OUTPUTS, is_prompt, load_rollout, model_payload, output_text
 from wal_agent.agents.session_files import (
     EPOCH,
     Json,
@@ -24,6 +25,7 @@ from wal_agent.agents.session_files import (
 )
 
 TITLE = "[wal-agent] "
+_EXIT_CODE = re.compile(re.escape(EXITED) + r" (-?\d+)")
 _NOT_TYPED = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md", TITLE)
 
 
@@ -62,10 +64,22 @@ def _unit(item: Json, time: str) -> Unit:
         data=encode_json({"timestamp": time, "type": "response_item", "payload": item}) + b"\n",
         prompt=text if begins else "",
         time=at.timestamp() if at else 0.0,
-        asks=(call,) if kind in CALLS else (),
+        asks=(AskedCall(call, as_text(item.get("name")), _input(item)),) if kind in CALLS else (),
         answers=(call,) if kind in OUTPUTS else (),
+        failed=(call,) if kind in OUTPUTS and _failed(output_text(item.get("output"))) else (),
         summary=text if ours else "",
     )
+
+
+def _input(item: Json) -> bytes:
+    """Return a call's arguments, as one object: a custom tool has plain text."""
+    arguments = item.get("arguments")
+    return arguments.encode() if isinstance(arguments, str) else encode_json({"input": as_text(item.get("input"))})
+
+
+def _failed(output: str) -> bool:
+    code = _EXIT_CODE.search(output[:400])
+    return code is not None and code[1] != "0"
 
 
 def compact(main: bytes, session: str, workspace: Path, first: int, last: int, text: str) -> bytes:

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from wal_agent.agents.base import Unit
+from wal_agent.agents.base import AskedCall, Unit
 from wal_agent.agents.gemini.session import Message, Session, load_session
-from wal_agent.agents.session_files import EPOCH, Json, as_object, as_objects, as_text, encode_json, time_of
+from wal_agent.agents.session_files import EPOCH, Json, as_object, as_objects, as_text, encode_json, records, time_of
 
 _CONTEXT = ("<session_context>", "<hook_context>")
 _ID = "wal-agent-compact-"
@@ -22,29 +22,50 @@ _ENDED = ("success", "error", "cancelled")
 
 
 def units(main: bytes) -> tuple[Unit, ...]:
-    return tuple(_unit(m) for m in load_session(main).messages.values())
+    first = _first_times(main)
+    messages = load_session(main).messages.values()
+    return tuple(_unit(m, first.get(as_text(m.value.get("id")), "")) for m in messages)
 
 
-def _unit(message: Message) -> Unit:
+def _first_times(main: bytes) -> dict[str, str]:
+    """Return when each message was first written: at each resume Gemini gives all of them the time of that resume."""
+    found: dict[str, str] = {}
+    for record, _ in records(main):
+        if record is not None and (id := as_text(record.get("id"))):
+            found.setdefault(id, as_text(record.get("timestamp")))
+    return found
+
+
+def _parts(message: Message, kind: str) -> list[Json]:
+    return [found for part in as_objects(message.parts()) if (found := as_object(part.get(kind)))]
+
+
+def _unit(message: Message, time: str) -> Unit:
     value = message.value
-    parts = as_objects(message.parts())
-    text = "\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))
-    asks = [*message.calls, *(c for part in parts if (c := as_object(part.get("functionCall"))))]
-    ended = [c for c in message.calls if c.get("result") or c.get("status") in _ENDED]
-    answers = [*ended, *(r for part in parts if (r := as_object(part.get("functionResponse"))))]
+    text = "\n".join(p["text"] for p in as_objects(message.parts()) if isinstance(p.get("text"), str))
+    calls = message.calls or _parts(message, "functionCall")  # behind a resume it has them only as parts
+    answers = [*(c for c in message.calls if c.get("status") in _ENDED), *_parts(message, "functionResponse")]
     key = as_text(value.get("id"))
     ours = key.startswith(_ID)
     begins = message.kind == "user" and not answers and not ours and not text.lstrip().startswith(_CONTEXT)
-    at = time_of(value.get("timestamp"))
+    at = time_of(time or value.get("timestamp"))
     return Unit(
         key=key,
         data=(bytes(message.line) if message.line is not None else encode_json(value)) + b"\n",
         prompt=text if begins else "",
         time=at.timestamp() if at else 0.0,
-        asks=tuple(as_text(c.get("id")) for c in asks),
-        answers=tuple(as_text(c.get("id")) for c in answers),
+        asks=tuple(
+            AskedCall(as_text(c.get("id")), as_text(c.get("name")), encode_json(as_object(c.get("args"))))
+            for c in calls
+        ),
+        answers=tuple(as_text(a.get("id")) for a in answers),
+        failed=tuple(as_text(a.get("id")) for a in answers if _failed(a)),
         summary=text if ours and message.kind == "user" else "",
     )
+
+
+def _failed(answer: Json) -> bool:
+    return answer.get("status") in ("error", "cancelled") or "error" in as_object(answer.get("response"))
 
 
 def _form(read: Session, session: str, text: str) -> list[Json]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal_agent.agents.base import Unit
+from wal_agent.agents.base import AskedCall, Unit
 from wal_agent.agents.pi.resume import free_id
 from wal_agent.agents.pi.session import Entry, Tree, load_tree
-from wal_agent.agents.session_files import Json, as_objects, as_text, encode_json, plain_text, time_of
+from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, plain_text, time_of
 
 _SUMMARIES = ("compaction", "branch_summary")
 
@@ -54,8 +54,12 @@ def _unit(entry: Entry) -> Unit:
         data=(bytes(entry.line) if entry.line is not None else encode_json(entry.value)) + b"\n",
         prompt=text if entry.role == "user" else "",
         time=at.timestamp() if at else 0.0,
-        asks=tuple(as_text(call.get("id")) for call in as_objects(entry.calls)),
+        asks=tuple(
+            AskedCall(call["id"], as_text(call.get("name")), encode_json(as_object(call.get("arguments"))))
+            for call in entry.calls
+        ),
         answers=(answer,) if answer else (),
+        failed=(answer,) if answer and entry.message.get("isError") is True else (),
         summary=as_text(entry.value.get("summary")) if entry.value.get("type") in _SUMMARIES else "",
     )
 
@@ -76,8 +80,18 @@ def rewind(main: bytes, session: str, workspace: Path, keep: int, text: str) -> 
     if not 0 <= keep < len(shown):
         raise ValueError("no such messages")
     path = path_of(tree)
+    left = {"fromId": path[-1].id, "summary": text, "fromHook": True}
     parent = shown[keep - 1].id if keep else shown[0].parent
-    return _entry(tree, "branch_summary", parent, {"fromId": path[-1].id, "summary": text, "fromHook": True})
+    compacted = shown[0] if shown[0].value.get("type") == "compaction" else None
+    ids = [e.id for e in path]
+    if keep and compacted is not None and ids.index(parent or "") <= ids.index(compacted.id):
+        # The compaction names entries in front of it: behind one of those it has to be said again.
+        kept = as_text(compacted.value.get("firstKeptEntryId")) if keep > 1 else ""
+        again = {**compacted.value, "firstKeptEntryId": kept, "parentId": parent}
+        again["id"] = free_id(tree.ids, f"again {len(tree.entries)} {parent}")
+        tree.entries.append(Entry(again))
+        return encode_json(again) + b"\n" + _entry(tree, "branch_summary", again["id"], left)
+    return _entry(tree, "branch_summary", parent, left)
 
 
 def _entry(tree: Tree, kind: str, parent: str | None, about: Json) -> bytes:

@@ -1,0 +1,378 @@
+"""`wal-agent mark`, `rewind`, `compact` and `trace`: change what the conversation of a job that rests holds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wal_agent.cli.options import (
+    AgentName,
+    AsJson,
+    BucketUrl,
+    JobContext,
+    JobName,
+    KeyCommand,
+    KeyFile,
+    open_job_context,
+)
+from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
+
+if TYPE_CHECKING:
+    from wal_agent.supervise.rewrite import Home, Place, Rewritten
+    from wal_agent.wal.reader import Replay
+    from wal_agent.wal.state import RewriteAt, State
+
+MOST_COMPACT = 256 << 10  # bytes of a compact form that is given
+MOST_LISTED = 40  # turns
+
+app = typer.Typer(
+    help="What the conversation no longer holds: each rewind and each compaction keeps what was there before it.",
+    rich_markup_mode=None,
+)
+
+
+def mark(
+    name: Annotated[
+        str | None, typer.Argument(help="The name of this place; default: list the marks.", metavar="NAME")
+    ] = None,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Give this place of the conversation a name, to which `wal-agent rewind` can return.
+
+    Typed by the agent as a shell command, or by a person. The same name again moves the mark.
+    """
+    from wal_agent.supervise.rewrite import act_at_rest, check_at_rest, check_mark, mark_at_rest, mark_own_run
+
+    if name is not None:
+        check_mark(name)
+        if bucket is None and job is None and (done := mark_own_run(os.environ, name)) is not None:
+            say(f"this place of job {done['job']} is marked {name}")
+            return
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    home = _home(at)
+    if name is None:
+        marks = _read(at).state.marks
+        if json:
+            answer_json([{"name": n, "record": m.seq, "time": m.record.time} for n, m in marks.items()])
+            return
+        answer([f"{n} · record {m.seq} · {timestamp(m.record.time)}" for n, m in marks.items()])
+        if not marks:
+            say("no place of this job is marked. To mark this one: wal-agent mark NAME")
+        return
+    act_at_rest(
+        at.bucket,
+        at.keys,
+        at.settings.ttl,
+        os.environ,
+        at.key_id,
+        lambda state: check_at_rest(state, home),
+        lambda opened: mark_at_rest(opened, home, name),
+    )
+    say(f"this place of job {at.keys.job} is marked {name}")
+
+
+def rewind(
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="A mark, or a record's number (`wal-agent log`).", metavar="NAME|RECORD"),
+    ] = None,
+    last: Annotated[int, typer.Option("--last", min=0, help="Leave out so many turns, from the newest on.")] = 0,
+    compact: Annotated[
+        str | None,
+        typer.Option(
+            "--compact",
+            help='What stays in their place: a file ("-" for stdin), or "auto" for a compact form. Default: a note.',
+            metavar="FILE|auto",
+        ),
+    ] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Take the newest rewind or compaction back, if nothing was said since.")
+    ] = False,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Take the conversation of a job that rests back to an earlier place. Without options: list its turns.
+
+    What was said behind that place stays in the log (`wal-agent trace`). The working tree and the world outside are not
+    changed: the agent is told so. A job that runs is not touched: stop it first (`wal-agent stop`).
+    """
+    from wal_agent.errors import UsageError
+    from wal_agent.supervise import rewrite
+    from wal_agent.supervise.hook_server import require_person
+
+    if sum((to is not None, last > 0, undo)) > 1 or (compact is not None and (undo or not (to or last))):
+        raise UsageError("Say one of --to, --last and --undo; --compact goes with the first two.")
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    home = _home(at)
+    if not (to or last or undo):
+        _list_turns(at, home, json)
+        return
+    require_person("wal-agent rewind")
+    words = _words(compact) if compact not in (None, "auto") else compact
+    place = _place(at, home, to, last)
+    done = _act(
+        at, home, lambda opened: rewrite.undo(opened, home) if undo else rewrite.rewind(opened, home, place, words)
+    )
+    _report(at, done, "taken back" if undo else f"rewound: {plural(done.turns, 'turn')} left out", json)
+
+
+def compact(
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            help="When turns are old: over so many turns or tokens all but the newest; by age each that is older.",
+            metavar="turns=N,tokens=N,age=2d",
+        ),
+    ] = "turns=40,tokens=120000",
+    keep: Annotated[int, typer.Option("--keep", min=1, help="The newest turns that stay as they are.")] = 10,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Put a compact form in place of the old turns of a conversation that rests.
+
+    Of each turn stays what was asked, what was done and what came of it, without a call of a model. The whole turns
+    stay in the log: `wal-agent trace`, `wal-agent recall`. Nothing to compact is no failure. --undo of `wal-agent
+    rewind` takes it back.
+    """
+    from wal_agent.clock import SystemClock
+    from wal_agent.recovery.rewrite import parse_policy
+    from wal_agent.supervise import rewrite
+    from wal_agent.supervise.hook_server import require_person
+
+    limits, now = parse_policy(policy, keep), SystemClock().now()
+    if not dry_run:
+        require_person("wal-agent compact")
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    home = _home(at)
+    if dry_run:
+        done = rewrite.foresee_compaction(_read(at).state, _blobs(at), home, limits, now)
+    else:
+        done = _act(at, home, lambda opened: rewrite.compact(opened, home, limits, now))
+    if not done.turns:
+        what = f"nothing to compact: about {done.tokens:,} tokens"
+    else:
+        would = "would be compacted" if dry_run else "compacted"
+        what = f"{plural(done.turns, 'turn')} {would}: about {done.tokens:,} tokens before, {done.left:,} after"
+    _report(at, done, what, json)
+
+
+@app.command("list")
+def list_traces(
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """List what rewinds, compactions and tasks took out of the conversation, newest first."""
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    _home(at)
+    traces, tasks = _read(at).state.rewrites[::-1], _tasks(at)
+    if json:
+        rows = [_row(trace) for trace in traces]
+        answer_json([*rows, *({"kind": "task", "job": child} for child in tasks)])
+        return
+    for trace in traces:
+        r = trace.record
+        what = f"undoes {r.undoes}" if r.undoes else plural(r.turns, "turn")
+        answer([f"{r.n} · {r.kind} · {what} · record {trace.seq} · {timestamp(r.time)} · {size(r.size)}"])
+    answer([f"task · wal-agent log --job {child}{at.bucket_option()}" for child in tasks])
+    if not traces and not tasks:
+        say("nothing was taken out of this conversation.")
+
+
+@app.command("show")
+def show_trace(
+    number: Annotated[int, typer.Argument(min=1, help="The trace's number (`wal-agent trace list`).", metavar="N")],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The session's file as it was, byte for byte, to stdout; not redacted.")
+    ] = False,
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Print what a rewind or a compaction took out of the conversation, redacted."""
+    from wal_agent.errors import UsageError
+    from wal_agent.recovery.transcript import parse_line
+    from wal_agent.redact import redact
+    from wal_agent.supervise.rewrite import left_out, read_trace
+
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    home = _home(at)
+    state = _read(at).state
+    trace = next((r for r in state.rewrites if r.record.n == number), None)
+    if trace is None:
+        raise UsageError(f"There is no trace {number}.", f"See: wal-agent trace list{at.options()}")
+    if raw:
+        if sys.stdout.isatty():
+            raise UsageError(
+                "The file is not for a terminal.", f"For example: wal-agent trace show {number} --raw > FILE"
+            )
+        sys.stdout.buffer.write(read_trace(trace, _blobs(at)))
+        return
+    units = left_out(trace, _blobs(at), home)
+    shown = [
+        line for unit in units for raw_line in unit.data.splitlines(keepends=True) if (line := parse_line(raw_line))
+    ]
+    if json:
+        found = [{"role": line.role, "time": line.time, "text": redact(line.text)} for line in shown]
+        answer_json({**_row(trace), "lines": found})
+        return
+    for line in shown:
+        answer([" · ".join(filter(None, (line.role or "other", timestamp(line.time) if line.time else "")))])
+        answer([f"    {printable(row)}" for row in redact(line.text).splitlines() if row.strip()])
+
+
+# ---- shared
+
+
+def _home(at: JobContext) -> Home:
+    from wal_agent.supervise.rewrite import Home, rewriting_of
+
+    rewriting_of(at.agent)
+    return Home(at.agent, at.workspace, dict(os.environ))
+
+
+def _read(at: JobContext) -> Replay:
+    from wal_agent.clock import SystemClock
+    from wal_agent.recovery.export import replay_at
+    from wal_agent.supervise.intervene import sound_state
+
+    found = replay_at(at.bucket, at.keys, at.key_id, None, SystemClock().now())
+    sound_state(found)
+    return found
+
+
+def _blobs(at: JobContext) -> Any:
+    from wal_agent.cli.restore import blobs_of
+
+    return blobs_of(at)
+
+
+def _act(at: JobContext, home: Home, act: Any) -> Rewritten:
+    from wal_agent.supervise.rewrite import Rewritten, act_at_rest, check_at_rest
+
+    done = Rewritten()
+
+    def keep(opened: Any) -> None:
+        nonlocal done
+        done = act(opened)
+
+    act_at_rest(
+        at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id, lambda state: check_at_rest(state, home), keep
+    )
+    return done
+
+
+def _words(name: str | None) -> str:
+    from wal_agent.errors import UsageError
+
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MOST_COMPACT + 1)
+        else:
+            with Path(name or "").open("rb") as file:
+                data = file.read(MOST_COMPACT + 1)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from error
+    if len(data) > MOST_COMPACT or not data.strip():
+        raise UsageError(f"{name} is empty or has more than {MOST_COMPACT >> 10} KiB.", "It stays in the conversation.")
+    return data.decode("utf-8", "replace")
+
+
+def _place(at: JobContext, home: Home, to: str | None, last: int) -> Place:
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import UsageError
+    from wal_agent.recovery.export import replay_at
+    from wal_agent.supervise.rewrite import Place, end_of
+
+    if to is None:
+        return Place(last=last)
+    if not (to.isascii() and to.isdigit()):
+        found = _read(at).state.marks.get(to)
+        if found is None:
+            raise UsageError(f"No place is marked {shorten(to, 60)}.", f"See: wal-agent mark{at.options()}")
+        return Place(found.record.session, found.record.key)
+    state = replay_at(at.bucket, at.keys, at.key_id, to, SystemClock().now()).state
+    return Place(state.session, end_of(state, _blobs(at), home))
+
+
+def _list_turns(at: JobContext, home: Home, json: bool) -> None:
+    from wal_agent.recovery.rewrite import tokens_of, turns_of
+    from wal_agent.redact import redact
+    from wal_agent.supervise.rewrite import read_units
+
+    state: State = _read(at).state
+    units = read_units(state, _blobs(at), home)
+    turns = turns_of(units)
+    if json:
+        answer_json(
+            [
+                {
+                    "turn": t.number,
+                    "time": t.time,
+                    "prompt": redact(t.prompt),
+                    "tokens": tokens_of(units[t.first : t.last]),
+                    "calls": sum(len(u.asks) for u in units[t.first : t.last]),
+                }
+                for t in turns
+            ]
+        )
+        return
+    if len(turns) > MOST_LISTED:
+        say(f"{len(turns) - MOST_LISTED} earlier turns are not shown; --json has all.")
+    for turn in turns[-MOST_LISTED:]:
+        mine = units[turn.first : turn.last]
+        prompt = shorten(redact(turn.prompt).replace("\n", " "), 100) if turn.prompt else "(earlier turns, compacted)"
+        parts = (f"{turn.number:>3}", timestamp(turn.time) if turn.time else "", f"{tokens_of(mine):,} tokens", prompt)
+        answer([" · ".join(filter(None, parts))])
+    say(f"to leave out the newest: wal-agent rewind{at.options()} --last 1")
+
+
+def _tasks(at: JobContext) -> list[str]:
+    """The jobs of this job's tasks."""
+    from wal_agent.fleet.jobs import is_job
+    from wal_agent.recovery.tasks import MARK
+
+    return sorted(n for n in at.bucket.folders("") if n.startswith(f"{at.keys.job}{MARK}") and is_job(n))
+
+
+def _row(trace: RewriteAt) -> dict[str, object]:
+    r = trace.record
+    names = ("n", "kind", "session", "turns", "size", "sha256", "time", "tokens", "left", "undoes")
+    return {**{name: getattr(r, name) for name in names}, "record": trace.seq}
+
+
+def _report(at: JobContext, done: Rewritten, what: str, json: bool) -> None:
+    if json:
+        placed = str(done.placed) if done.placed else None
+        found = {"n": done.n, "turns": done.turns, "tokens": done.tokens, "left": done.left, "placed": placed}
+        answer_json({"job": at.keys.job, **found})
+        return
+    say(f"the conversation of job {at.keys.job}: {what}")
+    if done.n:
+        where = f"in {done.placed}" if done.placed else "with the next start of the job"
+        lines([f"  in effect {where}", f"  what was there: wal-agent trace show {done.n}{at.options()}"])

@@ -1,0 +1,200 @@
+"""Decide how a conversation is rewritten: where a return ends, which turns age, and what stands in their place. Pure.
+
+A compact form says what a person asked, what was done and what came of it, turn by turn, and names the trace that has
+all of it. It is made of the session's own lines, so the same turns give the same form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Final
+
+from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.errors import UsageError
+from wal_agent.recovery.transcript import parse_line
+from wal_agent.redact import redact
+from wal_agent.shell.quote import show_input
+from wal_agent.text import plural, shorten
+
+TITLE: Final = "[wal-agent] "
+TURN: Final = "## Turn "
+ASKED: Final = 600  # characters of a turn's prompt
+ANSWERED: Final = 1200  # of its last answer
+MOST_CALLS: Final = 12  # calls of a turn that are named
+MOST_FORM: Final = 48_000  # characters of a whole compact form
+BYTES_PER_TOKEN: Final = 4  # an estimate, as the agents' own
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of the conversation: units[first:last]. `number` counts from 1; `prompt`: "" for the summary of earlier
+    turns, which counts as one."""
+
+    number: int
+    first: int
+    last: int
+    prompt: str
+    time: float
+
+
+def turns_of(units: Sequence[Unit]) -> list[Turn]:
+    """Return the turns, oldest first. What an agent puts in front of the first one belongs to none."""
+    starts = [i for i, unit in enumerate(units) if unit.prompt or unit.summary]
+    bounds = pairwise([*starts, len(units)])
+    return [Turn(n, a, b, units[a].prompt, units[a].time) for n, (a, b) in enumerate(bounds, 1)]
+
+
+def tokens_of(units: Sequence[Unit]) -> int:
+    """Estimate what the model gets, in tokens."""
+    return sum(len(unit.data) for unit in units) // BYTES_PER_TOKEN
+
+
+def resting_place(units: Sequence[Unit], keep: int) -> int:
+    """Return the smallest number from `keep` on of messages that leave no call without its result. UsageError: the last
+    message of all has such a call."""
+    waiting: set[str] = set()
+    for at, unit in enumerate(units, 1):
+        waiting = (waiting | {call.id for call in unit.asks}) - set(unit.answers)
+        if at >= keep and not waiting:
+            return at
+    if keep == 0:
+        return 0
+    raise UsageError("A call at the end of the conversation has no result yet.", "Start the job once, then try again.")
+
+
+def kept_units(before: Sequence[str], units: Sequence[Unit]) -> int:
+    """Return how many messages were there when the conversation held the messages of the keys `before`. UsageError:
+    some of them are gone: a compaction lies between."""
+    if not before:
+        return 0
+    at = next((i for i, unit in enumerate(units, 1) if unit.key == before[-1]), 0)
+    if not at:
+        raise UsageError(
+            "The conversation was compacted or rewound since then, so that place is not in it any more.",
+            "What the conversation has: wal-agent rewind. What was there: wal-agent trace list",
+        )
+    return at
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When turns age. Over `turns` turns, or `tokens` tokens, all but the newest `keep` are compacted; a turn older
+    than `age` seconds is compacted anyway, if it is none of those. 0: no such limit."""
+
+    turns: int = 0
+    tokens: int = 0
+    age: float = 0.0
+    keep: int = 10
+
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_policy(text: str, keep: int) -> Policy:
+    """Read `turns=40,tokens=120000,age=2d`. UsageError."""
+    found: dict[str, float] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, value = part.partition("=")
+        match = re.fullmatch(r"([0-9]{1,9})([smhd]?)", value.strip())
+        if name not in ("turns", "tokens", "age") or match is None or (name == "age") != bool(match[2]):
+            raise UsageError(
+                f"{shorten(part)} is no part of a policy.", "For example: --policy turns=40,tokens=120000,age=2d"
+            )
+        found[name] = int(match[1]) * _UNITS.get(match[2], 1)
+    if not any(found.values()):
+        raise UsageError("The policy names no limit.", "For example: --policy turns=40,tokens=120000,age=2d")
+    return Policy(int(found.get("turns", 0)), int(found.get("tokens", 0)), found.get("age", 0.0), keep)
+
+
+def aged(units: Sequence[Unit], policy: Policy, now: float) -> list[Turn]:
+    """Return the turns, from the oldest on, that the policy compacts: at least one that is no summary, or none. Never
+    the newest `keep`, nor a turn with a call that has no result."""
+    turns = turns_of(units)
+    may = turns[: max(0, len(turns) - max(1, policy.keep))]
+    over = (policy.turns and len(turns) > policy.turns) or (policy.tokens and tokens_of(units) > policy.tokens)
+    if not over:
+        old = [policy.age > 0 and 0 < turn.time < now - policy.age for turn in may]
+        may = may[: max((i for i, is_old in enumerate(old, 1) if is_old), default=0)]
+    waiting: set[str] = set()
+    done: list[Turn] = []
+    for turn in may:
+        for unit in units[turn.first : turn.last]:
+            waiting = (waiting | {call.id for call in unit.asks}) - set(unit.answers)
+        if waiting:
+            break
+        done.append(turn)
+    return done if any(turn.prompt for turn in done) else []
+
+
+def compact_form(units: Sequence[Unit], turns: Sequence[Turn], n: int) -> str:
+    """Return what stands in place of the turns. `n`: the number of the trace."""
+    parts: list[str] = []
+    for turn in turns:
+        mine = units[turn.first : turn.last]
+        if turn.prompt:
+            parts.append(_turn(mine, turn))
+        else:
+            parts.append(_older(mine[0].summary))
+            if len(mine) > 1:
+                parts.append(_turn(mine, turn))
+    text = "\n\n".join(filter(None, parts))
+    if len(text) > MOST_FORM:
+        text = "[...]\n\n" + text[-MOST_FORM:].partition(f"\n\n{TURN}")[2].join((TURN, ""))
+    count = plural(len(turns), "earlier turn")
+    head = (
+        f"{TITLE}{count} of this conversation, in compact form. Everything that was said and done in them is kept: "
+        f"`wal-agent trace show {n}` prints it, `wal-agent recall WORDS` searches it."
+    )
+    return f"{head}\n\n{text}"
+
+
+def _older(summary: str) -> str:
+    """Return what a summary says, without the head that this module gave it."""
+    return summary.partition("\n\n")[2] if summary.startswith(TITLE) else summary.strip()
+
+
+def _turn(units: Sequence[Unit], turn: Turn) -> str:
+    data = b"".join(unit.data for unit in units)
+    lines = [line for raw in data.splitlines(keepends=True) if (line := parse_line(raw)) is not None]
+    answer = next((line.text for line in reversed(lines) if line.role == "assistant"), "")
+    answered = {id for unit in units for id in unit.answers}
+    failed = {id for unit in units for id in unit.failed}
+    calls = [
+        _call(call, "failed" if call.id in failed else "done" if call.id in answered else "no result")
+        for unit in units
+        for call in unit.asks
+    ]
+    when = f" ({datetime.fromtimestamp(turn.time, UTC):%Y-%m-%d %H:%M} UTC)" if turn.time else ""
+    rows = [f"{TURN}{turn.number}{when}"]
+    if turn.prompt:
+        rows.append(f"Asked: {shorten(redact(turn.prompt).strip(), ASKED)}")
+    if calls:
+        rows.append(f"Did ({plural(len(calls), 'call')}):")
+        shown = calls if len(calls) <= MOST_CALLS else [*calls[:3], *calls[3 - MOST_CALLS :]]
+        rows += [f"- {call}" for call in shown[:3]]
+        if len(calls) > MOST_CALLS:
+            rows.append(f"- ({len(calls) - MOST_CALLS} more)")
+        rows += [f"- {call}" for call in shown[3:]]
+    if answer.strip():
+        rows.append(f"Answered: {shorten(redact(answer).strip(), ANSWERED)}")
+    return "\n".join(rows)
+
+
+def _call(call: AskedCall, how: str) -> str:
+    said = show_input(call.tool, call.input).splitlines()
+    return f"{call.tool}: {shorten(redact(said[0]) if said else '', 160)} ({how})"
+
+
+def rewound_note(turns: int, calls: int, n: int, compact: str) -> str:
+    """Return the message that stands where the conversation goes on after a return."""
+    what = f"{plural(turns, 'turn')} behind this place with {plural(calls, 'call')}" if turns else plural(calls, "call")
+    note = (
+        f"{TITLE}The conversation was taken back to this place: {what} are not in it any more. What those calls did "
+        f"outside of the conversation is still done: look before you do any of it again. Everything that was said is "
+        f"kept: `wal-agent trace show {n}` prints it."
+    )
+    return f"{note}\n\n{compact.strip()}" if compact.strip() else note

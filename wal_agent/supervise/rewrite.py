@@ -1,0 +1,398 @@
+"""Rewrite the conversation of a job that rests: take it back to an earlier place, compact its old turns, or undo that.
+
+The log has the new version first, as one segment with the record that names the old one: whichever version the log
+holds last is the conversation, and the one before is the trace. Then the agent's own file on this machine follows,
+where it is the version before; a crash in between is completed by the next start of the job here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from wal_agent.agents.base import Agent, Rewriting, SessionFile, Unit
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import SystemClock
+from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError
+from wal_agent.failpoints import failpoint
+from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind
+from wal_agent.recovery.lease_policy import pause_left, paused_until
+from wal_agent.recovery.report import MissingEffects
+from wal_agent.recovery.restore_session import MOST_MAIN
+from wal_agent.recovery.rewrite import (
+    Policy,
+    aged,
+    compact_form,
+    kept_units,
+    resting_place,
+    rewound_note,
+    tokens_of,
+    turns_of,
+)
+from wal_agent.safefs import read_plain, sync_folder, write_new_file
+from wal_agent.supervise import hook_server
+from wal_agent.supervise.intervene import act_unowned, ask_own_run, kept_reason, require_lease, unless_refused
+from wal_agent.supervise.recovery_input import logged_calls, read_situation
+from wal_agent.wal.blobs import Blobs, write_file
+from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.state import STEP_NAME, FileState, RewriteAt, State
+
+PIECE = 4 << 20  # bytes of one edit
+STAGED = ".wal-agent-rewrite"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the agent's own files are. `agent`: the job's."""
+
+    agent: Agent
+    workspace: Path
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a conversation goes back to. `key`: its newest message there, None to count from the end; `last`: so many
+    turns are left out."""
+
+    session: str = ""
+    key: str | None = None
+    last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What was done. `n`: the number of the rewrite and of its trace, 0 where nothing was; `turns`: that the model does
+    not get any more; `tokens` and `left`: estimates, before and after; `placed`: the agent's file here that has it."""
+
+    n: int = 0
+    turns: int = 0
+    tokens: int = 0
+    left: int = 0
+    placed: Path | None = None
+
+
+def rewriting_of(agent: Agent) -> Rewriting:
+    """UsageError: the agent's sessions cannot be rewritten."""
+    found = agent.capabilities.rewriting
+    if isinstance(found, str):
+        raise UsageError(
+            f"A conversation of {agent.name} cannot be rewritten: {found}.", "What was said: wal-agent recall WORDS"
+        )
+    return found
+
+
+def check_at_rest(state: State, home: Home) -> None:
+    """UsageError, PersonNeeded, ConfigError: the conversation cannot be rewritten now."""
+    rewriting_of(home.agent)
+    file = state.files.get(home.agent.main_file)
+    if not state.session or file is None:
+        raise UsageError("The job has no conversation yet.", "See: wal-agent status")
+    if file.size > MOST_MAIN:
+        raise UsageError(f"The conversation has {file.size} bytes, too many to rewrite.", "See: wal-agent status")
+    if state.open:
+        call = state.open[0].intent
+        raise PersonNeeded(
+            f"Call #{call.call} {call.tool} is in flight, so the conversation is not rewritten.",
+            f"Start the job, or settle the call: wal-agent ack {call.call} --done, or --not-done",
+        )
+    here = local_file(state, home)
+    if here is not None and _sha256(here) not in (file.sha256, _before(state)):
+        raise ConfigError(
+            f"{here} is not the conversation that the log has, so it is not rewritten.",
+            "Start the job here once, so that the log has it, or move the file away.",
+        )
+
+
+def _before(state: State) -> str:
+    """The hash of the version before the newest rewrite, where the log's version is that rewrite's; else ""."""
+    newest = state.rewrites[-1].record if state.rewrites else None
+    file = state.files.get(newest.path) if newest else None
+    return newest.sha256 if newest and file is not None and file.sha256 == newest.result else ""
+
+
+def local_file(state: State, home: Home) -> Path | None:
+    """The session's main file on this machine."""
+    found: list[SessionFile] = home.agent.session_files(state.session, home.workspace, home.env)
+    return next((file.path for file in found if file.name == home.agent.main_file), None)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(read_plain(path) or b"").hexdigest()
+
+
+def act_at_rest(
+    bucket: Bucket,
+    keys: Keys,
+    ttl: float,
+    env: Mapping[str, str],
+    key_id: str,
+    check: Callable[[State], None],
+    act: Callable[[OpenedJob], None],
+) -> None:
+    """Do `act` with a job that nobody runs, and leave it as it was: closed, released or paused. LeaseHeld: somebody
+    runs it."""
+    seen = require_lease(bucket, keys)
+    refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, lambda job: _act(job, seen, act))
+    if refused is not None:
+        raise refused
+
+
+def _act(job: OpenedJob, seen: StoredLease, act: Callable[[OpenedJob], None]) -> None:
+    now = SystemClock().now()
+    rests = pause_left(seen) if paused_until(seen) else None
+    try:
+        act(job)
+    finally:
+        if rests is not None:
+            ended = close_job(job, "released", seen.doc.reason, until=now + rests)
+        else:
+            wanted: Literal["closed", "released"] = "closed" if seen.doc.state == "closed" else "released"
+            ended = close_job(job, wanted, kept_reason(seen.doc.reason) if wanted == "released" else "")
+    if ended == "left":
+        raise Unavailable(
+            "The bucket did not take it in time, so it is not known whether that is saved.", "See: wal-agent trace list"
+        )
+
+
+# ---- the three rewrites, of an opened job
+
+
+def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["auto"] | None) -> Rewritten:
+    """Take the conversation back to `place`. `compact`: words that stay in place of what is left out; "auto": its
+    compact form; None: only a note. UsageError: there is no such place."""
+    rewriting, main, units = _conversation(job, home)
+    state = job.writer.state
+    turns = turns_of(units)
+    if place.key is not None:
+        if place.session != state.session:
+            raise UsageError("That place is in another session of the job.", "Its marks: wal-agent mark")
+        keep = kept_units([place.key] if place.key else [], units)
+    elif not 0 < place.last <= len(turns):
+        raise UsageError(f"The conversation has {len(turns)} turns.", f"Say --last 1 to --last {len(turns)}.")
+    else:
+        keep = turns[-place.last].first
+    keep = resting_place(units, keep)
+    gone = units[keep:]
+    if not gone:
+        raise UsageError("The conversation is at that place.", "Nothing was said behind it.")
+    n = state.rewritten + 1
+    behind = [t for t in turns if t.first >= keep]
+    form = compact or ""
+    if compact == "auto":
+        moved = [replace(t, first=t.first - keep, last=t.last - keep) for t in behind]
+        form = compact_form(gone, moved, n)
+    calls = sum(len(unit.asks) for unit in gone)
+    note = rewound_note(len(behind), calls, n, form)
+    new = main + rewriting.rewind(main, state.session, home.workspace, keep, note)
+    return _save(job, home, _Change("rewind", new, rewriting.units(new), units, gone, len(behind), note))
+
+
+def compact(job: OpenedJob, home: Home, policy: Policy, now: float) -> Rewritten:
+    """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970."""
+    rewriting, main, units = _conversation(job, home)
+    state = job.writer.state
+    turns = aged(units, policy, now)
+    if not turns:
+        return Rewritten(tokens=(size := tokens_of(units)), left=size)
+    text = compact_form(units, turns, state.rewritten + 1)
+    new = main + rewriting.compact(main, state.session, home.workspace, turns[0].first, turns[-1].last, text)
+    gone = units[turns[0].first : turns[-1].last]
+    return _save(job, home, _Change("compact", new, rewriting.units(new), units, gone, len(turns), text))
+
+
+def undo(job: OpenedJob, home: Home) -> Rewritten:
+    """Put the version before the newest rewrite back. UsageError: there is none, or the conversation went on."""
+    state = job.writer.state
+    undone = {r.record.undoes for r in state.rewrites}
+    newest = next((r for r in reversed(state.rewrites) if r.record.kind != "undo" and r.record.n not in undone), None)
+    if newest is None:
+        raise UsageError("No rewrite of this job can be undone.", "See: wal-agent trace list")
+    file = state.files.get(newest.record.path)
+    if file is None or file.sha256 != newest.record.result:
+        raise UsageError(
+            f"The conversation went on behind rewrite {newest.record.n}, so it is not undone.",
+            f"What was there before: wal-agent trace show {newest.record.n}",
+        )
+    new = read_trace(newest, job.blobs)
+    units = rewriting_of(home.agent).units
+    now = units(_bytes(job.blobs, file))
+    return _save(job, home, _Change("undo", new, units(new), now, (), 0, "", newest.record.n))
+
+
+def foresee_compaction(state: State, blobs: Blobs, home: Home, policy: Policy, now: float) -> Rewritten:
+    """What `compact` would do. UsageError: there is no conversation."""
+    rewriting, units = rewriting_of(home.agent), read_units(state, blobs, home)
+    turns, size = aged(units, policy, now), tokens_of(units)
+    if not turns:
+        return Rewritten(tokens=size, left=size)
+    text = compact_form(units, turns, state.rewritten + 1)
+    main = _bytes(blobs, state.files[home.agent.main_file])
+    new = main + rewriting.compact(main, state.session, home.workspace, turns[0].first, turns[-1].last, text)
+    return Rewritten(0, len(turns), size, tokens_of(rewriting.units(new)))
+
+
+def read_units(state: State, blobs: Blobs, home: Home) -> tuple[Unit, ...]:
+    """The conversation as the log has it. UsageError: there is none."""
+    file = state.files.get(home.agent.main_file)
+    if file is None:
+        raise UsageError("The job has no conversation yet.", "See: wal-agent status")
+    return rewriting_of(home.agent).units(_bytes(blobs, file))
+
+
+def end_of(state: State, blobs: Blobs, home: Home) -> str:
+    """The key of the newest message, "" in front of the first."""
+    units = read_units(state, blobs, home)
+    return units[-1].key if units else ""
+
+
+def left_out(trace: RewriteAt, blobs: Blobs, home: Home) -> list[Unit]:
+    """The messages that the rewrite took out of the conversation."""
+    units = rewriting_of(home.agent).units(read_trace(trace, blobs))
+    keys = [unit.key for unit in units]
+    if trace.record.first not in keys or trace.record.last not in keys:
+        return [] if trace.record.undoes else list(units)
+    return list(units[keys.index(trace.record.first) : keys.index(trace.record.last) + 1])
+
+
+def read_trace(trace: RewriteAt, blobs: Blobs) -> bytes:
+    """The main file as it was before the rewrite. Damaged."""
+    return _bytes(blobs, trace.before)
+
+
+def _bytes(blobs: Blobs, file: FileState) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="wal-agent-rewrite-") as folder:
+        write_file(blobs, file, Path(folder) / "main")
+        return (Path(folder) / "main").read_bytes()
+
+
+def _conversation(job: OpenedJob, home: Home) -> tuple[Rewriting, bytes, tuple[Unit, ...]]:
+    """The main file, with the results that only the log has, and its messages."""
+    rewriting, state = rewriting_of(home.agent), job.writer.state
+    main = _bytes(job.blobs, state.files[home.agent.main_file])
+    ended = [e for e in state.unsettled if e.intent.session == state.session]
+    if ended or not main.endswith(b"\n"):
+        calls = logged_calls(read_situation(job), ended, job.blobs, {}, MissingEffects())
+        main = home.agent.reconcile(main, state.session, home.workspace, calls).data
+    return rewriting, main, rewriting.units(main)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A new version of the main file. `now` and `before`: its messages, and those of the version before; `gone`: the
+    messages of it that are left out, `turns` in all; `text`: what stands in their place."""
+
+    kind: RewriteKind
+    data: bytes
+    now: tuple[Unit, ...]
+    before: tuple[Unit, ...]
+    gone: tuple[Unit, ...]
+    turns: int
+    text: str
+    undoes: int = 0
+
+
+def _save(job: OpenedJob, home: Home, change: _Change) -> Rewritten:
+    """Append the new version, wait until it is durable, then put it in place here."""
+    state, time = job.writer.state, SystemClock().now()
+    path = home.agent.main_file
+    file = state.files[path]
+    old = _bytes(job.blobs, file)
+    record = Rewrite(
+        time=time,
+        n=state.rewritten + 1,
+        kind=change.kind,
+        session=state.session,
+        path=path,
+        size=file.size,
+        sha256=file.sha256,
+        result=hashlib.sha256(change.data).hexdigest(),
+        turns=change.turns,
+        first=change.gone[0].key if change.gone else "",
+        last=change.gone[-1].key if change.gone else "",
+        compact=job.blobs.put_payload(change.text.encode("utf-8", "replace")) if change.text else None,
+        tokens=tokens_of(change.before),
+        left=tokens_of(change.now),
+        undoes=change.undoes,
+    )
+    delta = FileDelta(
+        time=time,
+        path=path,
+        size=len(change.data),
+        sha256=record.result,
+        edits=_edits(old, change.data, job.blobs),
+        session=state.session,
+        settled=state.next_call - 1,
+    )
+    failpoint("rewrite.before_record")
+    job.writer.append(record, delta)
+    if not job.writer.flush(60.0):
+        raise Unavailable("The bucket did not take the new version in time.", "See: wal-agent trace list")
+    failpoint("rewrite.before_place")
+    placed = place_rewritten(job.writer.state, home, job.blobs)
+    return Rewritten(record.n, change.turns, record.tokens, record.left, placed)
+
+
+def _edits(old: bytes, new: bytes, blobs: Blobs) -> tuple[Edit, ...]:
+    same = len(old) if new.startswith(old) else len(new) if old.startswith(new) else 0
+    return tuple(Edit(offset=at, data=blobs.put_payload(new[at : at + PIECE])) for at in range(same, len(new), PIECE))
+
+
+def place_rewritten(state: State, home: Home, blobs: Blobs) -> Path | None:
+    """Put the newest rewrite into the agent's own file here, where that is the version before it; the file, None where
+    nothing was to do. The new version is whole beside it before it takes its name."""
+    before = _before(state)
+    here = local_file(state, home) if before else None
+    if here is None or _sha256(here) != before:
+        return None
+    new = _bytes(blobs, state.files[home.agent.main_file])
+    staged = here.with_name(f"{STAGED}-{hashlib.sha256(here.name.encode()).hexdigest()[:16]}")
+    with suppress(FileNotFoundError):
+        staged.unlink()  # of a command that was cut off
+    try:
+        write_new_file(staged, new)
+        failpoint("rewrite.staged")
+        staged.rename(here)
+        sync_folder(here.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{here} could not be rewritten: {error.strerror}. The log has the new version.",
+            "Make room there; the next start of the job here puts it into place.",
+        ) from error
+    return here
+
+
+# ---- marks
+
+
+def check_mark(name: str) -> str:
+    """UsageError: this cannot be the name of a mark."""
+    if not STEP_NAME.fullmatch(name) or name.isdigit():
+        raise UsageError(
+            "A mark's name has letters, digits and _.:/@+-, and begins with a letter.",
+            "For example: wal-agent mark before-refactoring",
+        )
+    return name
+
+
+def mark_of(name: str, session: str, main: bytes, agent: Agent, time: float) -> Mark:
+    """The record of a mark at the end of the conversation in `main`. UsageError: the agent's cannot be rewritten."""
+    units = rewriting_of(agent).units(main)
+    return Mark(time=time, name=check_mark(name), session=session, key=units[-1].key if units else "")
+
+
+def mark_own_run(env: Mapping[str, str], name: str) -> dict[str, Any] | None:
+    """Have the run whose tool this is set the mark; its job, None where no run answers. UsageError: it refuses."""
+    return unless_refused(ask_own_run(env, hook_server.MARK, {"name": name}))
+
+
+def mark_at_rest(job: OpenedJob, home: Home, name: str) -> None:
+    _, main, _ = _conversation(job, home)
+    job.writer.append(mark_of(name, job.writer.state.session, main, home.agent, SystemClock().now()))
