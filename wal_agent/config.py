@@ -67,6 +67,7 @@ class Settings:
     restart_window: float = 600.0
     checkpoint: float = 300.0  # seconds of work between two checkpoints; 0: none but those that are asked for
     checkpoint_ttl_days: int = 7
+    compact: str = "off"  # before a resume: when old turns of the conversation are compacted (docs/COMPACTION.md)
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
     workspace: Literal["save", "off"] = "save"
@@ -206,6 +207,14 @@ def _quota_rule(value: Any, origin: Origin) -> str:
     raise origin.refuse(value, "wait, or handoff:AGENT,AGENT")
 
 
+def _compaction_policy(value: Any, origin: Origin) -> str:
+    """`off`, or limits between commas (recovery/rewrite.py)."""
+    part = r"((turns|tokens|keep)=[1-9][0-9]{0,8}|age=[1-9][0-9]{0,8}[smhd])"
+    if isinstance(value, str) and (value == "off" or re.fullmatch(rf"{part}(,{part})*", value)):
+        return value
+    raise origin.refuse(value, "limits such as turns=40,tokens=120000,age=2d,keep=10, or off")
+
+
 # ---- who may decide what --------------------------------------------------------------------------------------------
 
 
@@ -338,6 +347,11 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         lambda value: 0 < value <= DEFAULTS.checkpoint,
     ),
     "checkpoint_ttl_days": Setting(_whole(1, 3650), "Days for which a checkpoint is shown."),
+    "compact": Setting(
+        _compaction_policy,
+        "Before a resume, compact old turns of the conversation: over so many turns or tokens, or older than an age.",
+        metavar="turns=N,tokens=N,age=2d,keep=N|off",
+    ),
     "append_deadline": _advice(
         _seconds(0.1, APPEND_DEADLINE),
         "Maximum seconds that a tool call waits for the bucket before it is denied.",

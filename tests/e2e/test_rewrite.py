@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Machine, Scene
+from tests.e2e.scene import Machine, Scene, until
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Called, Model, Returned, Said, Turn
 
 AGENTS_THAT_CAN = ("claude", "codex", "gemini", "pi")
+WAL_AGENT = f"{shlex.quote(sys.executable)} -m wal_agent"
 CONTINUE = {"claude": ("--continue",), "gemini": ("--resume", "latest"), "pi": ("--continue",)}
 
 
@@ -108,3 +112,99 @@ def test_a_conversation_is_rewound_compacted_and_brought_back(scene: Scene) -> N
     assert holds(found, "Asked: ask number one", "heron four", "heron five", "ask number six")
     assert compacted and scene.side() == ["one", "two", "three", "four", "five", "six"]
     assert machine.status()["state"] == "closed"
+
+
+@pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)
+@pytest.mark.parametrize("point", ["rewrite.before_record", "rewrite.before_place", "rewrite.staged"])
+def test_killed_in_a_rewind_the_conversation_is_the_old_or_the_new_one(scene: Scene, point: str) -> None:
+    """I4: whichever version the log holds last is the conversation, here too once the job has begun again."""
+    machine = scene.machine("vm-1")
+    ask(scene, machine, "ask number one", first=True)
+    ask(scene, machine, "ask number two")
+    before = session_file(scene, machine).read_bytes()
+    killed = machine.cli("rewind", "--last", "1", WAL_AGENT_FAILPOINT=point)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert session_file(scene, machine).read_bytes() == before
+    found = ask(scene, machine, "ask number three")
+    assert holds(found, "heron one", "ask number three")
+    new = point != "rewrite.before_record"
+    assert holds(found, "heron two") != new and holds(found, "wal-agent trace show 1") == new
+    assert scene.side() == ["one", "two", "three"]
+    assert machine.status()["state"] == "closed"
+
+
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+def test_a_conversation_is_not_rewritten_while_a_tool_runs_or_a_call_is_open(scene: Scene) -> None:
+    """I8: what is in flight stays in the conversation until somebody says what became of it."""
+    machine = scene.machine("vm-1")
+    scene.script(Turn(calls=[machine.rehearsal.shell("echo begun >> side; sleep 1000")]))
+    run = machine.run(*machine.rehearsal.args("ask number one"))
+    until(lambda: scene.side() == ["begun"], "the tool runs")
+    asked = machine.cli("rewind", "--last", "1")
+    assert asked.returncode == 75, asked.stderr
+    run.kill()
+    run.died()
+    asked = machine.cli("rewind", "--last", "1")
+    assert asked.returncode == 79 and "wal-agent ack 1 --done" in asked.stderr
+    command(machine, "ack", "1", "--done")
+    assert scene.replay().state.rewrites == ()
+    command(machine, "rewind", "--last", "1")
+    assert [r.record.turns for r in scene.replay().state.rewrites] == [1]
+
+
+@pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)
+def test_the_agent_marks_a_place_of_the_turn_that_it_is_in(scene: Scene) -> None:
+    """What follows the mark's own call is left out; the agent cannot rewind itself."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    scene.script(
+        Turn("heron one", calls=[shell(f"{WAL_AGENT} mark here")]),
+        Turn("heron two", calls=[shell("echo two >> side")]),
+        Turn("heron three", calls=[shell(f"{WAL_AGENT} rewind --to here; echo $? >> side")]),
+        Turn("all is done"),
+    )
+    run = machine.run(*machine.rehearsal.args("ask number one"), wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    assert scene.side() == ["two", "79"]
+    command(machine, "rewind", "--to", "here")
+    found = ask(scene, machine, "ask number two")
+    assert holds(found, "heron one", "ask number two")
+    assert not any(word in text for word in ("heron two", "heron three", "all is done") for text in found)
+
+
+@pytest.mark.parametrize("scene", ["qwen"], indirect=True)
+def test_an_agent_whose_conversation_cannot_be_rewritten_is_named_with_the_reason(scene: Scene) -> None:
+    machine = scene.machine("vm-1")
+    scene.script(Turn("heron one"))
+    assert machine.run(*machine.rehearsal.args("ask number one"), wait=True).process.returncode == 0
+    for words in (("rewind", "--last", "1"), ("compact",), ("mark", "here")):
+        refused = machine.cli(*words)
+        assert refused.returncode == 64 and "qwen" in refused.stderr
+    assert json.loads(command(machine, "trace", "list", "--json")) == []
+
+
+@pytest.mark.parametrize("scene", AGENTS_THAT_CAN, indirect=True)
+def test_old_turns_are_compacted_before_a_resume(scene: Scene) -> None:
+    """I8: with a call in flight, whose turn stays as it is; the recovery prompt follows the compact form."""
+    machine = scene.machine("vm-1")
+    for n in ("one", "two", "three"):
+        ask(scene, machine, f"ask number {n}", first=n == "one")
+    args: tuple[str, ...] = machine.rehearsal.args("ask number four")
+    args = ("exec", "resume", "--last", *args[1:]) if scene.agent == "codex" else (*CONTINUE[scene.agent], *args)
+    scene.script(Turn("heron four", calls=[machine.rehearsal.shell("echo four >> side; sleep 1000")]))
+    run = machine.run(*args)
+    until(lambda: "four" in scene.side(), "the tool runs")
+    run.kill()
+    run.died()
+    machine.end()
+
+    scene.script(Turn("finished four"))
+    asked = len(scene.model.requests)
+    again = machine.run(*args, options=["--compact", "turns=2,keep=1"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    assert [(r.record.kind, r.record.turns) for r in scene.replay().state.rewrites] == [("compact", 3)]
+    found = texts(scene, asked)
+    assert holds(found, "Asked: ask number one", "Asked: ask number three", "heron four", "[wal-agent recovery]")
+    assert not any(word in text for word in ("heron one", "heron two", "heron three") for text in found)
+    assert scene.side() == ["one", "two", "three", "four"]
+    assert machine.cli("rewind", "--undo").returncode == 64

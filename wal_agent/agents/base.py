@@ -467,7 +467,7 @@ class Capabilities:
     run's own hooks are present."""
     stored_folder: Callable[[str, Env], Path | None] | None = None
     """(session, env): the folder of a session in the agent's database here. A fork can only work in it."""
-    rewriting: Rewriting | str = "its sessions are in a form that wal-agent cannot rewrite"
+    rewriting: Rewriting | str = "wal-agent does not know its form"
     """Or why its sessions cannot be rewritten, as the rest of a sentence."""
     hookless: Hookless | None = None
     requested_calls: RequestedCalls | None = None

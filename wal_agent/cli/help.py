@@ -145,7 +145,17 @@ GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of 
         "Crashes and hangs",
     ),
     **dict.fromkeys(
-        ("ttl", "autosave", "checkpoint", "checkpoint_ttl_days", "drain", "preemption", "durability", "on_outage"),
+        (
+            "ttl",
+            "autosave",
+            "checkpoint",
+            "checkpoint_ttl_days",
+            "compact",
+            "drain",
+            "preemption",
+            "durability",
+            "on_outage",
+        ),
         "Saving",
     ),
 }

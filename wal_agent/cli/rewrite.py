@@ -186,7 +186,8 @@ def list_traces(
 ) -> None:
     """List what rewinds, compactions and tasks took out of the conversation, newest first."""
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    _home(at)
+    if not at.name:
+        raise at.missing()
     traces, tasks = _read(at).state.rewrites[::-1], _tasks(at)
     if json:
         rows = [_row(trace) for trace in traces]

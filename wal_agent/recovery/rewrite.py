@@ -26,6 +26,7 @@ ASKED: Final = 600  # characters of a turn's prompt
 ANSWERED: Final = 1200  # of its last answer
 MOST_CALLS: Final = 12  # calls of a turn that are named
 MOST_FORM: Final = 48_000  # characters of a whole compact form
+KEEP: Final = 10  # turns that stay as they are
 BYTES_PER_TOKEN: Final = 4  # an estimate, as the agents' own
 
 
@@ -88,23 +89,24 @@ class Policy:
     turns: int = 0
     tokens: int = 0
     age: float = 0.0
-    keep: int = 10
+    keep: int = KEEP
 
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def parse_policy(text: str, keep: int) -> Policy:
-    """Read `turns=40,tokens=120000,age=2d`. UsageError."""
+def parse_policy(text: str, keep: int = KEEP) -> Policy:
+    """Read `turns=40,tokens=120000,age=2d,keep=10`; `keep` where it says none. UsageError."""
     found: dict[str, float] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, value = part.partition("=")
         match = re.fullmatch(r"([0-9]{1,9})([smhd]?)", value.strip())
-        if name not in ("turns", "tokens", "age") or match is None or (name == "age") != bool(match[2]):
+        if name not in ("turns", "tokens", "age", "keep") or match is None or (name == "age") != bool(match[2]):
             raise UsageError(
                 f"{shorten(part)} is no part of a policy.", "For example: --policy turns=40,tokens=120000,age=2d"
             )
         found[name] = int(match[1]) * _UNITS.get(match[2], 1)
+    keep = int(found.pop("keep", keep))
     if not any(found.values()):
         raise UsageError("The policy names no limit.", "For example: --policy turns=40,tokens=120000,age=2d")
     return Policy(int(found.get("turns", 0)), int(found.get("tokens", 0)), found.get("age", 0.0), keep)

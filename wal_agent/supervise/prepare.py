@@ -57,6 +57,7 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
 from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_payload, logged_calls, read_situation
 from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
+from wal_agent.text import plural
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState, MessageAt
@@ -205,20 +206,11 @@ class Preparation:
         if self.handoff is not None:
             self.opened.writer.append(self.handoff)
             failpoint("handoff.after_record")
-        self._place_rewritten()
         match decided:
             case Start():
                 return self._start(decided.args)
             case StartAgain() | Resume():
                 return self._recover(decided, running)
-
-    def _place_rewritten(self) -> None:
-        """Complete a rewrite of the conversation that the log has, and this machine's file has not."""
-        if self.at.before.rewrites:
-            from wal_agent.supervise.rewrite import Home, place_rewritten
-
-            home = Home(self.options.agent, self.options.workspace, self.options.env)
-            place_rewritten(self.at.before, home, self.opened.blobs)
 
     # ---- nothing to recover
 
@@ -523,6 +515,24 @@ class Preparation:
         )
 
 
+def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: Screen) -> OpenedJob:
+    """Complete a rewrite of the conversation that the log has, and this machine's file has not; compact the old turns
+    of a conversation that is about to be resumed, where the person wants that. Returns the job as it is then."""
+    state, policy = opened.replay.state, options.settings.compact
+    wanted = policy != "off" and opened.replay.damage is None and state.turn == "started" and bool(state.session)
+    if not (state.rewrites or wanted) or state.owner_agent not in ("", options.agent.name):
+        return opened
+    from wal_agent.supervise.rewrite import Home, compact_before_resume, place_rewritten
+
+    home = Home(options.agent, options.workspace, options.env)
+    place_rewritten(state, home, opened.blobs)
+    if wanted and (done := compact_before_resume(opened, home, policy, clock.now())).n:
+        what = f"{plural(done.turns, 'old turn')}: about {done.tokens:,} tokens before, {done.left:,} after"
+        screen.rows([row("compacted", what)])
+        return replace(opened, replay=replace(opened.replay, state=opened.writer.state))
+    return opened
+
+
 def prepare_start(
     options: RunOptions,
     opened: OpenedJob,
@@ -533,4 +543,5 @@ def prepare_start(
     driver: Driver | None = None,
 ) -> PreparedStart:
     """Decide what this start is, and make everything ready for the agent."""
+    opened = rewrite_first(options, opened, clock, screen)
     return Preparation(options, opened, here, clock, screen, check, driver).go()

@@ -29,6 +29,7 @@ from wal_agent.recovery.rewrite import (
     aged,
     compact_form,
     kept_units,
+    parse_policy,
     resting_place,
     rewound_note,
     tokens_of,
@@ -206,6 +207,17 @@ def compact(job: OpenedJob, home: Home, policy: Policy, now: float) -> Rewritten
     new = main + rewriting.compact(main, state.session, home.workspace, turns[0].first, turns[-1].last, text)
     gone = units[turns[0].first : turns[-1].last]
     return _save(job, home, _Change("compact", new, rewriting.units(new), units, gone, len(turns), text))
+
+
+def compact_before_resume(job: OpenedJob, home: Home, policy: str, now: float) -> Rewritten:
+    """As `compact`, of a job that is about to be resumed; nothing where its conversation cannot be rewritten."""
+    state = job.writer.state
+    file = state.files.get(home.agent.main_file)
+    able = isinstance(home.agent.capabilities.rewriting, Rewriting) and file is not None and file.size <= MOST_MAIN
+    here = local_file(state, home) if able else None
+    if not able or file is None or (here is not None and _sha256(here) != file.sha256):
+        return Rewritten()  # this machine may have more of it than the log
+    return compact(job, home, parse_policy(policy), now)
 
 
 def undo(job: OpenedJob, home: Home) -> Rewritten:

@@ -20,4 +20,10 @@ inject, parse, render, reconcile = hooks.inject, hooks.parse, hooks.render, resu
 session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
-capabilities = Capabilities(boundary="file", hook_caller="shell", sweep=hooks.sweep, exit_cause=cli.exit_cause)
+capabilities = Capabilities(
+    rewriting="what Copilot makes of a compaction that it did not write itself is not known",
+    boundary="file",
+    hook_caller="shell",
+    sweep=hooks.sweep,
+    exit_cause=cli.exit_cause,
+)

@@ -21,6 +21,7 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = resume.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    rewriting="OpenCode keeps it in a database, into which only what it can import comes back",
     headless=("run",),
     exit_cause=cli.exit_cause,
     stored_folder=resume.stored_folder,
