@@ -208,3 +208,32 @@ def test_old_turns_are_compacted_before_a_resume(scene: Scene) -> None:
     assert not any(word in text for word in ("heron one", "heron two", "heron three") for text in found)
     assert scene.side() == ["one", "two", "three", "four"]
     assert machine.cli("rewind", "--undo").returncode == 64
+
+
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene: Scene) -> None:
+    """What is replaced is kept, and the next start works on the files that were put back."""
+    machine = scene.machine("vm-1")
+    ask(scene, machine, "ask number one", first=True)
+    command(machine, "mark", "begun")
+    scene.script(Turn("heron two", calls=[machine.rehearsal.shell("echo two >> side")]), Turn("waiting"))
+    held = scene.hold_turn(1)
+    asked = len(scene.model.requests)
+    run = machine.run(*CONTINUE["gemini"], *machine.rehearsal.args("ask number two"))
+    until(lambda: len(scene.model.requests) > asked + 1 and scene.side() == ["one", "two"], "the tool ran")
+    refused = machine.cli("rewind", "--to", "begun", "--files")
+    assert refused.returncode == 75
+    done = json.loads(command(machine, "rewind", "--to", "begun", "--files", "--stop", "--json"))
+    held.set()
+    run.wait()
+    assert done["turns"] == 1 and scene.side() == ["one"]
+    scene.script(Turn("finished three"))
+    asked = len(scene.model.requests)
+    again = machine.run(*machine.rehearsal.args("ask number three"), wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    found = texts(scene, asked)
+    assert holds(found, "heron one", "The files of this folder were put back too")
+    assert not holds(found, "heron two")
+    assert scene.side() == ["one"]
+    kept = command(machine, "restore", "--kept")
+    assert "begun" not in kept and kept.strip()

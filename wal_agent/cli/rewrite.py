@@ -22,6 +22,7 @@ from wal_agent.cli.options import (
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
+    from wal_agent.records import Workspace
     from wal_agent.supervise.rewrite import Home, Place, Rewritten
     from wal_agent.wal.reader import Replay
     from wal_agent.wal.state import RewriteAt, State
@@ -94,6 +95,15 @@ def rewind(
             metavar="FILE|auto",
         ),
     ] = None,
+    files: Annotated[
+        bool,
+        typer.Option(
+            "--files", help="With --to: put the working tree of that record back too; what it replaces is kept."
+        ),
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="Where the job runs on this machine: end that run first, in good order.")
+    ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Take the newest rewind or compaction back, if nothing was said since.")
     ] = False,
@@ -106,15 +116,19 @@ def rewind(
 ) -> None:
     """Take the conversation of a job that rests back to an earlier place. Without options: list its turns.
 
-    What was said behind that place stays in the log (`wal-agent trace`). The working tree and the world outside are not
-    changed: the agent is told so. A job that runs is not touched: stop it first (`wal-agent stop`).
+    What was said behind that place stays in the log (`wal-agent trace`). The world outside is not changed, and without
+    --files neither is the working tree: the agent is told so. A job that runs is not touched without --stop.
     """
+    from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
     from wal_agent.supervise import rewrite
     from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.intervene import stop_job
 
     if sum((to is not None, last > 0, undo)) > 1 or (compact is not None and (undo or not (to or last))):
         raise UsageError("Say one of --to, --last and --undo; --compact goes with the first two.")
+    if files and to is None:
+        raise UsageError("--files goes with --to, which says as of when.", "A record's number is in: wal-agent log")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     home = _home(at)
     if not (to or last or undo):
@@ -122,7 +136,13 @@ def rewind(
         return
     require_person("wal-agent rewind")
     words = _words(compact) if compact not in (None, "auto") else compact
-    place = _place(at, home, to, last)
+    if stop:
+        say(
+            stop_job(
+                at.bucket, at.keys, at.settings.ttl, os.environ, SystemClock(), at.options(), at.workspace, done=False
+            )
+        )
+    place = _place(at, home, to, last, files)
     done = _act(
         at, home, lambda opened: rewrite.undo(opened, home) if undo else rewrite.rewind(opened, home, place, words)
     )
@@ -252,9 +272,11 @@ def show_trace(
 
 def _home(at: JobContext) -> Home:
     from wal_agent.supervise.rewrite import Home, rewriting_of
+    from wal_agent.supervise.worktree import never_captured
 
     rewriting_of(at.agent)
-    return Home(at.agent, at.workspace, dict(os.environ))
+    env = dict(os.environ)
+    return Home(at.agent, at.workspace, env, tuple(never_captured(at.settings, at.agent, env, at.workspace)))
 
 
 def _read(at: JobContext) -> Replay:
@@ -304,21 +326,30 @@ def _words(name: str | None) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _place(at: JobContext, home: Home, to: str | None, last: int) -> Place:
+def _place(at: JobContext, home: Home, to: str | None, last: int, files: bool) -> Place:
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
     from wal_agent.recovery.export import replay_at
     from wal_agent.supervise.rewrite import Place, end_of
 
+    def state_at(record: str) -> State:
+        return replay_at(at.bucket, at.keys, at.key_id, record, SystemClock().now()).state
+
+    def tree_at(record: str) -> Workspace | None:
+        tree = state_at(record).workspace if files else None
+        if files and tree is None:
+            raise UsageError(f"No working tree was saved up to record {record}.", "See: wal-agent log")
+        return tree
+
     if to is None:
         return Place(last=last)
-    if not (to.isascii() and to.isdigit()):
-        found = _read(at).state.marks.get(to)
-        if found is None:
-            raise UsageError(f"No place is marked {shorten(to, 60)}.", f"See: wal-agent mark{at.options()}")
-        return Place(found.record.session, found.record.key)
-    state = replay_at(at.bucket, at.keys, at.key_id, to, SystemClock().now()).state
-    return Place(state.session, end_of(state, _blobs(at), home))
+    if to.isascii() and to.isdigit():
+        state = state_at(to)
+        return Place(state.session, end_of(state, _blobs(at), home), tree=tree_at(to))
+    found = _read(at).state.marks.get(to)
+    if found is None:
+        raise UsageError(f"No place is marked {shorten(to, 60)}.", f"See: wal-agent mark{at.options()}")
+    return Place(found.record.session, found.record.key, tree=tree_at(str(found.seq)))
 
 
 def _list_turns(at: JobContext, home: Home, json: bool) -> None:
@@ -376,4 +407,5 @@ def _report(at: JobContext, done: Rewritten, what: str, json: bool) -> None:
     say(f"the conversation of job {at.keys.job}: {what}")
     if done.n:
         where = f"in {done.placed}" if done.placed else "with the next start of the job"
+        lines([f"  {row}" for row in done.files])
         lines([f"  in effect {where}", f"  what was there: wal-agent trace show {done.n}{at.options()}"])

@@ -191,12 +191,15 @@ def _call(call: AskedCall, how: str) -> str:
     return f"{call.tool}: {shorten(redact(said[0]) if said else '', 160)} ({how})"
 
 
-def rewound_note(turns: int, calls: int, n: int, compact: str) -> str:
-    """Return the message that stands where the conversation goes on after a return."""
+def rewound_note(turns: int, calls: int, n: int, compact: str, *, files: bool) -> str:
+    """Return the message that stands where the conversation goes on after a return. `files`: the files went back
+    too."""
     what = f"{plural(turns, 'turn')} behind this place with {plural(calls, 'call')}" if turns else plural(calls, "call")
+    done = "What those calls did is still done, in the files and elsewhere"
+    if files:
+        done = "The files of this folder were put back too; what those calls did elsewhere is still done"
     note = (
-        f"{TITLE}The conversation was taken back to this place: {what} are not in it any more. What those calls did "
-        f"outside of the conversation is still done: look before you do any of it again. Everything that was said is "
-        f"kept: `wal-agent trace show {n}` prints it."
+        f"{TITLE}The conversation was taken back to this place: {what} are not in it any more. {done}: look before you "
+        f"do any of it again. Everything that was said is kept: `wal-agent trace show {n}` prints it."
     )
     return f"{note}\n\n{compact.strip()}" if compact.strip() else note

@@ -15,15 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from wal_agent.agents.base import Agent, Rewriting, SessionFile, Unit
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
-from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind
+from wal_agent.paths import state_dir
+from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind, Workspace
 from wal_agent.recovery.lease_policy import pause_left, paused_until
-from wal_agent.recovery.report import MissingEffects
+from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
 from wal_agent.recovery.restore_session import MOST_MAIN
+from wal_agent.recovery.restore_target import PutBack, RestoreTarget
+from wal_agent.recovery.restore_workspace import restore_files
 from wal_agent.recovery.rewrite import (
     Policy,
     aged,
@@ -39,6 +44,7 @@ from wal_agent.safefs import read_plain, sync_folder, write_new_file
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import act_unowned, ask_own_run, kept_reason, require_lease, unless_refused
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
+from wal_agent.supervise.worktree import too_wide
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.keys import Keys
@@ -51,33 +57,37 @@ STAGED = ".wal-agent-rewrite"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the agent's own files are. `agent`: the job's."""
+    """Where the agent's own files are. `agent`: the job's; `private`: what is never captured, so never replaced."""
 
     agent: Agent
     workspace: Path
     env: Mapping[str, str]
+    private: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a conversation goes back to. `key`: its newest message there, None to count from the end; `last`: so many
-    turns are left out."""
+    turns are left out; `tree`: the working tree that goes back too."""
 
     session: str = ""
     key: str | None = None
     last: int = 0
+    tree: Workspace | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """What was done. `n`: the number of the rewrite and of its trace, 0 where nothing was; `turns`: that the model does
-    not get any more; `tokens` and `left`: estimates, before and after; `placed`: the agent's file here that has it."""
+    not get any more; `tokens` and `left`: estimates, before and after; `placed`: the agent's file here that has it;
+    `files`: lines on the working tree that was put back."""
 
     n: int = 0
     turns: int = 0
     tokens: int = 0
     left: int = 0
     placed: Path | None = None
+    files: tuple[str, ...] = ()
 
 
 def rewriting_of(agent: Agent) -> Rewriting:
@@ -191,9 +201,24 @@ def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["aut
         moved = [replace(t, first=t.first - keep, last=t.last - keep) for t in behind]
         form = compact_form(gone, moved, n)
     calls = sum(len(unit.asks) for unit in gone)
-    note = rewound_note(len(behind), calls, n, form)
+    files = put_files_back(job, home, place.tree) if place.tree is not None else None
+    note = rewound_note(len(behind), calls, n, form, files=files is not None)
     new = main + rewriting.rewind(main, state.session, home.workspace, keep, note)
-    return _save(job, home, _Change("rewind", new, rewriting.units(new), units, gone, len(behind), note))
+    done = _save(job, home, _Change("rewind", new, rewriting.units(new), units, gone, len(behind), note))
+    return replace(done, files=files or ())
+
+
+def put_files_back(job: OpenedJob, home: Home, captured: Workspace) -> tuple[str, ...]:
+    """Make the files here those of `captured`, which is the newest capture then; what was done, in lines. What is
+    replaced is kept. Damaged, ConfigError: nothing was changed."""
+    if why := too_wide(home.workspace, home.env):
+        raise ConfigError(f"The files of {home.workspace} are not put back: {why}.", "Leave --files out.")
+    target = RestoreTarget(home.workspace, state_dir(home.env), home.env, home.private, job.keys.job)
+    now = SystemClock().now()
+    done = restore_files(target, captured, job.blobs, PutBack(make_repository=False), now)
+    calls = job.writer.state.next_call - 1  # whose effects on the files are left out on purpose
+    job.writer.append(msgspec.structs.replace(captured, time=now, whole=True, replaces=0, holds=calls, also=()))
+    return (tree_summary(done), *tree_lines(done))
 
 
 def compact(job: OpenedJob, home: Home, policy: Policy, now: float) -> Rewritten:
