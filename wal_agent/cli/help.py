@@ -43,7 +43,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "compact": ("wal-agent compact --dry-run", "wal-agent compact --policy turns=40,tokens=120000,age=2d --keep 10"),
     "trace list": ("wal-agent trace list", "wal-agent trace list --job nightly --json"),
-    "trace show": ("wal-agent trace show 3", "wal-agent trace show 3 --raw > session.jsonl"),
+    "trace show": ("wal-agent trace show 3", "wal-agent trace show 3 --json"),
     "send": (
         'wal-agent send --job nightly "stop deploying, the window is over"',
         "wal-agent send --job nightly --id build-4711 - < report.txt",

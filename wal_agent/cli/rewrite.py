@@ -276,7 +276,8 @@ def _home(at: JobContext) -> Home:
 
     rewriting_of(at.agent)
     env = dict(os.environ)
-    return Home(at.agent, at.workspace, env, tuple(never_captured(at.settings, at.agent, env, at.workspace)))
+    private = tuple(never_captured(at.settings, at.agent, env, at.workspace))
+    return Home(at.keys.job, at.agent, at.workspace, env, private)
 
 
 def _read(at: JobContext) -> Replay:

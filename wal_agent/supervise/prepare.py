@@ -524,7 +524,7 @@ def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: 
         return opened
     from wal_agent.supervise.rewrite import Home, compact_before_resume, place_rewritten
 
-    home = Home(options.agent, options.workspace, options.env)
+    home = Home(opened.keys.job, options.agent, options.workspace, options.env)
     place_rewritten(state, home, opened.blobs)
     if wanted and (done := compact_before_resume(opened, home, policy, clock.now())).n:
         what = f"{plural(done.turns, 'old turn')}: about {done.tokens:,} tokens before, {done.left:,} after"

@@ -43,6 +43,7 @@ from wal_agent.recovery.rewrite import (
 from wal_agent.safefs import read_plain, sync_folder, write_new_file
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import act_unowned, ask_own_run, kept_reason, require_lease, unless_refused
+from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
 from wal_agent.supervise.worktree import too_wide
 from wal_agent.wal.blobs import Blobs, write_file
@@ -57,8 +58,10 @@ STAGED = ".wal-agent-rewrite"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the agent's own files are. `agent`: the job's; `private`: what is never captured, so never replaced."""
+    """Where the agent's own files are. `job` and `agent`: whose session it is; `private`: what is never captured, so
+    never replaced."""
 
+    job: str
     agent: Agent
     workspace: Path
     env: Mapping[str, str]
@@ -130,7 +133,9 @@ def _before(state: State) -> str:
 
 
 def local_file(state: State, home: Home) -> Path | None:
-    """The session's main file on this machine."""
+    """The session's main file on this machine, None where it is another job's."""
+    if SessionOwner(state_dir(home.env), state.session, home.workspace).foreign(home.job):
+        return None
     found: list[SessionFile] = home.agent.session_files(state.session, home.workspace, home.env)
     return next((file.path for file in found if file.name == home.agent.main_file), None)
 

@@ -17,7 +17,7 @@ import typer.main
 
 from tests.unit.cli.shelf import EVIL, KEYS, LAST, SECRET, Run, full
 from wal_agent import __version__, errors
-from wal_agent.cli import checkpoint, commands, fleet, rules, steps
+from wal_agent.cli import checkpoint, commands, fleet, rewrite, rules, steps
 from wal_agent.cli.commands import COMMANDS as TABLE
 from wal_agent.cli.commands import app
 from wal_agent.cli.help import EXAMPLES
@@ -311,6 +311,7 @@ def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypat
         ("fleet", fleet.app),
         ("checkpoint", checkpoint.app),
         ("state", steps.app),
+        ("trace", rewrite.app),
     ):
         commands |= {f"{name} {c.name}" for c in group.registered_commands}
     assert commands == set(EXAMPLES)

@@ -26,6 +26,8 @@ from wal_agent.agents.claude.session import (
 )
 from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, time_of
 
+TITLE = "[wal-agent] "
+
 
 def units(main: bytes) -> tuple[Unit, ...]:
     return tuple(_unit(entry) for entry in visible(load_session(main)))
@@ -61,7 +63,8 @@ def _is_boundary(entry: Entry) -> bool:
 def _unit(entry: Entry) -> Unit:
     text = content_text(entry.message.get("content"))
     answers = tuple(str(r["tool_use_id"]) for r in entry.results())
-    summary = text if entry.value.get("isCompactSummary") is True else ""
+    ours = entry.kind == "user" and text.startswith(TITLE)
+    summary = text if ours or entry.value.get("isCompactSummary") is True else ""
     begins = is_turn(entry.value) and not answers and not summary
     at = time_of(entry.time)
     return Unit(
