@@ -169,7 +169,7 @@ def restore(
         _check_disk_space(place, files)
         main = place.agent.main_file
         exact = _write_exact_copies(place, files, blobs)
-        longer = {name: data for name, file in files.items() if (data := _find_longer(place, name, file)) is not None}
+        longer = {name: data for name, file in files.items() if (data := find_longer(place, name, file)) is not None}
         for name, data in longer.items():
             target = _path_below(place.kept / "longer", name)
             write_new_file(target, data)
@@ -256,7 +256,7 @@ def _path_below(folder: Path, name: str) -> Path:
     return target
 
 
-def _find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | None:
+def find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | None:
     """Return this machine's copy where it extends the log's: it has what was not captured any more.
 
     What an earlier restore put there is longer only by the notice; then the longer copy that that restore found counts

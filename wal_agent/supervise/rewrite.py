@@ -26,7 +26,7 @@ from wal_agent.paths import state_dir
 from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind, Workspace
 from wal_agent.recovery.lease_policy import pause_left, paused_until
 from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
-from wal_agent.recovery.restore_session import MOST_MAIN
+from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer
 from wal_agent.recovery.restore_target import PutBack, RestoreTarget
 from wal_agent.recovery.restore_workspace import restore_files
 from wal_agent.recovery.rewrite import (
@@ -118,11 +118,17 @@ def check_at_rest(state: State, home: Home) -> None:
             f"Start the job, or settle the call: wal-agent ack {call.call} --done, or --not-done",
         )
     here = local_file(state, home)
-    if here is not None and _sha256(here) not in (file.sha256, _before(state)):
+    data = (read_plain(here) or b"") if here is not None else b""
+    known = (file.sha256, _before(state))
+    if here is not None and hashlib.sha256(data).hexdigest() not in known and not _extends(data, file):
         raise ConfigError(
             f"{here} is not the conversation that the log has, so it is not rewritten.",
             "Start the job here once, so that the log has it, or move the file away.",
         )
+
+
+def _extends(data: bytes, file: FileState) -> bool:
+    return len(data) > file.size and hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256
 
 
 def _before(state: State) -> str:
@@ -243,10 +249,8 @@ def compact_before_resume(job: OpenedJob, home: Home, policy: str, now: float) -
     """As `compact`, of a job that is about to be resumed; nothing where its conversation cannot be rewritten."""
     state = job.writer.state
     file = state.files.get(home.agent.main_file)
-    able = isinstance(home.agent.capabilities.rewriting, Rewriting) and file is not None and file.size <= MOST_MAIN
-    here = local_file(state, home) if able else None
-    if not able or file is None or (here is not None and _sha256(here) != file.sha256):
-        return Rewritten()  # this machine may have more of it than the log
+    if not isinstance(home.agent.capabilities.rewriting, Rewriting) or file is None or file.size > MOST_MAIN:
+        return Rewritten()
     return compact(job, home, parse_policy(policy), now)
 
 
@@ -317,13 +321,36 @@ def _bytes(blobs: Blobs, file: FileState) -> bytes:
 
 def _conversation(job: OpenedJob, home: Home) -> tuple[Rewriting, bytes, tuple[Unit, ...]]:
     """The main file, with the results that only the log has, and its messages."""
-    rewriting, state = rewriting_of(home.agent), job.writer.state
+    rewriting = rewriting_of(home.agent)
+    _catch_up(job, home)
+    state = job.writer.state
     main = _bytes(job.blobs, state.files[home.agent.main_file])
     ended = [e for e in state.unsettled if e.intent.session == state.session]
     if ended or not main.endswith(b"\n"):
         calls = logged_calls(read_situation(job), ended, job.blobs, {}, MissingEffects())
         main = home.agent.reconcile(main, state.session, home.workspace, calls).data
     return rewriting, main, rewriting.units(main)
+
+
+def _catch_up(job: OpenedJob, home: Home) -> None:
+    """Save what this machine has of the session beyond the log's version, as a recovery would take it over."""
+    state, path = job.writer.state, home.agent.main_file
+    file, kept = state.files[path], state_dir(home.env) / "jobs" / home.job / "pre-restore" / "rewrite"
+    foreign = SessionOwner(state_dir(home.env), state.session, home.workspace).foreign(home.job)
+    place = SessionTarget(home.agent, state.session, home.workspace, home.env, kept, foreign)
+    longer = find_longer(place, path, file)
+    if longer is None:
+        return
+    edits = _edits(longer[: file.size], longer, job.blobs)
+    sha256, time = hashlib.sha256(longer).hexdigest(), SystemClock().now()
+    size, session = len(longer), state.session
+    job.writer.append(FileDelta(time=time, path=path, size=size, sha256=sha256, edits=edits, session=session))
+    _flush(job)
+
+
+def _flush(job: OpenedJob) -> None:
+    if not job.writer.flush(60.0):
+        raise Unavailable("The bucket did not take the new version in time.", "See: wal-agent trace list")
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +402,7 @@ def _save(job: OpenedJob, home: Home, change: _Change) -> Rewritten:
     )
     failpoint("rewrite.before_record")
     job.writer.append(record, delta)
-    if not job.writer.flush(60.0):
-        raise Unavailable("The bucket did not take the new version in time.", "See: wal-agent trace list")
+    _flush(job)
     failpoint("rewrite.before_place")
     placed = place_rewritten(job.writer.state, home, job.blobs)
     return Rewritten(record.n, change.turns, record.tokens, record.left, placed)
