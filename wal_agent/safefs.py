@@ -38,6 +38,16 @@ def read_plain(path: Path | str, most: int | None = None) -> bytes | None:
     return data if most is None or len(data) <= most else None
 
 
+def read_end(path: Path | str, most: int) -> bytes:
+    """The last bytes of a regular file, at most `most`; none of anything else, or of one that cannot be read."""
+    try:
+        with open_plain(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 def path_in_root(root: Path, name: str) -> str | None:
     """The path of what `name` leads to, relative to `root` (a real path); None when there is nothing. ValueError: it
     leads out."""

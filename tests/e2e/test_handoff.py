@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -126,10 +127,22 @@ def test_killed_in_the_middle_the_job_has_one_owner(pair: Pair) -> None:
     assert scene.side() == ["one"] and len([r for r in scene.records() if r["type"] == "handoff"]) == 1
 
 
+HOOKLESS_FAILURE = """
+import wal_agent.agents.claude.hooks as hooks
+
+hooks.EVENTS = tuple(event for event in hooks.EVENTS if event != "StopFailure")
+"""
+
+
+@pytest.mark.parametrize("reported", [True, False], ids=["hook", "session"])
 @pytest.mark.parametrize("pair", [("claude", "codex")], indirect=True, ids="-".join)
-def test_a_quota_that_is_used_up_hands_the_job_over(pair: Pair) -> None:
-    """Issue 15.4: without a person, and the agent that takes the job has its task."""
+def test_a_quota_that_is_used_up_hands_the_job_over(pair: Pair, reported: bool, tmp_path: Path) -> None:
+    """Issue 15.4: without a person, and the agent that takes the job has its task. Also where Claude is gone before its
+    hook has reported the failure: the session's file has it."""
     scene, first, other = pair.scene, pair.first, pair.other
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("" if reported else HOOKLESS_FAILURE)
+    site = f"{tmp_path / 'site'}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     scene.script(
         Turn(calls=[first.rehearsal.shell("echo one >> side")]), Turn(status=429, headers={"retry-after": "7200"})
     )
@@ -140,7 +153,7 @@ def test_a_quota_that_is_used_up_hands_the_job_over(pair: Pair) -> None:
         *first.rehearsal.args(TASK),
         options=("--restart", "--on-quota", "handoff:codex"),
         wait=True,
-        **{**env, **program},
+        **{**env, **program, "PYTHONPATH": site},
     )
     assert "Handing the job to codex" in run.stderr()
     notice = next(text for text in pair.requests(other) if "[wal-agent handoff]" in text)

@@ -459,6 +459,9 @@ class Capabilities:
     """(appended): how many of these bytes (whole lines of the main file) report no call whose result may still come;
     the rest is read again with what follows. Pure. For an agent whose boundary hook may fire before its file is
     flushed."""
+    turn_failure: Callable[[bytes], TurnFailed | None] | None = None
+    """(end): the failure with which the main file ends, None for none. `end`: its last bytes, foreign text. Pure. For
+    an agent that may exit before its hook has reported the failure."""
     exit_cause: Callable[[bytes, float], ExitCause | None] | None = None
     """(stderr, now): the cause in the last bytes that it wrote to stderr in a run that did not end well; foreign text.
     None: unknown. `now`: since 1970, for messages such as "try again at 2:17 PM"."""

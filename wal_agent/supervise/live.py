@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wal_agent.agents.base import Agent, Deny, TurnCompleted, TurnStarted
+from wal_agent.agents.base import Agent, Deny, TurnCompleted, TurnFailed, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
@@ -26,7 +26,7 @@ from wal_agent.records import AgentStarted, Compaction
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import load_later
 from wal_agent.redact import redact
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import read_end, read_plain
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.checkpoints import Checkpointer
 from wal_agent.supervise.context import Action, Launch, RunContext
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
 COMPACTION_WAIT = 3.0  # seconds that an agent waits for its conversation to be saved before it compacts that
+FAILURE_BYTES = 64 << 10  # of the session's file in which the failure of its newest turn is looked for
 MAX_BECAUSE = 1000  # characters
 BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
 
@@ -408,9 +409,19 @@ class Live:
             signals=child.passed,
             oom_kills=exits.oom_kills_since(kills, self._oom),
             said=said,
-            failed=self.conversation.failed,
+            failed=self.conversation.failed or (None if completed else self._failure_in_file()),
             turned=self.conversation.turned,
         )
+
+    def _failure_in_file(self) -> TurnFailed | None:
+        """Why the newest turn failed, by the session's file: an agent may be gone before its hook has reported it."""
+        read = self._agent.capabilities.turn_failure
+        context, session = self._context, self.conversation.session
+        if read is None or not self.conversation.turned:
+            return None
+        files = self._agent.session_files(session, context.workspace, context.env)
+        main = next((file.path for file in files if file.name == self._agent.main_file), None)
+        return read(read_end(main, FAILURE_BYTES)) if main is not None else None
 
     def _urgent(self) -> bool:
         """Nothing may be waited for that somebody else must do."""

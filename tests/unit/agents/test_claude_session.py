@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wal_agent.agents import claude as CLAUDE
-from wal_agent.agents.base import LoggedCall, SeenCall
+from wal_agent.agents.base import LoggedCall, SeenCall, TurnFailed
 from wal_agent.agents.claude.resume import IMAGE, result_text
-from wal_agent.agents.claude.session import Entry, has_messages, project_slug
+from wal_agent.agents.claude.session import Entry, has_messages, project_slug, turn_failure
 from wal_agent.agents.session_files import records
 
 ID = "0b8a9f3e-1111-4222-8333-444455556666"
@@ -385,3 +385,23 @@ def test_the_folder_of_a_workspace() -> None:
     assert project_slug("/q_é😀") == "-q----"
     long = project_slug("/tmp/cl/e6/" + "p" * 60 + "/" + "q_é😀" * 12 + "/" + "r" * 60 + "/" + "s" * 60)
     assert len(long) == 207 and long.endswith("-ssssss-pj1ksw")
+
+
+def test_a_failure_is_the_last_thing_that_was_said() -> None:
+    """As the real program writes it before its StopFailure hook; nothing of an earlier turn, nor of a subagent."""
+    book = Book()
+    book.add("user", "go on")
+    failed = {"isApiErrorMessage": True, "error": "rate_limit", "sessionId": ID}
+    book.add("assistant", [{"type": "text", "text": "API Error: 429, try again in 2 hours"}], **failed)
+
+    def end() -> bytes:
+        return b"".join(json.dumps(line).encode() + b"\n" for line in book.lines)
+
+    found = turn_failure(end()[7:])  # the tail of a file begins anywhere
+    assert isinstance(found, TurnFailed) and (found.session, found.cls) == (ID, "quota")
+    book.add("system", "", subtype="turn_duration")
+    assert turn_failure(end()) == found
+    book.add("user", "again")
+    assert turn_failure(end()) is None
+    book.add("assistant", [{"type": "text", "text": "429"}], isSidechain=True, **failed)
+    assert turn_failure(end()) is None and turn_failure(b"") is None and turn_failure(b"junk\n[1]\n") is None

@@ -25,6 +25,7 @@ capabilities = Capabilities(
     boundary="file",
     hook_caller="wrapped",  # CLAUDE_CODE_SHELL_PREFIX
     inject_prompt=resume.inject_prompt,
+    turn_failure=session.turn_failure,
     rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
     hooks_to_install=hooks.hooks_to_install,
     requested_calls=RequestedCalls(session.requested_calls, session.OTHERS),

@@ -145,8 +145,13 @@ def _compact(p: _Compact, event: str) -> HookEvent:
 
 
 def _failure(p: _Failure) -> base.TurnFailed:
-    """`error`: rate_limit, server_error, invalid_request, billing_error, authentication_failed, unknown."""
-    session, error, text = p.session_id, p.error or "", (p.last_assistant_message or "")[:500]
+    return failed_turn(p.session_id, p.error or "", p.last_assistant_message or "")
+
+
+def failed_turn(session: str, error: str, text: str) -> base.TurnFailed:
+    """Return why a turn failed. `error`: rate_limit, server_error, invalid_request, billing_error,
+    authentication_failed, unknown."""
+    text = text[:500]
     if error in ("rate_limit", "server_error"):
         return base.TurnFailed(session, "quota", text, retry_after_seconds(text, time.time()))
     if text.lower().startswith("prompt is too long"):

@@ -18,9 +18,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from wal_agent.agents.base import Env, RequestedCall, SeenCall, SessionFile
+from wal_agent.agents.base import Env, RequestedCall, SeenCall, SessionFile, TurnFailed
 from wal_agent.agents.claude.cli import SESSION
-from wal_agent.agents.claude.hooks import claude_home
+from wal_agent.agents.claude.hooks import claude_home, failed_turn
 from wal_agent.agents.session_files import (
     EPOCH,
     Json,
@@ -286,6 +286,20 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             name, input = str(call.get("name", "")), _spelled_input(call)
             found.append(SeenCall(name, input, _status(record, result), f"{uuid}/{id}", id))
     return found
+
+
+def turn_failure(end: bytes) -> TurnFailed | None:
+    """Return the failure with which the file ends. Claude writes it in front of its StopFailure hook, which a Claude
+    under load does not wait for."""
+    for record, line in reversed(list(records(end))):
+        if record is None or record.get("type") not in ("user", "assistant") or record.get("isSidechain"):
+            continue
+        if record.get("isApiErrorMessage") is not True:
+            return None
+        entry = Entry(record, line)
+        text = content_text(entry.message.get("content"))
+        return failed_turn(as_text(record.get("sessionId")), as_text(record.get("error")), text)
+    return None
 
 
 def _spelled_input(call: Json) -> bytes:
