@@ -28,7 +28,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "wal_agent"
 SERVING = ("hook", "hooks", "writer")  # names of threads
 FUNCTION = 1  # CO_OPTIMIZED: set for functions, not for modules and class bodies
 SESSION = "11111111-2222-4333-8444-555555555555"
-CALL = {"tool_name": "run_shell_command", "tool_input": {"command": "git push origin main"}}
+CALL = {"tool_name": "run_shell_command", "tool_input": {"command": "git push origin BRANCH"}}
 HOOKS: tuple[tuple[str, Mapping[str, object]], ...] = (
     ("BeforeAgent", {"prompt": "push it"}),
     ("BeforeTool", CALL),
@@ -46,16 +46,18 @@ def stub() -> str:
         "#!/bin/sh",
         'case "$1" in --version) echo 0.61.0; exit 0;; esac',
         'echo "begin $(date +%s%N)" >> "$MARKS"',
+        '[ -e "$MARKS.killed" ] && branch=next || branch=main',
         'for word; do case "$before" in --resume | --session-id) session=$word;; esac; before=$word; done',
         'for file in "$HOME"/.gemini/tmp/*/chats/session-*-"${session%%-*}".jsonl; do',
         """    [ ! -f "$file" ] || printf '{"$set":{"sessionId":"%s"}}\\n' "$session" >> "$file"  # as read""",
         "done",
     ]
     for event, fields in HOOKS:
-        payload = json.dumps({"session_id": SESSION, **fields}).replace(SESSION, "%s")
+        payload = json.dumps({"session_id": SESSION, **fields}).replace(SESSION, "%s").replace("BRANCH", "%s")
+        branch = ' "$branch"' if payload.count("%s") > 1 else ""  # another call than the one in flight, which is refused
         lines += [
             "began=$(date +%s%N)",
-            f'printf {shlex.quote(payload)} "${{session:-{SESSION}}}" |',
+            f'printf {shlex.quote(payload)} "${{session:-{SESSION}}}"{branch} |',
             f'    {client} "$WAL_AGENT_SOCKET" "$WAL_AGENT_RUN" gemini {event} $$ 20 >/dev/null',
             f'echo "{event} $began $(date +%s%N)" >> "$MARKS"',
         ]

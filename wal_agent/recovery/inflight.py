@@ -16,7 +16,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from wal_agent.shell.syntax import split_names
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
 
 ASK = " If that leaves doubt, stop and ask the operator."
+MOST_REFUSALS = 2  # of a call that repeats one in flight; its third try in a row runs
 # Commands that only read and show nothing of the world, so running one verifies nothing.
 _SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"})  # names of rules
 
@@ -258,6 +259,8 @@ class Resolver:
         self._lock = threading.Lock()
         self._found: dict[int, str] = {}
         self._looked: dict[int, list[int]] = {}
+        self._touched: set[int] = set()  # calls of which a later one may have looked what became of them
+        self._refused: dict[int, int] = {}  # how often each was refused, while nothing had looked since
         self.ended: set[int] = set()  # calls whose end was returned
 
     @property
@@ -268,11 +271,14 @@ class Resolver:
     def observe_call(self, call: int, tool: str, input: bytes, cwd: str = "", reads: bool = False) -> None:
         """Note a later call that succeeded. `cwd`: where it ran, as the agent reported; "" counts as the workspace. A
         call that ran elsewhere is only resolved there, whatever the words are. `reads`: it only reads."""
-        if reads and (touched := named_things(input)):
-            with self._lock:
-                for asked in self._asked:
-                    if asked.input is not None and touched & named_things(asked.input):
+        touched = named_things(input)
+        with self._lock:
+            for asked in self._asked:
+                if touched and asked.input is not None and touched & named_things(asked.input):
+                    self._touched.add(asked.call)
+                    if reads:
                         self._looked.setdefault(asked.call, []).append(call)
+            self._touched |= self._refused.keys()  # an agent may look with a script that names nothing
         folder = "" if cwd == self._workspace else cwd
         with self._lock:
             there = [a for a in self._asked if a.folder == folder and a.call not in self._found]
@@ -282,6 +288,26 @@ class Resolver:
             for asked in there:
                 if asked.call not in self._found and asked.verify and _verifies(input, asked):
                     self._found[asked.call] = messages.looked(call)
+
+    def refuse(self, tool: str, input: bytes, cwd: str, open: Collection[int]) -> AskedCall | None:
+        """Return the asked call that this one would repeat although nothing can have looked yet whether it happened;
+        at most MOST_REFUSALS times each. `open`: the calls that nobody has settled or answered for; `cwd` as in
+        `observe_call`."""
+        folder = "" if cwd == self._workspace else cwd
+        with self._lock:
+            equal = [
+                a
+                for a in self._asked
+                if (a.tool, a.folder) == (tool, folder) and a.input is not None and _is_same_input(a.input, input)
+            ]
+            left = [a for a in equal if a.call in open and a.call not in self._found and a.finding == "unknown"]
+            if not left or any(a.call in self._touched for a in equal):
+                return None
+            asked = left[0]
+            if self._refused.get(asked.call, 0) >= MOST_REFUSALS:
+                return None
+            self._refused[asked.call] = self._refused.get(asked.call, 0) + 1
+            return asked
 
     def answers(self, open: Iterable[int], now: float) -> list[Answer]:
         """Return an answer for each asked call in `open`, with the calls that looked at what it names. `now`: seconds

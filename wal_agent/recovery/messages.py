@@ -34,6 +34,16 @@ def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:
     )
 
 
+def deny_in_flight(tool: str, call: int, verify: str) -> str:
+    """Deny: the agent repeats a call that was in flight at a crash before anything has looked whether it happened."""
+    how = f" ({verify})" if verify else ""
+    return (
+        f"{_DENIED} this very call ({tool}, call #{call}) was in flight when the run was lost, and it is not known "
+        f"whether it happened. Nothing was changed now. Look first{how}; if it did not happen, make the same call "
+        f'again. If you know what became of it: `wal-agent settle {call} --because "WHAT SHOWED IT"`.'
+    )
+
+
 DENY_FENCED = f"{_DENIED} another host has taken this job over, and this run is being ended. {_STOP}"
 DENY_LATE = f"{_DENIED} its lease could not be renewed in time (bucket unreachable). {_STOP}"
 DENY_DRAINING = f"{_DENIED} this machine is being given up, and the job goes on elsewhere from here. {_WIND_DOWN}"

@@ -28,6 +28,7 @@ from wal_agent.recovery.messages import (
     DENY_ENDED,
     DENY_FENCED,
     DENY_LATE,
+    deny_in_flight,
     deny_repeated,
     deny_unsaved,
 )
@@ -213,6 +214,13 @@ class RecoveredCalls:
         self._answers.observe_call(call, tool, input, cwd, reads)
         return self._answers.take_ends(self._open(), self._clock.now())
 
+    def refuse(self, event: ToolStarting) -> AskedCall | None:
+        """The call in flight that this one would repeat although nothing has looked yet whether it happened."""
+        if not self._asked:
+            return None
+        answered = {a.call for a in self._writer.state.answers}
+        return self._answers.refuse(event.tool, event.input, event.cwd, self._open() - answered - self._harmless)
+
     def after_turn(self) -> list[End | Answer]:
         """The ends of calls that a completed turn settles: by evidence, or because doing them again harms nothing.
         What is unknown and may harm stays open, with the answer that this turn was."""
@@ -292,6 +300,10 @@ class Gate:
         if found.cls == "mutation" and (earlier := self._before_compaction(event)) is not None:
             reason = deny_repeated(inline(event.tool, 60), earlier.time, earlier.call, self._writer.state.compacted)
             return self._deny(reason, "repeated", nested=nested)
+        risky = found.cls in ("mutation", "unknown") and not nested
+        if risky and (asked := self.recovered.refuse(event)) is not None:
+            reason = deny_in_flight(inline(event.tool, 60), asked.call, inline(asked.verify, 300))
+            return self._deny(reason, "in_flight")
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
