@@ -54,7 +54,9 @@ def stub() -> str:
     ]
     for event, fields in HOOKS:
         payload = json.dumps({"session_id": SESSION, **fields}).replace(SESSION, "%s").replace("BRANCH", "%s")
-        branch = ' "$branch"' if payload.count("%s") > 1 else ""  # another call than the one in flight, which is refused
+        branch = (
+            ' "$branch"' if payload.count("%s") > 1 else ""
+        )  # another call than the one in flight, which is refused
         lines += [
             "began=$(date +%s%N)",
             f'printf {shlex.quote(payload)} "${{session:-{SESSION}}}"{branch} |',

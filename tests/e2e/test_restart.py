@@ -37,9 +37,9 @@ hook() {{
   echo "{{\\"session_id\\":\\"s\\"$2}}" |
     {shlex.join(client_command())} "$WAL_AGENT_SOCKET" "$WAL_AGENT_RUN" gemini "$1" $$ 20 >/dev/null
 }}
-looked() {{ call "$1"; hook AfterTool ",\\"tool_name\\":\\"run_shell_command\\",\\"tool_input\\":{{\\"command\\":\\"$1\\"}},\\
-\\"tool_response\\":{{\\"llmContent\\":\\"x\\"}}"; }}
-call() {{ hook BeforeTool ",\\"tool_name\\":\\"run_shell_command\\",\\"tool_input\\":{{\\"command\\":\\"$1\\"}}"; }}
+shell() {{ hook "$1" ",\\"tool_name\\":\\"run_shell_command\\",\\"tool_input\\":{{\\"command\\":\\"$2\\"}}$3"; }}
+call() {{ shell BeforeTool "$1"; }}
+looked() {{ call "$1"; shell AfterTool "$1" ",\\"tool_response\\":{{\\"llmContent\\":\\"x\\"}}"; }}
 echo start >> "$HOME/starts"
 starts=$(wc -l < "$HOME/starts")
 hook SessionStart ',"source":"startup"'

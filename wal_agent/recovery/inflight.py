@@ -32,7 +32,6 @@ from wal_agent.shell.syntax import split_names
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
 
 ASK = " If that leaves doubt, stop and ask the operator."
-MOST_REFUSALS = 2  # of a call that repeats one in flight; its third try in a row runs
 # Commands that only read and show nothing of the world, so running one verifies nothing.
 _SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"})  # names of rules
 
@@ -260,7 +259,7 @@ class Resolver:
         self._found: dict[int, str] = {}
         self._looked: dict[int, list[int]] = {}
         self._touched: set[int] = set()  # calls of which a later one may have looked what became of them
-        self._refused: dict[int, int] = {}  # how often each was refused, while nothing had looked since
+        self._refused: set[int] = set()
         self.ended: set[int] = set()  # calls whose end was returned
 
     @property
@@ -278,7 +277,7 @@ class Resolver:
                     self._touched.add(asked.call)
                     if reads:
                         self._looked.setdefault(asked.call, []).append(call)
-            self._touched |= self._refused.keys()  # an agent may look with a script that names nothing
+            self._touched |= self._refused  # an agent may look with a script that names nothing
         folder = "" if cwd == self._workspace else cwd
         with self._lock:
             there = [a for a in self._asked if a.folder == folder and a.call not in self._found]
@@ -290,9 +289,8 @@ class Resolver:
                     self._found[asked.call] = messages.looked(call)
 
     def refuse(self, tool: str, input: bytes, cwd: str, open: Collection[int]) -> AskedCall | None:
-        """Return the asked call that this one would repeat although nothing can have looked yet whether it happened;
-        at most MOST_REFUSALS times each. `open`: the calls that nobody has settled or answered for; `cwd` as in
-        `observe_call`."""
+        """Return the asked call that this one would repeat although nothing can have looked yet whether it happened.
+        `open`: the calls that nobody has settled or answered for; `cwd` as in `observe_call`."""
         folder = "" if cwd == self._workspace else cwd
         with self._lock:
             equal = [
@@ -303,11 +301,8 @@ class Resolver:
             left = [a for a in equal if a.call in open and a.call not in self._found and a.finding == "unknown"]
             if not left or any(a.call in self._touched for a in equal):
                 return None
-            asked = left[0]
-            if self._refused.get(asked.call, 0) >= MOST_REFUSALS:
-                return None
-            self._refused[asked.call] = self._refused.get(asked.call, 0) + 1
-            return asked
+            self._refused.add(left[0].call)
+            return left[0]
 
     def answers(self, open: Iterable[int], now: float) -> list[Answer]:
         """Return an answer for each asked call in `open`, with the calls that looked at what it names. `now`: seconds

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wal_agent.records import Class, Finding, Recovery, Verdict
 from wal_agent.recovery.inflight import ASK, Advice, AskedCall, Resolver, advise, carry_over
@@ -262,3 +264,60 @@ def test_junk_ends_nothing(junk: bytes) -> None:
     answers = Resolver([ASKED_PUSH, AskedCall(8, "x", None), AskedCall(9, "y", b"\xff", "((")])
     answers.observe_call(10, "run_shell_command", junk)
     assert whys(answers, 7, 8, 9) == {}
+
+
+DEPLOY = AskedCall(7, "Bash", shell("./deploy.sh staging"))
+LOOKS = ("make ready", "ls", "git log -1")
+
+
+@pytest.mark.parametrize("look", ["./deploy.sh --status staging", "cat logs/staging"])
+def test_a_repeated_call_in_flight_runs_once_something_that_touches_it_has_looked(look: str) -> None:
+    answers = Resolver([DEPLOY])
+    answers.observe_call(8, "Bash", shell(look))
+    assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) is None
+
+
+def test_behind_the_refusal_any_other_call_may_have_looked() -> None:
+    """An agent looks with scripts of its own, which name nothing."""
+    answers = Resolver([DEPLOY])
+    answers.observe_call(8, "Bash", shell("make ready"))
+    assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) == DEPLOY
+    answers.observe_call(9, "Bash", shell("make ready"))
+    assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) is None
+
+
+@given(st.lists(st.sampled_from(["again", *LOOKS]), max_size=12), st.sets(st.sampled_from([7, 8])))
+def test_a_call_in_flight_is_refused_until_a_look_and_never_behind_one(typed: list[str], open_calls: set[int]) -> None:
+    """Only while it is open, and only calls that equal it: the way out is never closed."""
+    answers, refused, looked, run = Resolver([DEPLOY]), False, False, False
+    for n, word in enumerate(typed, 9):
+        words = "./deploy.sh staging" if word == "again" else word
+        input = shell(words, description=f"try {n}")
+        found = answers.refuse("Bash", input, "", open_calls)
+        if found is not None:
+            assert word == "again" and 7 in open_calls and not looked
+            refused = True
+            continue
+        assert word != "again" or looked or run or 7 not in open_calls
+        run = run or word == "again"
+        answers.observe_call(n, "Bash", input)
+        looked = looked or refused
+
+
+@pytest.mark.parametrize("finding", ["completed", "not_started", "partial"])
+def test_a_call_whose_outcome_was_told_is_not_refused(finding: Finding) -> None:
+    answers = Resolver([replace(DEPLOY, finding=finding)])
+    assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) is None
+
+
+def test_only_the_very_call_is_refused() -> None:
+    answers = Resolver([replace(DEPLOY, folder="/other"), AskedCall(8, "Bash", None)], "/w")
+    for tool, input, cwd in (
+        ("Write", DEPLOY.input, "/other"),
+        ("Bash", shell("./deploy.sh production"), "/other"),
+        ("Bash", DEPLOY.input, "/w"),
+        ("Bash", DEPLOY.input, ""),
+        ("Bash", b"\xff", "/other"),
+    ):
+        assert answers.refuse(tool, input or b"", cwd, {7, 8}) is None
+    assert answers.refuse("Bash", DEPLOY.input or b"", "/other", {7, 8}) is not None
