@@ -201,9 +201,10 @@ Read the tables with these limits in mind:
 _TAIL = """
 ## Why it is not the best there
 
-- **A model that ignores what it reads** (`naive`, `badly`) repeats under wal-agent too: wal-agent finds out and reports
-  what happened to a call, but does not deny the agent a call that it makes again. A call that was in flight at the kill
-  stays in the conversation with an unknown outcome, which `naive` takes for a reason to run it again.
+- **A model that ignores what it reads** (`naive`, `badly`) makes the call again that was in flight at the kill. It is
+  refused until something has looked whether the effect happened. These scripts never look, whatever they are told, so
+  where it had not happened it never does, and counts as lost; a person is needed there.
+- **A call that had ended before the kill** was not in flight: `badly` makes it again, and it runs.
 - **Up to a quarter of a second after a tool** (`after`) its outcome may not be in the log yet, while the agent's own
   file on the same disk may have it.
 - **With only the first process killed** (`wrapper`) the agent's own end takes the tool with it; below wal-agent the

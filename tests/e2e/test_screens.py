@@ -48,7 +48,7 @@ class Side:
         self.model = Model(rehearsal.dialect).start()
         self.scene = Scene(root, program, self.model, agent)
         self.go, self.started = root / "go", root / "started"
-        tool = rehearsal.shell(f"touch {self.started}; until [ -e {self.go} ]; do sleep 0.1; done; echo it ran")
+        tool = rehearsal.shell(f"touch {self.started}; until [ -e {self.go} ]; do sleep 0.1; done")
         self.holds = [threading.Event(), threading.Event()]
         self.scene.script(
             Turn(text="I look.", calls=[tool], hold=self.holds[0]), Turn(text="All is done.", hold=self.holds[1])
