@@ -237,3 +237,20 @@ def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene:
     assert scene.side() == ["one"]
     kept = command(machine, "restore", "--kept")
     assert "begun" not in kept and kept.strip()
+
+
+@pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)
+def test_what_was_rewound_elsewhere_counts_on_the_machine_that_has_the_session(scene: Scene) -> None:
+    """Two people, one bucket: the one who rewinds has no session file, the other one's next start has the result."""
+    machine, other = scene.machine("vm-1"), scene.machine("vm-2")
+    for n in ("one", "two", "three"):
+        ask(scene, machine, f"ask number {n}", first=n == "one")
+    before = session_file(scene, machine).read_bytes()
+    for _ in range(2):
+        done = json.loads(command(other, "rewind", "--last", "1", "--json"))
+        assert done["placed"] is None
+    assert session_file(scene, machine).read_bytes() == before
+    found = ask(scene, machine, "ask number four")
+    assert holds(found, "heron one", "wal-agent trace show", "ask number four")
+    assert not holds(found, "heron three")
+    assert scene.side() == ["one", "two", "three", "four"]

@@ -20,7 +20,7 @@ import msgspec
 from wal_agent.agents.base import Agent, Rewriting, SessionFile, Unit
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
-from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError
+from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind, Workspace
@@ -119,7 +119,7 @@ def check_at_rest(state: State, home: Home) -> None:
         )
     here = local_file(state, home)
     data = (read_plain(here) or b"") if here is not None else b""
-    known = (file.sha256, _before(state))
+    known = {file.sha256, *_versions_before(state)}
     if here is not None and hashlib.sha256(data).hexdigest() not in known and not _extends(data, file):
         raise ConfigError(
             f"{here} is not the conversation that the log has, so it is not rewritten.",
@@ -131,11 +131,16 @@ def _extends(data: bytes, file: FileState) -> bool:
     return len(data) > file.size and hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256
 
 
-def _before(state: State) -> str:
-    """The hash of the version before the newest rewrite, where the log's version is that rewrite's; else ""."""
+def _versions_before(state: State) -> set[str]:
+    """The hashes of the versions that rewrites made the log's version of, with nothing said in between."""
     newest = state.rewrites[-1].record if state.rewrites else None
     file = state.files.get(newest.path) if newest else None
-    return newest.sha256 if newest and file is not None and file.sha256 == newest.result else ""
+    found, version = set[str](), file.sha256 if file else ""
+    for rewrite in reversed(state.rewrites):
+        if rewrite.record.result == version:
+            version = rewrite.record.sha256
+            found.add(version)
+    return found - {file.sha256 if file else ""}
 
 
 def local_file(state: State, home: Home) -> Path | None:
@@ -256,6 +261,7 @@ def compact_before_resume(job: OpenedJob, home: Home, policy: str, now: float) -
 
 def undo(job: OpenedJob, home: Home) -> Rewritten:
     """Put the version before the newest rewrite back. UsageError: there is none, or the conversation went on."""
+    _catch_up(job, home)
     state = job.writer.state
     undone = {r.record.undoes for r in state.rewrites}
     newest = next((r for r in reversed(state.rewrites) if r.record.kind != "undo" and r.record.n not in undone), None)
@@ -314,6 +320,9 @@ def read_trace(trace: RewriteAt, blobs: Blobs) -> bytes:
 
 
 def _bytes(blobs: Blobs, file: FileState) -> bytes:
+    """The whole file. Damaged, also where it has more bytes than an agent can resume."""
+    if max(file.size, file.base_size) > MOST_MAIN:
+        raise Damaged(f"The log says that the session has {file.size} bytes, more than an agent can resume.")
     with tempfile.TemporaryDirectory(prefix="wal-agent-rewrite-") as folder:
         write_file(blobs, file, Path(folder) / "main")
         return (Path(folder) / "main").read_bytes()
@@ -414,11 +423,11 @@ def _edits(old: bytes, new: bytes, blobs: Blobs) -> tuple[Edit, ...]:
 
 
 def place_rewritten(state: State, home: Home, blobs: Blobs) -> Path | None:
-    """Put the newest rewrite into the agent's own file here, where that is the version before it; the file, None where
+    """Put what rewrites left into the agent's own file here, where that is a version before them; the file, None where
     nothing was to do. The new version is whole beside it before it takes its name."""
-    before = _before(state)
+    before = _versions_before(state)
     here = local_file(state, home) if before else None
-    if here is None or _sha256(here) != before:
+    if here is None or _sha256(here) not in before:
         return None
     new = _bytes(blobs, state.files[home.agent.main_file])
     staged = here.with_name(f"{STAGED}-{hashlib.sha256(here.name.encode()).hexdigest()[:16]}")
