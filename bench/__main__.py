@@ -12,6 +12,7 @@ from importlib import import_module
 NAMES = (
     *("hook", "flat", "parallel", "start", "recovery", "memory"),
     *("capture", "evidence", "watchdog", "redact", "drain", "fleet", "checkpoint", "recall", "counts"),
+    "conversation",
 )
 
 

@@ -254,3 +254,25 @@ def test_what_was_rewound_elsewhere_counts_on_the_machine_that_has_the_session(s
     assert holds(found, "heron one", "wal-agent trace show", "ask number four")
     assert not holds(found, "heron three")
     assert scene.side() == ["one", "two", "three", "four"]
+
+
+@pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)
+def test_recall_finds_what_was_rewound_also_behind_a_recovery(scene: Scene) -> None:
+    """A recovery writes Gemini's session anew, without the lines that a rewind left behind."""
+    machine = scene.machine("vm-1")
+    for n in ("one", "two"):
+        ask(scene, machine, f"ask number {n}", first=n == "one")
+    command(machine, "rewind", "--last", "1")
+    scene.script(Turn("heron three", calls=[machine.rehearsal.shell("echo three >> side; sleep 1000")]))
+    args = (*CONTINUE[scene.agent], *machine.rehearsal.args("ask number three"))
+    run = machine.run(*args)
+    until(lambda: "three" in scene.side(), "the tool runs")
+    run.kill()
+    run.died()
+    machine.end()
+    scene.script(Turn("finished three"))
+    again = machine.run(*args, wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    for where in (machine, scene.machine("vm-2")):
+        hits = json.loads(command(where, "recall", "heron two", "--role", "assistant", "--json"))
+        assert [hit["text"] for hit in hits if "heron two" in hit["text"]]

@@ -39,7 +39,7 @@ from wal_agent.redact import redact
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Fetched, fetch_segments, replay
-from wal_agent.wal.state import CompactionAt, FileState, State
+from wal_agent.wal.state import CompactionAt, FileState, RewriteAt, State
 
 VERSION: Final = "1"  # of the tables; another one is built anew
 MOST_WORDS: Final = 16
@@ -278,6 +278,25 @@ def _read_files(index: sqlite3.Connection, state: State, blobs: Blobs) -> None:
             path = Path(folder) / "file"
             write_file(blobs, file, path)
             _read_file(index, name, file, path, known)
+            for trace in _lost_traces(state, name, file, path):
+                _read_trace(index, trace, blobs, Path(folder) / "trace")
+
+
+def _lost_traces(state: State, name: str, file: FileState, path: Path) -> list[RewriteAt]:
+    """The traces of the file that are not its beginning any more: a recovery may write a session anew, without what a
+    rewrite took out of the conversation."""
+    mine = [r for r in state.rewrites if (r.record.path, r.record.session) == (name, file.session)]
+    return [r for r in mine if r.before.size > file.size or _digest(path, r.before.size) != r.before.sha256]
+
+
+def _read_trace(index: sqlite3.Connection, trace: RewriteAt, blobs: Blobs, path: Path) -> None:
+    name, file = f"{trace.record.path} (trace {trace.record.n})", trace.before
+    query = "SELECT size, sha256, upto FROM file WHERE name = ? AND session = ?"
+    known = index.execute(query, (name, file.session)).fetchone()
+    if known is None or known[1] != file.sha256:
+        write_file(blobs, file, path)
+        _read_file(index, name, file, path, known)
+        path.unlink()
 
 
 def _read_file(
