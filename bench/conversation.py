@@ -1,6 +1,6 @@
 """What do `task` and `compact` leave of a conversation, and what does it cost? `python -m bench conversation`.
 
-First the real Gemini CLI with a scripted model: an investigation of 60 calls in the conversation itself, and the same
+First the real Claude Code with a scripted model: an investigation of 60 calls in the conversation itself, and the same
 one as a task. Then a Claude Code session of 50 MB, held against reading it: each line parsed once.
 """
 
@@ -37,11 +37,11 @@ def main() -> None:
 
 def asked_tokens(*, as_task: bool) -> int:
     """The size of the caller's last request, in bytes by four."""
-    rehearsal = rehearsal_of(AGENTS["gemini"])
+    rehearsal = rehearsal_of(AGENTS["claude"])
     assert rehearsal is not None
     scratch = tempfile.TemporaryDirectory(prefix="wa-", dir="/tmp", ignore_cleanup_errors=True)
     with scratch as folder, Model(rehearsal.dialect) as model:
-        scene = Scene(Path(folder), TOOLS, model, "gemini")
+        scene = Scene(Path(folder), TOOLS.with_name("claude"), model, "claude")
         machine = scene.machine("vm-1")
         investigation = [Turn(calls=[rehearsal.shell(f"{LOOK}; : {n}")]) for n in range(CALLS)]
         found = Turn("The login test fails since the clock of the container is an hour late.")
@@ -49,7 +49,7 @@ def asked_tokens(*, as_task: bool) -> int:
         turns = [*investigation, found]
         scene.script(*([Turn(calls=[rehearsal.shell(typed)]), *turns, Turn("Done.")] if as_task else turns))
         run = machine.run(*rehearsal.args("why does the login test fail?"), wait=True)
-        if run.process.returncode:
+        if run.process.returncode or model.turns:
             raise RuntimeError(run.stderr())
         size = len(json.dumps(model.requests[-1]))
         scene.close()
