@@ -114,7 +114,7 @@ def test_a_conversation_is_rewound_compacted_and_brought_back(scene: Scene) -> N
     assert machine.status()["state"] == "closed"
 
 
-@pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 @pytest.mark.parametrize("point", ["rewrite.before_record", "rewrite.before_place", "rewrite.staged"])
 def test_killed_in_a_rewind_the_conversation_is_the_old_or_the_new_one(scene: Scene, point: str) -> None:
     """I4: whichever version the log holds last is the conversation, here too once the job has begun again."""
@@ -239,7 +239,7 @@ def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene:
     assert "begun" not in kept and kept.strip()
 
 
-@pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_what_was_rewound_elsewhere_counts_on_the_machine_that_has_the_session(scene: Scene) -> None:
     """Two people, one bucket: the one who rewinds has no session file, the other one's next start has the result."""
     machine, other = scene.machine("vm-1"), scene.machine("vm-2")
@@ -256,7 +256,7 @@ def test_what_was_rewound_elsewhere_counts_on_the_machine_that_has_the_session(s
     assert scene.side() == ["one", "two", "three", "four"]
 
 
-@pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_recall_finds_what_was_rewound_also_behind_a_recovery(scene: Scene) -> None:
     """A recovery writes Gemini's session anew, without the lines that a rewind left behind."""
     machine = scene.machine("vm-1")
