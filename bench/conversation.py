@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bench.measure import scaled
 from bench.start import TOOLS
@@ -85,12 +86,12 @@ def claude_session() -> bytes:
     size, parent = 0, None
     output = "x y " * 1024
     while size < SIZE:
-        turn = [("user", f"ask {len(lines)}")]
+        turn: list[tuple[str, Any]] = [("user", f"ask {len(lines)}")]
         for n in range(10):
             call = {"type": "tool_use", "id": f"c{len(lines)}.{n}", "name": "Bash", "input": {"command": f"make {n}"}}
             result = {"type": "tool_result", "tool_use_id": call["id"], "content": output, "is_error": False}
-            turn += [("assistant", [call]), ("user", [result])]  # type: ignore[list-item]
-        turn.append(("assistant", [{"type": "text", "text": "done"}]))  # type: ignore[arg-type]
+            turn += [("assistant", [call]), ("user", [result])]
+        turn.append(("assistant", [{"type": "text", "text": "done"}]))
         for kind, content in turn:
             about = {"parentUuid": parent, "type": kind, "message": {"role": kind, "content": content}}
             parent = f"u{len(lines)}"

@@ -210,8 +210,9 @@ def _quota_rule(value: Any, origin: Origin) -> str:
 def _compaction_policy(value: Any, origin: Origin) -> str:
     """`off`, or limits between commas (recovery/rewrite.py)."""
     part = r"((turns|tokens|keep)=[1-9][0-9]{0,8}|age=[1-9][0-9]{0,8}[smhd])"
-    if isinstance(value, str) and (value == "off" or re.fullmatch(rf"{part}(,{part})*", value)):
-        return value
+    limited = isinstance(value, str) and re.search(r"turns|tokens|age", value)
+    if value == "off" or (limited and re.fullmatch(rf"{part}(,{part})*", value)):
+        return str(value)
     raise origin.refuse(value, "limits such as turns=40,tokens=120000,age=2d,keep=10, or off")
 
 

@@ -201,9 +201,9 @@ Read the tables with these limits in mind:
 _TAIL = """
 ## Why it is not the best there
 
-- **A model that ignores what it reads** (`naive`, `badly`) makes the call again that was in flight at the kill. It is
-  refused until something has looked whether the effect happened. These scripts never look, whatever they are told, so
-  where it had not happened it never does, and counts as lost; a person is needed there.
+- **A model that ignores what it reads** (`naive`, `badly`) makes the call again that was in flight at the kill. The
+  hook refuses it until a later call may have checked whether the effect happened. These scripts never check, so an
+  effect that had not happened is lost, and a person is needed.
 - **A call that had ended before the kill** was not in flight: `badly` makes it again, and it runs.
 - **Up to a quarter of a second after a tool** (`after`) its outcome may not be in the log yet, while the agent's own
   file on the same disk may have it.

@@ -391,3 +391,14 @@ def crashed(scene: Scene, machine: Machine) -> None:
     run.kill()
     run.died()
     machine.end()
+
+
+@contextmanager
+def agent_scene(root: Path, agent_cli: Callable[[str], Path], name: str) -> Iterator[Scene]:
+    """The scene of one agent, with a model of its dialect."""
+    rehearsal = rehearsal_of(AGENTS[name])
+    assert rehearsal is not None
+    with Model(rehearsal.dialect) as model:
+        made = Scene(root, agent_cli(name), model, name)
+        yield made
+        made.close()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene, check_exact, check_log, until
+from tests.e2e.scene import Scene, agent_scene, check_exact, check_log, until
 from tests.e2e.terminal import Terminal
 from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Called, Heard, Model, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
 
 HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
 TASK = "please do the work"
@@ -28,13 +28,8 @@ DRAINED = ["claude", "codex", "opencode"]
 
 @pytest.fixture(params=HOOKED)
 def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
-    name: str = request.param
-    rehearsal = rehearsal_of(AGENTS[name])
-    assert rehearsal is not None
-    with Model(rehearsal.dialect) as model:
-        made = Scene(tmp_path, agent_cli(name), model, name)
+    with agent_scene(tmp_path, agent_cli, request.param) as made:
         yield made
-        made.close()
 
 
 def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> None:

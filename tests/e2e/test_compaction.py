@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.scene import Scene
-from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Model, Returned, Said, Turn
+from wal_agent.rehearsal.model import Returned, Said, Turn
 
 PHRASE = "the heron sleeps in building seven"
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the agent types `wal-agent`
@@ -19,17 +17,6 @@ FORCED = {  # what makes each one compact behind an answer that cost so many tok
     "claude": ((), {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000"}),
     "codex": (("-c", "model_auto_compact_token_limit=1000"), {}),
 }
-
-
-@pytest.fixture
-def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
-    name: str = request.param
-    rehearsal = rehearsal_of(AGENTS[name])
-    assert rehearsal is not None
-    with Model(rehearsal.dialect) as model:
-        made = Scene(tmp_path, agent_cli(name), model, name)
-        yield made
-        made.close()
 
 
 @pytest.mark.parametrize("scene", sorted(FORCED), indirect=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nats
@@ -13,22 +12,11 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, until
 from tests.servers.nats import NatsServer
-from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Model, Returned, Said, Turn
+from wal_agent.agents import AGENTS
+from wal_agent.rehearsal.model import Returned, Said, Turn
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 SPEAKING = sorted(name for name, agent in AGENTS.items() if agent.capabilities.speaks)
-
-
-@pytest.fixture
-def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
-    name: str = request.param
-    rehearsal = rehearsal_of(AGENTS[name])
-    assert rehearsal is not None
-    with Model(rehearsal.dialect) as model:
-        made = Scene(tmp_path, agent_cli(name), model, name)
-        yield made
-        made.close()
 
 
 def spoken(scene: Scene, n: int) -> str:

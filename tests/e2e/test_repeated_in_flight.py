@@ -3,27 +3,12 @@ it is not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.e2e.scene import Scene, until
-from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Model, Returned, Turn
+from wal_agent.rehearsal.model import Returned, Turn
 
 CHARGE = "#!/bin/sh\necho charged >> side\n[ -e calm ] || exec sleep 1000\n"
-
-
-@pytest.fixture
-def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
-    name: str = request.param
-    rehearsal = rehearsal_of(AGENTS[name])
-    assert rehearsal is not None
-    with Model(rehearsal.dialect) as model:
-        made = Scene(tmp_path, agent_cli(name), model, name)
-        yield made
-        made.close()
 
 
 @pytest.mark.parametrize("scene", ["claude", "codex", "gemini"], indirect=True)

@@ -7,29 +7,17 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
-from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Called, Model, Returned, Said, Turn
+from wal_agent.agents import AGENTS
+from wal_agent.rehearsal.model import Called, Returned, Said, Turn
 
 AGENTS_THAT_CAN = ("claude", "codex", "gemini", "pi")
 WAL_AGENT = f"{shlex.quote(sys.executable)} -m wal_agent"
 CONTINUE = {"claude": ("--continue",), "gemini": ("--resume", "latest"), "pi": ("--continue",)}
-
-
-@pytest.fixture
-def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
-    name: str = request.param
-    rehearsal = rehearsal_of(AGENTS[name])
-    assert rehearsal is not None
-    with Model(rehearsal.dialect) as model:
-        made = Scene(tmp_path, agent_cli(name), model, name)
-        yield made
-        made.close()
 
 
 def ask(scene: Scene, machine: Machine, prompt: str, first: bool = False) -> list[str]:
@@ -135,7 +123,7 @@ def test_killed_in_a_rewind_the_conversation_is_the_old_or_the_new_one(scene: Sc
 
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_conversation_is_not_rewritten_while_a_tool_runs_or_a_call_is_open(scene: Scene) -> None:
-    """I8: what is in flight stays in the conversation until somebody says what became of it."""
+    """I8: a call in flight stays in the conversation until its outcome is settled."""
     machine = scene.machine("vm-1")
     scene.script(Turn(calls=[machine.rehearsal.shell("echo begun >> side; sleep 1000")]))
     run = machine.run(*machine.rehearsal.args("ask number one"))

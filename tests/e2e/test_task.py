@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.scene import Scene, until
-from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Called, Model, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Returned, Said, Turn
 
 STEP = "echo heron-in-building-seven >> side"
 RESULT = "The heron moved out in May."
-
-
-@pytest.fixture
-def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
-    name: str = request.param
-    rehearsal = rehearsal_of(AGENTS[name])
-    assert rehearsal is not None
-    with Model(rehearsal.dialect) as model:
-        made = Scene(tmp_path, agent_cli(name), model, name)
-        yield made
-        made.close()
 
 
 def seen(scene: Scene, n: int) -> str:

@@ -22,7 +22,6 @@ from wal_agent.cli.options import (
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.records import Workspace
     from wal_agent.supervise.rewrite import Home, Place, Rewritten
     from wal_agent.wal.reader import Replay
     from wal_agent.wal.state import RewriteAt, State
@@ -116,8 +115,8 @@ def rewind(
 ) -> None:
     """Take the conversation of a job that rests back to an earlier place. Without options: list its turns.
 
-    What was said behind that place stays in the log (`wal-agent trace`). The world outside is not changed, and without
-    --files neither is the working tree: the agent is told so. A job that runs is not touched without --stop.
+    What was said after that place stays in the log (`wal-agent trace`). --files restores the working tree; no other
+    effect is undone, and the agent reads that in a note. A running job is refused without --stop.
     """
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
@@ -333,24 +332,22 @@ def _place(at: JobContext, home: Home, to: str | None, last: int, files: bool) -
     from wal_agent.recovery.export import replay_at
     from wal_agent.supervise.rewrite import Place, end_of
 
-    def state_at(record: str) -> State:
-        return replay_at(at.bucket, at.keys, at.key_id, record, SystemClock().now()).state
-
-    def tree_at(record: str) -> Workspace | None:
-        tree = state_at(record).workspace if files else None
-        if files and tree is None:
-            raise UsageError(f"No working tree was saved up to record {record}.", "See: wal-agent log")
-        return tree
-
     if to is None:
         return Place(last=last)
-    if to.isascii() and to.isdigit():
-        state = state_at(to)
-        return Place(state.session, end_of(state, _blobs(at), home), tree=tree_at(to))
-    found = _read(at).state.marks.get(to)
-    if found is None:
+    number = to.isascii() and to.isdigit()
+    marked = None if number else _read(at).state.marks.get(to)
+    if marked is None and not number:
         raise UsageError(f"No place is marked {shorten(to, 60)}.", f"See: wal-agent mark{at.options()}")
-    return Place(found.record.session, found.record.key, tree=tree_at(str(found.seq)))
+    if marked is not None and not files:
+        return Place(marked.record.session, marked.record.key)
+    record = str(marked.seq) if marked is not None else to
+    state = replay_at(at.bucket, at.keys, at.key_id, record, SystemClock().now()).state
+    if files and state.workspace is None:
+        raise UsageError(f"No working tree was saved up to record {record}.", "See: wal-agent log")
+    tree = state.workspace if files else None
+    if marked is not None:
+        return Place(marked.record.session, marked.record.key, tree=tree)
+    return Place(state.session, end_of(state, _blobs(at), home), tree=tree)
 
 
 def _list_turns(at: JobContext, home: Home, json: bool) -> None:

@@ -278,11 +278,9 @@ class Resolver:
                     if reads:
                         self._looked.setdefault(asked.call, []).append(call)
             self._touched |= self._refused  # an agent may look with a script that names nothing
-        folder = "" if cwd == self._workspace else cwd
         with self._lock:
-            there = [a for a in self._asked if a.folder == folder and a.call not in self._found]
-            same = [a for a in there if a.tool == tool and a.input is not None and _is_same_input(a.input, input)]
-            for asked in same[:1]:  # of identical ones, one was run again
+            there = [a for a in self._asked_in(cwd) if a.call not in self._found]
+            for asked in _equal(there, tool, input)[:1]:  # of identical ones, one was run again
                 self._found[asked.call] = messages.run_again(call)
             for asked in there:
                 if asked.call not in self._found and asked.verify and _verifies(input, asked):
@@ -291,18 +289,17 @@ class Resolver:
     def refuse(self, tool: str, input: bytes, cwd: str, open: Collection[int]) -> AskedCall | None:
         """Return the asked call that this one would repeat although nothing can have looked yet whether it happened.
         `open`: the calls that nobody has settled or answered for; `cwd` as in `observe_call`."""
-        folder = "" if cwd == self._workspace else cwd
         with self._lock:
-            equal = [
-                a
-                for a in self._asked
-                if (a.tool, a.folder) == (tool, folder) and a.input is not None and _is_same_input(a.input, input)
-            ]
+            equal = _equal(self._asked_in(cwd), tool, input)
             left = [a for a in equal if a.call in open and a.call not in self._found and a.finding == "unknown"]
             if not left or any(a.call in self._touched for a in equal):
                 return None
             self._refused.add(left[0].call)
             return left[0]
+
+    def _asked_in(self, cwd: str) -> list[AskedCall]:
+        folder = "" if cwd == self._workspace else cwd
+        return [asked for asked in self._asked if asked.folder == folder]
 
     def answers(self, open: Iterable[int], now: float) -> list[Answer]:
         """Return an answer for each asked call in `open`, with the calls that looked at what it names. `now`: seconds
@@ -336,6 +333,10 @@ def named_things(input: bytes) -> frozenset[str]:
     words = {w.strip(".:/") for w in _NAME.findall(text[:MAX_TEXT]) if not w.startswith("-")}
     words |= {w.rpartition("/")[2] for w in words}
     return frozenset(w for w in words if len(w) > 2) - _NO_NAMES
+
+
+def _equal(asked: Iterable[AskedCall], tool: str, input: bytes) -> list[AskedCall]:
+    return [a for a in asked if a.tool == tool and a.input is not None and _is_same_input(a.input, input)]
 
 
 def _is_same_input(one: bytes, other: bytes) -> bool:

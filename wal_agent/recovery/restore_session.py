@@ -41,7 +41,7 @@ class StagedFile:
     sha256: str
 
 
-def _stage_file(target: Path, data: bytes, root: Path) -> StagedFile:
+def stage_file(target: Path, data: bytes, root: Path) -> StagedFile:
     """Write `data` beside `target`, fsynced, under a name that the agent ignores. ConfigError: not a safe place."""
     make_parents(target.parent, root)
     if os.path.lexists(target) and not stat.S_ISREG(target.lstat().st_mode):
@@ -181,7 +181,7 @@ def restore(
             main_data = inject_prompt(main_data, place.session, place.workspace, prompt)
         for name in sorted(files, key=lambda n: (n == main, n)):  # the main file last: it makes the session
             data = main_data if name == main else longer.get(name) or exact[name].read_bytes()
-            staged.append(_stage_file(path := place.path(name), data, place.root_of(path)))
+            staged.append(stage_file(path := place.path(name), data, place.root_of(path)))
         _move_in(place, staged)
     except OSError as error:
         raise ConfigError(f"The session could not be restored: {error}.") from error
@@ -226,7 +226,7 @@ def create_session(place: SessionTarget, prompt: str) -> None:
     data = inject_prompt(b"", place.session, place.workspace, prompt)
     try:
         make_private_folder(place.kept)
-        _move_in(place, [_stage_file(place.path(place.agent.main_file), data, place.root)])
+        _move_in(place, [stage_file(place.path(place.agent.main_file), data, place.root)])
     except OSError as error:
         raise ConfigError(f"The new session could not be written: {error}.") from error
 
@@ -311,5 +311,5 @@ def _undo_move(path: Path, copy: Path | None, root: Path) -> None:
         if copy is None:
             path.unlink()
         else:
-            move = _stage_file(path, copy.read_bytes(), root)
+            move = stage_file(path, copy.read_bytes(), root)
             move.staged.rename(path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
@@ -18,7 +17,7 @@ from wal_agent.errors import UsageError
 from wal_agent.recovery.transcript import parse_line
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_input
-from wal_agent.text import plural, shorten
+from wal_agent.text import moment, plural, shorten
 
 TITLE: Final = "[wal-agent] "
 TURN: Final = "## Turn "
@@ -67,12 +66,12 @@ def resting_place(units: Sequence[Unit], keep: int) -> int:
     raise UsageError("A call at the end of the conversation has no result yet.", "Start the job once, then try again.")
 
 
-def kept_units(before: Sequence[str], units: Sequence[Unit]) -> int:
-    """Return how many messages were there when the conversation held the messages of the keys `before`. UsageError:
-    some of them are gone: a compaction lies between."""
-    if not before:
+def kept_units(newest: str, units: Sequence[Unit]) -> int:
+    """Return how many messages there were when the newest one had the key `newest` ("" for none). UsageError: it is
+    gone: a compaction lies between."""
+    if not newest:
         return 0
-    at = next((i for i, unit in enumerate(units, 1) if unit.key == before[-1]), 0)
+    at = next((i for i, unit in enumerate(units, 1) if unit.key == newest), 0)
     if not at:
         raise UsageError(
             "The conversation was compacted or rewound since then, so that place is not in it any more.",
@@ -145,7 +144,9 @@ def compact_form(units: Sequence[Unit], turns: Sequence[Turn], n: int) -> str:
                 parts.append(_turn(mine, turn))
     text = "\n\n".join(filter(None, parts))
     if len(text) > MOST_FORM:
-        text = "[...]\n\n" + text[-MOST_FORM:].partition(f"\n\n{TURN}")[2].join((TURN, ""))
+        newest = text[-MOST_FORM:]
+        begins = newest.find(f"\n\n{TURN}")  # else one summary fills all the room
+        text = f"[...]{newest[begins:] if begins >= 0 else newest}"
     count = plural(len(turns), "earlier turn")
     head = (
         f"{TITLE}{count} of this conversation, in compact form. Everything that was said and done in them is kept: "
@@ -170,7 +171,7 @@ def _turn(units: Sequence[Unit], turn: Turn) -> str:
         for unit in units
         for call in unit.asks
     ]
-    when = f" ({datetime.fromtimestamp(turn.time, UTC):%Y-%m-%d %H:%M} UTC)" if turn.time else ""
+    when = f" ({moment(turn.time, 0.0, utc=True)})" if turn.time else ""
     rows = [f"{TURN}{turn.number}{when}"]
     if turn.prompt:
         rows.append(f"Asked: {shorten(redact(turn.prompt).strip(), ASKED)}")

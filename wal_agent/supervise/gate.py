@@ -211,6 +211,8 @@ class RecoveredCalls:
         """The ends of calls that are settled by one that ended well; `cwd` as in ToolStarting; `reads`: it only
         reads. At once, not at the end of the turn: another crash before that must not ask again about what the agent
         has looked at."""
+        if not self._asked:
+            return []
         self._answers.observe_call(call, tool, input, cwd, reads)
         return self._answers.take_ends(self._open(), self._clock.now())
 

@@ -13,8 +13,8 @@ import random
 import re
 import secrets
 import signal
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -377,18 +377,27 @@ def _settle(job: OpenedJob, call: int | str, done: bool, rests: float | None, re
     """A job that is paused stays so for the `rests` seconds that are left (0: it is due, and stays that), for its
     `reason`."""
     state, now = job.replay.state, SystemClock().now()
-    try:
+    with leaving(job, "closed" if state.turn == "completed" else "released", rests, kept_reason(reason), reason):
         job.writer.append(_settling_record(sound_state(job.replay), call, done, now))
+
+
+@contextmanager
+def leaving(
+    job: OpenedJob, wanted: Literal["closed", "released"], rests: float | None, reason: str, pause_reason: str
+) -> Iterator[None]:
+    """Close the job behind what is done with it: as `wanted` for `reason`, or paused for the `rests` seconds that are
+    left, for `pause_reason`. Unavailable: it is not known whether the bucket has what was done."""
+    now = SystemClock().now()
+    try:
+        yield
     finally:
         if rests is not None:
-            ended = close_job(job, "released", reason, until=now + rests)
+            ended = close_job(job, "released", pause_reason, until=now + rests)
         else:
-            wanted: Literal["closed", "released"] = "closed" if state.turn == "completed" else "released"
-            ended = close_job(job, wanted, kept_reason(reason))
+            ended = close_job(job, wanted, reason)
     if ended == "left":
         raise Unavailable(
-            "The bucket did not take it in time, so it is not known whether that is settled.",
-            "See: wal-agent status",
+            "The bucket did not take it in time, so it is not known whether that is saved.", "See: wal-agent status"
         )
 
 

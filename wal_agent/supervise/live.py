@@ -178,13 +178,15 @@ class Live:
         }
 
     def _mark(self, name: str) -> dict[str, Any]:
-        from wal_agent.supervise.rewrite import mark_of  # late: only a conversation that is marked is read
+        from wal_agent.recovery.restore_session import MOST_MAIN  # late: only a conversation that is marked is read
+        from wal_agent.supervise.rewrite import mark_of, rewriting_of
 
         context, session = self._context, self.conversation.session
         files = context.agent.session_files(session, context.workspace, context.env)
         try:
-            main = next((read_plain(f.path) for f in files if f.name == context.agent.main_file), None) or b""
-            record = mark_of(name, session, main, context.agent, self._clock.now())
+            how = rewriting_of(context.agent)
+            main = next((read_plain(f.path, MOST_MAIN) for f in files if f.name == context.agent.main_file), None)
+            record = mark_of(name, session, how.units(main or b""), self._clock.now())
             word = context.job.writer.append(record).wait(APPEND_DEADLINE)
         except UsageError as error:
             return {"error": f"{error.what} {error.hint}".strip()}

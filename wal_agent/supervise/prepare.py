@@ -522,10 +522,10 @@ def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: 
     wanted = policy != "off" and opened.replay.damage is None and state.turn == "started" and bool(state.session)
     if not (state.rewrites or wanted) or state.owner_agent not in ("", options.agent.name):
         return opened
-    from wal_agent.supervise.rewrite import Home, compact_before_resume, place_rewritten
+    from wal_agent.supervise.rewrite import Home, compact_before_resume, complete_rewrite
 
     home = Home(opened.keys.job, options.agent, options.workspace, options.env)
-    place_rewritten(state, home, opened.blobs)
+    complete_rewrite(state, home, opened.blobs)
     if wanted and (done := compact_before_resume(opened, home, policy, clock.now())).n:
         what = f"{plural(done.turns, 'old turn')}: about {done.tokens:,} tokens before, {done.left:,} after"
         screen.rows([row("compacted", what)])

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +25,7 @@ from wal_agent.paths import state_dir
 from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind, Workspace
 from wal_agent.recovery.lease_policy import pause_left, paused_until
 from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
-from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer
+from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
 from wal_agent.recovery.restore_target import PutBack, RestoreTarget
 from wal_agent.recovery.restore_workspace import restore_files
 from wal_agent.recovery.rewrite import (
@@ -40,20 +39,19 @@ from wal_agent.recovery.rewrite import (
     tokens_of,
     turns_of,
 )
-from wal_agent.safefs import read_plain, sync_folder, write_new_file
+from wal_agent.safefs import read_plain, sync_folder
 from wal_agent.supervise import hook_server
-from wal_agent.supervise.intervene import act_unowned, ask_own_run, kept_reason, require_lease, unless_refused
+from wal_agent.supervise.intervene import act_unowned, ask_own_run, kept_reason, leaving, require_lease, unless_refused
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
 from wal_agent.supervise.worktree import too_wide
 from wal_agent.wal.blobs import Blobs, write_file
-from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.state import STEP_NAME, FileState, RewriteAt, State
 
 PIECE = 4 << 20  # bytes of one edit
-STAGED = ".wal-agent-rewrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,20 +171,10 @@ def act_at_rest(
 
 
 def _act(job: OpenedJob, seen: StoredLease, act: Callable[[OpenedJob], None]) -> None:
-    now = SystemClock().now()
-    rests = pause_left(seen) if paused_until(seen) else None
-    try:
+    rests, reason = pause_left(seen) if paused_until(seen) else None, seen.doc.reason
+    closed = seen.doc.state == "closed"
+    with leaving(job, "closed" if closed else "released", rests, "" if closed else kept_reason(reason), reason):
         act(job)
-    finally:
-        if rests is not None:
-            ended = close_job(job, "released", seen.doc.reason, until=now + rests)
-        else:
-            wanted: Literal["closed", "released"] = "closed" if seen.doc.state == "closed" else "released"
-            ended = close_job(job, wanted, kept_reason(seen.doc.reason) if wanted == "released" else "")
-    if ended == "left":
-        raise Unavailable(
-            "The bucket did not take it in time, so it is not known whether that is saved.", "See: wal-agent trace list"
-        )
 
 
 # ---- the three rewrites, of an opened job
@@ -195,13 +183,13 @@ def _act(job: OpenedJob, seen: StoredLease, act: Callable[[OpenedJob], None]) ->
 def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["auto"] | None) -> Rewritten:
     """Take the conversation back to `place`. `compact`: words that stay in place of what is left out; "auto": its
     compact form; None: only a note. UsageError: there is no such place."""
-    rewriting, main, units = _conversation(job, home)
-    state = job.writer.state
+    talk = _conversation(job, home)
+    state, units = job.writer.state, talk.units
     turns = turns_of(units)
     if place.key is not None:
         if place.session != state.session:
             raise UsageError("That place is in another session of the job.", "Its marks: wal-agent mark")
-        keep = kept_units([place.key] if place.key else [], units)
+        keep = kept_units(place.key, units)
     elif not 0 < place.last <= len(turns):
         raise UsageError(f"The conversation has {len(turns)} turns.", f"Say --last 1 to --last {len(turns)}.")
     else:
@@ -219,8 +207,8 @@ def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["aut
     calls = sum(len(unit.asks) for unit in gone)
     files = put_files_back(job, home, place.tree) if place.tree is not None else None
     note = rewound_note(len(behind), calls, n, form, files=files is not None)
-    new = main + rewriting.rewind(main, state.session, home.workspace, keep, note)
-    done = _save(job, home, _Change("rewind", new, rewriting.units(new), units, gone, len(behind), note))
+    new = talk.main + talk.how.rewind(talk.main, state.session, home.workspace, keep, note)
+    done = _save(job, home, talk, _Change("rewind", new, talk.how.units(new), gone, len(behind), note))
     return replace(done, files=files or ())
 
 
@@ -239,15 +227,23 @@ def put_files_back(job: OpenedJob, home: Home, captured: Workspace) -> tuple[str
 
 def compact(job: OpenedJob, home: Home, policy: Policy, now: float) -> Rewritten:
     """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970."""
-    rewriting, main, units = _conversation(job, home)
-    state = job.writer.state
-    turns = aged(units, policy, now)
+    talk = _conversation(job, home)
+    change = _compaction(job.writer.state, talk, home, policy, now)
+    return _save(job, home, talk, change) if change else _unchanged(talk)
+
+
+def _compaction(state: State, talk: _Conversation, home: Home, policy: Policy, now: float) -> _Change | None:
+    turns = aged(talk.units, policy, now)
     if not turns:
-        return Rewritten(tokens=(size := tokens_of(units)), left=size)
-    text = compact_form(units, turns, state.rewritten + 1)
-    new = main + rewriting.compact(main, state.session, home.workspace, turns[0].first, turns[-1].last, text)
-    gone = units[turns[0].first : turns[-1].last]
-    return _save(job, home, _Change("compact", new, rewriting.units(new), units, gone, len(turns), text))
+        return None
+    first, last = turns[0].first, turns[-1].last
+    text = compact_form(talk.units, turns, state.rewritten + 1)
+    new = talk.main + talk.how.compact(talk.main, state.session, home.workspace, first, last, text)
+    return _Change("compact", new, talk.how.units(new), talk.units[first:last], len(turns), text)
+
+
+def _unchanged(talk: _Conversation) -> Rewritten:
+    return Rewritten(tokens=(size := tokens_of(talk.units)), left=size)
 
 
 def compact_before_resume(job: OpenedJob, home: Home, policy: str, now: float) -> Rewritten:
@@ -273,30 +269,21 @@ def undo(job: OpenedJob, home: Home) -> Rewritten:
             f"The conversation went on behind rewrite {newest.record.n}, so it is not undone.",
             f"What was there before: wal-agent trace show {newest.record.n}",
         )
-    new = read_trace(newest, job.blobs)
-    units = rewriting_of(home.agent).units
-    now = units(_bytes(job.blobs, file))
-    return _save(job, home, _Change("undo", new, units(new), now, (), 0, "", newest.record.n))
+    talk, new = _read(state, job.blobs, home), read_trace(newest, job.blobs)
+    return _save(job, home, talk, _Change("undo", new, talk.how.units(new), (), 0, "", newest.record.n))
 
 
 def foresee_compaction(state: State, blobs: Blobs, home: Home, policy: Policy, now: float) -> Rewritten:
     """What `compact` would do. UsageError: there is no conversation."""
-    rewriting, units = rewriting_of(home.agent), read_units(state, blobs, home)
-    turns, size = aged(units, policy, now), tokens_of(units)
-    if not turns:
-        return Rewritten(tokens=size, left=size)
-    text = compact_form(units, turns, state.rewritten + 1)
-    main = _bytes(blobs, state.files[home.agent.main_file])
-    new = main + rewriting.compact(main, state.session, home.workspace, turns[0].first, turns[-1].last, text)
-    return Rewritten(0, len(turns), size, tokens_of(rewriting.units(new)))
+    talk = _read(state, blobs, home)
+    change = _compaction(state, talk, home, policy, now)
+    done = _unchanged(talk)
+    return replace(done, turns=change.turns, left=tokens_of(change.now)) if change else done
 
 
 def read_units(state: State, blobs: Blobs, home: Home) -> tuple[Unit, ...]:
     """The conversation as the log has it. UsageError: there is none."""
-    file = state.files.get(home.agent.main_file)
-    if file is None:
-        raise UsageError("The job has no conversation yet.", "See: wal-agent status")
-    return rewriting_of(home.agent).units(_bytes(blobs, file))
+    return _read(state, blobs, home).units
 
 
 def end_of(state: State, blobs: Blobs, home: Home) -> str:
@@ -328,17 +315,36 @@ def _bytes(blobs: Blobs, file: FileState) -> bytes:
         return (Path(folder) / "main").read_bytes()
 
 
-def _conversation(job: OpenedJob, home: Home) -> tuple[Rewriting, bytes, tuple[Unit, ...]]:
-    """The main file, with the results that only the log has, and its messages."""
-    rewriting = rewriting_of(home.agent)
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """A main file and its messages. `logged`: as the log has it; `main`: with the results that only the log has."""
+
+    how: Rewriting
+    logged: bytes
+    main: bytes
+    units: tuple[Unit, ...]
+
+
+def _read(state: State, blobs: Blobs, home: Home) -> _Conversation:
+    """UsageError: there is none, or it cannot be rewritten."""
+    how, file = rewriting_of(home.agent), state.files.get(home.agent.main_file)
+    if file is None:
+        raise UsageError("The job has no conversation yet.", "See: wal-agent status")
+    main = _bytes(blobs, file)
+    return _Conversation(how, main, main, how.units(main))
+
+
+def _conversation(job: OpenedJob, home: Home) -> _Conversation:
+    """The conversation of an opened job, with all that only this machine or the log has of it."""
     _catch_up(job, home)
     state = job.writer.state
-    main = _bytes(job.blobs, state.files[home.agent.main_file])
+    found = _read(state, job.blobs, home)
     ended = [e for e in state.unsettled if e.intent.session == state.session]
-    if ended or not main.endswith(b"\n"):
-        calls = logged_calls(read_situation(job), ended, job.blobs, {}, MissingEffects())
-        main = home.agent.reconcile(main, state.session, home.workspace, calls).data
-    return rewriting, main, rewriting.units(main)
+    if not ended and found.main.endswith(b"\n"):
+        return found
+    calls = logged_calls(read_situation(job), ended, job.blobs, {}, MissingEffects())
+    main = home.agent.reconcile(found.main, state.session, home.workspace, calls).data
+    return replace(found, main=main, units=found.how.units(main))
 
 
 def _catch_up(job: OpenedJob, home: Home) -> None:
@@ -364,25 +370,23 @@ def _flush(job: OpenedJob) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A new version of the main file. `now` and `before`: its messages, and those of the version before; `gone`: the
-    messages of it that are left out, `turns` in all; `text`: what stands in their place."""
+    """A new version of the main file. `now`: its messages; `gone`: those of the version before that are left out,
+    `turns` in all; `text`: what stands in their place."""
 
     kind: RewriteKind
     data: bytes
     now: tuple[Unit, ...]
-    before: tuple[Unit, ...]
     gone: tuple[Unit, ...]
     turns: int
     text: str
     undoes: int = 0
 
 
-def _save(job: OpenedJob, home: Home, change: _Change) -> Rewritten:
+def _save(job: OpenedJob, home: Home, before: _Conversation, change: _Change) -> Rewritten:
     """Append the new version, wait until it is durable, then put it in place here."""
     state, time = job.writer.state, SystemClock().now()
     path = home.agent.main_file
     file = state.files[path]
-    old = _bytes(job.blobs, file)
     record = Rewrite(
         time=time,
         n=state.rewritten + 1,
@@ -396,7 +400,7 @@ def _save(job: OpenedJob, home: Home, change: _Change) -> Rewritten:
         first=change.gone[0].key if change.gone else "",
         last=change.gone[-1].key if change.gone else "",
         compact=job.blobs.put_payload(change.text.encode("utf-8", "replace")) if change.text else None,
-        tokens=tokens_of(change.before),
+        tokens=tokens_of(before.units),
         left=tokens_of(change.now),
         undoes=change.undoes,
     )
@@ -405,7 +409,7 @@ def _save(job: OpenedJob, home: Home, change: _Change) -> Rewritten:
         path=path,
         size=len(change.data),
         sha256=record.result,
-        edits=_edits(old, change.data, job.blobs),
+        edits=_edits(before.logged, change.data, job.blobs),
         session=state.session,
         settled=state.next_call - 1,
     )
@@ -413,7 +417,7 @@ def _save(job: OpenedJob, home: Home, change: _Change) -> Rewritten:
     job.writer.append(record, delta)
     _flush(job)
     failpoint("rewrite.before_place")
-    placed = place_rewritten(job.writer.state, home, job.blobs)
+    placed = place_rewritten(job.writer.state, home, lambda: change.data)
     return Rewritten(record.n, change.turns, record.tokens, record.left, placed)
 
 
@@ -422,21 +426,22 @@ def _edits(old: bytes, new: bytes, blobs: Blobs) -> tuple[Edit, ...]:
     return tuple(Edit(offset=at, data=blobs.put_payload(new[at : at + PIECE])) for at in range(same, len(new), PIECE))
 
 
-def place_rewritten(state: State, home: Home, blobs: Blobs) -> Path | None:
+def complete_rewrite(state: State, home: Home, blobs: Blobs) -> Path | None:
+    """As `place_rewritten`, of the log's version, which is read only where it is needed."""
+    return place_rewritten(state, home, lambda: _bytes(blobs, state.files[home.agent.main_file]))
+
+
+def place_rewritten(state: State, home: Home, version: Callable[[], bytes]) -> Path | None:
     """Put what rewrites left into the agent's own file here, where that is a version before them; the file, None where
-    nothing was to do. The new version is whole beside it before it takes its name."""
+    nothing was to do. `version`: the log's. It is whole beside the file before it takes its name."""
     before = _versions_before(state)
     here = local_file(state, home) if before else None
     if here is None or _sha256(here) not in before:
         return None
-    new = _bytes(blobs, state.files[home.agent.main_file])
-    staged = here.with_name(f"{STAGED}-{hashlib.sha256(here.name.encode()).hexdigest()[:16]}")
-    with suppress(FileNotFoundError):
-        staged.unlink()  # of a command that was cut off
     try:
-        write_new_file(staged, new)
+        move = stage_file(here, version(), here.parent)
         failpoint("rewrite.staged")
-        staged.rename(here)
+        move.staged.rename(here)
         sync_folder(here.parent)
     except OSError as error:
         raise ConfigError(
@@ -459,9 +464,8 @@ def check_mark(name: str) -> str:
     return name
 
 
-def mark_of(name: str, session: str, main: bytes, agent: Agent, time: float) -> Mark:
-    """The record of a mark at the end of the conversation in `main`. UsageError: the agent's cannot be rewritten."""
-    units = rewriting_of(agent).units(main)
+def mark_of(name: str, session: str, units: Sequence[Unit], time: float) -> Mark:
+    """The record of a mark at the end of the conversation. UsageError: this cannot be its name."""
     return Mark(time=time, name=check_mark(name), session=session, key=units[-1].key if units else "")
 
 
@@ -471,5 +475,5 @@ def mark_own_run(env: Mapping[str, str], name: str) -> dict[str, Any] | None:
 
 
 def mark_at_rest(job: OpenedJob, home: Home, name: str) -> None:
-    _, main, _ = _conversation(job, home)
-    job.writer.append(mark_of(name, job.writer.state.session, main, home.agent, SystemClock().now()))
+    units = _conversation(job, home).units
+    job.writer.append(mark_of(name, job.writer.state.session, units, SystemClock().now()))

@@ -159,7 +159,7 @@ def test_a_return_leaves_what_was_there_and_the_note(name: str, compacted: bool)
         found = shown(how.units(main + new))
         kept = before[: before.index(asked)]
         assert found[: len(kept)] == kept
-        assert set(found[len(kept) :]) <= {TEXT + "!"}, "the note is a summary, or a message of nobody's turn"
+        assert set(found[len(kept) :]) <= {TEXT + "!"}, "the note begins no turn"
         assert TEXT.encode() + b"!" in new
 
 

@@ -1,16 +1,18 @@
-"""Issue 17: which turns age, where a return ends, and what stands in place of turns (docs/COMPACTION.md)."""
+"""Issue 17: which turns are compacted, where a rewind ends, what a compact form says (docs/COMPACTION.md)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.config import SETTINGS, Origin
 from wal_agent.errors import UsageError
 from wal_agent.recovery.rewrite import (
     MOST_FORM,
@@ -29,9 +31,9 @@ DAY = 86_400.0
 SECRET = "ghp_" + "a1B2c3D4e5" * 4
 
 
-def said(n: int, text: str, role: str, **more: object) -> Unit:
+def said(n: int, text: str, role: str, **more: Any) -> Unit:
     data = json.dumps({"type": role, "message": {"role": role, "content": text}}).encode() + b"\n"
-    return replace(Unit(f"{role}{n}", data), **more)  # type: ignore[arg-type]
+    return replace(Unit(f"{role}{n}", data), **more)
 
 
 def turn(n: int, calls: int = 1, time: float = 0.0, answered: bool = True) -> list[Unit]:
@@ -47,8 +49,8 @@ def turn(n: int, calls: int = 1, time: float = 0.0, answered: bool = True) -> li
     ]
 
 
-def conversation(turns: int, **more: float) -> list[Unit]:
-    return [unit for n in range(1, turns + 1) for unit in turn(n, **more)]  # type: ignore[arg-type]
+def conversation(turns: int, time: float = 0.0) -> list[Unit]:
+    return [unit for n in range(1, turns + 1) for unit in turn(n, time=time)]
 
 
 policies = st.builds(Policy, st.integers(0, 6), st.integers(0, 400), st.sampled_from([0.0, 3.0]), st.integers(1, 5))
@@ -94,10 +96,10 @@ def test_a_return_into_a_call_without_a_result_is_refused() -> None:
 
 def test_a_place_is_known_by_its_newest_message() -> None:
     units = conversation(2)
-    assert kept_units([], units) == 0
-    assert kept_units([units[2].key], units[:4] + conversation(3)[8:]) == 3
+    assert kept_units("", units) == 0
+    assert kept_units(units[2].key, units[:4] + conversation(3)[8:]) == 3
     with pytest.raises(UsageError):
-        kept_units(["gone"], units)
+        kept_units("gone", units)
 
 
 @given(lengths)
@@ -119,7 +121,7 @@ def test_each_limit_counts_alone() -> None:
 
 
 def test_a_compaction_is_done_once() -> None:
-    """What stands there already is compacted again only together with a turn behind it."""
+    """A compact form is compacted again only together with a later turn."""
     form = said(9, "old", "user", summary="[wal-agent] 3 earlier turns of it.\n\n## Turn 1\nAsked: a")
     units = [form, *turn(2)]
     assert aged(units, Policy(turns=1, keep=1), 0.0) == []
@@ -147,6 +149,10 @@ def test_a_compact_form_is_bounded_and_keeps_the_newest_turns() -> None:
     units = [u for n in range(400) for u in [said(n, "x", "user", prompt="p" * 900), said(n, "y " * 900, "assistant")]]
     text = compact_form(units, turns_of(units), 1)
     assert len(text) < MOST_FORM + 1000 and "## Turn 400" in text and "## Turn 1\n" not in text
+    summary = "[wal-agent] head\n\n" + "word " * MOST_FORM  # which names no turn
+    both = [said(0, "old", "user", summary=summary), *turn(2)]
+    text = compact_form(both[:1], turns_of(both[:1]), 1)
+    assert MOST_FORM < len(text) < MOST_FORM + 1000 and text.endswith("word ")
     many = turn(1, calls=40)
     assert "(28 more)" in compact_form(many, turns_of(many), 1)
 
@@ -173,3 +179,22 @@ def test_a_policy_is_read(text: str, policy: Policy) -> None:
 def test_what_is_no_policy_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_policy(text)
+
+
+limits = st.from_regex(r"(turns|tokens|keep|age)=[0-9]{1,3}[smhd]?", fullmatch=True)
+
+
+@given(st.lists(limits, min_size=1, max_size=3).map(",".join))
+def test_a_setting_that_is_accepted_can_be_carried_out(text: str) -> None:
+    """Else a resume would end at it, with the job opened."""
+    try:
+        accepted = SETTINGS["compact"].read(text, Origin("flag", "--compact"))
+    except UsageError:
+        return
+    parse_policy(accepted)
+
+
+@pytest.mark.parametrize("year", [-62_135_600_000.0, 253_402_400_000.0, 1e15])
+def test_a_time_outside_the_calendar_ends_nothing(year: float) -> None:
+    units = turn(1, time=year)
+    assert "Asked: ask 1" in compact_form(units, turns_of(units), 1)
