@@ -59,7 +59,7 @@ def test_each_error_is_one_line_and_its_exit_code(
 ) -> None:
     """The codes are promises to scripts and to schedulers (OPERATIONS.md)."""
 
-    def failing(standalone_mode: bool) -> int:
+    def failing(**options: object) -> int:
         raise error(f"It {EVIL}broke.", "Mend it.")
 
     monkeypatch.setattr(commands, "app", failing)
@@ -68,7 +68,7 @@ def test_each_error_is_one_line_and_its_exit_code(
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), typer.Abort()], ids=repr)
 def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> None:
-    def failing(standalone_mode: bool) -> int:
+    def failing(**options: object) -> int:
         raise raised
 
     monkeypatch.setattr(commands, "app", failing)
@@ -78,7 +78,7 @@ def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.Monke
 def test_a_bug_is_one_line_that_names_a_private_report(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def failing(standalone_mode: bool) -> int:
+    def failing(**options: object) -> int:
         raise RuntimeError(f"password={SECRET}")
 
     monkeypatch.setattr(commands, "app", failing)
