@@ -406,7 +406,8 @@ def describe(entry: Entry) -> tuple[str, str, str]:
                 redact(f"control: {r.verb}" if r.verb else size(r.text.size)),
             )
         case MessageSeen():
-            return "message seen", redact(f"{r.id} from {r.sender}"), ""
+            outcome = f"refused: {r.refused}" if r.refused else r.answer
+            return "message seen", redact(f"{r.id} from {r.sender}"), redact(outcome)
         case StatePut():
             return "state put", f"{redact(r.step)} {size(r.value.size)}", f"version {r.version}, attempt {r.attempt}"
         case StateGone():
