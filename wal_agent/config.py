@@ -28,6 +28,7 @@ from wal_agent import msgspec_compat
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.paths import config_dir, state_dir
 from wal_agent.safefs import open_plain, replace_file
+from wal_agent.text import is_utf8
 
 FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
@@ -167,7 +168,13 @@ def _bucket(value: Any, origin: Origin) -> str:
             f"{origin.words} is {value!r}, which is no bucket.",
             "Give gs://NAME, s3://NAME, file:///folder or an absolute path.",
         )
-    return value
+    if is_utf8(value):
+        return value
+    if value.startswith("/"):
+        return Path(value).as_uri()  # text, as the log needs it
+    raise ConfigError(
+        f"{origin.words} is {value!r}, which is not UTF-8 text.", "In file:// URLs write such bytes as %FF."
+    )
 
 
 def _address(value: Any, origin: Origin) -> str:
