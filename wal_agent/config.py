@@ -28,7 +28,6 @@ from wal_agent import msgspec_compat
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.paths import config_dir, state_dir
 from wal_agent.safefs import open_plain, replace_file
-from wal_agent.text import is_utf8
 
 FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
@@ -100,7 +99,8 @@ class Origin:
 
     def refuse(self, value: object, allowed: str) -> UsageError | ConfigError:
         kind = ConfigError if self.source in ("own", "file") else UsageError
-        return kind(f"{self.words} is {value!r}, which is not possible.", f"Allowed: {allowed}.")
+        got = f"{value:g}" if isinstance(value, float) else repr(value)
+        return kind(f"{self.words} must be {allowed} (got {got}).")
 
 
 def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float]:
@@ -110,7 +110,7 @@ def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float
         except (TypeError, ValueError):
             number = math.nan
         if not low <= number <= high:
-            raise origin.refuse(value, f"{unit} from {low:g} to {high:g}")
+            raise origin.refuse(value, f"{low:g} to {high:g} {unit}")
         return number
 
     return read
@@ -165,9 +165,11 @@ def _job(value: Any, origin: Origin) -> str:
 def _bucket(value: Any, origin: Origin) -> str:
     if not isinstance(value, str) or not re.match(r"/|[a-z][a-z0-9+.-]*://", value):
         raise ConfigError(  # as what the buckets themselves refuse, whoever named it
-            f"{origin.words} is {value!r}, which is no bucket.",
+            f"{origin.words} is {value!r}, which is not a bucket.",
             "Give gs://NAME, s3://NAME, file:///folder or an absolute path.",
         )
+    from wal_agent.text import is_utf8  # with redaction, which not every start needs
+
     if is_utf8(value):
         return value
     if value.startswith("/"):

@@ -233,7 +233,7 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         rows.append(
             (
                 "session",
-                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {plural(view.calls, 'tool call')}, "
+                f"{view.session[:8]:<19} {f'{view.agent} {view.agent_version}'.strip()}, {plural(view.calls, 'tool call')}, "
                 f"{size(view.session_bytes)} saved",
             )
         )

@@ -178,7 +178,7 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
         ("run", "Missing argument 'AGENT'. See: wal-agent run --help"),
         (
             "run gemini --yolo",
-            "No such option: --yolo. Put the agent's options after `--`: wal-agent run AGENT -- --yolo "
+            "No such option: --yolo. Put the agent's options after `--`: wal-agent run gemini -- --yolo "
             "(see: wal-agent run --help)",
         ),
         ("pause --for", "Option '--for' requires an argument. See: wal-agent pause --help"),
@@ -334,7 +334,7 @@ def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypat
         (("claude", "--on-quota", "handoff:codex"), "--on-quota handoff works with --restart only."),
         (("claude", "--restart", "--on-quota", "handoff:claude"), "No job of claude can be handed to claude."),
         (("claude", "--restart", "--on-quota", "handoff:clod"), "clod"),
-        (("claude", "--restart", "--on-quota", "handoff:../x"), "which is not possible"),
+        (("claude", "--restart", "--on-quota", "handoff:../x"), "must be wait, or handoff"),
     ],
 )
 def test_a_handoff_that_cannot_be_is_refused_before_anything_runs(run: Run, words: tuple[str, ...], says: str) -> None:
