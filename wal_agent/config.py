@@ -28,6 +28,7 @@ from wal_agent import msgspec_compat
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.paths import config_dir, state_dir
 from wal_agent.safefs import open_plain, replace_file
+from wal_agent.text import is_utf8
 
 FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
@@ -36,7 +37,7 @@ MAX_JOB = 100
 MAX_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
 APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/hook_line.py)
 
-Verb = Literal["checkpoint", "pause", "drain"]  # of a control message
+Verb = Literal["checkpoint", "pause", "resume", "drain", "status", "ack"]  # of a control message
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
 
 
@@ -61,7 +62,7 @@ class Settings:
     hang_timeout: float = 0.0
     restart: Literal["off", "on"] = "off"  # of an agent that died
     inbox: float = 30.0  # seconds between two looks for messages to the job; 0: never
-    control: str = "checkpoint,pause,drain"  # verbs of control messages that are carried out
+    control: str = "checkpoint,pause,resume,drain,status,ack"  # verbs of control messages that are carried out
     on_quota: str = "wait"  # under `restart`: wait, or "handoff:" and the agents that carry on, in their order
     restart_limit: int = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
     restart_window: float = 600.0
@@ -167,7 +168,13 @@ def _bucket(value: Any, origin: Origin) -> str:
             f"{origin.words} is {value!r}, which is no bucket.",
             "Give gs://NAME, s3://NAME, file:///folder or an absolute path.",
         )
-    return value
+    if is_utf8(value):
+        return value
+    if value.startswith("/"):
+        return Path(value).as_uri()  # text, as the log needs it
+    raise ConfigError(
+        f"{origin.words} is {value!r}, which is not UTF-8 text.", "In file:// URLs write such bytes as %FF."
+    )
 
 
 def _address(value: Any, origin: Origin) -> str:
@@ -329,8 +336,12 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         _seconds(0, 86_400),
         "Seconds between two looks for messages to the job (0 = never; where the bucket is a local folder at most 2).",
     ),
-    "control": Setting(
-        _verbs, "Control messages that are carried out: checkpoint, pause and drain, or none.", metavar="VERB,...|none"
+    "control": _advice(
+        _verbs,
+        "Control messages that are carried out, or none.",
+        "fewer control messages are carried out",
+        lambda value: True,  # the default is all of them
+        metavar="VERB,...|none",
     ),
     "on_quota": Setting(
         _quota_rule,

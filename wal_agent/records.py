@@ -402,10 +402,14 @@ class MessageGiven(Record, frozen=True, kw_only=True, tag="message"):
 
 
 class MessageSeen(Record, frozen=True, kw_only=True, tag="message_seen"):
-    """The agent has had the message in a turn that it completed, or its restored session has it."""
+    """The agent has had the message in a turn that it completed, or its restored session has it.
+
+    `refused`: why a control message was not carried out; `answer`: what became of one that was."""
 
     sender: str
     id: str
+    refused: str = ""
+    answer: str = ""
 
 
 class StatePut(Record, frozen=True, kw_only=True, tag="state_put"):

@@ -77,7 +77,7 @@ def _run() -> object:
     from wal_agent.cli.commands import app
 
     try:
-        return app(standalone_mode=False)
+        return app(prog_name="wal-agent", standalone_mode=False)
     except TyperException as error:
         _say(describe_misuse(error))
         return UsageError.exit_code

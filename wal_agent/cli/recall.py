@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.text import answer, answer_json, printable, redraw, say, timestamp
 
@@ -84,7 +85,7 @@ def recall(
         number = f"#{hit.call} " if hit.call else ""
         what = f"{number}{hit.tool} {hit.kind}".replace("  ", " ") if hit.call or hit.tool else hit.role or hit.kind
         when = timestamp(hit.time) if hit.time else ""
-        answer([" · ".join(filter(None, (printable(what), where, when)))])
+        answer_lines([" · ".join(filter(None, (printable(what), where, when)))], HEADED)
         answer([f"    {printable(line)}" for line in hit.text.splitlines() if line.strip()][:12])
     if not hits:
         say("nothing was found.")

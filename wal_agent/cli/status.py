@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from wal_agent.cli.display import STATUS, answer_lines, styled
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
@@ -106,7 +107,6 @@ def _in_place(
     end the last view is left on the first one."""
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from wal_agent.wal.reader import Replay
 
@@ -121,10 +121,12 @@ def _in_place(
                     if before.seq != seen:
                         newest, seen = records(), before.seq
                 rows = screen_rows(shown, newest, trouble, every)
-                live.update(Text(redact("\n".join(map(printable, rows))), no_wrap=True, overflow="ellipsis"))
+                text = styled(redact("\n".join(map(printable, rows))), STATUS)
+                text.no_wrap, text.overflow = True, "ellipsis"
+                live.update(text)
                 time.sleep(every)
     finally:
-        answer(shown)
+        answer_lines(shown, STATUS)
 
 
 def screen_rows(shown: list[str], records: list[str], trouble: str, every: float) -> list[str]:
@@ -180,7 +182,8 @@ def status(
     elif view.state != "none":
         trouble = notify.trouble(os.environ)
         rows = status_rows(view, at.options(), _following(at, view))
-        answer([*rows, *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
+        rows += [f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else []
+        answer_lines(rows, STATUS)
     if view.state == "none":
         raise at.missing()
     if view.damage:

@@ -36,7 +36,7 @@ from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookServer
 from wal_agent.supervise.inbox import Inbox
-from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan
+from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan, unless_refused
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
@@ -47,6 +47,7 @@ from wal_agent.supervise.session_capture import Autosave, SessionSaver
 from wal_agent.supervise.tasks import TaskBounds, begin_task
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
+from wal_agent.text import duration, plural
 
 if TYPE_CHECKING:
     from wal_agent.supervise.steps import StepKeeper
@@ -108,7 +109,7 @@ class Live:
         self.inbox = inbox
         self.conversation = talk = Conversation(context, self.gate, launch, self, inbox)
         if inbox is not None:
-            inbox.control, inbox.resting = self._control, lambda: talk.phase == "awaiting_user"
+            inbox.resting = lambda: talk.phase == "awaiting_user"
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
         self._steps_lock = threading.Lock()
         self._steps: StepKeeper | None = None
@@ -238,20 +239,40 @@ class Live:
             return {"error": "This run is ending already, so it was not paused (anew). See: wal-agent status"}
         return {"job": self._context.job.keys.job}
 
-    def _control(self, verb: str, text: str) -> None:
-        """Carry out a control message, as the same command typed here."""
+    def _control(self, verb: str, text: str) -> str:
+        """Carry out a control message, as the same command typed here, and return what became of it. UsageError."""
         match verb:
             case "checkpoint":
-                self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
+                done = self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
+                return f"checkpoint {(unless_refused(done) or {}).get('number')}"
             case "pause":
-                with suppress(UsageError):  # the argument is no duration
-                    self._pause({"seconds": parse_duration(text.strip() or "10m"), "reason": "a control message"})
+                lasts = parse_duration(text or "10m")
+                unless_refused(self._pause({"seconds": lasts, "reason": "a control message"}))
+                return f"it pauses for {duration(lasts)}"
             case "drain":
                 now = self._clock.boot()
                 until = now + self._context.settings.drain
                 self.shut_down(ShutdownPlan("drain", "message", now, until, DENY_DRAINING))
+                return "it saves all and stops"
+            case "resume":
+                return "it runs"
+            case "status":
+                return self._describe()
             case _:
-                pass
+                raise UsageError(f"{verb} is not known here")
+
+    def _hand_over_control(self, control: Callable[[str, str], str] | None) -> None:
+        """Control messages are for a run whose agent lives and is not to end; others wait for the next one."""
+        if self.inbox is not None:
+            self.inbox.take_control(None if self._shutdown.down else control)
+
+    def _describe(self) -> str:
+        """The run in one line, for who asks by a message."""
+        job, talk, waiting = self._context.job, self.conversation, self.inbox.waiting if self.inbox else 0
+        since = duration(max(0.0, self._clock.now() - talk.since))
+        calls = plural(len(self._writer.acked.state.open), "call")
+        said = f"epoch {job.lease.epoch}, {self._agent.name}, {talk.phase} for {since}, {calls} in flight"
+        return f"{said}, {plural(waiting, 'message')} for the agent" if waiting else said
 
     def progress(self) -> RunProgress:
         """What a renewal of the lease writes."""
@@ -270,6 +291,7 @@ class Live:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
         if not self._shutdown.begin(down, lambda: self.gate.drain(down.sentence)):
             return
+        self._hand_over_control(None)
         self.checkpoints.before("pre_shutdown")
         if down.kind == "drain":
             self._emit(DrainStarted(down.source, down.until - down.began))
@@ -378,6 +400,7 @@ class Live:
                 self.tree.start()
             if self._agent.capabilities.hookless:
                 self.conversation.handle(TurnStarted(launch.session, ""))
+            self._hand_over_control(self._control)
             failpoint("run.after_agent_start")
             exit = child.wait(self._on_terminate, self._tick, self._every)
         except BaseException:  # a bug, or no thread was left: the lease may be settled only over a dead tree
@@ -388,6 +411,7 @@ class Live:
             processes.end_run_processes(self._run_dir.run, adopted=True)
             raise
         finally:
+            self._hand_over_control(None)
             self._await.close()
             self._liveness.rest()
         with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):

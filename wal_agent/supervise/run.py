@@ -9,7 +9,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,7 +71,8 @@ from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
-from wal_agent.supervise.inbox import NEAR, Inbox
+from wal_agent.supervise.inbox import NEAR, Inbox, unheard
+from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Housekeeping,
@@ -100,7 +101,7 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest
-from wal_agent.wal.reader import Replay
+from wal_agent.wal.reader import Replay, replay
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
 
@@ -302,6 +303,7 @@ class Run:
             outlast=options.attended and not options.no_wait,
             pauses="refuse" if options.exit_on_pause else "wait",
             known_epoch=known_epoch(self.bucket.url, settings.job, options.env),
+            end_pause=self._resumed_by_message,
         )
         try:
             opened = acquire_job(
@@ -578,6 +580,22 @@ class Run:
         return tasks.TaskBounds(
             keeper, self.clock, tasks.CallerRun.of(task, self.options.env), max(0, task.budget), spent
         )
+
+    def _resumed_by_message(self) -> bool:
+        """End the pause of the job, which nobody runs, where a control message asks for that."""
+        settings, keys = self.options.settings, Keys(self.options.settings.job)
+        if "resume" not in settings.control.split(","):
+            return False
+        try:
+            if (driver := self._open_driver()) is None:
+                return False
+            with closing(driver):
+                asked = [m.identity for m in driver.fetch(lambda _: False) if m.verb == "resume"]
+            if not asked or not unheard(replay(self.bucket, keys).state, asked):
+                return False
+            return end_pause(self.bucket, keys).state == "ended"
+        except WalAgentError:
+            return False  # it is looked at again
 
     def _open_driver(self) -> Driver | None:
         """What carries the job's messages; None where they are off."""

@@ -59,6 +59,7 @@ KEEP_COMPACTIONS = 64
 KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
 KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
 KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
+MOST_OUTCOME = 300  # characters of what became of a control message
 KEEP_MESSAGES = 300  # given messages: who sends one of them again, sends nothing
 KEEP_REWRITES = 64  # with the file that was before each
 KEEP_MARKS = 64
@@ -195,7 +196,7 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class MessageAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A message that was given to the agent. `time`: when, the last time; `seen`: when that was known, 0 where it may
-    not have been seen."""
+    not have been seen. `refused`, `answer`: the outcome of a control message."""
 
     sender: str
     id: str
@@ -204,6 +205,8 @@ class MessageAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     epoch: int
     verb: str = ""
     seen: float = 0.0
+    refused: str = ""
+    answer: str = ""
 
 
 class PastFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -511,7 +514,8 @@ def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[Messa
 def _seen(message: MessageAt, record: MessageSeen) -> MessageAt:
     if (message.sender, message.id) != (record.sender, record.id) or message.seen:
         return message
-    return msgspec.structs.replace(message, seen=record.time)
+    refused, answer = record.refused[:MOST_OUTCOME], record.answer[:MOST_OUTCOME]
+    return msgspec.structs.replace(message, seen=record.time, refused=refused, answer=answer)
 
 
 def _handed_over(state: State, record: Handoff) -> State:

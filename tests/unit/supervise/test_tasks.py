@@ -55,7 +55,7 @@ class Nest:
         self.bounds: list[TaskBounds] = []
         for n, budget in enumerate(budgets):
             caller = CallerRun(self.teller(n - 1), 3, self.bounds[n - 1].counted) if n else None
-            self.bounds.append(TaskBounds(self.leases[n], self.clock, caller, budget))  # type: ignore[arg-type]
+            self.bounds.append(TaskBounds(self.leases[n], self.clock, caller, budget))
 
     def teller(self, n: int) -> Any:
         return lambda question: self.bounds[n].answer(question, self.epochs[n], self.refusals[n])
