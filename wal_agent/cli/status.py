@@ -230,13 +230,9 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     last = view.locked or f"last record {duration(now - view.last_record)} ago, {waiting}".rstrip(", ")
     rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:
-        rows.append(
-            (
-                "session",
-                f"{view.session[:8]:<19} {f'{view.agent} {view.agent_version}'.strip()}, {plural(view.calls, 'tool call')}, "
-                f"{size(view.session_bytes)} saved",
-            )
-        )
+        program = f"{view.agent} {view.agent_version}".strip()
+        what = f"{program}, {plural(view.calls, 'tool call')}, {size(view.session_bytes)} saved"
+        rows.append(("session", f"{view.session[:8]:<19} {what}"))
     if view.messages:
         rows.append(("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox)"))
     if view.files is not None:
