@@ -81,7 +81,8 @@ class Talk:
         return f"echo {id} >> did && printf 'ok%s\\n' -{id}"
 
     def _look(self, id: str) -> str:
-        return f"printf 'seen%s=%s\\n' -{id} $(cat did | grep -cx {id})"
+        words = f"printf 'seen%s=%s\\n' -{id}"  # without $(), which Gemini refuses
+        return f"grep -qx {id} did && {words} 1 || {words} 0"
 
     def _in_doubt(self, history: Sequence[Heard], id: str) -> bool:
         """It may have been done already: tried, or there was a crash since the message came; and not looked since."""
