@@ -99,7 +99,8 @@ class Origin:
 
     def refuse(self, value: object, allowed: str) -> UsageError | ConfigError:
         kind = ConfigError if self.source in ("own", "file") else UsageError
-        return kind(f"{self.words} is {value!r}, which is not possible.", f"Allowed: {allowed}.")
+        got = f"{value:g}" if isinstance(value, float) else repr(value)
+        return kind(f"{self.words} must be {allowed} (got {got}).")
 
 
 def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float]:
@@ -109,7 +110,7 @@ def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float
         except (TypeError, ValueError):
             number = math.nan
         if not low <= number <= high:
-            raise origin.refuse(value, f"{unit} from {low:g} to {high:g}")
+            raise origin.refuse(value, f"{low:g} to {high:g} {unit}")
         return number
 
     return read
@@ -164,10 +165,18 @@ def _job(value: Any, origin: Origin) -> str:
 def _bucket(value: Any, origin: Origin) -> str:
     if not isinstance(value, str) or not re.match(r"/|[a-z][a-z0-9+.-]*://", value):
         raise ConfigError(  # as what the buckets themselves refuse, whoever named it
-            f"{origin.words} is {value!r}, which is no bucket.",
+            f"{origin.words} is {value!r}, which is not a bucket.",
             "Give gs://NAME, s3://NAME, file:///folder or an absolute path.",
         )
-    return value
+    from wal_agent.text import is_utf8  # with redaction, which not every start needs
+
+    if is_utf8(value):
+        return value
+    if value.startswith("/"):
+        return Path(value).as_uri()  # text, as the log needs it
+    raise ConfigError(
+        f"{origin.words} is {value!r}, which is not UTF-8 text.", "In file:// URLs write such bytes as %FF."
+    )
 
 
 def _address(value: Any, origin: Origin) -> str:

@@ -444,6 +444,13 @@ class LeaseKeeper:
         job away, so an outage need not stop it."""
         return self._lease.held if self.spooling else self.may_delete()
 
+    def seconds_left(self) -> float:
+        """How long `may_allow` stays true without a renewal; 0: it is not."""
+        if not self.may_allow():
+            return 0.0
+        margin = LeaseTiming(self._lease.ttl).margin
+        return self._timing.ttl if self.spooling else self._lease.sent + self._lease.ttl - margin - self._clock.boot()
+
     def may_delete(self) -> bool:
         """Whether nobody else can have opened the job yet, spooling or not: what retention asks before it deletes."""
         return self._lease.may_allow(LeaseTiming(self._lease.ttl).margin)

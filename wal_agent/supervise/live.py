@@ -44,6 +44,7 @@ from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
+from wal_agent.supervise.tasks import TaskBounds, begin_task
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
 from wal_agent.text import duration, plural
@@ -75,8 +76,10 @@ class Live:
         screen: Screen,
         liveness: Liveness,
         inbox: Inbox | None = None,
+        bounds: TaskBounds | None = None,
     ) -> None:
-        """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages."""
+        """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages. `bounds`: of a
+        task's calls, and of those of its own tasks."""
         self._emit = context.emit
         context = replace(context, emit=self._on_event)
         agent, workspace = context.agent, context.workspace
@@ -95,7 +98,8 @@ class Live:
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
         self._rules = load_later(workspace, agent.name)
-        self.gate = Gate(context, self._rules, keeper.may_allow, recovered)
+        self._bounds, self._keeper = bounds, keeper
+        self.gate = Gate(context, self._rules, keeper.may_allow, recovered, bounds)
         self.saver = SessionSaver(context, self.gate, capture, launch.session, self)
         self.autosave = Autosave(self._save, context.settings.autosave, self.fail)
         # Where the agent does not own the screen, people read how a long first capture gets on.
@@ -107,7 +111,7 @@ class Live:
         if inbox is not None:
             inbox.resting = lambda: talk.phase == "awaiting_user"
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
-        self._may_allow, self._steps_lock = keeper.may_allow, threading.Lock()
+        self._steps_lock = threading.Lock()
         self._steps: StepKeeper | None = None
         self._hooks = HookHandler(context, self.conversation, self._nested, self)
         self.server = HookServer(run_dir.socket, run_dir.run, self._hooks.answer, self.fail)
@@ -122,7 +126,8 @@ class Live:
         with self._steps_lock:
             if self._steps is None:
                 socket, gate = self._run_dir.socket, self.gate
-                self._steps = StepKeeper(self._context, socket, self._may_allow, lambda: gate.refusal)
+                may_allow = (self._bounds or self._keeper).may_allow
+                self._steps = StepKeeper(self._context, socket, may_allow, lambda: gate.refusal)
             return self._steps
 
     def _on_event(self, event: Event) -> None:
@@ -158,6 +163,8 @@ class Live:
             return self._mark(str(question.get("name")))
         if event == hook_server.STEP:
             return self.steps.answer(question, by_agent)
+        if event == hook_server.TASK:
+            return self._task(question)
         if event != hook_server.STATUS:
             raise LookupError(event)
         key_file = self._context.settings.encryption_key_file
@@ -196,6 +203,20 @@ class Live:
         if word == "undecided":
             return {"error": "The bucket cannot be reached now. Try again."}
         return {"job": context.job.keys.job}
+
+    def _task(self, question: dict[str, Any]) -> dict[str, Any]:
+        job = self._context.job
+        epoch, bounds = job.lease.epoch, self._bounds or TaskBounds(self._keeper, self._clock)
+        if question.get("ask") != "begin":
+            return bounds.answer(question, epoch, self.gate.refusal)
+        if question.get("caller") != job.keys.job:
+            return {"caller": ""}
+        try:
+            done = begin_task(str(question.get("job")), self._writer.state, self.checkpoints)
+        except UsageError as error:
+            return {"error": error.what}
+        mine = {"caller": job.keys.job, "epoch": epoch, "run": self._run_dir.run, "counted": bounds.counted}
+        return {**mine, **done}
 
     def _settle(self, call: int, because: str) -> dict[str, Any]:
         try:

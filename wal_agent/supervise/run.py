@@ -65,7 +65,7 @@ from wal_agent.recovery import messages
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.shell.quote import safe
-from wal_agent.supervise import processes, provenance, systemd
+from wal_agent.supervise import processes, provenance, systemd, tasks
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
@@ -117,6 +117,7 @@ LOOKING_ON = ("METRICS_ADDR", "METRICS_FILE", "METRICS_JOB_LABEL", "LOG_FORMAT",
 OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WAL_AGENT_NOTIFY", *systemd.VARIABLES}
 OURS |= {f"WAL_AGENT_{name}" for name in (*LOOKING_ON, "ACCEPT_LOGGED_ARGS")}
 OURS |= {"WAL_AGENT_STEP", "WAL_AGENT_ATTEMPT"}  # of a step of the run around this one
+OURS |= {tasks.VARIABLE}
 
 
 def run(options: RunOptions, screen: Screen) -> RunResult:
@@ -234,6 +235,7 @@ class Run:
         self.here = this_host(options.env, run_dir.lock)
         self.interactive = options.interactive
         self.parents = tuple(outer.run for outer in reversed(outer_runs()))
+        self.task = tasks.read_task(options.env)
         self.driver: Driver | None = None  # of the job's messages
 
     def go(self) -> RunResult:
@@ -291,6 +293,7 @@ class Run:
             interactive=self.interactive,
             trace=options.trace,
             parents=self.parents,
+            task=self.task.of if self.task else None,
         )
         wanted = AcquireOptions(
             spools_dir(options.env),
@@ -535,6 +538,7 @@ class Run:
                 inbox = Inbox(context, self.driver, self._looks(), prepared.told)
                 inbox.start()
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
+            bounds = self._bounds(opened, keeper)
             session: NewSession | ResumeSession = prepared.session
             open_turn = opened.replay.state.turn == "started"
             turned = False
@@ -553,6 +557,7 @@ class Run:
                     self.screen,
                     options.liveness,
                     inbox,
+                    bounds,
                 )
                 ended = self._run_agent(live)
                 # Only where a person asked for it: without one, such a code is an error that would come again for ever.
@@ -566,6 +571,15 @@ class Run:
                 inbox.stop()
             remove_injected(injected)
             housekeeping.stop(PATIENCE if self.hasty else 2.0)
+
+    def _bounds(self, opened: OpenedJob, keeper: LeaseKeeper) -> tasks.TaskBounds | None:
+        task = self.task
+        if task is None:
+            return None
+        spent = tasks.spent_by(self.bucket, opened.replay.state) if task.budget else 0
+        return tasks.TaskBounds(
+            keeper, self.clock, tasks.CallerRun.of(task, self.options.env), max(0, task.budget), spent
+        )
 
     def _resumed_by_message(self) -> bool:
         """End the pause of the job, which nobody runs, where a control message asks for that."""
