@@ -160,7 +160,9 @@ def test_a_capture_that_is_damaged_leaves_the_others(tmp_path: Path) -> None:
     for text in ("one", "two", "three"):
         story.step(text)
     bucket = story.shelf.bucket
-    records = [(e.seq, e.record) for e in entries_of(list(iter_segments(bucket, KEYS))) if isinstance(e.record, Workspace)]
+    records = [
+        (e.seq, e.record) for e in entries_of(list(iter_segments(bucket, KEYS))) if isinstance(e.record, Workspace)
+    ]
     records[1] = (records[1][0], msgspec.structs.replace(records[1][1], commit="0" * 40))
     first = first_capture(bucket, KEYS)
     assert first is not None
