@@ -17,6 +17,7 @@ from wal_agent.agents.base import (
     Agent,
     AwaitingApproval,
     Command,
+    Compacted,
     Compacting,
     Deny,
     Env,
@@ -229,8 +230,11 @@ class Supervisor(Protocol):
     def request_save(self) -> None:
         """Capture the session soon."""
 
-    def before_compaction(self, session: str, trigger: str) -> None:
-        """Save the conversation as it is and log the compaction, within a few seconds."""
+    def compacted(self, found: Compacted, session: str) -> None:
+        """The session's file shows a compaction that is done."""
+
+    def know_compactions(self, keys: set[str]) -> None:
+        """Compactions of before this run, by their keys, which the session's file may show again."""
 
     def mark_boundary(self, call: int) -> None:
         """Calls numbered up to this are all in the session file from now on, if they come there at all."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from tests.unit.wal.world import World
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import Agent, Capabilities, Deny, SeenCall, SessionFile, ToolEnded, ToolStarting
+from wal_agent.agents.base import Agent, Capabilities, Compacted, Deny, SeenCall, SessionFile, ToolEnded, ToolStarting
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
@@ -136,8 +136,11 @@ class Watcher:
     def request_save(self) -> None:
         self.did.append("save")
 
-    def before_compaction(self, session: str, trigger: str) -> None:
-        self.did.append(f"compaction of {session} {trigger}")
+    def compacted(self, found: Compacted, session: str) -> None:
+        self.did.append(f"compacted {session} {found.key}")
+
+    def know_compactions(self, keys: set[str]) -> None:
+        self.did.append(f"known {sorted(keys)}")
 
     def mark_boundary(self, call: int) -> None:
         self.did.append(f"boundary {call}")
