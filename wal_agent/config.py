@@ -36,7 +36,7 @@ MAX_JOB = 100
 MAX_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
 APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/hook_line.py)
 
-Verb = Literal["checkpoint", "pause", "drain"]  # of a control message
+Verb = Literal["checkpoint", "pause", "resume", "drain", "status", "ack"]  # of a control message
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
 
 
@@ -61,7 +61,7 @@ class Settings:
     hang_timeout: float = 0.0
     restart: Literal["off", "on"] = "off"  # of an agent that died
     inbox: float = 30.0  # seconds between two looks for messages to the job; 0: never
-    control: str = "checkpoint,pause,drain"  # verbs of control messages that are carried out
+    control: str = "checkpoint,pause,resume,drain,status,ack"  # verbs of control messages that are carried out
     on_quota: str = "wait"  # under `restart`: wait, or "handoff:" and the agents that carry on, in their order
     restart_limit: int = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
     restart_window: float = 600.0
@@ -99,7 +99,8 @@ class Origin:
 
     def refuse(self, value: object, allowed: str) -> UsageError | ConfigError:
         kind = ConfigError if self.source in ("own", "file") else UsageError
-        return kind(f"{self.words} is {value!r}, which is not possible.", f"Allowed: {allowed}.")
+        got = f"{value:g}" if isinstance(value, float) else repr(value)
+        return kind(f"{self.words} must be {allowed} (got {got}).")
 
 
 def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float]:
@@ -109,7 +110,7 @@ def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float
         except (TypeError, ValueError):
             number = math.nan
         if not low <= number <= high:
-            raise origin.refuse(value, f"{unit} from {low:g} to {high:g}")
+            raise origin.refuse(value, f"{low:g} to {high:g} {unit}")
         return number
 
     return read
@@ -164,10 +165,18 @@ def _job(value: Any, origin: Origin) -> str:
 def _bucket(value: Any, origin: Origin) -> str:
     if not isinstance(value, str) or not re.match(r"/|[a-z][a-z0-9+.-]*://", value):
         raise ConfigError(  # as what the buckets themselves refuse, whoever named it
-            f"{origin.words} is {value!r}, which is no bucket.",
+            f"{origin.words} is {value!r}, which is not a bucket.",
             "Give gs://NAME, s3://NAME, file:///folder or an absolute path.",
         )
-    return value
+    from wal_agent.text import is_utf8  # with redaction, which not every start needs
+
+    if is_utf8(value):
+        return value
+    if value.startswith("/"):
+        return Path(value).as_uri()  # text, as the log needs it
+    raise ConfigError(
+        f"{origin.words} is {value!r}, which is not UTF-8 text.", "In file:// URLs write such bytes as %FF."
+    )
 
 
 def _address(value: Any, origin: Origin) -> str:
@@ -329,8 +338,12 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         _seconds(0, 86_400),
         "Seconds between two looks for messages to the job (0 = never; where the bucket is a local folder at most 2).",
     ),
-    "control": Setting(
-        _verbs, "Control messages that are carried out: checkpoint, pause and drain, or none.", metavar="VERB,...|none"
+    "control": _advice(
+        _verbs,
+        "Control messages that are carried out, or none.",
+        "fewer control messages are carried out",
+        lambda value: True,  # the default is all of them
+        metavar="VERB,...|none",
     ),
     "on_quota": Setting(
         _quota_rule,

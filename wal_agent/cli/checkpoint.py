@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wal_agent.cli.display import STATUS, answer_lines, answer_table
 from wal_agent.cli.options import (
     AgentName,
     AsJson,
@@ -141,8 +142,8 @@ def list_checkpoints(
     if not readable:
         say(f"job {at.keys.job} has no checkpoint. To make one while it runs: wal-agent checkpoint{at.options()}")
         return
-    answer([f"{'N':>4}  {'RECORD':>6}  {'TIME':<24}  {'TRIGGER':<14}  {'SIZE':>8}  TASK"])
-    answer([_line(kept, document) for kept, document in readable])
+    rows = [_cells(kept, document) for kept, document in readable]
+    answer_table(("N", "RECORD", "TIME", "TRIGGER", "SIZE", "TASK"), rows, right="N RECORD SIZE")
 
 
 def _row(kept: CheckpointAt, document: Document) -> dict[str, Any]:
@@ -162,12 +163,12 @@ def _row(kept: CheckpointAt, document: Document) -> dict[str, Any]:
     }
 
 
-def _line(kept: CheckpointAt, document: Document) -> str:
+def _cells(kept: CheckpointAt, document: Document) -> tuple[str, ...]:
     task = document.active_task
     what = f"{task.phase}, {task.progress} %: {task.title}" if task else ""
-    trigger = document.trigger.replace("_", " ")
-    record = f"{document.sequence_number:>4}  {kept.seq:>6}  {timestamp(kept.record.time):<24}  {trigger:<14}"
-    return shorten(f"{record}  {size(len(kept.record.body)):>8}  {what}", 200)
+    trigger = shorten(document.trigger.replace("_", " "), 40)
+    made, big = timestamp(kept.record.time), size(len(kept.record.body))
+    return str(document.sequence_number), str(kept.seq), made, trigger, big, shorten(what, 120)
 
 
 @app.command("show")
@@ -197,7 +198,7 @@ def show(
     if json:
         answer_json(_builtins(document))
     else:
-        answer(_rows(document))
+        answer_lines(_rows(document), STATUS)
 
 
 def _build(at: JobContext, record: str) -> Document:

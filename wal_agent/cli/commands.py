@@ -82,7 +82,9 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "messages:send", "Send a message to a job: its agent reads it at its next step, or with its next start."
     ),
     "inbox": Entry(
-        "messages:inbox", "Show the messages to a job: what waits, what was given to the agent, and what it has seen."
+        "messages:inbox",
+        "Show the messages to a job: what waits, what was given to the agent, what it has seen, and what became of "
+        "control messages.",
     ),
     "reply": Entry(
         "messages:reply",

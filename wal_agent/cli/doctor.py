@@ -17,6 +17,7 @@ import msgspec
 import typer
 
 from wal_agent.agents.base import Agent
+from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import AsJson, BucketUrl, unknown_agent_error
 from wal_agent.errors import UsageError
 from wal_agent.msgspec_compat import of_values
@@ -124,7 +125,7 @@ def agents(
     elif markdown:
         sys.stdout.write(agents_page(known))
     else:
-        answer(rows(known))
+        answer_lines(rows(known), HEADED)
 
 
 def demo(

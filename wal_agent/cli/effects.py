@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer, answer_json, lines, plural, shorten, timestamp
+from wal_agent.text import answer_json, lines, plural, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.records import Payload
@@ -63,7 +64,7 @@ def effects(
     if json:
         answer_json([effect_json(one) for one in shown])
     for one in () if json else shown:
-        answer(_rows(one, at.options()))
+        answer_lines(_rows(one, at.options()), HEADED)
     first = page.segments[0][0] if page.segments else 1
     if not json:
         if not shown:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import ANY_AGENT, AsJson, BucketUrl, say_bucket, settings_for
 from wal_agent.text import answer, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
-    from wal_agent.fleet.jobs import Job
+    from wal_agent.fleet.jobs import Job, OpenWork
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
@@ -52,7 +53,7 @@ def ls(
     """
     from json import dumps
 
-    from wal_agent.fleet.jobs import STATES, Reader, count_open_calls, count_states, job_as_json, sort_jobs
+    from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, read_open_work, sort_jobs
 
     wanted = _states(state, STATES)
     opened = _opened(bucket)
@@ -61,7 +62,7 @@ def ls(
     if json:
         sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
         return
-    answer(table(shown, count_open_calls(opened, shown)))
+    answer_jobs(shown, read_open_work(opened, shown))
     needing = sum(job.needs_host for job in jobs)
     rest = (
         f"; {needing} need{'s' if needing == 1 else ''} a host: wal-agent fleet claim, or `wal-agent run` for each"
@@ -84,7 +85,7 @@ def list_jobs(
     from json import dumps
 
     from wal_agent.errors import NoJob
-    from wal_agent.fleet.jobs import Reader, count_open_calls, find_jobs_here, job_as_json
+    from wal_agent.fleet.jobs import Reader, find_jobs_here, job_as_json, read_open_work
 
     opened = _opened(bucket)
     if here:
@@ -98,7 +99,7 @@ def list_jobs(
     if not jobs:
         where = "This folder has no job" if here else "There is no job"
         raise NoJob(f"{where} in {opened.url}.", "Start one: wal-agent run AGENT")
-    answer(table(jobs, count_open_calls(opened, jobs)))
+    answer_jobs(jobs, read_open_work(opened, jobs))
 
 
 @app.command("watch")
@@ -274,19 +275,22 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
     return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)
 
 
-HEADER = ("STATE", "JOB", "AGENT", "HOST", "CALLS", "FOLDER", "WHAT")
+HEADER = ("STATE", "JOB", "AGENT", "HOST", "CALLS", "TASK", "FOLDER", "WHAT")
+TASK = 40  # characters of a task
 
 
-def table(jobs: Sequence[Job], calls: Mapping[str, int]) -> list[str]:
-    """Rows of `jobs` below a header; none for none. `calls`: in flight, by job; "-" where that is not known."""
+def answer_jobs(jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> None:
+    """Write a table of `jobs`. `work`: by job, what its log says; "-" where that is not known."""
+    answer_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right="CALLS", folds="HOST TASK FOLDER")
+
+
+def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
+    """Return a row below HEADER."""
     from wal_agent.text import shorten
 
-    cells = [(j.state, j.job, j.agent, j.host, str(calls.get(j.job, "-")), j.workspace, _what(j)) for j in jobs]
-    rows = [HEADER, *((*(shorten(cell, WIDEST) for cell in row[:-1]), shorten(row[-1], 300)) for row in cells)]
-    wide = [max(len(row[n]) for row in rows) for n in range(len(HEADER) - 1)]
-    if not jobs:
-        return []
-    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, wide, strict=False)), row[-1]]).rstrip() for row in rows]
+    calls, task = (str(work.calls), shorten(work.task, TASK)) if work else ("-", "-")
+    cells = (job.state, job.job, job.agent, job.host, calls, task, job.workspace)
+    return (*(shorten(cell, WIDEST) for cell in cells), shorten(_what(job), 300))
 
 
 def _what(job: Job) -> str:

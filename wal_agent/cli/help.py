@@ -166,7 +166,24 @@ def group_of(name: str) -> str:
     """Return the heading below which `run --help` has the option of parameter `name`."""
     if name in GROUPS:
         return GROUPS[name]
-    return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace", "messages")) else "Options"
+    if name.startswith(("inbox", "control", "messages")):
+        return "Messages"
+    return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
+
+
+def option_groups(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
+    """Return name and help of a command's arguments and options by their heading, in the order of `--help`."""
+    grouped = command.name in ("run", "resume")
+    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], **({name: [] for name in _ORDER} if grouped else {})}
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None:
+            continue
+        heading = group_of(parameter.name or "") if grouped else "Options"
+        if parameter.param_type_name == "argument":
+            heading = "Arguments"
+        found.setdefault(heading, []).append(record)
+    return dict(sorted(found.items(), key=lambda item: item[0] == "Options"))
 
 
 class Examples:
@@ -184,20 +201,7 @@ class Command(Examples, typer.core.TyperCommand):
     """A command whose help ends with examples."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        grouped = self.name in ("run", "resume")
-        found: dict[str, list[tuple[str, str]]] = {
-            "Arguments": [],
-            **({name: [] for name in _ORDER} if grouped else {}),
-        }
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is None:
-                continue
-            heading = group_of(parameter.name or "") if grouped else "Options"
-            if parameter.param_type_name == "argument":
-                heading = "Arguments"
-            found.setdefault(heading, []).append(record)
-        for heading in sorted(found, key=lambda name: name == "Options"):
-            if found[heading]:
+        for heading, rows in option_groups(self, ctx).items():
+            if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(found[heading])
+                    formatter.write_dl(rows)

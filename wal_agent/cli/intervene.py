@@ -200,7 +200,8 @@ def rm(
 ) -> None:
     """Delete a job from the bucket for good: conversation, files, calls, values, checkpoints. Asks at a terminal.
 
-    Refused while somebody runs the job (75). A few small objects stay, which lock out every old run that still lives
+    Refused while somebody runs the job (75), and for a task as long as its caller's job is there. The jobs of its own
+    tasks stay. A few small objects stay, which lock out every old run that still lives
     somewhere: the lease, each opening (with the arguments that were typed) and the record before it. `wal-agent list`
     does not show the job any more, and its name can be used again. The files of the folder are not touched.
     """
@@ -210,17 +211,22 @@ def rm(
 
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
-    from wal_agent.errors import PersonNeeded
+    from wal_agent.errors import PersonNeeded, UsageError
     from wal_agent.recovery.export import replay_at
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import sound_state
-    from wal_agent.supervise.remove_job import foresee_removal, remove_job
+    from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
 
     if not dry_run:
         require_person(f"wal-agent rm {job}")
     at = open_job_context(None, bucket, job, encryption_key_file, encryption_key_command)
     clock = SystemClock()
     state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, clock.now()))
+    if state.task is not None and names_task(at.bucket, state.task.job, job):
+        raise UsageError(
+            f"Job {job} is a task of job {state.task.job}, whose log names it as a trace, so it stays as long as that.",
+            f"Delete that one first: wal-agent rm {state.task.job}{at.bucket_option()}",
+        )
     found = foresee_removal(at.bucket, at.keys, state)
     if dry_run:
         if json:

@@ -23,6 +23,7 @@ import msgspec
 import typer
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.cli.display import LOG, answer_lines
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.cli.view import preview
 from wal_agent.concurrency import prefetch_map
@@ -58,7 +59,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.redact import redact
-from wal_agent.text import answer, columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
+from wal_agent.text import columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -412,7 +413,8 @@ def describe(entry: Entry) -> tuple[str, str, str]:
                 redact(f"control: {r.verb}" if r.verb else size(r.text.size)),
             )
         case MessageSeen():
-            return "message seen", redact(f"{r.id} from {r.sender}"), ""
+            outcome = f"refused: {r.refused}" if r.refused else r.answer
+            return "message seen", redact(f"{r.id} from {r.sender}"), redact(outcome)
         case StatePut():
             return "state put", f"{redact(r.step)} {size(r.value.size)}", f"version {r.version}, attempt {r.attempt}"
         case StateGone():
@@ -497,13 +499,13 @@ def log(
         if follow:
             sys.stdout.flush()
     elif newest:
-        answer([as_line(entry, columns()) for entry in (newest if follow else reversed(newest))])
+        answer_lines([as_line(entry, columns()) for entry in (newest if follow else reversed(newest))], LOG)
     elif not damaged and not (crashes and page.last):
         if not follow and leases.read_lease(at.bucket, at.keys) is None:
             raise at.missing()
         say(f"no records of job {at.keys.job} in {at.bucket.url}{' yet' if follow else ''}.")
     if crashes and not (json or raw) and (unrecovered := describe_unrecovered(at)):
-        answer([unrecovered])
+        answer_lines([unrecovered], LOG)
     if not (json or raw) and not (page.whole and page.passed == 0):
         passed = f", but for {page.passed} that the snapshots say hold none of these" if page.passed else ""
         whole = f"wal-agent log{at.options()} -n 0"
@@ -563,4 +565,4 @@ def _show(entry: Entry, json: bool, raw: bool) -> None:
         sys.stdout.write(as_json(entry, raw) + "\n")
         sys.stdout.flush()
     else:
-        answer([as_line(entry, columns())])
+        answer_lines([as_line(entry, columns())], LOG)

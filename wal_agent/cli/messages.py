@@ -31,7 +31,10 @@ def send(
     id: Id = "",
     from_: Annotated[str, typer.Option("--from", help="Who sends it; default: you.", metavar="NAME")] = "",
     control: Annotated[
-        str, typer.Option("--control", help="A control message: checkpoint, pause or drain.", metavar="VERB")
+        str,
+        typer.Option(
+            "--control", help="A control message: checkpoint, pause, resume, drain, status or ack.", metavar="VERB"
+        ),
     ] = "",
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -43,7 +46,9 @@ def send(
     """Send a message to a job: its agent reads it at its next step, or with its next start.
 
     It is in the bucket when the command returns, and survives crashes of everyone. --control is for the run itself: it
-    makes a checkpoint, pauses (TEXT says how long: 10m), or saves all and stops. At most 64 KiB.
+    makes a checkpoint, pauses (TEXT says how long: 10m), goes on (resume), saves all and stops (drain), says how it is
+    (status), or takes a message out that needs no reader any more (ack, with its ID). `wal-agent inbox` shows the
+    answer, or why it was refused. At most 64 KiB.
     """
     from wal_agent.cli.options import job_of_this_run, open_existing_job
     from wal_agent.inbox import default_sender, make_message
@@ -65,7 +70,8 @@ def inbox(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Show the messages to a job: what waits, what was given to the agent, and what it has seen.
+    """Show the messages to a job: what waits, what was given to the agent, what it has seen, and what became of
+    control messages.
 
     With an ID the whole text. Exit code 1: there is none, or its text is not kept any more.
     """
@@ -92,6 +98,8 @@ def inbox(
     for row in rows:
         first = " ".join(texts.get(str(row["id"]), "").split())[:80]
         control = f" control: {row['control']}" if row["control"] else ""
+        outcome = row["refused"] or row["answer"]
+        control += f" ({outcome})" if outcome else ""
         sent = timestamp(datetime.fromisoformat(str(row["sent"])).timestamp())
         answer([printable(f"{row['state']:<8} {row['id']}  {sent}  {row['from']}{control}  {first}".rstrip())])
     if not rows:
@@ -203,7 +211,9 @@ def _sent(to: str, message: Message, new: bool, json: bool) -> None:
 def _row(id: str, sender: str, sent: float, verb: str, at: MessageAt | None = None) -> dict[str, object]:
     from wal_agent.recovery.checkpoint import rfc3339
 
-    state = "waits" if at is None else "seen" if at.seen else "given"
+    state = "waits" if at is None else "given" if not at.seen else "seen"
+    if at is not None and at.seen and verb:
+        state = "refused" if at.refused else "done"
     given = rfc3339(at.time) if at else None
     seen = rfc3339(at.seen) if at and at.seen else None
     return {
@@ -214,6 +224,8 @@ def _row(id: str, sender: str, sent: float, verb: str, at: MessageAt | None = No
         "sent": rfc3339(sent),
         "given": given,
         "seen": seen,
+        "refused": at.refused if at else "",
+        "answer": at.answer if at else "",
     }
 
 

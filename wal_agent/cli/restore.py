@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wal_agent.cli.display import DIFF, answer_lines
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.redact import redact
 from wal_agent.text import answer, lines, say
@@ -229,7 +230,7 @@ def diff(
     what = plural(len(changes), "file") if changes else "no file"
     differ = "differ" if len(changes) > 1 else "differs"
     say(f"job {at.keys.job}: {what} {differ} from record {first.seq} ({timestamp(old.time)}) to {last}")
-    answer([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines())
+    answer_lines([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines(), DIFF)
 
 
 def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: str | None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
-from wal_agent.text import lines, redraw, say
+from wal_agent.text import is_utf8, lines, printable, redraw, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -159,17 +159,22 @@ def start(
     from wal_agent import notify
     from wal_agent.agents import AGENTS
     from wal_agent.cli.listeners import attach_listeners, report_refusals
-    from wal_agent.errors import UsageError
+    from wal_agent.errors import ConfigError, UsageError
     from wal_agent.supervise.options import RunOptions, Screen, Waiting
     from wal_agent.supervise.restart import is_complete, run_with_restarts
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
-    if any("\udc80" <= c <= "\udcff" for text in args for c in text):
+    if not all(map(is_utf8, args)):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
     if fresh and go_on:
         raise UsageError("--fresh starts a new session and --continue resumes the last one: use only one of them.")
     workspace = Path.cwd().resolve()
+    if not is_utf8(str(workspace)):
+        raise ConfigError(
+            f"The path of this folder is not UTF-8 text, so it could not be logged: {printable(str(workspace))}.",
+            "Rename the folder.",
+        )
     flags = _settle_handoff(agent, workspace, flags, fresh, wishes)
     screen = Screen(say, lines, Waiting(say).waiting_for, redraw=redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from wal_agent.cli.display import STATUS, answer_lines, styled
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
@@ -106,7 +107,6 @@ def _in_place(
     end the last view is left on the first one."""
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from wal_agent.wal.reader import Replay
 
@@ -121,10 +121,12 @@ def _in_place(
                     if before.seq != seen:
                         newest, seen = records(), before.seq
                 rows = screen_rows(shown, newest, trouble, every)
-                live.update(Text(redact("\n".join(map(printable, rows))), no_wrap=True, overflow="ellipsis"))
+                text = styled(redact("\n".join(map(printable, rows))), STATUS)
+                text.no_wrap, text.overflow = True, "ellipsis"
+                live.update(text)
                 time.sleep(every)
     finally:
-        answer(shown)
+        answer_lines(shown, STATUS)
 
 
 def screen_rows(shown: list[str], records: list[str], trouble: str, every: float) -> list[str]:
@@ -180,7 +182,8 @@ def status(
     elif view.state != "none":
         trouble = notify.trouble(os.environ)
         rows = status_rows(view, at.options(), _following(at, view))
-        answer([*rows, *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
+        rows += [f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else []
+        answer_lines(rows, STATUS)
     if view.state == "none":
         raise at.missing()
     if view.damage:
@@ -227,13 +230,9 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     last = view.locked or f"last record {duration(now - view.last_record)} ago, {waiting}".rstrip(", ")
     rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:
-        rows.append(
-            (
-                "session",
-                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {plural(view.calls, 'tool call')}, "
-                f"{size(view.session_bytes)} saved",
-            )
-        )
+        program = f"{view.agent} {view.agent_version}".strip()
+        what = f"{program}, {plural(view.calls, 'tool call')}, {size(view.session_bytes)} saved"
+        rows.append(("session", f"{view.session[:8]:<19} {what}"))
     if view.messages:
         rows.append(("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox)"))
     if view.files is not None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer, answer_json, plural, say, shorten, size, timestamp
+from wal_agent.text import answer_json, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.supervise.steps import Entry
@@ -138,11 +139,11 @@ def list_steps(
     elif not found:
         say("nothing is kept. In a run: wal-agent state put STEP FILE, wal-agent step NAME -- COMMAND")
     else:
-        answer([f"{'STEP':<24}  {'ATTEMPT':>7}  {'VERSION':>7}  {'SIZE':>8}  {'SINCE':<24}  COMMAND"])
-        answer([_line(entry) for entry in found])
+        header = ("STEP", "ATTEMPT", "VERSION", "SIZE", "SINCE", "COMMAND")
+        answer_table(header, [_cells(entry) for entry in found], right="ATTEMPT VERSION SIZE")
 
 
-def _line(entry: Entry) -> str:
+def _cells(entry: Entry) -> tuple[str, ...]:
     run, value = entry.run, bool(entry.version)
     since = timestamp(
         entry.time or (run.ended or run.began if run else 0.0) or (entry.paused.time if entry.paused else 0)
@@ -154,7 +155,7 @@ def _line(entry: Entry) -> str:
     elif entry.paused is not None:
         how = f"paused until {timestamp(entry.paused.until)}"
     version, big = (str(entry.version), size(entry.size)) if value else ("", "")
-    return shorten(f"{entry.step:<24}  {entry.attempt:>7}  {version:>7}  {big:>8}  {since:<24}  {how}".rstrip(), 200)
+    return shorten(entry.step, 80), str(entry.attempt), version, big, since, shorten(how, 120)
 
 
 @app.command("delete")

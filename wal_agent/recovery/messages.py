@@ -50,6 +50,11 @@ DENY_DRAINING = f"{_DENIED} this machine is being given up, and the job goes on 
 DENY_PAUSING = (
     f"{_DENIED} the job is being paused; this run ends now, and goes on by itself after the pause. {_WIND_DOWN}"
 )
+DENY_CALLER = f"{_DENIED} the run that asked for this task has ended, or its job is another's by now. {_STOP}"
+DENY_BUDGET = (
+    f"{_DENIED} the budget of calls for this task is used up. Call no more tools: answer now with what you have found, "
+    "and say what is missing."
+)
 DENY_HUNG = f"{_DENIED} it came after too long a silence, and this run is being ended. {_STOP}"
 DENY_ENDED = f"{_DENIED} this run has ended. {_STOP}"
 
@@ -74,11 +79,12 @@ _ENDED: Final[dict[str, str]] = {
 _FINDING: Final[dict[Finding, str]] = {
     "completed": "completed",
     "not_started": "not started",
-    "partial": "partly done",
+    "partial": "interrupted",
     "unknown": "unknown",
 }
 VERIFYING = "the agent is asked to verify"
 WOULD_VERIFY = "the agent would be asked to verify"
+WOULD_STOP = "It is still running; a start would stop it."
 HOME_FOLDER = "this folder is your home folder or above it; nothing is put back here"
 NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
 

@@ -72,14 +72,14 @@ class Checkpointer:
         elif task_phase(state) != self._phase and now - self._at >= APART:
             self.make("phase_change")
 
-    def make(self, trigger: Trigger, *, defer: bool = True) -> tuple[int, Ticket] | None:
+    def make(self, trigger: Trigger, *, defer: bool = True, task: str = "") -> tuple[int, Ticket] | None:
         """Append a checkpoint of what the log says now; its number. None: it failed, which is reported once and harms
-        nothing."""
+        nothing. `task`: the job of the task that begins behind it."""
         try:
             with self._lock:
                 acked = self._writer.acked
                 self._number = max(self._number, acked.state.checkpointed) + 1
-                at = Occasion(self._job, self._agent, acked.seq, trigger, self._clock.now(), self._ttl_days)
+                at = Occasion(self._job, self._agent, acked.seq, trigger, self._clock.now(), self._ttl_days, task=task)
                 record = checkpoint_of(acked.state, at, number=self._number)
                 ticket = self._writer.append(record, defer=defer)
                 self._made, self._phase = _content(acked.state), task_phase(acked.state)

@@ -37,7 +37,7 @@ from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookServer
 from wal_agent.supervise.inbox import Inbox
-from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan
+from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan, unless_refused
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
@@ -45,8 +45,10 @@ from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
+from wal_agent.supervise.tasks import TaskBounds, begin_task
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
+from wal_agent.text import duration, plural
 
 if TYPE_CHECKING:
     from wal_agent.supervise.steps import StepKeeper
@@ -75,8 +77,10 @@ class Live:
         screen: Screen,
         liveness: Liveness,
         inbox: Inbox | None = None,
+        bounds: TaskBounds | None = None,
     ) -> None:
-        """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages."""
+        """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages. `bounds`: of a
+        task's calls, and of those of its own tasks."""
         self._emit = context.emit
         context = replace(context, emit=self._on_event)
         agent, workspace = context.agent, context.workspace
@@ -95,7 +99,8 @@ class Live:
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
         self._rules = load_later(workspace, agent.name)
-        self.gate = Gate(context, self._rules, keeper.may_allow, recovered)
+        self._bounds, self._keeper = bounds, keeper
+        self.gate = Gate(context, self._rules, keeper.may_allow, recovered, bounds)
         self.saver = SessionSaver(context, self.gate, capture, launch.session, self)
         self.autosave = Autosave(self._save, context.settings.autosave, self.fail)
         # Where the agent does not own the screen, people read how a long first capture gets on.
@@ -106,9 +111,9 @@ class Live:
         self._compacting = CompactionGuard(context, self.gate, self._surroundings())
         self.conversation = talk = Conversation(context, self.gate, launch, self, self._compacting, inbox)
         if inbox is not None:
-            inbox.control, inbox.resting = self._control, lambda: talk.phase == "awaiting_user"
+            inbox.resting = lambda: talk.phase == "awaiting_user"
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
-        self._may_allow, self._steps_lock = keeper.may_allow, threading.Lock()
+        self._steps_lock = threading.Lock()
         self._steps: StepKeeper | None = None
         self._hooks = HookHandler(context, self.conversation, self._nested, self)
         self.server = HookServer(run_dir.socket, run_dir.run, self._hooks.answer, self.fail)
@@ -123,7 +128,8 @@ class Live:
         with self._steps_lock:
             if self._steps is None:
                 socket, gate = self._run_dir.socket, self.gate
-                self._steps = StepKeeper(self._context, socket, self._may_allow, lambda: gate.refusal)
+                may_allow = (self._bounds or self._keeper).may_allow
+                self._steps = StepKeeper(self._context, socket, may_allow, lambda: gate.refusal)
             return self._steps
 
     def _on_event(self, event: Event) -> None:
@@ -159,6 +165,8 @@ class Live:
             return self._mark(str(question.get("name")))
         if event == hook_server.STEP:
             return self.steps.answer(question, by_agent)
+        if event == hook_server.TASK:
+            return self._task(question)
         if event != hook_server.STATUS:
             raise LookupError(event)
         key_file = self._context.settings.encryption_key_file
@@ -198,6 +206,20 @@ class Live:
             return {"error": "The bucket cannot be reached now. Try again."}
         return {"job": context.job.keys.job}
 
+    def _task(self, question: dict[str, Any]) -> dict[str, Any]:
+        job = self._context.job
+        epoch, bounds = job.lease.epoch, self._bounds or TaskBounds(self._keeper, self._clock)
+        if question.get("ask") != "begin":
+            return bounds.answer(question, epoch, self.gate.refusal)
+        if question.get("caller") != job.keys.job:
+            return {"caller": ""}
+        try:
+            done = begin_task(str(question.get("job")), self._writer.state, self.checkpoints)
+        except UsageError as error:
+            return {"error": error.what}
+        mine = {"caller": job.keys.job, "epoch": epoch, "run": self._run_dir.run, "counted": bounds.counted}
+        return {**mine, **done}
+
     def _settle(self, call: int, because: str) -> dict[str, Any]:
         try:
             answer = self.gate.recovered.answer(call, redact(clean_reason(because[:MAX_BECAUSE])))
@@ -219,20 +241,40 @@ class Live:
             return {"error": "This run is ending already, so it was not paused (anew). See: wal-agent status"}
         return {"job": self._context.job.keys.job}
 
-    def _control(self, verb: str, text: str) -> None:
-        """Carry out a control message, as the same command typed here."""
+    def _control(self, verb: str, text: str) -> str:
+        """Carry out a control message, as the same command typed here, and return what became of it. UsageError."""
         match verb:
             case "checkpoint":
-                self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
+                done = self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
+                return f"checkpoint {(unless_refused(done) or {}).get('number')}"
             case "pause":
-                with suppress(UsageError):  # the argument is no duration
-                    self._pause({"seconds": parse_duration(text.strip() or "10m"), "reason": "a control message"})
+                lasts = parse_duration(text or "10m")
+                unless_refused(self._pause({"seconds": lasts, "reason": "a control message"}))
+                return f"it pauses for {duration(lasts)}"
             case "drain":
                 now = self._clock.boot()
                 until = now + self._context.settings.drain
                 self.shut_down(ShutdownPlan("drain", "message", now, until, DENY_DRAINING))
+                return "it saves all and stops"
+            case "resume":
+                return "it runs"
+            case "status":
+                return self._describe()
             case _:
-                pass
+                raise UsageError(f"{verb} is not known here")
+
+    def _hand_over_control(self, control: Callable[[str, str], str] | None) -> None:
+        """Control messages are for a run whose agent lives and is not to end; others wait for the next one."""
+        if self.inbox is not None:
+            self.inbox.take_control(None if self._shutdown.down else control)
+
+    def _describe(self) -> str:
+        """The run in one line, for who asks by a message."""
+        job, talk, waiting = self._context.job, self.conversation, self.inbox.waiting if self.inbox else 0
+        since = duration(max(0.0, self._clock.now() - talk.since))
+        calls = plural(len(self._writer.acked.state.open), "call")
+        said = f"epoch {job.lease.epoch}, {self._agent.name}, {talk.phase} for {since}, {calls} in flight"
+        return f"{said}, {plural(waiting, 'message')} for the agent" if waiting else said
 
     def progress(self) -> RunProgress:
         """What a renewal of the lease writes."""
@@ -251,6 +293,7 @@ class Live:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
         if not self._shutdown.begin(down, lambda: self.gate.drain(down.sentence)):
             return
+        self._hand_over_control(None)
         self.checkpoints.before("pre_shutdown")
         if down.kind == "drain":
             self._emit(DrainStarted(down.source, down.until - down.began))
@@ -377,6 +420,7 @@ class Live:
                 self.tree.start()
             if self._agent.capabilities.hookless:
                 self.conversation.handle(TurnStarted(launch.session, ""))
+            self._hand_over_control(self._control)
             failpoint("run.after_agent_start")
             exit = child.wait(self._on_terminate, self._tick, self._every)
         except BaseException:  # a bug, or no thread was left: the lease may be settled only over a dead tree
@@ -387,6 +431,7 @@ class Live:
             processes.end_run_processes(self._run_dir.run, adopted=True)
             raise
         finally:
+            self._hand_over_control(None)
             self._await.close()
             self._liveness.rest()
         with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):

@@ -112,7 +112,7 @@ class RecoveryCase:
         self.at, self.here, self.agent, self.workspace, self.clock = at, here, agent, workspace, clock
         self.job = settings.job
         self.tree: WorktreePlan = plan_worktree(at, here, workspace, settings, agent, env)
-        self._inner = InnerRuns(settings, env, here)
+        self._inner = InnerRuns(settings, env, here, agent.name)
 
     def verdicts(self, running: Sequence[str], gone: bool, done: TreeResult) -> tuple[Verdict, ...]:
         """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that

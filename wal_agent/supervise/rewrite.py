@@ -337,6 +337,13 @@ def left_out(trace: RewriteAt, blobs: Blobs, home: Home) -> list[Unit]:
     return list(units[keys.index(trace.record.first) : keys.index(trace.record.last) + 1])
 
 
+def read_main(state: State, blobs: Blobs, agent: Agent) -> bytes:
+    """The main file of the conversation as the log has it. UsageError: there is none. Damaged."""
+    if (file := state.files.get(agent.main_file)) is None:
+        raise UsageError("The job has no conversation yet.", "See: wal-agent status")
+    return _bytes(blobs, file)
+
+
 def read_trace(trace: RewriteAt, blobs: Blobs) -> bytes:
     """The main file as it was before the rewrite. Damaged."""
     return _bytes(blobs, trace.before)
@@ -363,10 +370,7 @@ class _Conversation:
 
 def _read(state: State, blobs: Blobs, home: Home) -> _Conversation:
     """UsageError: there is none, or it cannot be rewritten."""
-    how, file = rewriting_of(home.agent), state.files.get(home.agent.main_file)
-    if file is None:
-        raise UsageError("The job has no conversation yet.", "See: wal-agent status")
-    main = _bytes(blobs, file)
+    how, main = rewriting_of(home.agent), read_main(state, blobs, home.agent)
     return _Conversation(how, main, main, how.units(main))
 
 

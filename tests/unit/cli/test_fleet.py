@@ -11,7 +11,7 @@ from tests.unit.cli.shelf import EVIL, SECRET, Run
 from tests.unit.fleet.leases import CRASHED, DRAINED, store
 from tests.unit.notify.sink import Sink
 from wal_agent.bucket.file import FileBucket
-from wal_agent.cli.fleet import table
+from wal_agent.cli.fleet import job_cells
 from wal_agent.cli.status import describe_state
 from wal_agent.cli.view import View
 from wal_agent.fleet.jobs import Job
@@ -104,8 +104,8 @@ def test_a_projects_file_does_not_choose_whose_jobs_run_here(run: Run) -> None:
 def test_a_pause_ends_at_the_time_that_status_says() -> None:
     until = 1_700_000_000.0  # 22:13:20 UTC
     for left, says in ((500.0, "until 22:13:20 UTC"), (6000.0, "until 22:13 UTC")):
-        _, row = table([Job(job="shop", state="paused", until=until, left=left)], {})
-        assert says in row and says in describe_state(View("shop", "file:///b", "paused", until=until, left=left))
+        row = job_cells(Job(job="shop", state="paused", until=until, left=left), None)
+        assert says in row[-1] and says in describe_state(View("shop", "file:///b", "paused", until=until, left=left))
 
 
 def test_a_watcher_messages_once_about_a_job_that_nobody_recovers(

@@ -59,7 +59,7 @@ def test_each_error_is_one_line_and_its_exit_code(
 ) -> None:
     """The codes are promises to scripts and to schedulers (OPERATIONS.md)."""
 
-    def failing(standalone_mode: bool) -> int:
+    def failing(prog_name: str, standalone_mode: bool) -> int:
         raise error(f"It {EVIL}broke.", "Mend it.")
 
     monkeypatch.setattr(commands, "app", failing)
@@ -68,7 +68,7 @@ def test_each_error_is_one_line_and_its_exit_code(
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), typer.Abort()], ids=repr)
 def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> None:
-    def failing(standalone_mode: bool) -> int:
+    def failing(prog_name: str, standalone_mode: bool) -> int:
         raise raised
 
     monkeypatch.setattr(commands, "app", failing)
@@ -78,7 +78,7 @@ def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.Monke
 def test_a_bug_is_one_line_that_names_a_private_report(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def failing(standalone_mode: bool) -> int:
+    def failing(prog_name: str, standalone_mode: bool) -> int:
         raise RuntimeError(f"password={SECRET}")
 
     monkeypatch.setattr(commands, "app", failing)
@@ -178,7 +178,7 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
         ("run", "Missing argument 'AGENT'. See: wal-agent run --help"),
         (
             "run gemini --yolo",
-            "No such option: --yolo. Put the agent's options after `--`: wal-agent run AGENT -- --yolo "
+            "No such option: --yolo. Put the agent's options after `--`: wal-agent run gemini -- --yolo "
             "(see: wal-agent run --help)",
         ),
         ("pause --for", "Option '--for' requires an argument. See: wal-agent pause --help"),
@@ -334,9 +334,30 @@ def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypat
         (("claude", "--on-quota", "handoff:codex"), "--on-quota handoff works with --restart only."),
         (("claude", "--restart", "--on-quota", "handoff:claude"), "No job of claude can be handed to claude."),
         (("claude", "--restart", "--on-quota", "handoff:clod"), "clod"),
-        (("claude", "--restart", "--on-quota", "handoff:../x"), "which is not possible"),
+        (("claude", "--restart", "--on-quota", "handoff:../x"), "must be wait, or handoff"),
     ],
 )
 def test_a_handoff_that_cannot_be_is_refused_before_anything_runs(run: Run, words: tuple[str, ...], says: str) -> None:
     code, out, err = run("run", *words)
     assert (code, out) == (64, "") and says in err
+
+
+@pytest.mark.parametrize(
+    ("words", "folder", "code"),
+    [
+        (("run", "generic", "--", "echo", "\udcff"), "shop", 64),
+        (("run", "generic", "--", "true"), "\udcff", 78),
+        (("run", "generic", "--bucket", "file:///tmp/\udcff", "--", "true"), "shop", 78),
+        (("list", "--bucket", "/proc/self/\udcff"), "shop", 1),  # becomes %FF in a URL
+        (("status", "--bucket", "s3://\udcff"), "shop", 78),
+    ],
+)
+def test_what_no_log_can_hold_is_refused(
+    words: tuple[str, ...], folder: str, code: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that are not UTF-8: the line is printable, and the bucket stays as it is."""
+    (tmp_path / folder).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / folder)
+    found, out, err = run(*words)
+    assert (found, out) == (code, "") and err.encode()
+    assert not (tmp_path / "home/.local/state/wal-agent/bucket").exists()
