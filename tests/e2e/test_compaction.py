@@ -164,3 +164,25 @@ def test_what_a_new_history_lacks_is_said_where_a_hook_can_speak(scene: Scene) -
     assert "wal-agent recall" in told and "move the shop to v2" in told and PHRASE not in told
     if name in ("qwen", "opencode", "pi"):
         assert any("Keep in the summary, word for word" in json.dumps(body) for body in scene.model.asides)
+
+
+@pytest.mark.parametrize("scene", sorted(FORCED), indirect=True)
+def test_an_empty_summary_is_mended_with_a_compact_form(scene: Scene) -> None:
+    """With --restart the agent begins again, and the model gets what was asked and done in the place of nothing."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    args, env = FORCED[scene.agent]
+    scene.script(
+        Turn(PHRASE, calls=[shell("echo begin >> side")]),
+        *(Turn(calls=[shell(f"echo {n} >> side")]) for n in range(4)),
+        Turn(calls=[shell("echo work >> side")], tokens=190_000),
+        *([Turn("<summary></summary>")] if scene.agent == "claude" else []),  # Codex's is "ok", which says nothing
+        *(Turn("All is done.") for _ in range(3)),
+    )
+    run = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), options=("--restart",), wait=True, **env)
+    assert run.process.returncode == 0, run.stderr()
+    assert [c.lost for c in scene.replay().state.compactions] == [True]
+    assert [(r["type"], r["kind"]) for r in scene.records() if r["type"] == "rewrite"] == [("rewrite", "compact")]
+    last = "\n".join(part.text for part in scene.model.history() if isinstance(part, Said))
+    assert "in compact form" in last and "move the shop to v2" in last and "echo work >> side" in last
+    assert scene.side() == ["begin", *map(str, range(4)), "work"]

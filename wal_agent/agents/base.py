@@ -83,12 +83,14 @@ class AwaitingApproval:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """The agent begins to compact its conversation, or has done so; both call the model by themselves."""
+    """The agent begins to compact its conversation, or has done so; both call the model by themselves. `aside`: it does
+    so beside its work, and no hook reports the end, so the phase stays as it is."""
 
     session: str
     done: bool
     trigger: str = ""  # the agent's own word: auto, manual
     tokens: int = 0  # of the conversation, as the agent counts them; 0: not reported
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ _HANGS = {
     "exit": "its turn is over and the agent has not ended",
 }
 REPORTED = (
+    events.CheckpointFailed,
     events.DrainFinished,
     events.Halted,
     events.HungUp,
@@ -129,6 +130,9 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
                 _run(facts),
                 key=f"paused:{until:.0f}",
             )
+        case events.CheckpointFailed(why):
+            line = f"{_sentence(why)} The run goes on; a recovery builds its content from the log."
+            return _message(facts, at, "info", "a checkpoint failed", line, _look(facts), key="checkpoint")
         case events.SummaryLost(n, mended):
             follows = (
                 "The agent starts again with a compact form of what was said."

@@ -163,6 +163,8 @@ def event_of(event: HookEvent, running: int, turn_open: bool) -> PhaseEvent | No
             return "tool_ended" if running else "last_tool_ended"
         case AwaitingApproval():
             return "approval_asked"
+        case Compacting(aside=True):
+            return None
         case Compacting(done=done):
             if not done:
                 return "compaction_started"

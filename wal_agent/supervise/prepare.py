@@ -519,9 +519,10 @@ def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: 
     """Complete a rewrite of the conversation that the log has, and this machine's file has not; compact the old turns
     of a conversation that is about to be resumed, where the person wants that. Returns the job as it is then."""
     state, policy = opened.replay.state, options.settings.compact
-    resumes = opened.replay.damage is None and state.turn == "started" and bool(state.session)
-    wanted = policy != "off" and resumes
-    mends = resumes and options.settings.restart == "on" and any(c.lost for c in state.compactions[-1:])
+    whole = opened.replay.damage is None and bool(state.session)
+    wanted = policy != "off" and whole and state.turn == "started"
+    goes_on = state.turn == "started" or (state.ended is not None and state.ended.cls == "paused")
+    mends = options.settings.restart == "on" and whole and goes_on and any(c.lost for c in state.compactions[-1:])
     if not (state.rewrites or wanted or mends) or state.owner_agent not in ("", options.agent.name):
         return opened
     from wal_agent.supervise.rewrite import Home, compact_before_resume, complete_rewrite, lost_summary, mend_summary

@@ -22,6 +22,7 @@ from wal_agent.errors import WalAgentError
 from wal_agent.events import Emit, Event
 from wal_agent.records import AnyRecord, End, Intent
 from wal_agent.shell.rules import Rules, load_rules
+from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.options import Screen
@@ -160,6 +161,16 @@ class Watcher:
 
     def check_handshake(self, appended: bytes) -> None:
         self.appended.append(appended)
+
+
+def quiet_guard(context: RunContext, gate: Gate, did: list[str]) -> CompactionGuard:
+    """A guard of a run that saves at once and mends nothing."""
+
+    def save(budget: float) -> bool:
+        did.append("saved")
+        return True
+
+    return CompactionGuard(context, gate, Surroundings(save, did.append, lambda: False, lambda: 400))
 
 
 class Post:

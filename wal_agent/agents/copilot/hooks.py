@@ -144,7 +144,9 @@ _EVENTS = dict(
         ("postToolUse", on(_Ended, _ended)),
         ("postToolUseFailure", on(_Failed, _failed)),
         outer("agentStop", _Hook, lambda p: base.TurnCompleted(_session(p))),
-        outer("preCompact", _Compact, lambda p: base.Compacting(_session(p), done=False, trigger=p.trigger)),
+        outer(
+            "preCompact", _Compact, lambda p: base.Compacting(_session(p), done=False, trigger=p.trigger, aside=True)
+        ),
         ("notification", on(_Notice, _notified)),
     )
 )
