@@ -113,8 +113,7 @@ def agents(
     json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/AGENTS.md on stdout.")] = False,
 ) -> None:
-    """Which agents there are, and what each gets: hooks, intent, fail-closed, reconcile, resume, terminal, subagents,
-    the tested version, and what could not be held."""
+    """List the supported agents, their tested versions, and what wal-agent can and cannot do with each."""
     from json import dumps
 
     from wal_agent.agents import AGENTS
@@ -131,10 +130,10 @@ def agents(
 def demo(
     agent: Annotated[
         str,
-        typer.Option("--agent", help="Whose CLI: claude, codex, gemini ... (see: wal-agent agents).", metavar="NAME"),
+        typer.Option("--agent", help="The agent (see: wal-agent agents).", metavar="NAME"),
     ] = "gemini",
 ) -> None:
-    """Watch the crash story: a real CLI loses its machine three times, at last with the folder, and goes on.
+    """Play a demo: a real CLI loses its machine three times, the last time with the folder, and recovers.
 
     Needs the agent's program on PATH (or in WAL_AGENT_<NAME>) and git; no key, no network. Exits 1 if anything did not
     hold.
@@ -155,7 +154,7 @@ def doctor(
     agent: Annotated[
         str | None,
         typer.Argument(
-            help="The agent to test (see: wal-agent agents). Without it: the bucket only.", metavar="[AGENT]"
+            help="The agent to test (see: wal-agent agents); without it only the bucket is tested.", metavar="[AGENT]"
         ),
     ] = None,
     bucket: BucketUrl = None,

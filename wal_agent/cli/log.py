@@ -464,11 +464,9 @@ def log(
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
-    n: Annotated[
-        int, typer.Option("-n", "--number", min=0, help="Show the newest N records; 0 = all that are kept.")
-    ] = 30,
+    n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N records (0 = all).")] = 30,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Oldest first, then each new one as it comes, until Ctrl-C.")
+        bool, typer.Option("-f", "--follow", help="Print oldest first, then each new record, until Ctrl-C.")
     ] = False,
     crashes: Annotated[bool, typer.Option("--crashes", help="Only starts, ends and recoveries.")] = False,
     json: AsJson = False,
@@ -480,12 +478,12 @@ def log(
         ),
     ] = False,
 ) -> None:
-    """The job's records, newest first (with --json: oldest first, one object a line). Secrets are redacted.
+    """Show the job's records, newest first (with --json: oldest first, one object per line). Secrets are redacted.
 
-    JSON has the size and the hash of saved bytes; --raw has the bytes.
+    --json prints the size and hash of saved bytes; --raw prints the bytes too.
 
-    It reads the log from its end, as far as it shows it; with -n 0 the whole log is read and checked. Where some
-    records cannot be read or are missing the others are shown, and the exit code is 73.
+    Only the part that is shown is read and checked; -n 0 reads and checks the whole log. If records are missing or
+    cannot be read, the others are shown and the exit code is 73.
     """
     from wal_agent.cli.options import open_job_context
 

@@ -32,15 +32,17 @@ if TYPE_CHECKING:
 
 def trust(
     show: Annotated[
-        bool, typer.Option("--show", help="Show what is asked for and what is allowed; ask nothing.")
+        bool, typer.Option("--show", help="Show what is asked for and what is allowed; do not ask.")
     ] = False,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Forget all that was allowed for this folder.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="You have read it: allow all of it without a question.")] = False,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="Withdraw everything that was allowed for this folder.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow everything without asking.")] = False,
 ) -> None:
-    """Allow what this folder's wal-agent.toml and .wal-agent/prompts ask for beyond what a project may decide.
+    """Allow settings that this folder's wal-agent.toml and .wal-agent/prompts may not decide alone.
 
-    A consent is for this folder and for these values: what changes is asked again. It is kept in your own state folder.
-    Not for agents: inside a run it is refused (79).
+    A consent applies to this folder and these values; a changed value is asked for again. It is kept in your own state
+    folder. Agents may not use this command: inside a run it is refused (79).
     """
     from wal_agent.errors import ConfigError, UsageError
     from wal_agent.supervise.hook_server import require_person
@@ -137,7 +139,7 @@ AgentName = Annotated[
     str | None,
     typer.Option(
         "--agent",
-        help="The agent whose job of this folder is meant, where several agents have one.",
+        help="Choose the job of this agent, if several agents have a job in this folder.",
         metavar="NAME",
         autocompletion=complete_agent,
     ),
