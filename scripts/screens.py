@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ HEAD = """# Screens
 
 What you see in the first hour, from real runs: the job of the [tutorial](tutorial.md), its crash, and its recovery.
 """
+HOME = "/home/you"
 WIDTH = "100"
 ZONE = "Europe/Berlin"  # of the fictional user
 
@@ -65,7 +66,7 @@ class Shop:
 
     def neutral(self, text: str) -> str:
         host = os.uname().nodename
-        text = text.replace(str(self.root), "/home/you").replace(host, "vm-17")
+        text = text.replace(str(self.root), HOME).replace(host, "vm-17-europe-west4-b"[: len(host)])
         text = re.sub(r"\bgemini-shop-\w{4}\b", "gemini-shop-k3f9", text)
         return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
@@ -81,7 +82,8 @@ def wait(what: str, test: Callable[[], object]) -> None:
 def main() -> int:
     rehearsal = rehearsal_of(AGENTS["gemini"])
     assert rehearsal is not None
-    root = Path(tempfile.mkdtemp(prefix="you-", dir="/tmp"))
+    root = Path("/tmp", secrets.token_hex(4)[: len(HOME) - len("/tmp/")])  # as long as the name that takes its place
+    root.mkdir()
     shop = root / "shop"
     shop.mkdir()
     (shop / "charge.sh").write_text(CHARGE)

@@ -18,6 +18,7 @@ from wal_agent.text import answer, lines, say
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
     from wal_agent.fleet.jobs import Job, OpenWork
+    from wal_agent.inbox import Driver
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
@@ -118,6 +119,10 @@ def watch(
         bool,
         typer.Option("--notify", help="Send a message about each such job to the URLs that `wal-agent notify` shows."),
     ] = False,
+    on_message: Annotated[
+        str,
+        typer.Option("--on-message", help="Shell command that is run once for each job at rest that has new messages."),
+    ] = "",
     bucket: BucketUrl = None,
     on: Annotated[
         str,
@@ -144,6 +149,9 @@ def watch(
     wait for it. If there are several watchers, only one acts. Nothing is run twice for the same loss of a job, unless
     it failed: commands that a dead watcher may have run are reported, not repeated. Quote the variables.
 
+    --on-message wakes a job that does not run for messages that it was not woken for before; FLEET_MESSAGES is their
+    number. A paused job is woken by `send --control resume` alone, and a halted one by none.
+
     With --once the exit code is 75 while another watcher is active; it is 76 when another watcher has taken over.
     """
     import signal
@@ -151,17 +159,20 @@ def watch(
 
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
+    from wal_agent.fleet.inboxes import Inboxes
     from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet watch")
-    if not on_crash and not notify:
-        raise UsageError("Nothing would be done for a job.", "Give --notify, or --on-crash COMMAND, or both.")
+    if not on_crash and not notify and not on_message:
+        raise UsageError(
+            "Nothing would be done for a job.", "Give --notify, --on-crash COMMAND or --on-message COMMAND."
+        )
     states = _states(on, ACTED_ON, "--on")
     _sane(every)
     _sane(limit, "--limit")
     _sane(ttl, "--ttl", 2.0, 3600.0)
-    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl)
+    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl, on_message)
     send = _notifier(os.environ) if notify else None
     opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
     tell = None if send is None else lambda job: send(job, opened.url)
@@ -172,7 +183,8 @@ def watch(
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell).go()
+    inboxes = Inboxes(lambda job: _messages_of(job, opened), opened, say) if on_message else None
+    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell, inboxes).go()
     if ended:
         raise typer.Exit(128 + ended[0])
 
@@ -239,6 +251,14 @@ def claim(
         lambda argv, place: run_child(argv, place, os.environ),
     )
     raise typer.Exit(code)
+
+
+def _messages_of(job: str, bucket: Bucket) -> Driver:
+    """What carries the messages of a job: the bucket, and the servers of the person's setting `messages`."""
+    from wal_agent.messages import open_driver
+
+    settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": bucket.url}, {"bucket"})
+    return open_driver(settings, os.environ, bucket, job, say)
 
 
 def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:

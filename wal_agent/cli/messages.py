@@ -51,11 +51,15 @@ def send(
     answer, or why it was refused. At most 64 KiB.
     """
     from wal_agent.cli.options import job_of_this_run, open_existing_job
+    from wal_agent.errors import Unavailable
     from wal_agent.inbox import default_sender, make_message
+    from wal_agent.paths import MARKER
 
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
-    mine = (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
-    message = make_message(_text(text, control), from_ or mine or default_sender(), id, control)
+    sender = from_ or (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
+    if not sender and os.environ.get(MARKER):  # under another name its message would be another one
+        raise Unavailable("The run of which this command is a part has ended; nothing was sent.", "Or name --from.")
+    message = make_message(_text(text, control), sender or default_sender(), id, control)
     with _driver(at) as driver:
         new = driver.send(message)
     _sent(at.keys.job, message, new, json)

@@ -32,6 +32,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.records import PhaseName
+from wal_agent.wal.writer import LATER, NOW, Wait
 
 if TYPE_CHECKING:
     from wal_agent.clock import Clock
@@ -204,6 +205,13 @@ class RunContext:
     env: Env
     clock: Clock
     emit: Emit = lambda _: None
+
+    @property
+    def capture_wait(self) -> Wait:
+        """How long a capture may wait for company in the log: inside a turn only, since behind its end the agent or
+        the person may leave at any moment; not at all with `durability = sync`."""
+        inside = self.job.writer.state.turn == "started" and self.settings.durability != "sync"
+        return LATER if inside else NOW
 
 
 @dataclass(frozen=True, slots=True)

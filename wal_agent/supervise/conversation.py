@@ -48,6 +48,7 @@ from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, S
 from wal_agent.supervise.gate import Gate, unannounced_error
 from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process
 from wal_agent.text import quote
+from wal_agent.wal.writer import DEFERRED
 
 if TYPE_CHECKING:
     from wal_agent.supervise.inbox import Inbox
@@ -226,7 +227,7 @@ class Conversation:
                 self.since, self._entered = now, self._clock.boot()
                 with suppress(WalAgentError):  # a writer that has ended says so to who needs its word
                     record = PhaseChange(time=now, phase=self.phase, was=was, tool=tool[:MAX_TOOL])
-                    self._writer.append(record, defer=True)
+                    self._writer.append(record, wait=DEFERRED)
         if changed:
             self._emit(PhaseChanged(was, self.phase, tool, lasted))
         self._supervisor.on_phase(actions)

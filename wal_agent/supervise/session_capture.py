@@ -92,6 +92,7 @@ class SessionSaver:
     def __init__(
         self, context: RunContext, gate: Gate, capture: SessionCapture, session: str, supervisor: Supervisor
     ) -> None:
+        self._context = context
         self._agent = context.agent
         self._env = context.env
         self._workspace = context.workspace
@@ -192,7 +193,7 @@ class SessionSaver:
                 return
             idle = not records and not self._writer.pending
             try:
-                tickets = [self._writer.append(record) for record in records]
+                tickets = [self._writer.append(record, wait=self._context.capture_wait) for record in records]
             except BaseException:
                 self._capture.forget()
                 raise
