@@ -132,7 +132,7 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
             )
         case events.CheckpointFailed(why):
             line = f"{_sentence(why)} The run goes on; a recovery builds its content from the log."
-            return _message(facts, at, "info", "a checkpoint failed", line, _look(facts), key="checkpoint")
+            return _message(facts, at, "info", "a checkpoint failed", line, _status_line(facts), key="checkpoint")
         case events.SummaryLost(n, mended):
             follows = (
                 "The agent starts again with a compact form of what was said."
@@ -145,7 +145,7 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
                 "recovery",
                 f"compaction {n} left an empty summary",
                 f"The agent has lost its conversation, all of which is kept in the log. {follows}",
-                _look(facts),
+                _status_line(facts),
                 key=f"lost-summary:{n}",
             )
         case events.DrainFinished(seconds, in_time):

@@ -111,9 +111,9 @@ class Model:
     turns: list[Turn] = field(default_factory=list)
     port: int = 0
     requests: list[Json] = field(default_factory=list)  # bodies of the requests that the script answered
-    asides: list[Json] = field(default_factory=list)  # of others, such as for a summary
     log: Path | None = None
     host: str = "127.0.0.1"  # where it listens
+    asides: list[Json] = field(default_factory=list)  # bodies of other requests, such as for a summary
 
     def __post_init__(self) -> None:
         self._lock = threading.Condition()
