@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -130,6 +130,9 @@ def watch(
             "--on", help="Which jobs: crashed, released (the machine was shut down), due (the pause is over)."
         ),
     ] = "crashed,released,due",
+    screen: Annotated[
+        bool, typer.Option("--screen", help="Only show all jobs, in place on the terminal, until Ctrl-C.")
+    ] = False,
     every: Every = 10.0,
     once: Annotated[bool, typer.Option("--once", help="Check once and exit, for cron.")] = False,
     most: Annotated[int, typer.Option("--most", help="Maximum number of jobs per round.", min=1)] = 20,
@@ -152,6 +155,8 @@ def watch(
     --on-message wakes a job that does not run for messages that it was not woken for before; FLEET_MESSAGES is their
     number. A paused job is woken by `send --control resume` alone, and a halted one by none.
 
+    --screen runs nothing: it shows all jobs in place, as `wal-agent fleet ls` lists them.
+
     With --once the exit code is 75 while another watcher is active; it is 76 when another watcher has taken over.
     """
     import signal
@@ -164,6 +169,11 @@ def watch(
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet watch")
+    if screen:
+        if on_crash or notify or on_message or once:
+            raise UsageError("--screen only shows the jobs.", "Run the watcher without it, beside the screen.")
+        _sane(every)
+        _show_jobs(_opened(bucket), every)
     if not on_crash and not notify and not on_message:
         raise UsageError(
             "Nothing would be done for a job.", "Give --notify, --on-crash COMMAND or --on-message COMMAND."
@@ -259,6 +269,31 @@ def _messages_of(job: str, bucket: Bucket) -> Driver:
 
     settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": bucket.url}, {"bucket"})
     return open_driver(settings, os.environ, bucket, job, say)
+
+
+def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
+    """Show all jobs in place, those first that need a host or a person. UsageError: there is no terminal; Denied."""
+    from wal_agent.cli.display import STATE, draw_in_place, is_rich, plain_table
+    from wal_agent.errors import Unavailable, UsageError
+    from wal_agent.fleet.jobs import Reader, count_states, read_open_work, sort_jobs
+
+    if not is_rich():
+        raise UsageError("--screen needs a terminal.", "Use: wal-agent fleet ls")
+    reader, shown = Reader.of(bucket, os.environ), list[str]()
+
+    def frame() -> tuple[list[str], list[str]]:
+        nonlocal shown
+        trouble = ""
+        try:
+            jobs = sort_jobs(reader.all())
+            work = read_open_work(bucket, jobs)
+            rows = plain_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right="CALLS")
+            shown = [f"{len(jobs)} in {bucket.url}{': ' if jobs else ''}{count_states(jobs)}", "", *rows]
+        except Unavailable as error:
+            trouble = f"; waiting: {error}"
+        return [f"every {every:g} s; Ctrl-C ends it{trouble}", "", *shown], shown
+
+    draw_in_place(frame, {f"(?m){words}": style for words, style in STATE.items()}, every)
 
 
 def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
