@@ -52,9 +52,9 @@ def ls(
 ) -> None:
     """Show what every job does; jobs that need a host or a person come first.
 
-    Only leases are read: one listing and a small object for each job. States: damaged, newer (its lease was written by
-    a newer wal-agent), crashed, due (its pause is over), released, unlocked, running, paused, closed. --json prints an
-    object a line.
+    It reads the lease of each job, and the log of up to 20 unfinished ones for their task and open calls. States:
+    damaged, newer (its lease was written by a newer wal-agent), crashed, due (its pause is over), released, unlocked,
+    running, paused, closed. --json prints an object a line.
     """
     from json import dumps
 

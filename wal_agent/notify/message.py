@@ -39,6 +39,7 @@ _HANGS = {
     "exit": "its turn is over and the agent has not ended",
 }
 REPORTED = (
+    events.CheckpointFailed,
     events.DrainFinished,
     events.Halted,
     events.HungUp,
@@ -47,6 +48,7 @@ REPORTED = (
     events.Paused,
     events.Recovered,
     events.Restarting,
+    events.SummaryLost,
     events.TakesLong,
 )
 # Nobody needs to be told: the command line was wrong, the job runs elsewhere, `LeaseLost` has told it.
@@ -127,6 +129,24 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
                 f"Why: {_sentence(why)} Whoever starts the job from then on, on any machine, carries on.",
                 _run_line(facts),
                 key=f"paused:{until:.0f}",
+            )
+        case events.CheckpointFailed(why):
+            line = f"{_sentence(why)} The run goes on; a recovery builds its content from the log."
+            return _message(facts, at, "info", "a checkpoint failed", line, _status_line(facts), key="checkpoint")
+        case events.SummaryLost(n, mended):
+            follows = (
+                "The agent starts again with a compact form of what was said."
+                if mended
+                else f"It reads its task and where the rest is. What was said: {facts.command('recall', 'WORDS')}"
+            )
+            return _message(
+                facts,
+                at,
+                "recovery",
+                f"compaction {n} left an empty summary",
+                f"The agent has lost its conversation, all of which is kept in the log. {follows}",
+                _status_line(facts),
+                key=f"lost-summary:{n}",
             )
         case events.DrainFinished(seconds, in_time):
             return _drained(facts, at, seconds, in_time)

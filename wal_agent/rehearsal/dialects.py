@@ -241,7 +241,7 @@ class Chat:
     def other(self, method: str, path: str, body: Json) -> Reply:
         plain = path.partition("?")[0]
         if method == "POST" and plain.endswith("/chat/completions"):
-            return _chat_answer(Turn(text="ok"), body)
+            return _chat_answer(Turn(text="ok", tokens=100 + len(json.dumps(body)) // 4), body)
         return beside(method, plain)
 
     def history(self, body: Json) -> list[Heard]:
@@ -296,7 +296,7 @@ def unanswered(history: list[Heard]) -> str:
 
 def _chat_answer(turn: Turn, body: Json) -> Reply:
     base = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": body.get("model") or "scripted"}
-    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    usage = {"prompt_tokens": turn.tokens, "completion_tokens": 10, "total_tokens": turn.tokens + 10}
     calls = [_chat_call(name, args) for name, args in turn.calls]
     finish = "tool_calls" if calls else "stop"
     if not body.get("stream"):
