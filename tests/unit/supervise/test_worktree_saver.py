@@ -501,7 +501,7 @@ def test_captures_that_are_off_are_said(desk: Desk, tmp_path: Path, how: str) ->
     env = {**desk.user.env, "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
     assert open_worktree_capture(fixed(desk, settings, cli, desk.user.top.resolve(), env), said.append) is None
     assert len(said) == 1
-    assert "not saved" in said[0]
+    assert "only the session is saved" in said[0]
 
 
 def test_a_home_is_not_captured_nor_what_is_around_it(desk: Desk, tmp_path: Path) -> None:
