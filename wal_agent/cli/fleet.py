@@ -107,6 +107,65 @@ def list_jobs(
     answer_jobs(jobs, read_open_work(opened, jobs))
 
 
+@app.command("report")
+def fleet_report(
+    bucket: BucketUrl = None,
+    html_file: Annotated[
+        str, typer.Option("--html", help="The file to write, - for stdout.", metavar="FILE")
+    ] = "fleet.html",
+) -> None:
+    """Write all jobs of the bucket as one HTML page: states, hosts, open calls, tasks, and the command for each report.
+
+    The page loads nothing and has no script. Only a file that is such a page is replaced.
+    """
+    from wal_agent.cli.report import write_page
+    from wal_agent.fleet.jobs import Reader, read_open_work, sort_jobs
+
+    opened = _opened(bucket)
+    jobs = sort_jobs(Reader.of(opened, os.environ).all())
+    text = fleet_page(opened.url, jobs, read_open_work(opened, jobs))
+    if html_file == "-":
+        sys.stdout.write(text)
+        return
+    write_page(Path(html_file), text)
+    say(f"wrote {Path(html_file).absolute()}; it holds tasks and folders, so treat it as confidential.")
+
+
+def fleet_page(url: str, jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> str:
+    """Return the page. All that it shows is foreign, and is escaped."""
+    from html import escape
+
+    from wal_agent.cli.report import MARK, page_style
+    from wal_agent.clock import SystemClock
+    from wal_agent.fleet.jobs import count_states
+    from wal_agent.redact import redact
+    from wal_agent.text import moment, plural, printable, quote_word
+
+    def safe(text: str) -> str:
+        return escape(printable(redact(text)))
+
+    tones = {"running": "good", "closed": "", "crashed": "bad", "damaged": "bad", "newer": "bad"}
+    rows = []
+    for job in jobs:
+        state, *cells = job_cells(job, work.get(job.job))
+        command = f"wal-agent report --bucket {quote_word(url)} --job {quote_word(job.job)} --open"
+        shown = "".join(f"<td>{safe(cell)}</td>" for cell in cells)
+        tone = tones.get(job.state, "warn")
+        rows.append(f'<tr><td class="{tone}">{safe(state)}</td>{shown}<td><code>{safe(command)}</code></td></tr>')
+    style, policy = page_style()
+    heads = "".join(f'<th scope="col">{name.capitalize()}</th>' for name in (*HEADER, "report"))
+    made = moment(SystemClock().now(), 0, exact=True, whole=True)
+    about = f"{plural(len(jobs), 'job')} in {url}{': ' if jobs else ''}{count_states(jobs)}; made {made}"
+    return (
+        f'{MARK}\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><meta name="referrer" content="no-referrer">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>Fleet</title>'
+        f'<style>{style}</style></head>\n<body><header><h1>Fleet</h1><p class="dim">{safe(about)}</p></header>'
+        '\n<main class="wide"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>\n" + "\n".join(rows) + "\n</tbody></table></main></body></html>\n"
+    )
+
+
 @app.command("watch")
 def watch(
     on_crash: Annotated[
