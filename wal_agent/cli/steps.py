@@ -210,7 +210,7 @@ def step(
         str,
         typer.Option(
             "--verify",
-            help="After a crash in the middle, shell command that looks: 0 = was done, 1 = was not, else nobody knows.",
+            help="Shell command that checks after a crash: exit 0 = done, 1 = not done, else unknown.",
             metavar="CMD",
         ),
     ] = "",

@@ -439,7 +439,7 @@ class Live:
         if self.tree:
             with self._screen.waiting_for("git to end", PAUSE):
                 self.tree.pause(self._shutdown.left(PAUSE))
-        with self._screen.waiting_for("what the agent left running to end", processes.ENDING):
+        with self._screen.waiting_for("the processes of the agent to end", processes.ENDING):
             leftovers = processes.end_run_processes(
                 self._run_dir.run, self._shutdown.left(processes.GRACE), adopted=True
             )
