@@ -105,6 +105,7 @@ def play(shop: Shop) -> None:
     run = ["run", "gemini", "--", "--yolo", "--prompt", TASK]
     first = shop.start(*run)
     wait("the payment runs", (shop.root / "shop/ledger.txt").exists)
+    wait("the files are saved", lambda: "files       saved" in shop.start("status").communicate()[0])
     job = "Everything after `--` goes to Gemini. wal-agent prints one line: where the job is saved."
     status = shop.start("status").communicate()[0]
     first.send_signal(signal.SIGKILL)
