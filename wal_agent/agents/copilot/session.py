@@ -178,20 +178,28 @@ _CODES: dict[str, Status] = {
 
 
 class OpenCalls:
-    """Requested calls whose outcome is not reported yet."""
+    """Requested calls whose outcome is not reported yet.
+
+    A command of more than 30 s goes on in the background. When it ends, Copilot itself, and not the model, requests
+    `read_bash` for its output, in a message right behind the notification. No hook fires for that call; it only reads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: dict[_Key, Request] = {}
         self._size = 0
+        self._notified = ""  # the id of the newest notification that a shell has ended
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         with self._lock:
             return [seen for event in load_events(appended).events for seen in self._outcomes(event)]
 
     def _outcomes(self, event: Event) -> list[SeenCall]:
+        if event.kind == "system.notification" and as_object(event.data.get("kind")).get("type") == "shell_completed":
+            self._notified = str(event.value.get("id"))
+        by_copilot = bool(self._notified) and event.value.get("parentId") == self._notified
         for request in call_requests(event):
-            self._remember(request)
+            if not (by_copilot and request.tool == "read_bash"):
+                self._remember(request)
         if event.kind == "session.start" and not event.agent:
             self._asked, self._size = {}, 0
         if event.kind == "abort":  # what this agent had running gets no outcome of its own
