@@ -133,6 +133,9 @@ def demo(
         str,
         typer.Option("--agent", help="Whose CLI: claude, codex, gemini ... (see: wal-agent agents).", metavar="NAME"),
     ] = "gemini",
+    story: Annotated[
+        str, typer.Option("--story", help="crash, or task: an investigation of which only the result stays.")
+    ] = "crash",
 ) -> None:
     """Watch the crash story: a real CLI loses its machine three times, at last with the folder, and goes on.
 
@@ -140,6 +143,7 @@ def demo(
     hold.
     """
     from wal_agent.agents import AGENTS
+    from wal_agent.rehearsal import demo_task
     from wal_agent.rehearsal.demo import run_demo
 
     def show(line: str) -> None:
@@ -147,7 +151,11 @@ def demo(
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
+    if story not in ("crash", "task"):
+        raise UsageError(f"There is no story {story[:40]}.", "Those: crash, task.")
     AGENTS[agent].locate(os.environ)
+    if story == "task":
+        raise typer.Exit(run_demo(AGENTS[agent], os.environ, show, demo_task.TASK, demo_task.play))
     raise typer.Exit(run_demo(AGENTS[agent], os.environ, show))
 
 
