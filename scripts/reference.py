@@ -20,7 +20,7 @@ from scripts.man import manual_pages
 from wal_agent.agents import AGENTS
 from wal_agent.cli import doctor
 from wal_agent.cli.commands import app
-from wal_agent.cli.help import EXAMPLES
+from wal_agent.cli.help import EXAMPLES, help_record
 from wal_agent.config import SETTINGS, Settings
 from wal_agent.supervise.context import diagram
 
@@ -81,7 +81,7 @@ def _command(words: tuple[str, ...], command: Any) -> str:
 
 
 def _row(parameter: Any, context: typer.Context) -> str:
-    record = parameter.get_help_record(context)
+    record = help_record(parameter, context)
     if record is None or "--help" in parameter.opts:
         return ""
     names, meaning = record

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_PLAN_FILE = 64 << 10  # bytes
 
 app = typer.Typer(
-    help="The job's state in a few kilobytes: make a checkpoint of it now, or look at those in the log.",
+    help="Save a summary of the job's state now, or show the saved ones.",
     rich_markup_mode=None,
 )
 
@@ -45,7 +45,9 @@ def checkpoint(
     progress: Annotated[
         int | None, typer.Option("--progress", min=0, max=100, help="How much of it is done, in percent.")
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="What whoever goes on with it should know.", metavar="TEXT")] = "",
+    note: Annotated[
+        str, typer.Option("--note", help="What the next agent or person should know.", metavar="TEXT")
+    ] = "",
     plan: Annotated[
         str | None,
         typer.Option(
@@ -173,10 +175,12 @@ def _cells(kept: CheckpointAt, document: Document) -> tuple[str, ...]:
 
 @app.command("show")
 def show(
-    number: Annotated[int | None, typer.Argument(help="Its number; default: the newest.", metavar="[N]")] = None,
+    number: Annotated[
+        int | None, typer.Argument(help="The checkpoint's number (default: the newest).", metavar="[N]")
+    ] = None,
     at_record: Annotated[
         str | None,
-        typer.Option("--at", help="Build it from the log as of this record or time.", metavar="RECORD|TIME"),
+        typer.Option("--at", help="Show the state as of this record or time.", metavar="RECORD|TIME"),
     ] = None,
     agent: AgentName = None,
     bucket: BucketUrl = None,

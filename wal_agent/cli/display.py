@@ -34,7 +34,7 @@ STATUS: Final[Styles] = {  # of the rows of `wal-agent status`
 }
 LOG: Final[Styles] = {  # of the lines of `wal-agent log`
     r"^ *\d+  (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d \S+": "dim",
-    r"(?<=  )(opening|recovery|agent ended|handoff)(?= )": "bold",
+    r"(?<=  )(start|recovery|agent ended|handoff)(?= )": "bold",
     r"(?<=  )(mutation|unknown)(?=  +\S)": "magenta",
     r"\bok( \d+ ms)?$": "green",
     r"\b(no end yet|not completed.*|denied.*|interrupted.*)$": "yellow",

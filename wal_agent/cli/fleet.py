@@ -18,13 +18,16 @@ from wal_agent.text import answer, lines, say
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
     from wal_agent.fleet.jobs import Job, OpenWork
+    from wal_agent.inbox import Driver
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
 SHORTEST = 0.1  # seconds between two looks
-Every = Annotated[float, typer.Option("--every", help="Seconds between two looks.")]
+Every = Annotated[float, typer.Option("--every", help="Seconds between two checks.")]
 
-app = typer.Typer(help="All jobs of a bucket: which need a host, and giving them one.", rich_markup_mode=None)
+app = typer.Typer(
+    help="Manage all jobs of a bucket: list, watch and claim those that need a host.", rich_markup_mode=None
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,11 +44,13 @@ def ls(
     bucket: BucketUrl = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", help="Only jobs in this state, e.g. crashed; several with commas.", metavar="STATE"),
+        typer.Option(
+            "--state", help="Only jobs in these states, separated by commas: crashed,due", metavar="STATE,..."
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """What every job does, those first that need a host or a person.
+    """Show what every job does; jobs that need a host or a person come first.
 
     Only leases are read: one listing and a small object for each job. States: damaged, newer (its lease was written by
     a newer wal-agent), crashed, due (its pause is over), released, unlocked, running, paused, closed. --json prints an
@@ -105,22 +110,34 @@ def list_jobs(
 @app.command("watch")
 def watch(
     on_crash: Annotated[
-        str, typer.Option("--on-crash", help="Shell command that is run once for each job that needs a host.")
+        str,
+        typer.Option(
+            "--on-crash", metavar="COMMAND", help="Shell command that is run once for each job that needs a host."
+        ),
     ] = "",
     notify: Annotated[
         bool,
         typer.Option("--notify", help="Send a message about each such job to the URLs that `wal-agent notify` shows."),
     ] = False,
+    on_message: Annotated[
+        str,
+        typer.Option("--on-message", help="Shell command that is run once for each job at rest that has new messages."),
+    ] = "",
     bucket: BucketUrl = None,
     on: Annotated[
-        str, typer.Option("--on", help="Which ones: crashed, released (its machine went away), due (pause over).")
+        str,
+        typer.Option(
+            "--on", help="Which jobs: crashed, released (the machine was shut down), due (the pause is over)."
+        ),
     ] = "crashed,released,due",
     every: Every = 10.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, e.g. from cron.")] = False,
-    most: Annotated[int, typer.Option("--most", help="Jobs acted on in one round.", min=1)] = 20,
-    at_once: Annotated[int, typer.Option("--at-once", help="Commands side by side.", min=1, max=100)] = 8,
-    limit: Annotated[float, typer.Option("--limit", help="Seconds that a command may take.", min=0.1)] = 60.0,
-    tries: Annotated[int, typer.Option("--tries", help="Runs of a command that fails, in all.", min=1, max=1000)] = 3,
+    once: Annotated[bool, typer.Option("--once", help="Check once and exit, for cron.")] = False,
+    most: Annotated[int, typer.Option("--most", help="Maximum number of jobs per round.", min=1)] = 20,
+    at_once: Annotated[
+        int, typer.Option("--at-once", help="Maximum number of commands at the same time.", min=1, max=100)
+    ] = 8,
+    limit: Annotated[float, typer.Option("--limit", help="Timeout of a command in seconds.", min=0.1)] = 60.0,
+    tries: Annotated[int, typer.Option("--tries", help="Total attempts of a command that fails.", min=1, max=1000)] = 3,
     ttl: Annotated[
         float, typer.Option("--ttl", help="Seconds until another watcher takes over from a dead one.")
     ] = 30.0,
@@ -128,28 +145,34 @@ def watch(
     """Run a command once for each job that lost its host, send a message about it (--notify), or both.
 
     The command finds the job in its environment: WAL_AGENT_JOB, WAL_AGENT_BUCKET, FLEET_STATE, FLEET_AGENT,
-    FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It is to hand over (start a machine, send a message), not
-    to wait. Of several watchers one acts; the others stand by. Nothing is run twice for the same loss of a job, unless
+    FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It should start something (a machine, a message) and not
+    wait for it. If there are several watchers, only one acts. Nothing is run twice for the same loss of a job, unless
     it failed: commands that a dead watcher may have run are reported, not repeated. Quote the variables.
 
-    Exit code 75 with --once while another watcher is at it, 76 when one has taken over.
+    --on-message wakes a job that does not run for messages that it was not woken for before; FLEET_MESSAGES is their
+    number. A paused job is woken by `send --control resume` alone, and a halted one by none.
+
+    With --once the exit code is 75 while another watcher is active; it is 76 when another watcher has taken over.
     """
     import signal
     import threading
 
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
+    from wal_agent.fleet.inboxes import Inboxes
     from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet watch")
-    if not on_crash and not notify:
-        raise UsageError("Nothing would be done for a job.", "Give --notify, or --on-crash COMMAND, or both.")
+    if not on_crash and not notify and not on_message:
+        raise UsageError(
+            "Nothing would be done for a job.", "Give --notify, --on-crash COMMAND or --on-message COMMAND."
+        )
     states = _states(on, ACTED_ON, "--on")
     _sane(every)
     _sane(limit, "--limit")
     _sane(ttl, "--ttl", 2.0, 3600.0)
-    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl)
+    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl, on_message)
     send = _notifier(os.environ) if notify else None
     opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
     tell = None if send is None else lambda job: send(job, opened.url)
@@ -160,7 +183,8 @@ def watch(
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell).go()
+    inboxes = Inboxes(lambda job: _messages_of(job, opened), opened, say) if on_message else None
+    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell, inboxes).go()
     if ended:
         raise typer.Exit(128 + ended[0])
 
@@ -179,8 +203,8 @@ def claim(
         bool,
         typer.Option("--generic", help="Take jobs of agent `generic` only, and run the command after `--` for them."),
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for a job while none needs a host.")] = False,
-    loop: Annotated[bool, typer.Option("--loop", help="Take another job when a run has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until a job needs a host.")] = False,
+    loop: Annotated[bool, typer.Option("--loop", help="When a run has ended, take the next job.")] = False,
     every: Every = 10.0,
     accept_logged_args: Annotated[
         bool,
@@ -198,7 +222,7 @@ def claim(
     not choose any place on this machine. Everything after `--` goes to the agent; without it, the arguments that were
     typed on this machine before. Those that another machine typed are taken with --accept-logged-args only (else 78).
 
-    Exit code 0 when no job needs a host, else that of `wal-agent run`: 75 says that another host was faster.
+    The exit code is 0 if no job needs a host, else that of `wal-agent run`; 75 means that another host was faster.
     """
     from wal_agent.agents import AGENTS
     from wal_agent.clock import SystemClock
@@ -227,6 +251,14 @@ def claim(
         lambda argv, place: run_child(argv, place, os.environ),
     )
     raise typer.Exit(code)
+
+
+def _messages_of(job: str, bucket: Bucket) -> Driver:
+    """What carries the messages of a job: the bucket, and the servers of the person's setting `messages`."""
+    from wal_agent.messages import open_driver
+
+    settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": bucket.url}, {"bucket"})
+    return open_driver(settings, os.environ, bucket, job, say)
 
 
 def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:

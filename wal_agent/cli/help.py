@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -114,6 +115,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
+TAKE_ARGS: Final = ("run", "resume", "claim")  # whose words behind `--` are the agent's
 GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of the parameter; the others are "Options"
     **dict.fromkeys(("bucket", "job", "encryption_key_file", "encryption_key_command"), "Which job"),
     **dict.fromkeys(
@@ -171,12 +173,27 @@ def group_of(name: str) -> str:
     return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
 
 
+_KINDS: Final = {"int": "N", "float": "SECONDS", "str": "TEXT", "path": "FILE"}
+_AT_LEAST, _BETWEEN = re.compile(r"; x>=([\d.]+)|\[x>=([\d.]+)\]"), re.compile(r"([\d.]+)<=x<=([\d.]+)")
+
+
+def help_record(parameter: Any, context: Any) -> tuple[str, str] | None:
+    """Return name and help of a parameter: a word for each value (all our fractions are seconds), limits in words."""
+    record = parameter.get_help_record(context)
+    if record is None:
+        return None
+    names, text = record
+    names = re.sub(r"<(int|float|str|path)(?: range)?>", lambda kind: _KINDS[kind[1]], names)
+    text = _BETWEEN.sub(r"\1 to \2", _AT_LEAST.sub("", text).rstrip())
+    return names, re.sub(r"(\[default: \d+)\.0\b", r"\1", text)
+
+
 def option_groups(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
     """Return name and help of a command's arguments and options by their heading, in the order of `--help`."""
     grouped = command.name in ("run", "resume")
     found: dict[str, list[tuple[str, str]]] = {"Arguments": [], **({name: [] for name in _ORDER} if grouped else {})}
     for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
+        record = help_record(parameter, context)
         if record is None:
             continue
         heading = group_of(parameter.name or "") if grouped else "Options"
@@ -199,6 +216,10 @@ class Examples:
 
 class Command(Examples, typer.core.TyperCommand):
     """A command whose help ends with examples."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = [re.sub(r"^\{(.*)\}(\.\.\.)?$", r"\1\2", piece) for piece in super().collect_usage_pieces(ctx)]
+        return [*pieces, "[-- ARGS...]"] if self.name in TAKE_ARGS else pieces
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         for heading, rows in option_groups(self, ctx).items():

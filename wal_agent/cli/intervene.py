@@ -26,15 +26,15 @@ def ack(
         str,
         typer.Argument(help="The call's number, or the step's name, as `wal-agent status` shows it.", metavar="N|STEP"),
     ],
-    done: Annotated[bool, typer.Option("--done", help="It had its effect.")] = False,
-    not_done: Annotated[bool, typer.Option("--not-done", help="It had no effect.")] = False,
+    done: Annotated[bool, typer.Option("--done", help="It happened.")] = False,
+    not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
 ) -> None:
-    """Settle a call or a step that was in flight at a crash: you looked, and say whether it happened."""
+    """Resolve a call or step that a crash interrupted: you checked, and say whether it happened."""
     from wal_agent import notify
     from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
@@ -77,7 +77,7 @@ def pause(
         typer.Option("--until", help="Until when: 14:30 (local), or 2026-11-22T14:30:00Z.", metavar="TIME"),
     ] = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="What it waits for; `status` and the agent are told.", metavar="TEXT")
+        str, typer.Option("--reason", help="Why; shown in `status` and to the agent.", metavar="TEXT")
     ] = "",
     end: Annotated[bool, typer.Option("--end", help="End a pause now.")] = False,
     agent: AgentName = None,
@@ -144,15 +144,13 @@ def stop(
 def unlock(
     epoch: Annotated[
         int | None,
-        typer.Option("--epoch", help="The epoch that `wal-agent status` shows: the lease that you mean.", metavar="N"),
+        typer.Option("--epoch", help="The epoch that `wal-agent status` shows.", metavar="N"),
     ] = None,
     now: Annotated[
-        bool, typer.Option("--now", help="You know that the owner's host is off: the next start need not wait.")
+        bool, typer.Option("--now", help="The machine is off for good: the next start need not wait.")
     ] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Why; the old owner and `status` say it.")] = "",
-    damaged: Annotated[
-        bool, typer.Option("--damaged", help="The lease cannot be read: put a sound one in its place.")
-    ] = False,
+    reason: Annotated[str, typer.Option("--reason", help="Why; shown in `status` and on the old machine.")] = "",
+    damaged: Annotated[bool, typer.Option("--damaged", help="Replace a lease that cannot be read.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
@@ -160,7 +158,7 @@ def unlock(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Take a job from its owner, so that the next `wal-agent run` anywhere can have it.
+    """Take a job away from a machine that hangs or is gone, so that any machine can run it.
 
     An owner that is dead loses its lease by itself after the ttl; this is for one that hangs, or whose host you know to
     be off (--now). An owner that lives is stopped: its next heartbeat finds the lease gone, and it exits with 76.
@@ -191,8 +189,8 @@ def unlock(
 
 def rm(
     job: Annotated[str, typer.Argument(help="The job's name (`wal-agent list`).", autocompletion=complete_job)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; show what would be deleted.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without a question.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     bucket: BucketUrl = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
@@ -262,7 +260,7 @@ MAX_BLOBS = 10_000  # blobs whose names are held in memory
 
 
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
@@ -270,7 +268,7 @@ def gc(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Delete what the job no longer needs: what is older than a day and covered by two snapshots.
+    """Delete data that the job no longer needs: older than a day and covered by two snapshots.
 
     A run does that by itself, now and then. This is for jobs that nobody runs any more, by hand or from cron. It may be
     used at any time, also while the job runs.

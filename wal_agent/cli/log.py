@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -32,6 +32,7 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    Cause,
     Checkpoint,
     Compaction,
     End,
@@ -359,7 +360,7 @@ def describe(entry: Entry) -> tuple[str, str, str]:
     r = entry.record
     match r:
         case Opening():
-            return "opening", f"epoch {r.epoch} on {r.host.name} ({r.cause})", f"{r.agent} {r.agent_version}"
+            return "start", f"on {r.host.name}, {CAUSES[r.cause]} (epoch {r.epoch})", f"{r.agent} {r.agent_version}"
         case AgentStarted():
             return "agent started", f"session {r.session[:8]}", "resumed" if r.resumed else ""
         case Turn():
@@ -380,7 +381,7 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Recovery():
             return (
                 "recovery",
-                f"of epoch {r.from_epoch}: {plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back",
+                f"{plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back (from epoch {r.from_epoch})",
                 "",
             )
         case Answer():
@@ -449,6 +450,13 @@ def _outcome(end: End | None) -> str:
 
 
 CRASHES = ("opening", "recovery", "run_ended")
+CAUSES: Final[dict[Cause, str]] = {
+    "first": "the first one",
+    "closed": "after a complete run",
+    "released": "after a clean stop",
+    "unlocked": "after an unlock",
+    "dead": "after a crash",
+}
 FOLLOW = 1.0  # seconds between two reads of new records
 
 
@@ -458,11 +466,9 @@ def log(
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
-    n: Annotated[
-        int, typer.Option("-n", "--number", min=0, help="Show the newest N records; 0 = all that are kept.")
-    ] = 30,
+    n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N records (0 = all).")] = 30,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Oldest first, then each new one as it comes, until Ctrl-C.")
+        bool, typer.Option("-f", "--follow", help="Print oldest first, then each new record, until Ctrl-C.")
     ] = False,
     crashes: Annotated[bool, typer.Option("--crashes", help="Only starts, ends and recoveries.")] = False,
     json: AsJson = False,
@@ -474,12 +480,12 @@ def log(
         ),
     ] = False,
 ) -> None:
-    """The job's records, newest first (with --json: oldest first, one object a line). Secrets are redacted.
+    """Show the job's records, newest first (with --json: oldest first, one object per line). Secrets are redacted.
 
-    JSON has the size and the hash of saved bytes; --raw has the bytes.
+    --json prints the size and hash of saved bytes; --raw prints the bytes too.
 
-    It reads the log from its end, as far as it shows it; with -n 0 the whole log is read and checked. Where some
-    records cannot be read or are missing the others are shown, and the exit code is 73.
+    Only the part that is shown is read and checked; -n 0 reads and checks the whole log. If records are missing or
+    cannot be read, the others are shown and the exit code is 73.
     """
     from wal_agent.cli.options import open_job_context
 

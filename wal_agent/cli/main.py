@@ -27,7 +27,10 @@ def describe_misuse(error: TyperException) -> str:
         at = at.parent
     said = [what if what.endswith((".", "?", "!")) else f"{what}."]
     if names == ["run"] and (option := getattr(error, "option_name", "")):
-        said.append(f"Put the agent's options after `--`: wal-agent run AGENT -- {option}")
+        from wal_agent.agents import AGENTS
+
+        agent = next((word for word in sys.argv[2:] if word in AGENTS), "AGENT")
+        said.append(f"Put the agent's options after `--`: wal-agent run {agent} -- {option}")
     elif context is not None and "unexpected extra argument" in what and _names_an_agent(context):
         said.append("An agent is named with --agent NAME, a job with --job NAME.")
     if context is None:  # told by the parser of options, which knows no command

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from wal_agent.inbox import Driver, Message
     from wal_agent.wal.state import MessageAt
 
-Text = Annotated[list[str] | None, typer.Argument(help="The text; - reads it from stdin.", metavar="TEXT|-")]
+Text = Annotated[list[str] | None, typer.Argument(help="The text, or - for stdin.", metavar="TEXT|-")]
 Id = Annotated[
-    str, typer.Option("--id", help="Its id: the same one from the same sender twice is one message.", metavar="ID")
+    str, typer.Option("--id", help="The message's id; sending the same id again sends nothing.", metavar="ID")
 ]
 
 
 def send(
     text: Text = None,
     id: Id = "",
-    from_: Annotated[str, typer.Option("--from", help="Who sends it; default: you.", metavar="NAME")] = "",
+    from_: Annotated[str, typer.Option("--from", help="The sender (default: you).", metavar="NAME")] = "",
     control: Annotated[
         str,
         typer.Option(
@@ -43,7 +43,7 @@ def send(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Send a message to a job: its agent reads it at its next step, or with its next start.
+    """Send a message to a job; its agent reads it at its next step or start.
 
     It is in the bucket when the command returns, and survives crashes of everyone. --control is for the run itself: it
     makes a checkpoint, pauses (TEXT says how long: 10m), goes on (resume), saves all and stops (drain), says how it is
@@ -51,11 +51,15 @@ def send(
     answer, or why it was refused. At most 64 KiB.
     """
     from wal_agent.cli.options import job_of_this_run, open_existing_job
+    from wal_agent.errors import Unavailable
     from wal_agent.inbox import default_sender, make_message
+    from wal_agent.paths import MARKER
 
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
-    mine = (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
-    message = make_message(_text(text, control), from_ or mine or default_sender(), id, control)
+    sender = from_ or (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
+    if not sender and os.environ.get(MARKER):  # under another name its message would be another one
+        raise Unavailable("The run of which this command is a part has ended; nothing was sent.", "Or name --from.")
+    message = make_message(_text(text, control), sender or default_sender(), id, control)
     with _driver(at) as driver:
         new = driver.send(message)
     _sent(at.keys.job, message, new, json)
@@ -116,7 +120,7 @@ def reply(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Answer a message, once: the same answer typed again, also after a crash, is not sent again.
+    """Answer a message, once: repeating the command, also after a crash, sends nothing.
 
     It goes to the inbox of the sender, if that is a job of this bucket; else it is published under `reply`.
     """
@@ -153,7 +157,7 @@ def publish(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Publish a message of the job, once: the same text under the same subject is not published again.
+    """Publish a message of the job, once: repeating the same text and subject sends nothing.
 
     It lies in the bucket below `<job>/outbox/SUBJECT/`, for whoever reads there. --id makes an equal text another one.
     """

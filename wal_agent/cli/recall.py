@@ -14,7 +14,7 @@ from wal_agent.text import answer, answer_json, printable, redraw, say, timestam
 MOST = 50  # hits
 MOST_TASKS = 16  # whose logs are searched with that of their caller
 
-Words = Annotated[list[str] | None, typer.Argument(help="What to look for: all of these words.", metavar="WORDS...")]
+Words = Annotated[list[str] | None, typer.Argument(help="Words to search for; all must match.", metavar="WORDS...")]
 
 
 def recall(
@@ -24,9 +24,9 @@ def recall(
         int, typer.Option("--before", min=0, help="Only what was there before this compaction (wal-agent log).")
     ] = 0,
     role: Annotated[
-        str, typer.Option("--role", help="Only what they said.", metavar="user|assistant|tool|system")
+        str, typer.Option("--role", help="Only what this role said.", metavar="user|assistant|tool|system")
     ] = "",
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MOST, help="At most so many hits.")] = 10,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MOST, help="Maximum number of hits.")] = 10,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
@@ -34,10 +34,10 @@ def recall(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Search all that the job ever said and did, compacted or not, over all its runs, agents and machines.
+    """Search the whole conversation of a job: all runs, agents and machines, also what was compacted.
 
-    For the agent after a compaction, and for you. Best hits first; secrets are redacted. Where nothing has all of the
-    words, what has any of them is shown. Exit code 1: nothing was found.
+    For the agent after a compaction, and for you. Best hits first; secrets are redacted. If nothing has all of the
+    words, matches of any word are shown. The exit code is 1 if nothing was found.
     """
     from dataclasses import asdict, replace
 

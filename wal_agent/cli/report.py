@@ -36,10 +36,10 @@ def report(
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
     html_file: Annotated[
-        str, typer.Option("--html", help="Write it here; - for stdout. [JOB.html]", metavar="FILE")
+        str, typer.Option("--html", help="The file to write, - for stdout (default: JOB.html).", metavar="FILE")
     ] = "",
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    n: Annotated[int, typer.Option("-n", "--number", min=1, help="At most the newest N records.")] = MOST,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    n: Annotated[int, typer.Option("-n", "--number", min=1, help="Include at most the newest N records.")] = MOST,
 ) -> None:
     """Write the job's log as one HTML page: starts, crashes, recoveries, calls, captures, checkpoints, steps.
 

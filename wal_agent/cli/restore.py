@@ -31,7 +31,7 @@ def recover(
     encryption_key_command: KeyCommand = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the next `wal-agent run` would do, and the prompt that the agent would get.
+    """Show what the next `wal-agent run` would do, and the prompt that the agent would get.
 
     Reads only, and all that a restore would: the job is not opened, nothing is restored, no process is ended. The
     recovery itself is `wal-agent run`.
@@ -67,11 +67,9 @@ At = Annotated[
 
 
 def restore(
-    name: Annotated[
-        str | None, typer.Argument(help="With --kept: which one, by its number or name.", metavar="[N]")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="With --kept: its number or name.", metavar="[N]")] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", help="The folder to write into, new or empty.", metavar="DIR")
+        Path | None, typer.Option("--to", help="The folder to write to (new or empty).", metavar="DIR")
     ] = None,
     kept: Annotated[
         bool,
@@ -81,7 +79,7 @@ def restore(
     ] = False,
     at: At = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace what has the same name in a folder that is there.")
+        bool, typer.Option("--force", help="Replace files of the same name in an existing folder.")
     ] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -156,14 +154,14 @@ def diff(
         str | None,
         typer.Option(
             "--since",
-            help="Begin at the working tree as of this record or time. Default: the first one that is kept.",
+            help="Start at the working tree as of this record or time (default: the first saved one).",
             metavar="RECORD|TIME",
         ),
     ] = None,
     here: Annotated[
         bool, typer.Option("--here", help="Compare the newest saved working tree with the files of this folder.")
     ] = False,
-    names: Annotated[bool, typer.Option("--names", help="Only the names of the files.")] = False,
+    names: Annotated[bool, typer.Option("--names", help="Print only the names of the files.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
@@ -171,7 +169,7 @@ def diff(
     encryption_key_command: KeyCommand = None,
     as_json: AsJson = False,
 ) -> None:
-    """What changed in a job's working tree, from its first saved state to its newest, or from there to this folder.
+    """Show what changed in a job's working tree: from its first saved state to its newest, or to this folder.
 
     Reads only. The first state is saved some seconds after the first start, so a change before that is not shown.
     Secrets are redacted: for the exact bytes use `wal-agent restore`.

@@ -32,14 +32,14 @@ MOST_LISTED = 40  # turns
 SUMMING = 900.0  # seconds for an agent to write a summary
 
 app = typer.Typer(
-    help="What the conversation no longer holds: each rewind and each compaction keeps what was there before it.",
+    help="Show what rewinds and compactions took out of the conversation.",
     rich_markup_mode=None,
 )
 
 
 def mark(
     name: Annotated[
-        str | None, typer.Argument(help="The name of this place; default: list the marks.", metavar="NAME")
+        str | None, typer.Argument(help="The name of this place (default: list the marks).", metavar="NAME")
     ] = None,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -48,9 +48,9 @@ def mark(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Give this place of the conversation a name, to which `wal-agent rewind` can return.
+    """Name this place in the conversation, so that `wal-agent rewind` can return to it.
 
-    Typed by the agent as a shell command, or by a person. The same name again moves the mark.
+    The agent (as a shell command) or a person may type it. Using a name again moves the mark.
     """
     from wal_agent.supervise.rewrite import act_at_rest, check_at_rest, check_mark, mark_at_rest, mark_own_run
 
@@ -87,26 +87,26 @@ def rewind(
         str | None,
         typer.Option("--to", help="A mark, or a record's number (`wal-agent log`).", metavar="NAME|RECORD"),
     ] = None,
-    last: Annotated[int, typer.Option("--last", min=0, help="Leave out so many turns, from the newest on.")] = 0,
+    last: Annotated[int, typer.Option("--last", min=0, help="Leave out the newest N turns.")] = 0,
     compact: Annotated[
         str | None,
         typer.Option(
             "--compact",
-            help='What stays in their place: a file ("-" for stdin), or "auto" for a compact form. Default: a note.',
+            help='What replaces them: a file ("-" for stdin), or "auto" for a summary (default: a note).',
             metavar="FILE|auto",
         ),
     ] = None,
     files: Annotated[
         bool,
         typer.Option(
-            "--files", help="With --to: put the working tree of that record back too; what it replaces is kept."
+            "--files", help="With --to: also restore the working tree of that record; replaced files are kept."
         ),
     ] = False,
     stop: Annotated[
-        bool, typer.Option("--stop", help="Where the job runs on this machine: end that run first, in good order.")
+        bool, typer.Option("--stop", help="If the job runs on this machine: stop it cleanly first.")
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Take the newest rewind or compaction back, if nothing was said since.")
+        bool, typer.Option("--undo", help="Undo the newest rewind or compaction, if nothing was said since.")
     ] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -115,7 +115,7 @@ def rewind(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Take the conversation of a job that rests back to an earlier place. Without options: list its turns.
+    """Take the conversation of a stopped job back to an earlier place. Without options: list its turns.
 
     What was said after that place stays in the log (`wal-agent trace`). --files restores the working tree; no other
     effect is undone, and the agent reads that in a note. A running job is refused without --stop.
@@ -159,7 +159,7 @@ def compact(
             metavar="turns=N,tokens=N,age=2d",
         ),
     ] = "turns=40,tokens=120000",
-    keep: Annotated[int, typer.Option("--keep", min=1, help="The newest turns that stay as they are.")] = 10,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest turns stay unchanged.")] = 10,
     by_agent: Annotated[
         bool,
         typer.Option(
@@ -174,7 +174,7 @@ def compact(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Put a compact form in place of the old turns of a conversation that rests.
+    """Replace the old turns of a stopped job's conversation by a summary.
 
     Of each turn stays what was asked, what was done and what came of it, without a call of a model. The whole turns
     stay in the log: `wal-agent trace`, `wal-agent recall`. Nothing to compact is no failure. --undo of `wal-agent

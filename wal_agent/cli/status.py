@@ -154,14 +154,14 @@ def status(
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks of --watch.")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two refreshes with --watch.")] = 2.0,
     json: AsJson = False,
 ) -> None:
     """Show lease holder, phase, unsaved data, unresolved calls and crash count.
 
-    Where the log is damaged it shows what the log says up to there; where a blob that a restore needs is missing, what
-    can still be had whole. The exit code is 73 then. --watch also waits for a job that does not exist yet.
+    If the log is damaged, the job is shown as of the last intact record; if saved data is missing, the newest state
+    that can be restored is named. The exit code is then 73. --watch also waits for a job that does not exist yet.
     """
     from json import dumps
 
@@ -230,13 +230,9 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     last = view.locked or f"last record {duration(now - view.last_record)} ago, {waiting}".rstrip(", ")
     rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:
-        rows.append(
-            (
-                "session",
-                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {plural(view.calls, 'tool call')}, "
-                f"{size(view.session_bytes)} saved",
-            )
-        )
+        program = f"{view.agent} {view.agent_version}".strip()
+        what = f"{program}, {plural(view.calls, 'tool call')}, {size(view.session_bytes)} saved"
+        rows.append(("session", f"{view.session[:8]:<19} {what}"))
     if (r := view.rewritten) is not None:
         what = {"rewind": "rewound", "compact": "compacted", "undo": "put back"}[r.kind]
         tokens = f"about {r.tokens:,} tokens before, {r.left:,} after"

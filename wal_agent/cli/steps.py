@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from wal_agent.supervise.steps import Entry
 
 app = typer.Typer(
-    help="Small values that a job keeps through crashes, by step: put, get, list and delete.",
+    help="Keep small values that survive crashes: put, get, list and delete.",
     rich_markup_mode=None,
 )
-StepName = Annotated[str, typer.Argument(help="The name that it is kept under.", metavar="STEP")]
+StepName = Annotated[str, typer.Argument(help="The name of the value.", metavar="STEP")]
 IfVersion = Annotated[
     int | None,
-    typer.Option("--if-version", min=0, help="Only if this version is there (0: none); else exit code 1.", metavar="V"),
+    typer.Option(
+        "--if-version", min=0, help="Only if this is the current version (0 = none); else exit 1.", metavar="V"
+    ),
 ]
 
 
@@ -35,7 +37,7 @@ IfVersion = Annotated[
 def put(
     step: StepName,
     file: Annotated[
-        str, typer.Argument(help="Where the value is, at most 1 MiB; default: stdin.", metavar="[FILE|-]")
+        str, typer.Argument(help="The file with the value, at most 1 MiB (default: stdin).", metavar="[FILE|-]")
     ] = "-",
     ttl: Annotated[
         str | None, typer.Option("--ttl", help="Forget it after 30s, 10m, 2h or 7d.", metavar="DURATION")
@@ -221,10 +223,10 @@ def step(
     ] = "",
     retry_on_failure: Annotated[
         int,
-        typer.Option("--retry-on-failure", min=0, max=100, help="Run it again so many times if it fails.", metavar="N"),
+        typer.Option("--retry-on-failure", min=0, max=100, help="Retries of a command that fails.", metavar="N"),
     ] = 0,
 ) -> None:
-    """Run a command at most once in the job's life, in a tool or script of a run.
+    """Run a command at most once in the life of the job (in a tool or script of a run).
 
     Its begin is in the log before it runs, and stdout, stderr and exit code are kept (1 MiB of each stream). Typed
     again, it prints what is kept, ends with the same exit code and runs nothing. If a crash cut it off, --verify

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def task(
-    prompt: Annotated[str, typer.Argument(help="What the child is to find out or to do.", metavar="PROMPT")],
+    prompt: Annotated[str, typer.Argument(help="What the child agent should find out or do.", metavar="PROMPT")],
     agent: Annotated[
         str,
         typer.Option(
@@ -57,7 +57,7 @@ def task(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Run a task in a job of its own, and print only what came of it.
+    """Run a task in a separate job, and print only its result.
 
     For an agent with a long investigation: none of its steps gets into the caller's conversation. The same task typed
     again, also after a crash, is the same job: it carries on, or prints the kept result at once.

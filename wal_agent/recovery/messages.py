@@ -79,11 +79,12 @@ _ENDED: Final[dict[str, str]] = {
 _FINDING: Final[dict[Finding, str]] = {
     "completed": "completed",
     "not_started": "not started",
-    "partial": "partly done",
+    "partial": "interrupted",
     "unknown": "unknown",
 }
 VERIFYING = "the agent is asked to verify"
 WOULD_VERIFY = "the agent would be asked to verify"
+WOULD_STOP = "It is still running; a start would stop it."
 HOME_FOLDER = "this folder is your home folder or above it; nothing is put back here"
 NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
 

@@ -124,14 +124,29 @@ def test_an_unknown_cli_is_led_to_generic(run: Run) -> None:
     assert code == 64 and "wal-agent run generic -- COMMAND" in err
 
 
-def test_the_shell_completes_agents(tmp_path: Path) -> None:
-    asked = {"_WAL_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": "wal-agent run c", "COMP_CWORD": "2"}
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("run c", "claude codex copilot"),
+        ("doctor g", "gemini generic"),
+        ("drill g", "gemini generic"),
+        ("demo --agent cl", "claude"),
+        ("configure-hooks --agent q", "qwen"),
+        ("status --agent p", "pi"),
+        ("run gemini --durability s", "sync"),
+        ("fleet w", "watch"),
+        ("statu", "status"),
+    ],
+)
+def test_the_shell_completes(tmp_path: Path, typed: str, names: str) -> None:
+    count = str(len(typed.split()))
+    asked = {"_WAL_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": f"wal-agent {typed}", "COMP_CWORD": count}
     script = "import sys; sys.argv = ['wal-agent']; from wal_agent.cli.main import main; main()"
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **asked}
     done = subprocess.run(
         [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, check=True, timeout=60
     )
-    assert done.stdout.split() == [b"claude", b"codex", b"copilot"]
+    assert done.stdout.decode().split() == names.split()
 
 
 def test_the_version(run: Run) -> None:
@@ -178,7 +193,7 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
         ("run", "Missing argument 'AGENT'. See: wal-agent run --help"),
         (
             "run gemini --yolo",
-            "No such option: --yolo. Put the agent's options after `--`: wal-agent run AGENT -- --yolo "
+            "No such option: --yolo. Put the agent's options after `--`: wal-agent run gemini -- --yolo "
             "(see: wal-agent run --help)",
         ),
         ("pause --for", "Option '--for' requires an argument. See: wal-agent pause --help"),
@@ -334,7 +349,7 @@ def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypat
         (("claude", "--on-quota", "handoff:codex"), "--on-quota handoff works with --restart only."),
         (("claude", "--restart", "--on-quota", "handoff:claude"), "No job of claude can be handed to claude."),
         (("claude", "--restart", "--on-quota", "handoff:clod"), "clod"),
-        (("claude", "--restart", "--on-quota", "handoff:../x"), "which is not possible"),
+        (("claude", "--restart", "--on-quota", "handoff:../x"), "must be wait, or handoff"),
     ],
 )
 def test_a_handoff_that_cannot_be_is_refused_before_anything_runs(run: Run, words: tuple[str, ...], says: str) -> None:
