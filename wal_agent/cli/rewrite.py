@@ -337,7 +337,15 @@ def _summary(at: JobContext, home: Home, policy: Policy, now: float) -> Summary 
     from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import child_args, child_job, depth_of, fork_form
     from wal_agent.supervise.rewrite import Summary, check_at_rest, turns_to_sum_up
-    from wal_agent.supervise.task_child import Place, begin_at_rest, last_answer, local_file, run_child, start_of
+    from wal_agent.supervise.task_child import (
+        Place,
+        begin_at_rest,
+        last_answer,
+        local_file,
+        remove_local,
+        run_child,
+        start_of,
+    )
 
     state: State = _read(at).state
     check_at_rest(state, home)
@@ -352,6 +360,8 @@ def _summary(at: JobContext, home: Home, policy: Policy, now: float) -> Summary 
     args = child_args(at.agent, (), prompt, fork_form(at.agent, state.session, str(file)))
     code, words = run_child(child, args, start, SUMMING, once=True)
     text = last_answer(child) if not code else ""
+    if not code:
+        remove_local(child, at.workspace, os.environ)
     if not text.strip():
         raise UsageError(
             f"The agent wrote no summary (exit code {code}), so nothing was compacted. {shorten(words.strip()[-300:])}",
