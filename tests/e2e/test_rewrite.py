@@ -264,20 +264,3 @@ def test_recall_finds_what_was_rewound_also_behind_a_recovery(scene: Scene) -> N
     for where in (machine, scene.machine("vm-2")):
         hits = json.loads(command(where, "recall", "heron two", "--role", "assistant", "--json"))
         assert [hit["text"] for hit in hits if "heron two" in hit["text"]]
-
-
-@pytest.mark.parametrize("scene", ["claude", "gemini"], indirect=True)
-def test_the_agent_writes_the_summary_in_a_copy_of_the_conversation(scene: Scene) -> None:
-    """Its words stand in place of the turns; the conversation itself has neither the question nor a copy."""
-    machine = scene.machine("vm-1")
-    ask(scene, machine, "ask number one", first=True)
-    ask(scene, machine, "ask number two")
-    scene.script(Turn("The heron was counted once."))
-    done = json.loads(command(machine, "compact", "--policy", "turns=1", "--keep", "1", "--by-agent", "--json"))
-    assert done["n"] == 1 and done["turns"] == 1
-    question = texts(scene, len(scene.model.requests) - 1)
-    assert holds(question, "heron one", "first 1 turn", "ask number two"), "it was asked in a copy"
-    found = ask(scene, machine, "ask number three")
-    assert holds(found, "The heron was counted once.", "heron two", "ask number three")
-    assert not holds(found, "heron one") and not holds(found, "first 1 turn")
-    assert scene.side() == ["one", "two", "three"]

@@ -22,14 +22,12 @@ from wal_agent.cli.options import (
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.rewrite import Policy
-    from wal_agent.supervise.rewrite import Home, Place, Rewritten, Summary
+    from wal_agent.supervise.rewrite import Home, Place, Rewritten
     from wal_agent.wal.reader import Replay
     from wal_agent.wal.state import RewriteAt, State
 
 MOST_COMPACT = 256 << 10  # bytes of a compact form that is given
 MOST_LISTED = 40  # turns
-SUMMING = 900.0  # seconds for an agent to write a summary
 
 app = typer.Typer(
     help="Show what rewinds and compactions took out of the conversation.",
@@ -160,12 +158,6 @@ def compact(
         ),
     ] = "turns=40,tokens=120000",
     keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest turns stay unchanged.")] = 10,
-    by_agent: Annotated[
-        bool,
-        typer.Option(
-            "--by-agent", help="Have the agent write the summary, in a copy of the conversation: a call of its model."
-        ),
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -193,8 +185,7 @@ def compact(
     if dry_run:
         done = rewrite.foresee_compaction(_read(at).state, _blobs(at), home, limits, now)
     else:
-        summary = _summary(at, home, limits, now) if by_agent else None
-        done = _act(at, home, lambda opened: rewrite.compact(opened, home, limits, now, summary))
+        done = _act(at, home, lambda opened: rewrite.compact(opened, home, limits, now))
     if not done.turns:
         what = f"nothing to compact: about {done.tokens:,} tokens"
     else:
@@ -329,45 +320,6 @@ def _act(at: JobContext, home: Home, act: Any) -> Rewritten:
         at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id, lambda state: check_at_rest(state, home), keep
     )
     return done
-
-
-def _summary(at: JobContext, home: Home, policy: Policy, now: float) -> Summary | None:
-    """What the agent writes for the turns that the policy compacts; None where there are none. UsageError."""
-    from wal_agent.cli.task import child_options
-    from wal_agent.errors import UsageError
-    from wal_agent.recovery.tasks import child_args, child_job, depth_of, fork_form
-    from wal_agent.supervise.rewrite import Summary, check_at_rest, turns_to_sum_up
-    from wal_agent.supervise.task_child import (
-        Place,
-        begin_at_rest,
-        last_answer,
-        local_file,
-        remove_local,
-        run_child,
-        start_of,
-    )
-
-    state: State = _read(at).state
-    check_at_rest(state, home)
-    if (asked := turns_to_sum_up(state, _blobs(at), home, policy, now)) is None:
-        return None
-    prompt, last = asked
-    fork_form(at.agent, "", "")
-    file = local_file(at.agent, state.session, at.workspace, os.environ)
-    name = child_job(at.keys.job, at.name, f"{prompt}\0{last}", depth_of(at.keys.job, state.task), fork=True)
-    said = begin_at_rest(at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id, state, name)
-    child, start = Place(at.bucket, name, at.name, child_options(at)), start_of(at.keys.job, said, 1, budget=1)
-    args = child_args(at.agent, (), prompt, fork_form(at.agent, state.session, str(file)))
-    code, words = run_child(child, args, start, SUMMING, once=True)
-    text = last_answer(child) if not code else ""
-    if not code:
-        remove_local(child, at.workspace, os.environ)
-    if not text.strip():
-        raise UsageError(
-            f"The agent wrote no summary (exit code {code}), so nothing was compacted. {shorten(words.strip()[-300:])}",
-            f"Its log: wal-agent log --job {name}. Without --by-agent no model is asked.",
-        )
-    return Summary(text, last)
 
 
 def _words(name: str | None) -> str:

@@ -131,20 +131,8 @@ def aged(units: Sequence[Unit], policy: Policy, now: float) -> list[Turn]:
     return done if any(turn.prompt for turn in done) else []
 
 
-def ask_for_summary(turns: Sequence[Turn], rest: Sequence[Turn]) -> str:
-    """Return the prompt by which the agent itself writes what stands in place of the turns, in a copy of the
-    conversation. `rest`: the turns behind them."""
-    ends = f', up to the one that begins with "{shorten(rest[0].prompt, 120)}"' if rest else ""
-    return (
-        f"Write the summary that takes the place of the first {plural(len(turns), 'turn')} of this conversation{ends}. "
-        "Call no tool. Keep what was asked, what was decided and why, what was changed and how it ended, names of "
-        "files, numbers, open questions. Leave out what is behind those turns. Your answer is the summary and "
-        "nothing else."
-    )
-
-
-def compact_form(units: Sequence[Unit], turns: Sequence[Turn], n: int, words: str = "") -> str:
-    """Return what stands in place of the turns. `n`: the number of the trace; `words`: the agent's own summary."""
+def compact_form(units: Sequence[Unit], turns: Sequence[Turn], n: int) -> str:
+    """Return what stands in place of the turns. `n`: the number of the trace."""
     parts: list[str] = []
     for turn in turns:
         mine = units[turn.first : turn.last]
@@ -154,7 +142,7 @@ def compact_form(units: Sequence[Unit], turns: Sequence[Turn], n: int, words: st
             parts.append(_older(mine[0].summary))
             if len(mine) > 1:
                 parts.append(_turn(mine, turn))
-    text = redact(words).strip() or "\n\n".join(filter(None, parts))
+    text = "\n\n".join(filter(None, parts))
     if len(text) > MOST_FORM:
         newest = text[-MOST_FORM:]
         begins = newest.find(f"\n\n{TURN}")  # else one summary fills all the room

@@ -31,7 +31,6 @@ from wal_agent.recovery.restore_workspace import restore_files
 from wal_agent.recovery.rewrite import (
     Policy,
     aged,
-    ask_for_summary,
     compact_form,
     kept_units,
     parse_policy,
@@ -226,42 +225,19 @@ def put_files_back(job: OpenedJob, home: Home, captured: Workspace) -> tuple[str
     return (tree_summary(done), *tree_lines(done))
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What the agent wrote for turns of its conversation. `last`: the key of their newest message."""
-
-    words: str
-    last: str
-
-
-def compact(job: OpenedJob, home: Home, policy: Policy, now: float, summary: Summary | None = None) -> Rewritten:
-    """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970; `summary`: stands in their
-    place. UsageError: it is of other turns."""
+def compact(job: OpenedJob, home: Home, policy: Policy, now: float) -> Rewritten:
+    """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970."""
     talk = _conversation(job, home)
-    change = _compaction(job.writer.state, talk, home, policy, now, summary.words if summary else "")
-    if summary is not None and (change is None or change.gone[-1].key != summary.last):
-        raise UsageError("The conversation went on meanwhile, so nothing was compacted.", "Try again.")
+    change = _compaction(job.writer.state, talk, home, policy, now)
     return _save(job, home, talk, change) if change else _unchanged(talk)
 
 
-def turns_to_sum_up(state: State, blobs: Blobs, home: Home, policy: Policy, now: float) -> tuple[str, str] | None:
-    """What the agent is asked for `compact` with its own summary, and the key of the newest message of the turns that
-    it is asked about; None: nothing is to compact."""
-    units = read_units(state, blobs, home)
-    turns = aged(units, policy, now)
-    if not turns:
-        return None
-    return ask_for_summary(turns, turns_of(units)[len(turns) :]), units[turns[-1].last - 1].key
-
-
-def _compaction(
-    state: State, talk: _Conversation, home: Home, policy: Policy, now: float, words: str = ""
-) -> _Change | None:
+def _compaction(state: State, talk: _Conversation, home: Home, policy: Policy, now: float) -> _Change | None:
     turns = aged(talk.units, policy, now)
     if not turns:
         return None
     first, last = turns[0].first, turns[-1].last
-    text = compact_form(talk.units, turns, state.rewritten + 1, words)
+    text = compact_form(talk.units, turns, state.rewritten + 1)
     new = talk.main + talk.how.compact(talk.main, state.session, home.workspace, first, last, text)
     return _Change("compact", new, talk.how.units(new), talk.units[first:last], len(turns), text)
 

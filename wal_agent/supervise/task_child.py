@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
@@ -28,7 +27,6 @@ from wal_agent.records import Checkpoint, TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.recovery.tasks import AGAIN, CompactForm, Said, compact_form
 from wal_agent.recovery.transcript import read_lines
-from wal_agent.safefs import read_plain
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import require_lease, unless_refused
 from wal_agent.supervise.rewrite import act_at_rest
@@ -159,16 +157,6 @@ def local_file(agent: Agent, session: str, workspace: Path, env: Mapping[str, st
         if file.name == agent.main_file:
             return file.path
     raise UsageError("The caller's conversation is not on this machine, so it is not forked.", "Leave --fork out.")
-
-
-def remove_local(at: Place, workspace: Path, env: Mapping[str, str]) -> None:
-    """Remove the child's session from this machine, if the log has it as it is: the agent's own "newest session" is
-    then the caller's again. A later run of the child restores it."""
-    agent, state = AGENTS[at.agent], at.state()
-    file = state.files.get(agent.main_file)
-    for path in agent.existing_files(state.session, workspace, env) if file is not None and state.session else []:
-        if file is not None and hashlib.sha256(read_plain(path) or b"").hexdigest() == file.sha256:
-            path.unlink(missing_ok=True)
 
 
 def last_answer(at: Place) -> str:

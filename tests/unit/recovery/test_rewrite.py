@@ -18,7 +18,6 @@ from wal_agent.recovery.rewrite import (
     MOST_FORM,
     Policy,
     aged,
-    ask_for_summary,
     compact_form,
     kept_units,
     parse_policy,
@@ -144,15 +143,6 @@ def test_a_compact_form_says_what_was_asked_done_and_answered_and_no_secret() ->
     text = compact_form(units, turns_of(units), 1)
     assert SECRET not in text
     assert "make deploy (failed)" in text and "make undo (done)" in text and "Answered: It did not work." in text
-
-
-def test_the_agents_own_summary_stands_behind_the_head_without_a_secret() -> None:
-    units = conversation(3)
-    turns = turns_of(units)
-    text = compact_form(units, turns[:2], 4, "It counted herons. ghp_" + "a1B2" * 9)
-    assert "trace show 4" in text and "It counted herons." in text and "a1B2a1B2" not in text and "## Turn" not in text
-    asked = ask_for_summary(turns[:2], turns[2:])
-    assert "first 2 turns" in asked and turns[2].prompt[:40] in asked
 
 
 def test_a_compact_form_is_bounded_and_keeps_the_newest_turns() -> None:
