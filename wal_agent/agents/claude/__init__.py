@@ -22,6 +22,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), ("--resume", "{session}", "--fork-session")),
+    compactions=session.compactions,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     boundary="file",
     hook_caller="wrapped",  # CLAUDE_CODE_SHELL_PREFIX

@@ -22,6 +22,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 
 capabilities = Capabilities(
     forms=SessionForms(("exec", "resume", "{session}"), ("exec", "fork", "{session}")),
+    compactions=hooks.compactions,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     headless=("exec",),
     hook_caller="session",

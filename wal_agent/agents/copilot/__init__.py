@@ -22,6 +22,8 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), "Copilot has no form to copy a session"),
+    speaks=frozenset(("tool_ended", "turn_started")),
+    compactions=session.compactions,
     rewriting="what Copilot makes of a compaction that it did not write itself is not known",
     boundary="file",
     hook_caller="shell",

@@ -22,6 +22,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), ("--session-file", "{file}")),
+    compactions=session.compactions,
     speaks=frozenset(("tool_ended", "turn_completed")),
     hook_caller="shell",
     restart_codes=frozenset((199,)),

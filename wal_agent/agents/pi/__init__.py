@@ -22,6 +22,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 
 capabilities = Capabilities(
     forms=SessionForms(("--session", "{session}"), ("--fork", "{file}")),
+    compactions=session.compactions,
     inject_prompt=resume.inject_prompt,
     exit_cause=cli.exit_cause,
     rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),

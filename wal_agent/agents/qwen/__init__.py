@@ -22,6 +22,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), "Qwen Code has no form to copy a session"),
+    compactions=session.compactions,
     rewriting="what Qwen Code makes of a compaction that it did not write itself is not known",
     speaks=frozenset(("tool_ended", "turn_completed")),
     hook_caller="session",  # since 0.24 each hook leads a session; 0.15 runs it in Qwen's own
