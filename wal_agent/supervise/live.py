@@ -331,7 +331,8 @@ class Live:
         context, now = self._context, self._clock
         able = isinstance(context.agent.capabilities.rewriting, Rewriting) and not self._launch.interactive
         recent = any(r.record.time > now.now() - MEND_APART for r in self._writer.state.rewrites)
-        if context.settings.restart != "on" or not able or recent:
+        in_turn = self.conversation.turn_open  # pi compacts behind its last turn, which nothing need follow
+        if context.settings.restart != "on" or not able or recent or not in_turn:
             return False
         until = now.boot() + context.settings.drain
         down = ShutdownPlan("pause", "mend", now.boot(), until, DENY_PAUSING, now.now(), MENDING)
