@@ -181,7 +181,8 @@ class OpenCalls:
     """Requested calls whose outcome is not reported yet.
 
     A command of more than 30 s goes on in the background. When it ends, Copilot itself, and not the model, requests
-    `read_bash` for its output, in a message right behind the notification. No hook fires for that call; it only reads."""
+    `read_bash` for its output, in a message right behind the notification. No hook fires for that call, which only
+    reads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
