@@ -23,6 +23,7 @@ resumable, seen_calls, proves_turn = resume.resumable, session.seen_calls, sessi
 capabilities = Capabilities(
     rewriting="OpenCode keeps it in a database, into which only what it can import comes back",
     headless=("run",),
+    speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,
     stored_folder=resume.stored_folder,
     journal=Journal(session.update_journal, resume.import_session),

@@ -88,6 +88,8 @@ parse = parser(EVENTS)
 
 
 def render(event: str, decision: Decision) -> bytes:
+    if event == "after" and isinstance(decision, Allow) and decision.words:
+        return json.dumps({"decision": "allow", "words": decision.words}).encode()
     if isinstance(decision, Allow) or event != "before":
         return b'{"decision":"allow"}'
     return json.dumps({"decision": "deny", "reason": decision.reason, "stop": decision.stop}).encode()

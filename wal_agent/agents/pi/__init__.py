@@ -22,6 +22,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 
 capabilities = Capabilities(
     inject_prompt=resume.inject_prompt,
+    speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,
     rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
 )

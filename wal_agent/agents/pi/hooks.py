@@ -15,8 +15,8 @@ import re
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Env, HookEvent, HookSetup, Injected
-from wal_agent.agents.hook_line import GONE, on, parser, renderer
+from wal_agent.agents.base import Allow, Decision, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.hook_line import GONE, on, parser, refuse_answer, renderer
 from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
 from wal_agent.paths import shipped
@@ -79,7 +79,13 @@ EVENTS = {
 parse = parser(EVENTS)
 
 
-render = renderer(lambda deny: json.dumps({"reason": deny.reason, "stop": deny.stop}), refusable=("tool_call",))
+_refused = renderer(lambda deny: json.dumps({"reason": deny.reason, "stop": deny.stop}), refusable=("tool_call",))
+
+
+def render(event: str, decision: Decision) -> bytes:
+    if event == "tool_result" and isinstance(decision, Allow) and decision.words:
+        return refuse_answer(json.dumps({"words": decision.words}))
+    return _refused(event, decision)
 
 
 def plain_tool_name(tool: str) -> str:
