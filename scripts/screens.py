@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ HEAD = """# Screens
 
 What you see in the first hour, from real runs: the job of the [tutorial](tutorial.md), its crash, and its recovery.
 """
+HOME = "/home/you"
 WIDTH = "100"
 ZONE = "Europe/Berlin"  # of the fictional user
 
@@ -65,7 +66,7 @@ class Shop:
 
     def neutral(self, text: str) -> str:
         host = os.uname().nodename
-        text = text.replace(str(self.root), "/home/you").replace(host, "vm-17")
+        text = text.replace(str(self.root), HOME).replace(host, "vm-17-europe-west4-b"[: len(host)])
         text = re.sub(r"\bgemini-shop-\w{4}\b", "gemini-shop-k3f9", text)
         return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
@@ -81,7 +82,8 @@ def wait(what: str, test: Callable[[], object]) -> None:
 def main() -> int:
     rehearsal = rehearsal_of(AGENTS["gemini"])
     assert rehearsal is not None
-    root = Path(tempfile.mkdtemp(prefix="you-", dir="/tmp"))
+    root = Path("/tmp", secrets.token_hex(4)[: len(HOME) - len("/tmp/")])  # as long as the name that takes its place
+    root.mkdir()
     shop = root / "shop"
     shop.mkdir()
     (shop / "charge.sh").write_text(CHARGE)
@@ -103,6 +105,7 @@ def play(shop: Shop) -> None:
     run = ["run", "gemini", "--", "--yolo", "--prompt", TASK]
     first = shop.start(*run)
     wait("the payment runs", (shop.root / "shop/ledger.txt").exists)
+    wait("the files are saved", lambda: "files       saved" in shop.start("status").communicate()[0])
     job = "Everything after `--` goes to Gemini. wal-agent prints one line: where the job is saved."
     status = shop.start("status").communicate()[0]
     first.send_signal(signal.SIGKILL)
@@ -118,7 +121,7 @@ def play(shop: Shop) -> None:
     shop.show("Diff", "What the job changed in the working tree.", ["diff"])
     shop.show("Effects", "What the job changed, and how to undo it.", ["effects"])
     shop.show("Recall", "All that the job ever said and did, also what the agent has compacted.", ["recall", "charged"])
-    shop.show("Checkpoint", "The job's state, as of its end.", ["checkpoint", "show", "--at", "20"])
+    shop.show("Checkpoint", "The job's state as of a record.", ["checkpoint", "show", "--at", "12"])
     shop.show("Stats", "What crashes cost, from the logs alone.", ["stats"])
     shop.show("Fleet", "All jobs of a bucket; those that need a machine come first.", ["fleet", "ls"])
     shop.show("A typing error", "What was probably meant, and where to read on.", ["run", "gemni"])

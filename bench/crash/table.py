@@ -260,7 +260,7 @@ _WHY: Final = {
     "seconds to be back": "wal-agent's own start, the restore, and the look at the evidence.",
     "extra model calls": "To verify is a call; a peer that does not look saves it.",
     "seconds per call": "The intent is durable before the tool starts: hooks before and after each call, and a put.",
-    "bytes per call": "The log and the session are kept; most peers keep nothing outside of the machine.",
+    "bytes per call": "The log (refused calls too) and the session; most peers keep nothing outside of the machine.",
 }
 _ABOUT: Final = {
     "bare restart": "The task is given again.",

@@ -18,7 +18,7 @@ import tomlkit
 import typer
 from tomlkit.items import InlineTable
 
-from wal_agent.cli.options import AsJson, unknown_agent_error
+from wal_agent.cli.options import AsJson, complete_agent, unknown_agent_error
 from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ class Row:
 
 
 def configure_hooks(
-    agent: Annotated[str, typer.Option("--agent", help="Whose hooks.", metavar="NAME")] = "gemini",
+    agent: Annotated[
+        str, typer.Option("--agent", help="The agent whose hooks.", metavar="NAME", autocompletion=complete_agent)
+    ] = "gemini",
     skip: Annotated[
         list[str] | None,
         typer.Option("--skip", help="Run no hook before these tools (only tools that read).", metavar="T,..."),

@@ -18,7 +18,7 @@ import typer
 
 from wal_agent.agents.base import Agent
 from wal_agent.cli.display import HEADED, answer_lines
-from wal_agent.cli.options import AsJson, BucketUrl, unknown_agent_error
+from wal_agent.cli.options import AsJson, BucketUrl, complete_agent, unknown_agent_error
 from wal_agent.errors import UsageError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
@@ -130,7 +130,9 @@ def agents(
 def demo(
     agent: Annotated[
         str,
-        typer.Option("--agent", help="The agent (see: wal-agent agents).", metavar="NAME"),
+        typer.Option(
+            "--agent", help="The agent (see: wal-agent agents).", metavar="NAME", autocompletion=complete_agent
+        ),
     ] = "gemini",
 ) -> None:
     """Play a demo: a real CLI loses its machine three times, the last time with the folder, and recovers.
@@ -154,7 +156,9 @@ def doctor(
     agent: Annotated[
         str | None,
         typer.Argument(
-            help="The agent to test (see: wal-agent agents); without it only the bucket is tested.", metavar="[AGENT]"
+            help="The agent to test (see: wal-agent agents); without it only the bucket is tested.",
+            metavar="[AGENT]",
+            autocompletion=complete_agent,
         ),
     ] = None,
     bucket: BucketUrl = None,

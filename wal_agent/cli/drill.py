@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import AsJson, unknown_agent_error
+from wal_agent.cli.options import AsJson, complete_agent, unknown_agent_error
 from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.text import answer, answer_json, lines, plural, say
 
@@ -20,7 +20,12 @@ MOST_ROUNDS = 1000
 
 
 def drill(
-    agent: Annotated[str, typer.Argument(help="The agent to drill (see: wal-agent agents).", metavar="AGENT")],
+    agent: Annotated[
+        str,
+        typer.Argument(
+            help="The agent to drill (see: wal-agent agents).", metavar="AGENT", autocompletion=complete_agent
+        ),
+    ],
     args: Annotated[
         list[str] | None,
         typer.Argument(

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -32,8 +32,10 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    Cause,
     Checkpoint,
     Compaction,
+    CompactionDone,
     End,
     FileDelta,
     FileGone,
@@ -359,7 +361,7 @@ def describe(entry: Entry) -> tuple[str, str, str]:
     r = entry.record
     match r:
         case Opening():
-            return "opening", f"epoch {r.epoch} on {r.host.name} ({r.cause})", f"{r.agent} {r.agent_version}"
+            return "start", f"on {r.host.name}, {CAUSES[r.cause]} (epoch {r.epoch})", f"{r.agent} {r.agent_version}"
         case AgentStarted():
             return "agent started", f"session {r.session[:8]}", "resumed" if r.resumed else ""
         case Turn():
@@ -380,7 +382,7 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Recovery():
             return (
                 "recovery",
-                f"of epoch {r.from_epoch}: {plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back",
+                f"{plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back (from epoch {r.from_epoch})",
                 "",
             )
         case Answer():
@@ -392,7 +394,12 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Checkpoint():
             return "checkpoint", f"{r.number} ({r.trigger.replace('_', ' ')})", size(len(r.body))
         case Compaction():
-            return "compaction", redact(f"{r.n} of session {r.session[:8]}"), redact(r.trigger)
+            tokens = f"about {r.tokens:,} tokens" if r.tokens else ""
+            why = " ".join(filter(None, (redact(r.trigger), tokens)))
+            return "compaction", redact(f"{r.n} of session {r.session[:8]}"), why
+        case CompactionDone():
+            lacks = f"the new history lacks: {redact(', '.join(r.missing))[:80]}" if r.missing else "nothing is missing"
+            return "compacted", redact(f"{r.n} of session {r.session[:8]}"), "its summary is empty" if r.lost else lacks
         case Mark():
             return "mark", redact(r.name), ""
         case Rewrite():
@@ -449,6 +456,13 @@ def _outcome(end: End | None) -> str:
 
 
 CRASHES = ("opening", "recovery", "run_ended")
+CAUSES: Final[dict[Cause, str]] = {
+    "first": "the first one",
+    "closed": "after a complete run",
+    "released": "after a clean stop",
+    "unlocked": "after an unlock",
+    "dead": "after a crash",
+}
 FOLLOW = 1.0  # seconds between two reads of new records
 
 

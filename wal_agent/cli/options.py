@@ -74,7 +74,7 @@ def trust(
     elif not ask_consent(missing, workspace):
         lines([row for want in missing for row in describe_want(want)])
         raise ConfigError(
-            f"Nobody can be asked here, so nothing is allowed for {workspace}.",
+            f"There is no terminal to ask at, so nothing is allowed for {workspace}.",
             "If you want all of it: wal-agent trust --yes",
         )
 
@@ -152,8 +152,18 @@ def setting_option(key: str) -> OptionInfo:
     names = f"{name}/--no-{name[2:]}" if setting.option == "switch" else name
     default = default_text(key)
     help = f"{setting.help} [{default}]" if default else setting.help
-    complete = complete_job if key == "job" else None
+    complete = complete_job if key == "job" else complete_words(setting.read) if _is_choice(key) else None
     return cast(OptionInfo, typer.Option(names, help=help, metavar=_metavar(key), autocompletion=complete))
+
+
+def _is_choice(key: str) -> bool:
+    return SETTINGS[key].option == "value" and isinstance(SETTINGS[key].read, OneOf)
+
+
+def complete_words(choice: Any) -> Callable[[str], list[str]]:
+    """Return what completes a value that is one of the words of `choice`, a OneOf."""
+    words: Sequence[str] = choice.words
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def _metavar(key: str) -> str | None:

@@ -86,6 +86,7 @@ class WorktreeSaver:
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`failed`: takes a failure of ours. `progress`: takes a line for people while the first capture takes long."""
+        self._context = context
         self._writer = context.job.writer
         self._clock = context.clock
         self._interval = context.settings.autosave
@@ -245,7 +246,10 @@ class WorktreeSaver:
             if self._closed:
                 return
             if record is not None:
-                sent, ticket = sum(pack.size for pack in record.packs), self._writer.append(record)
+                sent, ticket = (
+                    sum(pack.size for pack in record.packs),
+                    self._writer.append(record, wait=self._context.capture_wait),
+                )
                 ticket.when_acked(lambda: self._emit(Saved("workspace", sent, self._clock.boot() - began)))
                 self._newest = record
                 self._capture.commit()
@@ -291,11 +295,11 @@ def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> Wo
     settings, workspace, env = context.settings, context.workspace, context.env
     private = never_captured(settings, context.agent, env, workspace)
     inside = next((folder for folder in private if workspace.is_relative_to(folder.resolve())), None)
-    why = "as the settings say" if settings.workspace == "off" else too_wide(workspace, env)
+    why = "the settings say so" if settings.workspace == "off" else too_wide(workspace, env)
     if inside is not None and not why:
         why = f"it lies in {inside}"
     if why:
-        say(f"the files of this folder are not saved, {why}; the session is")
+        say(f"only the session is saved, not the files of this folder: {why}")
         return None
     total = int(settings.workspace_cap * (1 << 20))
     caps = Caps(total, max(1, total // 20))

@@ -124,14 +124,29 @@ def test_an_unknown_cli_is_led_to_generic(run: Run) -> None:
     assert code == 64 and "wal-agent run generic -- COMMAND" in err
 
 
-def test_the_shell_completes_agents(tmp_path: Path) -> None:
-    asked = {"_WAL_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": "wal-agent run c", "COMP_CWORD": "2"}
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("run c", "claude codex copilot"),
+        ("doctor g", "gemini generic"),
+        ("drill g", "gemini generic"),
+        ("demo --agent cl", "claude"),
+        ("configure-hooks --agent q", "qwen"),
+        ("status --agent p", "pi"),
+        ("run gemini --durability s", "sync"),
+        ("fleet w", "watch"),
+        ("statu", "status"),
+    ],
+)
+def test_the_shell_completes(tmp_path: Path, typed: str, names: str) -> None:
+    count = str(len(typed.split()))
+    asked = {"_WAL_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": f"wal-agent {typed}", "COMP_CWORD": count}
     script = "import sys; sys.argv = ['wal-agent']; from wal_agent.cli.main import main; main()"
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **asked}
     done = subprocess.run(
         [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, check=True, timeout=60
     )
-    assert done.stdout.split() == [b"claude", b"codex", b"copilot"]
+    assert done.stdout.decode().split() == names.split()
 
 
 def test_the_version(run: Run) -> None:
@@ -182,6 +197,10 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
             "(see: wal-agent run --help)",
         ),
         ("pause --for", "Option '--for' requires an argument. See: wal-agent pause --help"),
+        ("status --jsn", "No such option: --jsn. Did you mean --json? See: wal-agent status --help"),
+        ("log -n x", "--number must be a number (got x). See: wal-agent log --help"),
+        ("log -n -1", "--number must be at least 0 (got -1). See: wal-agent log --help"),
+        ("drill gemini --rounds 5000", "--rounds must be 1 to 1000 (got 5000). See: wal-agent drill --help"),
         (
             "status gemni",
             "Got unexpected extra argument(s) (gemni). An agent is named with --agent NAME, a job with --job NAME. "
