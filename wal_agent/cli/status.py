@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from wal_agent.cli.display import STATUS, answer_lines, styled
+from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, printable, quote_word, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.view import Call, Crash, Files, Step, View
@@ -103,30 +103,20 @@ def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View],
 def _in_place(
     look: ReadView, every: float, rows_of: Callable[[View], list[str]], records: Callable[[], list[str]]
 ) -> NoReturn:
-    """Use the terminal's second screen, drawn anew several times a second, so that it fits after each resize. At the
-    end the last view is left on the first one."""
-    from rich.console import Console
-    from rich.live import Live
-
     from wal_agent.wal.reader import Replay
 
     before, seen, shown, newest = Replay(), -1, list[str](), list[str]()
-    console = Console()
-    try:
-        with Live(console=console, screen=True, vertical_overflow="crop", refresh_per_second=REDRAWN) as live:
-            while True:
-                view, before, trouble = look(before)
-                if view is not None:
-                    shown = [no_job_text(view)] if view.state == "none" else rows_of(view)
-                    if before.seq != seen:
-                        newest, seen = records(), before.seq
-                rows = screen_rows(shown, newest, trouble, every)
-                text = styled(redact("\n".join(map(printable, rows))), STATUS)
-                text.no_wrap, text.overflow = True, "ellipsis"
-                live.update(text)
-                time.sleep(every)
-    finally:
-        answer_lines(shown, STATUS)
+
+    def frame() -> tuple[list[str], list[str]]:
+        nonlocal before, seen, shown, newest
+        view, before, trouble = look(before)
+        if view is not None:
+            shown = [no_job_text(view)] if view.state == "none" else rows_of(view)
+            if before.seq != seen:
+                newest, seen = records(), before.seq
+        return screen_rows(shown, newest, trouble, every), shown
+
+    draw_in_place(frame, STATUS, every)
 
 
 def screen_rows(shown: list[str], records: list[str], trouble: str, every: float) -> list[str]:
@@ -136,7 +126,6 @@ def screen_rows(shown: list[str], records: list[str], trouble: str, every: float
 
 
 MOST_RECORDS = 5
-REDRAWN = 4  # times a second
 WIDEST = 500  # characters of one row
 MOST_STEPS_SHOWN = 10
 _LATE = {

@@ -39,7 +39,7 @@ from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
-from wal_agent.wal.writer import Ticket
+from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
 
 if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
     from wal_agent.recovery.inflight import AskedCall, Resolver
@@ -284,6 +284,7 @@ class Gate:
         self._clock = context.clock
         self._deadline = context.settings.append_deadline
         self._sync = context.settings.durability == "sync"
+        self._call, self._soon = (NOW, NOW) if self._sync else (CALL, SOON)
         self._emit = context.emit
         self.recovered = recovered or RecoveredCalls(context)
         self._lock = threading.Lock()
@@ -359,7 +360,8 @@ class Gate:
                         session=f"{event.session}/{inner}" if inner else event.session,
                         agent_call=event.call_id,
                         before=facts,
-                    )
+                    ),
+                    wait=self._soon if reads else self._call,
                 )
             except WalAgentError as error:
                 return _over(error)
@@ -475,6 +477,7 @@ class Gate:
                 duration_ms=round(took * 1000),
             ),
             *settled,
+            wait=self._soon,
         )
         self._emit(CallEnded(running.call, running.tool, how, took, running.changes))
         if self._sync:
@@ -491,7 +494,8 @@ class Gate:
             running = self._calls.end(call, again=by != "session", denied=how == "denied")
         if running is not None:
             now = self._clock.now()
-            self._writer.append(End(time=now, call=call, how=how, by=by, why=why, finding=finding))
+            end = End(time=now, call=call, how=how, by=by, why=why, finding=finding)
+            self._writer.append(end, wait=self._soon)
             changed = running.changes and how != "denied"
             self._emit(CallEnded(call, running.tool, how, self._clock.boot() - running.since, changed))
 
