@@ -235,7 +235,7 @@ def test_a_time_that_is_no_number_is_damage(number: str, value: str) -> None:
         decode_lease(msgspec.json.encode(fields), KEYS.job)
 
 
-@pytest.mark.parametrize(("pid", "sound"), [(-1, False), (0, True), (1 << 53, False)])
+@pytest.mark.parametrize(("pid", "sound"), [(-1, False), (0, True), (10**18, True), (10**18 + 1, False)])
 def test_a_pid_is_none_that_no_system_has(pid: int, sound: bool) -> None:
     _, seen = released()
     fields = msgspec.json.decode(encode_lease(seen.doc))
