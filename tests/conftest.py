@@ -43,12 +43,3 @@ def gemini_cli() -> Path:
 def agent_cli() -> Callable[..., Path]:
     """Name (and older version) to program."""
     return installed
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the group of a test behind its id, where `--dist loadgroup` looks for it: xdist 3.8 writes it into an
-    attribute that pytest 9.2 no longer reads, so that each worker would make the fixture of a group anew."""
-    for item in items if getattr(config.option, "loadgroup", False) else ():
-        mark = item.get_closest_marker("xdist_group")
-        if mark is not None and not item.nodeid.endswith(group := f"@{mark.args[0]}"):
-            item._id = type(item.id).parse(item.nodeid + group)

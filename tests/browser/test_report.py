@@ -113,3 +113,15 @@ def test_a_call_shows_what_it_changed(tmp_path: Path, run: Run, browser: Chromiu
     browser.run("for (const fold of document.querySelectorAll('details')) fold.open = true")
     shown = browser.run("document.body.innerText")
     assert "by call #1, or beside it" in shown and "+two" in shown and browser.complaints() == []
+
+
+def test_the_state_at_a_record_is_shown(tmp_path: Path, run: Run, browser: Chromium) -> None:
+    story = Story(tmp_path)
+    first = story.step("one")
+    story.step("two")
+    assert run("report", *story.where, "--html", str(tmp_path / "r.html"), "--at", str(first))[0] == 0
+    browser.open(tmp_path / "r.html")
+    browser.run("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    shown = browser.run("document.getElementById('as-of').innerText")
+    assert f"As of record {first}" in shown and "one.sh" in shown and "oneoneone" in shown and "#1" in shown
+    assert browser.complaints() == []

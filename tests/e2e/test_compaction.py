@@ -177,9 +177,12 @@ def test_an_empty_summary_is_mended_with_a_compact_form(scene: Scene) -> None:
         *(Turn(calls=[shell(f"echo {n} >> side")]) for n in range(4)),
         Turn(calls=[shell("echo work >> side")], tokens=190_000),
         *([Turn("<summary></summary>")] if scene.agent == "claude" else []),  # Codex's is "ok", which says nothing
+        Turn(calls=[shell(SEEN)]),  # so that the turn is not over before Claude Code's file is read
         *(Turn("All is done.") for _ in range(3)),
     )
-    run = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), options=("--restart",), wait=True, **env)
+    run = machine.run(
+        *args, *machine.rehearsal.args("move the shop to v2"), options=("--restart",), wait=True, **env, PATH=PATH
+    )
     assert run.process.returncode == 0, run.stderr()
     assert [c.lost for c in scene.replay().state.compactions] == [True]
     assert [(r["type"], r["kind"]) for r in scene.records() if r["type"] == "rewrite"] == [("rewrite", "compact")]

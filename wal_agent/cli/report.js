@@ -194,6 +194,27 @@ function lanes() {
   document.getElementById("lanes").append(picture);
 }
 
+// With --at: the session and the working tree at the end of the page.
+function asOf() {
+  const { then } = data;
+  if (!then) return;
+  const place = document.getElementById("as-of");
+  const title = make("h2", `As of record ${then.record}, ${moment(then.time)}`);
+  title.id = "then";
+  const fold = (name, text) => {
+    const made = document.createElement("details");
+    made.append(make("summary", name, "plain"), make("pre", text));
+    place.append(made);
+  };
+  place.append(title);
+  if (then.short.length) place.append(make("p", `Not whole: ${then.short.join("; ")}`, "bad"));
+  place.append(make("p", then.open.length ? `Calls that had no end then: ${then.open.map((n) => `#${n}`).join(", ")}` : "No call was in flight."));
+  const more = then.more ? `\n... and ${then.more} more` : "";
+  fold(`Working tree: ${then.files.length + then.more} files`, then.files.map((f) => `${String(f.size).padStart(10)}  ${f.path}`).join("\n") + more);
+  for (const each of then.session) fold(`Session file ${each.name}`, each.text);
+  place.classList.remove("hidden");
+}
+
 // ---- rows
 
 const list = document.getElementById("rows");
@@ -311,5 +332,6 @@ more.addEventListener("click", () => extend(PAGE));
 new IntersectionObserver((found) => { if (found.some((each) => each.isIntersecting)) extend(PAGE); }, { rootMargin: "600px" }).observe(more);
 window.addEventListener("beforeprint", () => extend(shown.length));
 head();
+asOf();
 filter();
 document.documentElement.dataset.ready = "yes";

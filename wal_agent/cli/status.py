@@ -292,13 +292,13 @@ def describe_state(view: View, options: str = "") -> str:
         case "unlocked":
             return "unlocked by a person"
         case "released" if view.until:
-            return "due, its pause is over; the next start carries on"
+            return "due, its pause is over; the next start continues it"
         case "released" if view.way == "halted":
             return f"stopped, a person is needed; see wal-agent log --crashes{options}"
         case "released" if view.way == "stopped":
-            return "stopped; the next start carries on"
+            return "stopped; the next start continues it"
         case "released" if view.way == "failed":
-            return f"{failure_text(view.reason)}; the next start carries on"
+            return f"{failure_text(view.reason)}; the next start continues it"
         case "released":
             return "stopped and saved; the next start resumes it"
         case _:
@@ -321,12 +321,12 @@ def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
         works = view.state == "running" and view.phase != "awaiting_user"
         hint = f"settle: wal-agent ack {call.call}{options} --done | --not-done"
         if works and not call.answered:
-            hint = "the agent was asked to look"
+            hint = "the agent was asked to check"
         looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""
         said = f"   the agent says: {call.because}" if call.because else ""
         return "unverified", f"{text}{looked}{said}   {hint}"
     if call.finding:
-        found = "as well done again" if call.finding == "unknown" else f"looked at: {call.finding.replace('_', ' ')}"
+        found = "harmless to repeat" if call.finding == "unknown" else f"checked: {call.finding.replace('_', ' ')}"
         return "in flight", f"{text}   {found}"
     return "in flight", text if view.state == "running" else f"{text}   the next start will check whether it happened"
 

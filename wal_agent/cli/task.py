@@ -82,8 +82,8 @@ def task(
         for line in said.splitlines()[-5:]:
             say(printable(line))
         if budget_calls and spent_by(at.bucket, child.state()) > budget_calls:
-            say(f"its budget of {budget_calls} calls is used up: a larger --budget-calls carries on.")
-        say(f"the task did not come to its end ({code}). The same command carries on.")
+            say(f"its budget of {budget_calls} calls is used up; to continue, give a larger --budget-calls.")
+        say(f"the task is not complete ({code}). The same command continues it.")
         say(f"its log: wal-agent log --job {made}")
         raise typer.Exit(code)
     form = read_result(child, budget_calls)

@@ -100,7 +100,7 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
                 at,
                 "person_needed",
                 "stopped: the lease is lost",
-                f"{_sentence(why)} The agent was ended here, and whoever holds the job now carries on.",
+                f"{_sentence(why)} The agent was ended here; the machine that holds the job now continues it.",
                 _status_line(facts),
                 key=f"lost:{why}",
             )
@@ -126,7 +126,7 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
                 at,
                 "person_needed" if vain > 0 else "info",
                 f"paused until {moment(until, at)}" + (f"; nothing was done for {duration(vain)}" if vain > 0 else ""),
-                f"Why: {_sentence(why)} Whoever starts the job from then on, on any machine, carries on.",
+                f"Why: {_sentence(why)} A start after that, on any machine, continues the job.",
                 _run_line(facts),
                 key=f"paused:{until:.0f}",
             )
@@ -216,7 +216,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
         at,
         "person_needed",
         f"{plural(len(calls), 'call')} not settled",
-        "Nobody can tell whether it happened. Look, then say so:",
+        "It is unknown whether it happened. Check, then record it:",
         *lines,
         key=f"open:{calls}",
     )
@@ -258,7 +258,7 @@ def _hangs(facts: Facts, at: float, event: events.HungUp) -> Message:
         lines = ["The agent is ended and started again, unless it has died too often.", _status_line(facts)]
     else:
         lines = [
-            "The agent is ended and not started again; the next start carries on.",
+            "The agent is ended and not started again; the next start continues the job.",
             _status_line(facts),
             _run_line(facts),
         ]

@@ -173,7 +173,7 @@ def is_stale(waiting: Letter, now: float) -> bool:
 
 
 def title_of(waiting: Letter) -> str:
-    return waiting.title if waiting.round == 1 else f"{waiting.title} (told for the {_ORDINAL[waiting.round]} time)"
+    return waiting.title if waiting.round == 1 else f"{waiting.title} (sent for the {_ORDINAL[waiting.round]} time)"
 
 
 def body_of(waiting: Letter) -> str:

@@ -218,7 +218,7 @@ def _recovered(it: events.Recovered) -> list[Line]:
     told |= {each: it.findings.count(each) for each in ("completed", "not_started", "partial", "unknown")}
     return [
         Line("info", "restore.done", f"what {it.old_host or 'the run before'} left is restored", done),
-        Line("info", "recovery.prompted", f"the agent is told of {len(it.findings)} calls in flight", told),
+        Line("info", "recovery.prompted", f"the prompt names {len(it.findings)} calls in flight", told),
     ]
 
 

@@ -235,7 +235,7 @@ def stuck_hint(call: int | None) -> str:
 
 
 def halted(calls: str) -> str:
-    return f"Cannot tell what became of calls in flight ({calls}). Stopped, as the policy says; a person is needed."
+    return f"The outcome of calls in flight is unknown ({calls}). Stopped, as --on-ambiguity says; a person is needed."
 
 
 def would_forget(calls: str) -> str:
@@ -489,7 +489,7 @@ def message_text(id: str, sender: str, sent: float, block: str, cut: bool) -> st
 
 def told_again_line(count: int) -> str:
     """On the screen."""
-    return f"{plural(count, 'message')} that the agent may not have seen: told again"
+    return f"{plural(count, 'message')} that the agent may not have seen: repeated"
 
 
 def messages_told_again(texts: str, more: int) -> str:

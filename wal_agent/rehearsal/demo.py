@@ -273,7 +273,7 @@ class _Story:
         show("   The same command again:\n")
         self._push()
         self._show_prompt(0)
-        show("\n3. It dies again: the push has just landed, and nobody wrote that down. The same command again:\n")
+        show("\n3. It dies again: the push has just landed, and no record says so. The same command again:\n")
         receipt = self._after_the_push()
         self._show_prompt(1)
         show(
@@ -373,8 +373,11 @@ class _Story:
         charged, pushed, _ = self.prompts
         state = stage.state()
         check(f"the customer was charged once: {stage.ledger()}", stage.ledger() == ["charged 49.90"])
-        check("of ./charge.sh the agent was told by this project's own rule, and how to look", _ruled(charged))
-        check("the push was told as completed, not to be repeated", _said(pushed, PUSH, "Finding: completed."))
+        check(
+            "of ./charge.sh the agent was classified by this project's own rule, with a command to check it",
+            _ruled(charged),
+        )
+        check("the push was reported as completed, not to be repeated", _said(pushed, PUSH, "Finding: completed."))
         check(
             f"the remote's branch was moved once by it ({stage.updates()} updates with the first)", stage.updates() == 2
         )

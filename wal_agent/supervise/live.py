@@ -331,7 +331,8 @@ class Live:
         context, now = self._context, self._clock
         able = isinstance(context.agent.capabilities.rewriting, Rewriting) and not self._launch.interactive
         recent = any(r.record.time > now.now() - MEND_APART for r in self._writer.state.rewrites)
-        if context.settings.restart != "on" or not able or recent:
+        in_turn = self.conversation.turn_open  # pi compacts behind its last turn, which nothing need follow
+        if context.settings.restart != "on" or not able or recent or not in_turn:
             return False
         until = now.boot() + context.settings.drain
         down = ShutdownPlan("pause", "mend", now.boot(), until, DENY_PAUSING, now.now(), MENDING)
@@ -439,7 +440,7 @@ class Live:
         if self.tree:
             with self._screen.waiting_for("git to end", PAUSE):
                 self.tree.pause(self._shutdown.left(PAUSE))
-        with self._screen.waiting_for("what the agent left running to end", processes.ENDING):
+        with self._screen.waiting_for("the processes of the agent to end", processes.ENDING):
             leftovers = processes.end_run_processes(
                 self._run_dir.run, self._shutdown.left(processes.GRACE), adopted=True
             )

@@ -268,7 +268,7 @@ class Preparation:
         rows([fenced_line(report)])
         rows([row("note", one_line(text, 300)) for text in decided.warnings])
         self.check()
-        with self.screen.waiting_for("what the old run left running to end", processes.ENDING):
+        with self.screen.waiting_for("the processes of the old run to end", processes.ENDING):
             ended = processes.end_run_processes(home.run) if home and running else []
         if ended:
             rows([stopped_line(ended)])

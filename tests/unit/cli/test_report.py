@@ -173,3 +173,18 @@ def test_a_capture_that_is_damaged_leaves_the_others(tmp_path: Path) -> None:
     assert not good.why and (good.after, good.to) == (0, 2)
     assert [each.path for each in good.files] == ["a.txt", "three.sh", "two.sh"]
     assert [step.record for step in tree_steps(first, records, target, blobs, 1)] == [good.record]
+
+
+def test_session_and_tree_are_those_of_the_place_asked_for(tmp_path: Path, run: Run) -> None:
+    story = Story(tmp_path)
+    first = story.step(f"one {SECRET}".replace(" ", "-"))
+    story.step("two")
+    code, _, err = run("report", *story.where, "--html", str(tmp_path / "r.html"), "--at", str(first))
+    text = (tmp_path / "r.html").read_text("utf-8")
+    found = Page(text).data
+    assert code == 0 and SECRET not in text, err
+    assert found["then"]["record"] == first == max(entry["record"] for entry in found["entries"])
+    assert found["then"]["open"] == [1] and not found["then"]["short"]
+    assert found["then"]["files"][0]["path"] == "a.txt" and len(found["then"]["files"]) == 2
+    assert found["then"]["session"][0]["text"].startswith("one-") and "two" not in found["then"]["session"][0]["text"]
+    assert run("report", *story.where, "--html", str(tmp_path / "r.html"), "--at", "99")[0] == 64

@@ -95,7 +95,8 @@ def test_the_fleet_is_drawn_in_place_and_stays_at_the_end(tmp_path: Path) -> Non
         assert b"\x1b[?1049h" in read_until(ours, b"shop")
         os.kill(watched.pid, signal.SIGINT)
         end = read_until(ours, b"\x1b[?1049l")
-        end += read_until(ours, b"shop")
+        if b"shop" not in end.partition(b"\x1b[?1049l")[2]:  # it may have come in one read
+            end += read_until(ours, b"shop")
         assert SECRET.encode() not in end
     finally:
         watched.kill()

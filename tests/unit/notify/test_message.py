@@ -64,7 +64,7 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
     ),
     (h.LeftOpen(()), None, "", ()),
     (h.Restarting(2, 8.0, "heap"), "info", "shop: the agent died (heap)", ("Attempt 2, in 8 s.",)),
-    (h.Paused(AT + 1800, "rate limit"), "info", "shop: paused until 22:43 UTC", ("Why: rate limit. Whoever",)),
+    (h.Paused(AT + 1800, "rate limit"), "info", "shop: paused until 22:43 UTC", ("Why: rate limit. A start",)),
     (
         h.Paused(AT + 1800, "quota used up", 3 * 3600.0),
         "person_needed",
