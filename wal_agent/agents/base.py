@@ -441,6 +441,16 @@ class Journal:
     resume's `command`. ConfigError when the agent does not accept them."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionForms:
+    """How arguments choose a session, in front of the others. `resume`: go on in it; `fork`: in a copy of it, under an
+    id of the agent's, or why there is no such form, as the rest of a sentence. "{session}" is its id, "{file}" its
+    main file."""
+
+    resume: tuple[str, ...]
+    fork: tuple[str, ...] | str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """How an agent differs from the others, and the optional parts that it has (None: it lacks that part)."""
@@ -454,6 +464,7 @@ class Capabilities:
     goes on."""
     headless: tuple[str, ...] = ("-p",)
     """Arguments in front of a prompt that is answered without a person."""
+    forms: SessionForms = SessionForms(("--resume", "{session}"), "it has no form for that")
     restart_codes: frozenset[int] = frozenset()
     """Exit codes by which the agent asks its parent to start it again, in the same session."""
     loads_late: bool = False
@@ -472,6 +483,9 @@ class Capabilities:
     """(main, session, workspace, prompt): a copy of `main` (from `reconcile`; empty: a session of only this) in which
     `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command line;
     `command` gets the same `ResumeSession.prompt` and then only refers to it. Pure and idempotent."""
+    last_answer: Callable[[bytes], str] | None = None
+    """(main): the text of the model's newest message that has one. Pure. For an agent whose main file has it in no line
+    that says who speaks."""
     settled_length: Callable[[bytes], int] | None = None
     """(appended): how many of these bytes (whole lines of the main file) report no call whose result may still come;
     the rest is read again with what follows. Pure. For an agent whose boundary hook may fire before its file is

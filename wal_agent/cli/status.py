@@ -222,6 +222,10 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         program = f"{view.agent} {view.agent_version}".strip()
         what = f"{program}, {plural(view.calls, 'tool call')}, {size(view.session_bytes)} saved"
         rows.append(("session", f"{view.session[:8]:<19} {what}"))
+    if (r := view.rewritten) is not None:
+        what = {"rewind": "rewound", "compact": "compacted", "undo": "put back"}[r.kind]
+        tokens = f"about {r.tokens:,} tokens before, {r.left:,} after"
+        rows.append(("", f"{what} {timestamp(r.time)}: {tokens} (wal-agent trace show {r.n}{options})"))
     if view.messages:
         rows.append(("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox)"))
     if view.files is not None:

@@ -99,7 +99,7 @@ class Stage:
 
     def start(self, home: Path, model: Model) -> subprocess.Popen[str]:
         name, args = self.agent.name, self.rehearsal.args(self.task)
-        argv = ["run", name, "--bucket", f"file://{self.bucket}", "--job", f"{name}-shop", "--", *args]
+        argv = ["run", name, "--bucket", f"file://{self.bucket}", "--job", self.job, "--", *args]
         self.show("$ wal-agent " + shlex.join(argv))
         return subprocess.Popen(
             [sys.executable, "-m", "wal_agent", *argv],
@@ -108,6 +108,18 @@ class Stage:
             stdin=subprocess.DEVNULL,
             text=True,
         )
+
+    @property
+    def job(self) -> str:
+        return f"{self.agent.name}-shop"
+
+    def command(self, home: Path, model: Model, *words: str) -> str:
+        """What a command prints on the machine with this home."""
+        argv = [sys.executable, "-m", "wal_agent", *words, "--bucket", f"file://{self.bucket}"]
+        done = subprocess.run(
+            argv, cwd=self.work, env=self.machine(home, model), stdout=subprocess.PIPE, text=True, timeout=SECONDS
+        )
+        return done.stdout
 
     def machine(self, home: Path, model: Model) -> dict[str, str]:
         """The environment on the machine with this home."""
@@ -146,7 +158,7 @@ class Stage:
         """What the log says."""
         bucket = open_bucket(f"file://{self.bucket}")
         try:
-            return replay(bucket, Keys(f"{self.agent.name}-shop")).state
+            return replay(bucket, Keys(self.job)).state
         finally:
             bucket.close()
 
@@ -230,8 +242,15 @@ PAID = "echo A small shop that was paid. > README.md"
 PUSH = "git push origin main && sleep 300"
 
 
-def run_demo(agent: Agent, env: Mapping[str, str], show: Callable[[str], None]) -> int:
-    """Play the story with `agent`; 0 when everything held, else 1. UsageError for one that cannot be scripted."""
+def run_demo(
+    agent: Agent,
+    env: Mapping[str, str],
+    show: Callable[[str], None],
+    task: str = TASK,
+    play: Callable[[Stage, Model], None] | None = None,
+) -> int:
+    """Play a story with `agent`: by default that of three deaths. 0 when everything held, else 1. UsageError for one
+    that cannot be scripted."""
     rehearsal = rehearsal_of(agent)
     if rehearsal is None:
         raise UsageError(f"There is no demo of {agent.name}: it stands for any command.", "For example: --agent claude")
@@ -239,9 +258,11 @@ def run_demo(agent: Agent, env: Mapping[str, str], show: Callable[[str], None]) 
     root = Path(tempfile.mkdtemp(prefix="demo-of-wal-")).resolve()
     runtime = Path(tempfile.mkdtemp(prefix="wal-agent-", dir="/tmp")).resolve()
     try:
-        stage = Stage(root, runtime, env, show, TASK, agent, rehearsal)
+        # Its agent types `wal-agent`.
+        env = {**env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"}
+        stage = Stage(root, runtime, env, show, task, agent, rehearsal)
         with Model(rehearsal.dialect) as model:
-            _Story(stage, model).play()
+            play(stage, model) if play is not None else _Story(stage, model).play()
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         stage.check(f"the story came to its end ({error})", False)
     finally:
