@@ -73,6 +73,13 @@ function text(output) {
   return parts.map((part) => (typeof part?.text === "string" ? part.text : `[${part?.type}]`)).join("\n")
 }
 
+// What the model reads behind a tool's result.
+function add(output, words) {
+  if (typeof words !== "string" || !words) return
+  if (typeof output?.output === "string") output.output += `\n\n${words}`
+  else if (Array.isArray(output?.content)) output.content.push({ type: "text", text: words })
+}
+
 export const WalAgent = async ({ client }) => {
   if (!first()) return {}
   const roots = new Map() // session -> its root session
@@ -228,7 +235,8 @@ export const WalAgent = async ({ client }) => {
         const inner = session === input.sessionID ? "" : input.sessionID
         const result = { output: text(output), title: output?.title ?? "", metadata: plain(output?.metadata) }
         const wrong = output?.isError === true
-        await tell("after", { session, inner, tool: input.tool, call: input.callID, input: input.args ?? {}, result, wrong })
+        const said = { session, inner, tool: input.tool, call: input.callID, input: input.args ?? {}, result, wrong }
+        add(output, JSON.parse(await tell("after", said)).words)
       })
     },
 

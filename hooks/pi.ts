@@ -29,6 +29,17 @@ async function tell(event, ctx, said = {}, seconds = BRIEF) {
   } catch {}
 }
 
+// What the model reads behind a tool's result: messages; "" where there are none, or no answer came.
+async function words(ctx, said) {
+  try {
+    const found = /^wal-agent:say (\{[^\0]*\})\0$/.exec(await hear("tool_result", ctx, said, FIRM))
+    const text = found && JSON.parse(found[1]).words
+    return typeof text === "string" ? text : ""
+  } catch {
+    return ""
+  }
+}
+
 // "wal-agent:allow" or "wal-agent:say {...}", each with the NUL that proves it whole.
 function verdict(answer) {
   if (answer === "wal-agent:allow\0") return undefined
@@ -91,10 +102,13 @@ export default function (pi) {
   pi.on("tool_result", async (event, ctx) => {
     const { toolName, toolCallId: call_id, input, content, details, isError: failed } = event
     const tool = names.get(call_id) ?? toolName
-    if (!SETUP.skip.includes(tool)) await tell("tool_result", ctx, { tool, call_id, input, content, failed }, FIRM)
+    const change: any = {}
+    const more = SETUP.skip.includes(tool) ? "" : await words(ctx, { tool, call_id, input, content, failed })
+    if (more && Array.isArray(content)) change.content = [...content, { type: "text", text: more }]
     // Into the session file, which else has the plain name; no model is told.
     const open = details === undefined || (details && Object.getPrototypeOf(details) === Object.prototype)
-    if (tool !== toolName && open) return { details: { ...details, "wal-agent-tool": tool } }
+    if (tool !== toolName && open) change.details = { ...details, "wal-agent-tool": tool }
+    if (Object.keys(change).length) return change
   })
 
   // Comes through the queue that writes the session file, behind the results of the batch; `context` does not.

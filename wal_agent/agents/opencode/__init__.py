@@ -24,6 +24,7 @@ capabilities = Capabilities(
     forms=SessionForms(("run", "--session", "{session}"), ("run", "--session", "{session}", "--fork")),
     rewriting="OpenCode keeps it in a database, into which only what it can import comes back",
     headless=("run",),
+    speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,
     last_answer=session.last_answer,
     stored_folder=resume.stored_folder,

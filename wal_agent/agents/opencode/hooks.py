@@ -94,7 +94,7 @@ parse = parser(EVENTS)
 
 
 def render(event: str, decision: Decision) -> bytes:
-    if event in ("compacting", "summary") and isinstance(decision, Allow):
+    if event in ("after", "compacting", "summary") and isinstance(decision, Allow):
         return json.dumps({"decision": "allow", "words": decision.words}).encode()
     if isinstance(decision, Allow) or event != "before":
         return b'{"decision":"allow"}'

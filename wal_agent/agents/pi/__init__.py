@@ -24,6 +24,7 @@ capabilities = Capabilities(
     forms=SessionForms(("--session", "{session}"), ("--fork", "{file}")),
     compactions=session.compactions,
     inject_prompt=resume.inject_prompt,
+    speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,
     rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
 )

@@ -101,11 +101,12 @@ parse = parser(EVENTS)
 
 
 REFUSABLE = ("tool_call", "session_before_compact")
+SPEAKING = ("tool_result", "session_before_compact", "summary")
 _render = renderer(lambda deny: json.dumps({"reason": deny.reason, "stop": deny.stop}), REFUSABLE)
 
 
 def render(event: str, decision: Decision) -> bytes:
-    if event in ("session_before_compact", "summary") and isinstance(decision, Allow) and decision.words:
+    if event in SPEAKING and isinstance(decision, Allow) and decision.words:
         return refuse_answer(json.dumps({"words": decision.words}))
     return _render(event, decision)
 
