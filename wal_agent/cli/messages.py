@@ -51,7 +51,7 @@ def send(
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     mine = (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
     message = make_message(_text(text, control), from_ or mine or default_sender(), id, control)
-    with _driver(at) as driver:
+    with message_driver(at) as driver:
         new = driver.send(message)
     _sent(at.keys.job, message, new, json)
 
@@ -76,7 +76,7 @@ def inbox(
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     state = replay(at.bucket, at.keys).state
     given = {identity_of(m.sender, m.id): m for m in state.messages}
-    with _driver(at) as driver:
+    with message_driver(at) as driver:
         there = {m.identity: m for m in driver.fetch(lambda _: False)}
     if id:
         _show_whole(id, [*there.values()], [m for m in state.messages if m.id == id])
@@ -129,7 +129,7 @@ def reply(
         is_job = read_lease(at.bucket, Keys(sender)) is not None
     except UsageError:
         is_job = False
-    with _driver(at, sender if is_job else at.keys.job) as driver:
+    with message_driver(at, sender if is_job else at.keys.job) as driver:
         new = driver.send(message) if is_job else driver.publish("reply", message)
     _sent(sender if is_job else "reply", message, new, json)
 
@@ -158,7 +158,7 @@ def publish(
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     words = _text(text)
     message = make_message(words, at.keys.job, id or _id_of("pub", subject, words))
-    with _driver(at) as driver:
+    with message_driver(at) as driver:
         new = driver.publish(subject, message)
     _sent(subject, message, new, json)
 
@@ -166,7 +166,7 @@ def publish(
 # ---- shared
 
 
-def _driver(at: JobContext, job: str = "") -> AbstractContextManager[Driver]:
+def message_driver(at: JobContext, job: str = "") -> AbstractContextManager[Driver]:
     """What carries messages to and from `job`, by default the one that is meant; closed behind the block."""
     from wal_agent.messages import open_driver
 

@@ -22,6 +22,7 @@ from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
+from wal_agent.inbox import is_for_run
 from wal_agent.records import AgentStarted, Compaction
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import load_later
@@ -225,7 +226,7 @@ class Live:
             case "pause":
                 with suppress(UsageError):  # the argument is no duration
                     self._pause({"seconds": parse_duration(text.strip() or "10m"), "reason": "a control message"})
-            case "drain":
+            case "drain" if is_for_run(text, self._context.job.lease.doc.run):
                 now = self._clock.boot()
                 until = now + self._context.settings.drain
                 self.shut_down(ShutdownPlan("drain", "message", now, until, DENY_DRAINING))
