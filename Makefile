@@ -12,6 +12,7 @@ CLIS := .tools/.clis
 SERVERS := .tools/.servers
 LINT := .tools/lint
 LINTERS := .tools/.linters
+SDK := .tools/sdk/.installed
 RELEASE := requirements/release.txt
 CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
@@ -81,8 +82,13 @@ latest: have-all $(DEV) $(CLIS) $(SERVERS) ## Test the versions that npm serves 
 bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## Measure the claims (SHORT=1: check only that each part runs).
 	$(BIN)/python -m bench $(if $(SHORT),--short)
 
-bench-crash: have-agents $(DEV) $(CLIS) ## Kill agents with and without wal-agent, and write docs/BENCHMARK.md (goes on where it was interrupted).
+bench-crash: have-agents $(DEV) $(CLIS) $(SDK) ## Kill agents with and without wal-agent, and write docs/BENCHMARK.md (goes on where it was interrupted).
 	$(BIN)/python -m bench.crash
+
+$(SDK): # A peer of the crash benchmark; 400 MB, since it holds a Claude Code of its own.
+	$(PYTHON) -m venv .tools/sdk
+	.tools/sdk/bin/pip install --quiet claude-agent-sdk==0.2.189
+	touch $@
 
 dist: have-cc $(RUNTIME) ## Build the source distribution and the wheels into dist/ (MEASURE=1: install one, print its size).
 	@$(BIN)/python -m scripts.dist $(if $(MEASURE),--measure)

@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 
 NAMES = (
-    *("hook", "flat", "parallel", "start", "recovery", "memory"),
+    *("hook", "flat", "follow", "parallel", "start", "recovery", "memory"),
     *("capture", "evidence", "watchdog", "redact", "drain", "fleet", "checkpoint", "recall", "counts"),
     "conversation",
 )

@@ -17,6 +17,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.records import End, Intent, Payload
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.writer import DEFERRED
 
 ROUNDS = scaled(300, 3)
 
@@ -33,7 +34,7 @@ def main() -> None:
             def put(riding: bool) -> Callable[[], object]:
                 def once() -> None:
                     if riding:
-                        job.writer.append(made, defer=True)
+                        job.writer.append(made, wait=DEFERRED)
                     job.writer.append(intent(job)).wait(20)
 
                 return once

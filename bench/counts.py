@@ -19,19 +19,24 @@ SCRIPT = r'''
 import contextlib, json, os, random, subprocess, sys, tempfile, threading
 from pathlib import Path
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import LoggedCall, SessionFile
+from wal_agent.agents.base import Allow, LoggedCall, SessionFile, ToolEnded, ToolStarting
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
+from wal_agent.config import Settings
 from wal_agent.records import Host, Turn
 from wal_agent.recovery.restore_session import SessionTarget, restore
+from wal_agent.shell.rules import load_rules
+from wal_agent.supervise.context import RunContext
+from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest, read_lease
 from wal_agent.wal.state import FileState
+from wal_agent.wal.writer import Ticket
 
 found = {}
 LOADED = """
@@ -101,6 +106,43 @@ before = meter.snapshot()
 opened(seen, "dead")
 after = meter.snapshot()
 found["requests of an opening over 101 segments"] = after.requests - before.requests
+
+
+class Away(MemoryBucket):
+    """30 ms away."""
+
+    def put(self, key, data, **more):
+        clock.at += 0.03
+        return super().put(key, data, **more)
+
+
+def wait(ticket, timeout):
+    """The script commits and moves the clock."""
+    while ticket.status == "undecided":
+        if job.writer.commit_once() == "idle":
+            clock.at += 0.0005
+    return ticket.status
+
+
+Ticket.wait = wait
+away = MeterBucket(Away(clock=clock.now))
+job = open_job(away, keys, clock, random.Random(1), claim=claim, fields=fields, seen=None, cause="first", parallel=1)
+job.writer.append(Turn(time=clock.at, state="started", session="s"))
+job.writer.commit_once()
+context = RunContext(job, AGENTS["gemini"], Settings("memory://", "shop"), Path("/nowhere"), {}, clock)
+gate = Gate(context, load_rules, lambda: True)
+before = away.snapshot()
+for n in range(100):
+    asked = b'{"command": "make target-%d"}' % n
+    assert isinstance(gate.begin_call(ToolStarting("s", "run_shell_command", asked)), Allow)
+    job.writer.commit_once()
+    clock.at += 0.05
+    gate.finish_call(ToolEnded("s", "run_shell_command", asked, b"ok", False))
+    job.writer.commit_once()  # what the thread of the writer does meanwhile
+    clock.at += 0.005
+    job.writer.commit_once()
+after = away.snapshot()
+found["puts of 100 calls that follow each other"] = after.put.requests - before.put.requests
 
 agent, session = AGENTS["gemini"], "aaaaaaaa-0000-4000-8000-000000000000"
 head = {"sessionId": session, "projectHash": "0" * 64, "startTime": "t", "lastUpdated": "t", "kind": "main"}

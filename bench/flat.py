@@ -65,7 +65,7 @@ class Lane:
     """One session and the calls in it. Times in ms."""
 
     def __init__(self, main: Path, gate: Gate, saver: SessionSaver, job: OpenedJob, meter: MeterBucket) -> None:
-        self._main, self._gate, self._saver, self._meter = main, gate, saver, meter
+        self.main, self.gate, self.saver, self.meter = main, gate, saver, meter
         self.job, self._writer = job, job.writer
         self.blocked: list[float] = []
         self.captured: list[float] = []
@@ -76,20 +76,20 @@ class Lane:
     def call(self, n: int) -> None:
         input = json.dumps({"command": f"make target-{n}"}).encode()
         began = time.perf_counter()
-        self._gate.begin_call(ToolStarting(SESSION, "run_shell_command", input))
+        self.gate.begin_call(ToolStarting(SESSION, "run_shell_command", input))
         self.blocked.append((time.perf_counter() - began) * 1000)
-        self._gate.finish_call(ToolEnded(SESSION, "run_shell_command", input, b'{"llmContent":"ok"}', False))
-        with self._main.open("ab") as file:
+        self.gate.finish_call(ToolEnded(SESSION, "run_shell_command", input, b'{"llmContent":"ok"}', False))
+        with self.main.open("ab") as file:
             file.write(message(10**6 + n, 2000))
         began = time.perf_counter()
-        self._saver.save()
+        self.saver.save()
         self.captured.append((time.perf_counter() - began) * 1000)
         drain(self._writer)
 
     @property
     def put(self) -> float:
         """Bytes put a call, all in all."""
-        return (self._meter.snapshot().sent - self._sent) / len(self.blocked)
+        return (self.meter.snapshot().sent - self._sent) / len(self.blocked)
 
 
 class Unwatched:

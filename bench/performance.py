@@ -35,7 +35,7 @@ MISSED = """## What misses its goal, and why
 | recovery in at most 120 MB of memory, whatever the session | about 4.5 x the session (458 MB for 100 MB) | each agent's repair takes the whole main file as bytes and gives it as bytes; between them it holds each line and its decoded form |
 | `log` at most 0.44 of what it took (120 of 270 ms) | see the table | the same, without the run: 258 modules |
 | recovery 30 ms away in 1.0 s | one request fewer, twice as many segments at a time; 1.1 to 1.3 s for 1 MB with latency injected on `file://`, not measured on `s3://` | some 100 segments behind a snapshot cost 2 ms of the SDK's CPU time each, under one interpreter lock |
-| a call right behind another within 1.2 x the limit, two puts a call | unchanged | ends and captures still have a put of their own, and one put is in flight at a time (R3) |
+| eight calls at once as hooks of their own within 1.3 round trips + 15 ms | 1.3 round trips for eight threads at the gate (`python -m bench follow`); hooks that are processes arrive further apart, and those behind the first 10 ms wait for the put before | one put is in flight at a time (R3); segments in flight at the same time need a new rule, and its check, first |
 | a restored session whose main file grows at its head | its bytes go up again | a delta says what changed at an offset; it cannot say that the rest moved |
 """
 

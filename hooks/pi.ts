@@ -8,6 +8,7 @@ import { ask } from "./wire.js"
 const SETUP = __WAL_AGENT_SETUP__
 const FIRM = 25 // seconds: may wait for the bucket; other events are answered at once
 const BRIEF = 4
+const MOST_SUMMARY = 200_000 // characters of one that wal-agent looks at
 const BEHIND = 2 * BRIEF // as long may what is queued at a turn's end, turn_end and agent_end, be on its way
 // pi's own tools leave their input alone. An extension behind this one cannot rewrite it either: it was logged as it is.
 const OWN = new Set(["bash", "edit", "write", "read", "grep", "find", "ls"])
@@ -32,6 +33,7 @@ async function tell(event, ctx, said = {}, seconds = BRIEF) {
 function verdict(answer) {
   if (answer === "wal-agent:allow\0") return undefined
   const said = JSON.parse(/^wal-agent:say (\{[^\0]*\})\0$/.exec(answer)[1])
+  if (typeof said.words === "string" && said.reason === undefined) return said
   if (typeof said.reason !== "string" || said.reason === "") throw new Error("a refusal without a reason")
   return said
 }
@@ -77,6 +79,7 @@ export default function (pi) {
       if (ctx.cwd !== process.cwd()) return { block: true, reason: SETUP.elsewhere }
       const refusal = verdict(await hear("tool_call", ctx, { tool, call_id, input }, FIRM))
       if (!refusal) return
+      if (!refusal.reason) throw new Error("neither allowed nor refused")
       if (refusal.stop) ctx.abort()
       return { block: true, reason: refusal.reason }
     } catch {
@@ -112,7 +115,36 @@ export default function (pi) {
     running()
   })
 
-  pi.on("session_before_compact", (event, ctx) => tell("session_before_compact", ctx))
+  // What the model that writes the summary is to keep comes as one more message of the user's.
+  pi.on("session_before_compact", async (event, ctx) => {
+    const { messagesToSummarize, turnPrefixMessages, isSplitTurn, tokensBefore } = event.preparation
+    const tokens = Number.isInteger(tokensBefore) ? tokensBefore : 0
+    try {
+      const said = verdict(await hear("session_before_compact", ctx, { tokens }, BRIEF))
+      if (said?.reason) return { cancel: true }
+      if (!said?.words) return
+      const content = [{ type: "text", text: said.words }]
+      const into = [messagesToSummarize, ...(isSplitTurn ? [turnPrefixMessages] : [])].filter((list) => list.length)
+      for (const list of into) list.push({ role: "user", content, timestamp: Date.now() })
+    } catch {}
+  })
+
+  // A summary may lack the task: what wal-agent has to add goes behind it, in each request in the same words.
+  const added = new Map() // by summary
+  pi.on("context", async (event, ctx) => {
+    const summary = event.messages.findLast((message) => message.role === "compactionSummary")
+    if (!summary) return
+    const id = `${summary.timestamp} ${summary.tokensBefore}`
+    if (!added.has(id)) {
+      try {
+        const text = String(summary.summary).slice(0, MOST_SUMMARY)
+        added.set(id, verdict(await hear("summary", ctx, { id, text }, BRIEF))?.words ?? "")
+      } catch {}
+    }
+    if (!added.get(id)) return
+    summary.summary = `${summary.summary}\n\n${added.get(id)}`
+    return { messages: event.messages }
+  })
 
   pi.on("session_compact", (event, ctx) => tell("session_compact", ctx))
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,9 @@ HEAD = """# Screens
 
 What you see in the first hour, from real runs: the job of the [tutorial](tutorial.md), its crash, and its recovery.
 """
+HOME = "/home/you"
 WIDTH = "100"
+ZONE = "Europe/Berlin"  # of the fictional user
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Shop:
 
     def neutral(self, text: str) -> str:
         host = os.uname().nodename
-        text = text.replace(str(self.root), "/home/you").replace(host, "vm-17")
+        text = text.replace(str(self.root), HOME).replace(host, "vm-17-europe-west4-b"[: len(host)])
         text = re.sub(r"\bgemini-shop-\w{4}\b", "gemini-shop-k3f9", text)
         return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
 
@@ -80,7 +82,8 @@ def wait(what: str, test: Callable[[], object]) -> None:
 def main() -> int:
     rehearsal = rehearsal_of(AGENTS["gemini"])
     assert rehearsal is not None
-    root = Path(tempfile.mkdtemp(prefix="you-", dir="/tmp"))
+    root = Path("/tmp", secrets.token_hex(4)[: len(HOME) - len("/tmp/")])  # as long as the name that takes its place
+    root.mkdir()
     shop = root / "shop"
     shop.mkdir()
     (shop / "charge.sh").write_text(CHARGE)
@@ -88,8 +91,8 @@ def main() -> int:
     turns = [Turn(calls=[rehearsal.shell(command)]) for command in ("./charge.sh 49.90", "cat ledger.txt")]
     try:
         with Model(rehearsal.dialect, [*turns, Turn(text="The customer was charged once.")]) as model:
-            kept = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
-            look = {"COLUMNS": WIDTH, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+            kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+            look = {"COLUMNS": WIDTH, "TERM": "xterm-256color", "COLORTERM": "truecolor", "TZ": ZONE}
             env = {**kept, **look, **rehearsal.home(root, shop, model.url), "HOME": str(root)}
             play(Shop(root, env))
     finally:
@@ -109,16 +112,19 @@ def play(shop: Shop) -> None:
     shop.show("Status of a running job", "In another terminal, in the same folder.", ["status"], status)
     shop.show("Status after a crash", "After `kill -9`, or a lost machine.", ["status"])
     shop.show("What a recovery would do", "Nothing is changed.", ["recover", "--dry-run"])
-    shop.show("Recovery", "The same command again. What follows `resuming` is Gemini's.", run)
-    shop.show("Status after the end", "The job ended in good order.", ["status"])
-    jobs = shop.start("list").communicate(timeout=60)
-    if "No such command" not in jobs[0]:
-        shop.show("List", "The jobs of the bucket.", ["list"], jobs[0])
+    shop.show("Recovery", "The same command again. What follows `resuming` is Gemini's output.", run)
+    shop.show("Status after the end", "The job is complete.", ["status"])
+    shop.show("List", "The jobs of the bucket. `wal-agent list --here` shows those of this folder.", ["list"])
     shop.show("Log", "The newest record comes first.", ["log", "-n", "12"])
     shop.show("Crashes", "Only the crashes and what became of them.", ["log", "--crashes"])
+    shop.show("Diff", "What the job changed in the working tree.", ["diff"])
+    shop.show("Effects", "What the job changed, and how to undo it.", ["effects"])
     shop.show("Recall", "All that the job ever said and did, also what the agent has compacted.", ["recall", "charged"])
     shop.show("Checkpoint", "The job's state, as of its end.", ["checkpoint", "show", "--at", "20"])
     shop.show("Stats", "What crashes cost, from the logs alone.", ["stats"])
+    shop.show("Fleet", "All jobs of a bucket; those that need a machine come first.", ["fleet", "ls"])
+    shop.show("A typing error", "What was probably meant, and where to read on.", ["run", "gemni"])
+    shop.show("Rules", "How a command would be classified.", ["rules", "check", "git push --force"])
     shop.show("Help", "Each command has its own `--help`, with examples.", ["--help"])
     PAGE.write_text("\n".join(shop.page))
 

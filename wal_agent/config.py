@@ -36,7 +36,7 @@ MAX_JOB = 100
 MAX_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
 APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/hook_line.py)
 
-Verb = Literal["checkpoint", "pause", "drain"]  # of a control message
+Verb = Literal["checkpoint", "pause", "resume", "drain", "status", "ack"]  # of a control message
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
 
 
@@ -61,7 +61,7 @@ class Settings:
     hang_timeout: float = 0.0
     restart: Literal["off", "on"] = "off"  # of an agent that died
     inbox: float = 30.0  # seconds between two looks for messages to the job; 0: never
-    control: str = "checkpoint,pause,drain"  # verbs of control messages that are carried out
+    control: str = "checkpoint,pause,resume,drain,status,ack"  # verbs of control messages that are carried out
     on_quota: str = "wait"  # under `restart`: wait, or "handoff:" and the agents that carry on, in their order
     restart_limit: int = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
     restart_window: float = 600.0
@@ -99,7 +99,8 @@ class Origin:
 
     def refuse(self, value: object, allowed: str) -> UsageError | ConfigError:
         kind = ConfigError if self.source in ("own", "file") else UsageError
-        return kind(f"{self.words} is {value!r}, which is not possible.", f"Allowed: {allowed}.")
+        got = f"{value:g}" if isinstance(value, float) else repr(value)
+        return kind(f"{self.words} must be {allowed} (got {got}).")
 
 
 def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float]:
@@ -109,7 +110,7 @@ def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float
         except (TypeError, ValueError):
             number = math.nan
         if not low <= number <= high:
-            raise origin.refuse(value, f"{unit} from {low:g} to {high:g}")
+            raise origin.refuse(value, f"{low:g} to {high:g} {unit}")
         return number
 
     return read
@@ -164,10 +165,18 @@ def _job(value: Any, origin: Origin) -> str:
 def _bucket(value: Any, origin: Origin) -> str:
     if not isinstance(value, str) or not re.match(r"/|[a-z][a-z0-9+.-]*://", value):
         raise ConfigError(  # as what the buckets themselves refuse, whoever named it
-            f"{origin.words} is {value!r}, which is no bucket.",
+            f"{origin.words} is {value!r}, which is not a bucket.",
             "Give gs://NAME, s3://NAME, file:///folder or an absolute path.",
         )
-    return value
+    from wal_agent.text import is_utf8  # with redaction, which not every start needs
+
+    if is_utf8(value):
+        return value
+    if value.startswith("/"):
+        return Path(value).as_uri()  # text, as the log needs it
+    raise ConfigError(
+        f"{origin.words} is {value!r}, which is not UTF-8 text.", "In file:// URLs write such bytes as %FF."
+    )
 
 
 def _address(value: Any, origin: Origin) -> str:
@@ -260,21 +269,21 @@ DEFAULTS = Settings("", "")
 SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     "bucket": _advice(
         _bucket,
-        "Where the log is: gs://, s3:// or file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
+        "Where to save the job: gs://, s3:// or file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
         "conversation, commands and files go there with your credentials, and jobs come from there",
         metavar="URL",
         shows=False,
     ),
     "job": _advice(
         _job,
-        "Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>-<id>, the id of you and this folder).",
+        "Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>-<id>; <id> stands for you and this folder).",
         "the run goes on with the job of that name, whoever began it",
         metavar="NAME",
         shows=False,
     ),
     "ttl": _advice(
         _seconds(1, 3600),
-        "Lease TTL in seconds: how long a dead machine blocks takeover.",
+        "Seconds before another machine may take over from a silent one.",
         "it changes how soon another machine takes the job over",
     ),
     "autosave": _advice(
@@ -327,30 +336,34 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     ),
     "inbox": Setting(
         _seconds(0, 86_400),
-        "Seconds between two looks for messages to the job (0 = never; where the bucket is a local folder at most 2).",
+        "Seconds between two checks for messages (0 = never; at most 2 with a local bucket).",
     ),
-    "control": Setting(
-        _verbs, "Control messages that are carried out: checkpoint, pause and drain, or none.", metavar="VERB,...|none"
+    "control": _advice(
+        _verbs,
+        "Control messages to accept, or none.",
+        "fewer control messages are carried out",
+        lambda value: True,  # the default is all of them
+        metavar="VERB,...|none",
     ),
     "on_quota": Setting(
         _quota_rule,
-        "With --restart, where a quota is used up: wait for it, or hand the job over (handoff:codex,claude).",
+        "With --restart, when a quota is used up: wait, or hand the job over (handoff:codex,claude).",
         metavar="wait|handoff:AGENT,...",
     ),
     "restart_limit": Setting(
         _whole(0, MAX_CRASHES), "Exit 80 after this many crashes within --restart-window (0 = no limit)."
     ),
-    "restart_window": Setting(_seconds(1, 86_400), "Seconds in which crashes are counted."),
+    "restart_window": Setting(_seconds(1, 86_400), "Time window of --restart-limit in seconds."),
     "checkpoint": _advice(
         _seconds(0, 86_400),
-        "Seconds of work between two checkpoints of the job's state (0 = only those that are asked for).",
+        "Seconds of work between two checkpoints (0 = only on request).",
         "it changes how often the job's state is noted for other agents",
         lambda value: 0 < value <= DEFAULTS.checkpoint,
     ),
-    "checkpoint_ttl_days": Setting(_whole(1, 3650), "Days for which a checkpoint is shown."),
+    "checkpoint_ttl_days": Setting(_whole(1, 3650), "Days to keep a checkpoint in the list."),
     "compact": Setting(
         _compaction_policy,
-        "Before a resume, compact old turns of the conversation: over so many turns or tokens, or older than an age.",
+        "Before a resume, compact old turns: beyond a number of turns or tokens, or older than an age.",
         metavar="turns=N,tokens=N,age=2d,keep=N|off",
     ),
     "append_deadline": _advice(
@@ -376,10 +389,8 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         _one_of("deny", "spool"),
         "While the bucket is unreachable: deny calls that change something, or spool their records on this disk.",
     ),
-    "encryption_key_file": Setting(
-        _text, "File with the key that the job is encrypted with.", metavar="FILE", shows=False
-    ),
-    "encryption_key_command": Setting(_text, "Command that prints that key.", metavar="COMMAND", shows=False),
+    "encryption_key_file": Setting(_text, "File with the encryption key of the job.", metavar="FILE", shows=False),
+    "encryption_key_command": Setting(_text, "Command that prints the encryption key.", metavar="COMMAND", shows=False),
     "workspace": _advice(
         _one_of("save", "off"),
         "Whether the working tree is saved: save or off.",
@@ -394,11 +405,11 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     ),
     "metrics_addr": Setting(
         _address,
-        "Serve /metrics (Prometheus), /healthz and /readyz at this address; a port alone means 127.0.0.1.",
+        "Serve /metrics (Prometheus), /healthz and /readyz at this address; a bare port listens on 127.0.0.1.",
         metavar="HOST:PORT",
     ),
     "metrics_file": Setting(_text, "Write metrics to this .prom file (node_exporter).", metavar="FILE"),
-    "metrics_job_label": Setting(_one_of("off", "on"), "Put the job's name on each metric.", option="on"),
+    "metrics_job_label": Setting(_one_of("off", "on"), "Add the job's name to each metric.", option="on"),
     "log_format": Setting(
         _one_of("off", "json", "text"), "Structured log on stderr: json or text, one line per event."
     ),
@@ -421,7 +432,7 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     ),
     "accept_logged_args": Setting(
         _one_of("off", "on"),
-        "Where no ARGS are typed: take them from the log, also if another machine wrote them. Whoever can write the "
+        "If no ARGS are typed, take them from the log, even if another machine wrote them. Whoever can write to the "
         "bucket then chooses what the agent runs here.",
         option="on",
         shows=False,

@@ -42,6 +42,8 @@ NAMES = (
     "rewrite.before_record",
     "rewrite.before_place",
     "rewrite.staged",
+    "task.before_child",
+    "task.after_child",
     "step.begun",
     "step.ran",
     "step.ended",

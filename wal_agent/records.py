@@ -140,6 +140,17 @@ class Repository(Data, frozen=True):
     busy: str = ""
 
 
+class TaskOf(Data, frozen=True):
+    """Whose task a job is (docs/TASKS.md). `epoch`: of the caller's run that asked for it and bounds its calls, 0 where
+    a person asked; `checkpoint`: the number of the caller's checkpoint right before it; `depth`: tasks it is inside,
+    itself included."""
+
+    job: str
+    epoch: int = 0
+    checkpoint: int = 0
+    depth: int = 1
+
+
 class Opening(Record, frozen=True, kw_only=True, tag="opening"):
     """First record of an epoch; its segment takes the log over (R1)."""
 
@@ -157,6 +168,7 @@ class Opening(Record, frozen=True, kw_only=True, tag="opening"):
     parents: tuple[str, ...] = ()  # the live runs inside whose tools this one was started, the outermost first
     owner: Owner = Owner()
     snapshot: int = 0  # the newest one listed before this was placed; if it counts, the run began from none older
+    task: TaskOf | None = None  # None: the job is no task, or this run did nothing of it (a command at rest)
 
 
 class AgentStarted(Record, frozen=True, kw_only=True, tag="agent_started"):
@@ -312,23 +324,41 @@ class Progress(Record, frozen=True, kw_only=True, tag="progress"):
 class Checkpoint(Record, frozen=True, kw_only=True, tag="checkpoint"):
     """The job's state in a few kilobytes, for any agent: a view of the log in front of it (docs/CHECKPOINTS.md).
 
-    `number` counts the job's checkpoints from 1. `body`: canonical JSON whose `sha256` covers the rest of it."""
+    `number` counts the job's checkpoints from 1. `body`: canonical JSON whose `sha256` covers the rest of it. `task`:
+    the job of the task that begins behind it, whose log is the expanded trace of its result."""
 
     number: int
     trigger: Trigger
     body: bytes
     role: Literal["", "rewind_target"] = ""
+    task: str = ""
 
 
 class Compaction(Record, frozen=True, kw_only=True, tag="compaction"):
     """The agent says that it is about to compact its conversation (some then do not). The captures in front of this
     record have the conversation as it is before: session files only grow, so a length names a transcript.
 
-    `n` counts the job's compactions from 1. `trigger`: the agent's own word (auto, manual), "" where it gives none."""
+    `n` counts the job's compactions from 1. `trigger`: the agent's own word (auto, manual), "" where it gives none.
+    `tokens`: of the conversation, as the agent counts them, else the bytes since the compaction before by four; 0 in
+    older logs. `plan`: as the agent last said it."""
 
     n: int
     session: str
     trigger: str = ""
+    tokens: int = 0
+    plan: tuple[PlanStep, ...] = ()
+
+
+class CompactionDone(Record, frozen=True, kw_only=True, tag="compaction_done"):
+    """Compaction `n` of the job is done. `missing`: what the new history lacks of what the agent must know (task, plan,
+    calls). `lost`: its summary says nothing, so the agent has lost the conversation. `tokens`: of the conversation
+    before, as the agent counts them, 0: not reported."""
+
+    n: int
+    session: str
+    missing: tuple[str, ...] = ()
+    lost: bool = False
+    tokens: int = 0
 
 
 class Mark(Record, frozen=True, kw_only=True, tag="mark"):
@@ -388,10 +418,14 @@ class MessageGiven(Record, frozen=True, kw_only=True, tag="message"):
 
 
 class MessageSeen(Record, frozen=True, kw_only=True, tag="message_seen"):
-    """The agent has had the message in a turn that it completed, or its restored session has it."""
+    """The agent has had the message in a turn that it completed, or its restored session has it.
+
+    `refused`: why a control message was not carried out; `answer`: what became of one that was."""
 
     sender: str
     id: str
+    refused: str = ""
+    answer: str = ""
 
 
 class StatePut(Record, frozen=True, kw_only=True, tag="state_put"):
@@ -487,6 +521,7 @@ AnyRecord = (
     | Progress
     | Checkpoint
     | Compaction
+    | CompactionDone
     | Mark
     | Rewrite
     | Handoff

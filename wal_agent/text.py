@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether text from the command line or the file system has no bytes that are not UTF-8; the log can hold none."""
+    return not any("\udc80" <= c <= "\udcff" for c in text)
+
+
 def shorten(text: str, most: int = 200) -> str:
     """`printable`, and at most about `most` characters: both ends of it, since what to do next often stands last."""
     if len(text) > most:

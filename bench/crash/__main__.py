@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
-from bench.crash.peers import PEERS, RESUME
+from bench.crash.peers import PEERS, RESUME, applies, missing
 from bench.crash.table import PAGE, Key, Result, page, read, result, save
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.drill.play import Round, Setup, Subject, plan_rounds, play
@@ -44,6 +44,10 @@ def _play(given: argparse.Namespace, kept: dict[Key, Result]) -> None:
     rounds = [each for seed in range(1, given.seeds + 1) for each in plan_rounds(scenarios, given.rounds, seed)]
     rounds.sort(key=lambda each: each.seed)  # so that an interrupted run has something of each scenario
     wanted = [peer for peer in PEERS if peer.name in (given.peer or [p.name for p in PEERS])]
+    for peer in wanted:
+        if lacking := missing(peer):
+            print(f"{peer.name} is left out: this machine lacks {lacking}", file=sys.stderr)
+    wanted = [peer for peer in wanted if not missing(peer)]
     lock = Lock()
 
     def one(case: tuple[Round, str, Subject, Policy]) -> None:
@@ -61,8 +65,9 @@ def _play(given: argparse.Namespace, kept: dict[Key, Result]) -> None:
 
     # Of each round all peers, so that the machine's drift hits all alike.
     policies: list[Policy] = given.policy or ["well", "naive", "badly"]
-    cases = list(itertools.product(rounds, given.agent or ["gemini"], wanted, policies))
-    left = [case for case in cases if given.again or _key(*case) not in kept]
+    cases = itertools.product(rounds, given.agent or list(RESUME), wanted, policies)
+    able = [(each, agent, peer, policy) for each, agent, peer, policy in cases if applies(peer, agent)]
+    left = [case for case in able if given.again or _key(*case) not in kept]
     with ThreadPoolExecutor(given.jobs) as pool:
         list(pool.map(one, left))
 

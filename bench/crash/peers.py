@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,34 @@ from wal_agent.agents.base import Agent
 from wal_agent.drill.play import Bare, Subject, WalAgent
 
 GO_ON: Final = "Go on with the task."
-RESUME: Final[Mapping[str, tuple[str, ...]]] = {  # the agents' own way to go on with their newest session
-    "gemini": ("--yolo", "-m", "gemini-2.5-pro", "--resume", "latest", "--prompt", GO_ON),
-    "claude": ("--dangerously-skip-permissions", "--continue", "--print", GO_ON),
+HERE: Final = Path(__file__).parent
+SDK: Final = HERE.parents[1] / ".tools" / "sdk" / "bin" / "python"  # with claude-agent-sdk, from `make bench-crash`
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The agent's own way to go on with its newest session: its arguments, and its session files below HOME."""
+
+    args: tuple[str, ...]
+    sessions: str
+
+
+RESUME: Final[Mapping[str, Resume]] = {
+    "gemini": Resume(
+        ("--yolo", "-m", "gemini-2.5-pro", "--resume", "latest", "--prompt", GO_ON), ".gemini/tmp/*/chats/*"
+    ),
+    "claude": Resume(("--dangerously-skip-permissions", "--continue", "--print", GO_ON), ".claude/projects/*/*.jsonl"),
+    "codex": Resume(
+        (
+            *("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"),
+            *("resume", "--last", GO_ON),
+        ),
+        ".codex/sessions/*/*/*/*.jsonl",
+    ),
+    "copilot": Resume(("--allow-all", "--continue", "--prompt", GO_ON), ".copilot/session-state/*"),
+    "opencode": Resume(("run", "--auto", "--continue", *GO_ON.split()), ".local/share/opencode/opencode.db"),
+    "pi": Resume(("--model", "scripted/scripted", "--continue", "-p", GO_ON), ".pi/agent/sessions/*/*.jsonl"),
+    "qwen": Resume(("--yolo", "--continue", "--prompt", GO_ON), ".qwen/projects/*/chats/*.jsonl"),
 }
 
 
@@ -25,11 +52,11 @@ class BareResume:
     name: str = "bare resume"
 
     def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
-        first, again = shlex.join([*program, *args]), shlex.join([*program, *RESUME[agent.name]])
+        own = RESUME[agent.name]
+        first, again = shlex.join([*program, *args]), shlex.join([*program, *own.args])
         if start == 0:
             return [*program, *args]
-        sessions = {"gemini": ".gemini/tmp/*/chats/*", "claude": ".claude/projects/*/*.jsonl"}[agent.name]
-        return ["sh", "-c", f'if ls "$HOME"/{sessions} >/dev/null 2>&1; then exec {again}; else exec {first}; fi']
+        return ["sh", "-c", f'if ls "$HOME"/{own.sessions} >/dev/null 2>&1; then exec {again}; else exec {first}; fi']
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +70,65 @@ class RetryLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeLoop:
-    """The same with the agent's own resume from the second start on, as in tmux-based tools."""
+class TmuxLoop:
+    """A detached tmux session in which a loop starts the agent, with its own resume from the second start on. Started
+    again, it waits for the session that still runs, and makes a new one where none does."""
 
-    name: str = "resume loop"
+    name: str = "tmux loop"
 
     def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
         once = shlex.join(BareResume().argv(start, agent, program, args, root))
         again = shlex.join(BareResume().argv(1, agent, program, args, root))
-        return ["sh", "-c", f"{once} && exit 0; for n in 1 2; do {again} && exit 0; done; exit 1"]
+        loop = f"{once} || {again} || {again}"
+        tmux = f"tmux -f /dev/null -S {shlex.quote(str(root / 'tmux'))}"
+        made = f"{tmux} new-session -d -s drill {shlex.quote(loop)} 2>/dev/null"
+        return ["sh", "-c", f"{made}; while {tmux} has-session -t drill 2>/dev/null; do sleep 0.1; done"]
 
 
-PEERS: Final[tuple[Subject, ...]] = (Bare("bare restart"), BareResume(), RetryLoop(), ResumeLoop(), WalAgent())
+@dataclass(frozen=True, slots=True)
+class Sdk:
+    """Claude Agent SDK with a SessionStore in a folder that outlives the machine (sdk.py)."""
+
+    flush: str
+
+    @property
+    def name(self) -> str:
+        return f"sdk {self.flush}"
+
+    def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
+        return [str(SDK), str(HERE / "sdk.py"), self.flush, str(root / "bucket"), *program, args[-1], GO_ON]
+
+
+@dataclass(frozen=True, slots=True)
+class Ferrofaction:
+    """The way that ferrofaction publishes, written again from its description (ferrofaction.py)."""
+
+    name: str = "ferrofaction"
+
+    def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
+        return [sys.executable, str(HERE / "ferrofaction.py"), str(root / "bucket"), *program, *args]
+
+
+PEERS: Final[tuple[Subject, ...]] = (
+    Bare("bare restart"),
+    BareResume(),
+    RetryLoop(),
+    TmuxLoop(),
+    Sdk("batched"),
+    Sdk("eager"),
+    Ferrofaction(),
+    WalAgent(),
+)
+ONLY: Final[Mapping[str, str]] = {"sdk batched": "claude", "sdk eager": "claude", "ferrofaction": "gemini"}
+
+
+def applies(peer: Subject, agent: str) -> bool:
+    """Whether the peer knows this agent."""
+    return ONLY.get(peer.name, agent) == agent
+
+
+def missing(peer: Subject) -> str:
+    """Return what a peer needs and this machine lacks; "" for nothing."""
+    if isinstance(peer, TmuxLoop) and shutil.which("tmux") is None:
+        return "tmux"
+    return "claude-agent-sdk (make bench-crash)" if isinstance(peer, Sdk) and not SDK.exists() else ""

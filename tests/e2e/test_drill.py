@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-def drill(tmp_path: Path, gemini: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "WAL_AGENT_GEMINI": str(gemini)}
-    argv = [sys.executable, "-m", "wal_agent", "drill", "gemini", "--model", "scripted", "--json", *words]
+def drill(tmp_path: Path, program: Path, *words: str, agent: str = "gemini") -> tuple[int, dict[str, Any]]:
+    place = {f"WAL_AGENT_{agent.upper()}": str(program)}
+    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **place}
+    argv = [sys.executable, "-m", "wal_agent", "drill", agent, "--model", "scripted", "--json", *words]
     done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -35,3 +37,13 @@ def test_bare_and_a_model_that_repeats_get_other_grades(tmp_path: Path, gemini_c
     code, badly = drill(tmp_path, gemini_cli, "--policy", "badly", "--rounds", "3")
     # What was in flight is refused until it looks, which it never does: decision 052.
     assert code == 1 and badly["totals"]["repeated"] < bare["totals"]["repeated"] and badly["totals"]["lost"] > 0
+
+
+def test_a_fast_agent_is_not_killed_behind_the_end_of_its_recovery(
+    tmp_path: Path, agent_cli: Callable[[str], Path]
+) -> None:
+    """Codex finishes the rest within half a second. With seed 2 the only round kills its recovery."""
+    code, found = drill(tmp_path, agent_cli("codex"), "--seed", "2", "--rounds", "1", agent="codex")
+    assert code == 0, found["totals"]
+    kills = [entry for entry in found["rounds"][0]["ledger"] if entry[1] == "kill"]
+    assert found["rounds"][0]["point"] == "recovery" and len(kills) == 2

@@ -55,6 +55,7 @@ IN_A_HANDOFF = ("handoff.after_record",)  # tests/e2e/test_handoff.py visits thi
 IN_AN_OUTAGE = ("spool.before_store", "spool.after_store", "spool.before_drop")  # tests/e2e/test_spool.py visits these,
 IN_A_CARRYING_IN = ("spool.before_begin", "spool.before_rename", "spool.after_rename")  # and these
 IN_A_STEP = ("step.begun", "step.ran", "step.ended")  # tests/unit/test_steps.py visits these
+IN_A_TASK = ("task.before_child", "task.after_child")  # tests/e2e/test_task.py does
 IN_A_REWRITE = ("rewrite.before_record", "rewrite.before_place", "rewrite.staged")  # tests/e2e/test_rewrite.py does
 IN_HOUSEKEEPING = ("snapshot.before_put", "snapshot.after_put", "retention.between_deletes")
 
@@ -75,6 +76,7 @@ def test_every_failpoint_is_visited_and_stands_in_the_code() -> None:
         *IN_AN_OUTAGE,
         *IN_A_CARRYING_IN,
         *IN_A_STEP,
+        *IN_A_TASK,
         *IN_A_REWRITE,
     )
     assert sorted(visited) == sorted(NAMES)

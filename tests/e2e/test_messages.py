@@ -11,6 +11,7 @@ import nats
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
+from tests.faults.talk import talk
 from tests.servers.nats import NatsServer
 from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import Returned, Said, Turn
@@ -159,6 +160,13 @@ def test_a_nats_client_writes_to_an_agent_whose_run_and_server_are_killed(scene:
         assert [r["id"] for r in given] == [r["id"] for r in seen] and len(seen) == 1
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("carrier", ["bucket", "nats"])
+def test_two_agents_that_are_killed_act_on_each_message_once_and_in_order(tmp_path: Path, carrier: str) -> None:
+    """A short one of `python -m tests.faults.talk`, which plays 100 rounds."""
+    found = talk(tmp_path, carrier, 2, 7, ("claude", "gemini"))
+    assert found.faults == [] and found.messages == 8 and found.kills.total() == 2
 
 
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)

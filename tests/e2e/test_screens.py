@@ -18,8 +18,7 @@ from tests.e2e.terminal import Terminal
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Model, Turn
 
-# OpenCode alone takes as long as the others together, and hides nothing that they do not.
-HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None and name != "opencode"]
+HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
 
 # What changes from one second to the next: spinners, words beside them, times.
 MOVES = re.compile(

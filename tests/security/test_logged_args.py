@@ -94,7 +94,7 @@ def test_a_forged_opening_does_not(start: Start, forged: Opening) -> None:
     assert shlex.split(refused.value.hint.partition(": ")[2])[4:] == list(forged.args)
 
 
-@pytest.mark.parametrize(("url", "job"), [("gs://other", "job"), ("gs://b", "job2")])
+@pytest.mark.parametrize(("url", "job"), [("gs://other", "job"), ("gs://b", "job2"), ("file:///b%FF", "job")])
 def test_nor_does_a_note_of_another_job(start: Start, url: str, job: str) -> None:
     """A copy of a log in another bucket, or under another name."""
     remember_args(start.env, url, job, RUN, ARGS)

@@ -40,6 +40,7 @@ TIGHTER: dict[str, Any] = {
     "tool_soft": 10,
     "checkpoint": 60,
     "on_ambiguity": "halt",
+    "control": "status",
 }
 PERSONS: dict[str, Any] = {
     "on_outage": "spool",
@@ -47,7 +48,6 @@ PERSONS: dict[str, Any] = {
     "encryption_key_command": "cat /x",
     "preemption": "off",
     "inbox": 0,
-    "control": "none",
     "on_quota": "handoff:codex",
     "restart_limit": 0,
     "checkpoint_ttl_days": 1,

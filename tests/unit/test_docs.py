@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from scripts import reference, scripted_model
+from wal_agent.cli.help import EXAMPLES
+from wal_agent.config import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^(`{3,}).*?^\1`*$", re.M | re.S)
@@ -97,10 +99,33 @@ def test_files_that_the_docs_name_exist() -> None:
     assert [name for page in pages() if page != changelog for name in missing_paths(page)] == []
 
 
-@pytest.mark.parametrize("name", reference.pages())
-def test_a_generated_page_is_current(name: str) -> None:
-    """Make it with: python -m scripts.reference"""
-    assert (ROOT / "docs" / name).read_text() == reference.pages()[name]
+GENERATED = reference.pages()
+
+
+def test_generated_pages_are_current() -> None:
+    """Make them with: python -m scripts.reference"""
+    assert [name for name, text in GENERATED.items() if (ROOT / "docs" / name).read_text() != text] == []
+    assert {f"man/{path.name}" for path in (ROOT / "docs/man").iterdir()} <= GENERATED.keys()
+
+
+def test_a_manual_page_has_the_whole_help_of_its_command() -> None:
+    """Examples, each option, and, of a group, each command in it; no text is taken for a macro."""
+    manual = {Path(name).stem: text for name, text in GENERATED.items() if name.startswith("man/")}
+    assert {f"wal-agent-{words.replace(' ', '-')}" for words in EXAMPLES} | {"wal-agent", "wal-agent-fleet"} <= set(
+        manual
+    )
+    for name, text in manual.items():
+        lines = text.splitlines()
+        macros = {line.split()[0] for line in lines if line[:1] in (".", "'")}
+        assert macros <= {'.\\"', ".TH", ".SH", ".PP", ".TP", ".nf", ".fi", ".ad", ".nh"}, name
+        plain = text.replace("\\-", "-").replace("\\(aq", "'").replace("\\e", "\\").replace("\\(ti", "~")
+        words = name.removeprefix("wal-agent-").replace("-", " ")
+        for example in EXAMPLES.get(words, ()):
+            assert f"\n{example}\n" in plain, (name, example)
+    run = manual["wal-agent-run"].replace("\\-", "-")
+    options = [f"--{name.replace('_', '-')}" for name, setting in SETTINGS.items() if setting.option]
+    assert [option for option in options if f"\n\\fB{option}" not in run] == []
+    assert "wal-agent-fleet-ls(1)" in manual["wal-agent-fleet"].replace("\\-", "-")
 
 
 def test_no_page_of_the_site_links_out_of_it() -> None:

@@ -231,6 +231,8 @@ def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> No
     wanted = {name for name in files if name.startswith("wal_agent/")}
     wanted |= {f"wal_agent/_shipped/{name}" for name in files if name.startswith(("hooks/", "prompts/"))}
     wanted.add("wal_agent/_shipped/hooks/client")
+    (data,) = {name.partition("/")[0] for name in names if ".data/" in name}
+    wanted |= {f"{data}/data/share/man/man1/{Path(name).name}" for name in files if name.startswith("docs/man/")}
     assert {name for name in names if ".dist-info/" not in name} == wanted
     assert "wal_agent/shell/rules.d/10-git.toml" in names and "wal_agent/py.typed" in names
     assert any(name.endswith("/licenses/LICENSE") for name in names)

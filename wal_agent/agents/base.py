@@ -83,18 +83,35 @@ class AwaitingApproval:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """The agent begins to compact its conversation, or has done so; both call the model by themselves."""
+    """The agent begins to compact its conversation, or has done so; both call the model by themselves. `aside`: it does
+    so beside its work, and no hook reports the end, so the phase stays as it is."""
 
     session: str
     done: bool
     trigger: str = ""  # the agent's own word: auto, manual
+    tokens: int = 0  # of the conversation, as the agent counts them; 0: not reported
+    aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A compaction that is done. `key`: the same wherever it is reported again; `summary`: what the agent wrote of what
+    is gone, "" for nothing; `history`: the text that the model gets from then on, with the summary, as far as it is
+    known; `tokens`: of the conversation before, as the agent counts them, 0: not reported."""
+
+    key: str
+    summary: str
+    history: str
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRequested:
-    """The agent has compacted its conversation and asks for context that must be in it all the same."""
+    """The agent has compacted its conversation and asks for context that must be in it all the same. `compacted`: what
+    is in it, None where the hook does not say so."""
 
     session: str
+    compacted: Compacted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +479,9 @@ class Capabilities:
     turn_failure: Callable[[bytes], TurnFailed | None] | None = None
     """(end): the failure with which the main file ends, None for none. `end`: its last bytes, foreign text. Pure. For
     an agent that may exit before its hook has reported the failure."""
+    compactions: Callable[[bytes], list[Compacted]] | None = None
+    """(appended): the compactions that bytes appended to the main file report as done. Pure. None: hooks say it
+    (`ContextRequested`), or nothing does."""
     exit_cause: Callable[[bytes, float], ExitCause | None] | None = None
     """(stderr, now): the cause in the last bytes that it wrote to stderr in a run that did not end well; foreign text.
     None: unknown. `now`: since 1970, for messages such as "try again at 2:17 PM"."""

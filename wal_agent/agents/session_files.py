@@ -21,6 +21,7 @@ import msgspec
 
 from wal_agent.agents.base import LoggedCall, SessionFile
 from wal_agent.safefs import open_plain
+from wal_agent.text import is_utf8
 
 Json = dict[str, Any]
 Line = bytes | memoryview
@@ -160,7 +161,7 @@ def walk_files(base: Path, deep: int = MAX_FOLDERS) -> Iterator[Path]:
     except OSError:
         return
     for entry in inside:
-        if not _PART.fullmatch(entry.name) or any("\udc80" <= c <= "\udcff" for c in entry.name):
+        if not _PART.fullmatch(entry.name) or not is_utf8(entry.name):
             continue  # no name for the log, whose text is UTF-8
         if entry.is_file(follow_symlinks=False):
             yield Path(entry.path)

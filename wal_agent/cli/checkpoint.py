@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wal_agent.cli.display import STATUS, answer_lines, answer_table
 from wal_agent.cli.options import (
     AgentName,
     AsJson,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 MAX_PLAN_FILE = 64 << 10  # bytes
 
 app = typer.Typer(
-    help="The job's state in a few kilobytes: make a checkpoint of it now, or look at those in the log.",
+    help="Save a summary of the job's state now, or show the saved ones.",
     rich_markup_mode=None,
 )
 
@@ -44,7 +45,9 @@ def checkpoint(
     progress: Annotated[
         int | None, typer.Option("--progress", min=0, max=100, help="How much of it is done, in percent.")
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="What whoever goes on with it should know.", metavar="TEXT")] = "",
+    note: Annotated[
+        str, typer.Option("--note", help="What the next agent or person should know.", metavar="TEXT")
+    ] = "",
     plan: Annotated[
         str | None,
         typer.Option(
@@ -141,8 +144,8 @@ def list_checkpoints(
     if not readable:
         say(f"job {at.keys.job} has no checkpoint. To make one while it runs: wal-agent checkpoint{at.options()}")
         return
-    answer([f"{'N':>4}  {'RECORD':>6}  {'TIME':<24}  {'TRIGGER':<14}  {'SIZE':>8}  TASK"])
-    answer([_line(kept, document) for kept, document in readable])
+    rows = [_cells(kept, document) for kept, document in readable]
+    answer_table(("N", "RECORD", "TIME", "TRIGGER", "SIZE", "TASK"), rows, right="N RECORD SIZE")
 
 
 def _row(kept: CheckpointAt, document: Document) -> dict[str, Any]:
@@ -162,20 +165,22 @@ def _row(kept: CheckpointAt, document: Document) -> dict[str, Any]:
     }
 
 
-def _line(kept: CheckpointAt, document: Document) -> str:
+def _cells(kept: CheckpointAt, document: Document) -> tuple[str, ...]:
     task = document.active_task
     what = f"{task.phase}, {task.progress} %: {task.title}" if task else ""
-    trigger = document.trigger.replace("_", " ")
-    record = f"{document.sequence_number:>4}  {kept.seq:>6}  {timestamp(kept.record.time):<24}  {trigger:<14}"
-    return shorten(f"{record}  {size(len(kept.record.body)):>8}  {what}", 200)
+    trigger = shorten(document.trigger.replace("_", " "), 40)
+    made, big = timestamp(kept.record.time), size(len(kept.record.body))
+    return str(document.sequence_number), str(kept.seq), made, trigger, big, shorten(what, 120)
 
 
 @app.command("show")
 def show(
-    number: Annotated[int | None, typer.Argument(help="Its number; default: the newest.", metavar="[N]")] = None,
+    number: Annotated[
+        int | None, typer.Argument(help="The checkpoint's number (default: the newest).", metavar="[N]")
+    ] = None,
     at_record: Annotated[
         str | None,
-        typer.Option("--at", help="Build it from the log as of this record or time.", metavar="RECORD|TIME"),
+        typer.Option("--at", help="Show the state as of this record or time.", metavar="RECORD|TIME"),
     ] = None,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -197,7 +202,7 @@ def show(
     if json:
         answer_json(_builtins(document))
     else:
-        answer(_rows(document))
+        answer_lines(_rows(document), STATUS)
 
 
 def _build(at: JobContext, record: str) -> Document:

@@ -29,7 +29,9 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
-    "run": Entry("run:run", "Run an agent under the log; after a crash, on any machine, the same command carries on."),
+    "run": Entry(
+        "run:run", "Run an agent and log what it does; after a crash, on any machine, the same command resumes it."
+    ),
     "resume": Entry(
         "run:resume",
         "Run again what this folder had: its agent, its job and, after a crash, the arguments that were typed here.",
@@ -38,62 +40,60 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
     "list": Entry(
         "fleet:list_jobs", "List the jobs of the bucket, newest first, with their state, open calls and folder."
     ),
-    "log": Entry("log:log", "The job's records, newest first (with --json: oldest first, one object a line)."),
+    "log": Entry("log:log", "Show the job's records, newest first (with --json: oldest first, one object per line)."),
     "stats": Entry("stats:stats", "Count crashes, recoveries and what they cost, over all jobs of the bucket or one."),
     "effects": Entry(
         "effects:effects",
-        "List what the job changed outside of its session, newest first, with an undo command where a rule knows one.",
+        "List what the job changed, newest first, with a command to undo it where one is known.",
     ),
     "report": Entry(
         "report:report",
         "Write the job's log as one HTML page: starts, crashes, recoveries, calls, captures, checkpoints, steps.",
     ),
     "recover": Entry(
-        "restore:recover", "What the next `wal-agent run` would do, and the prompt that the agent would get."
+        "restore:recover", "Show what the next `wal-agent run` would do, and the prompt that the agent would get."
     ),
     "restore": Entry(
         "restore:restore", "Write a job's session and working tree, as they were at a place in its log, into a folder."
     ),
     "diff": Entry(
         "restore:diff",
-        "What changed in a job's working tree, from its first saved state to its newest, or from there to this folder.",
+        "Show what changed in a job's working tree: from its first saved state to its newest, or to this folder.",
     ),
     "ack": Entry(
         "intervene:ack",
-        "Settle a call or a step that was in flight at a crash: you looked, and say whether it happened.",
+        "Resolve a call or step that a crash interrupted: you checked, and say whether it happened.",
     ),
     "settle": Entry(
         "intervene:settle", "For the agent: record what you found out about a call that the recovery prompt asks about."
     ),
     "recall": Entry(
         "recall:recall",
-        "Search all that the job ever said and did, compacted or not, over all its runs, agents and machines.",
+        "Search the whole conversation of a job: all runs, agents and machines, also what was compacted.",
     ),
-    "mark": Entry(
-        "rewrite:mark", "Give this place of the conversation a name, to which `wal-agent rewind` can return."
-    ),
-    "rewind": Entry("rewrite:rewind", "Take the conversation of a job that rests back to an earlier place."),
-    "compact": Entry("rewrite:compact", "Put a compact form in place of the old turns of a conversation that rests."),
+    "mark": Entry("rewrite:mark", "Name this place in the conversation, so that `wal-agent rewind` can return to it."),
+    "rewind": Entry("rewrite:rewind", "Take the conversation of a stopped job back to an earlier place."),
+    "compact": Entry("rewrite:compact", "Replace the old turns of a stopped job's conversation by a summary."),
     "trace": Entry(
         "rewrite:app",
-        "What the conversation no longer holds: each rewind and each compaction keeps what was there before it.",
+        "Show what rewinds and compactions took out of the conversation.",
     ),
-    "send": Entry(
-        "messages:send", "Send a message to a job: its agent reads it at its next step, or with its next start."
-    ),
+    "send": Entry("messages:send", "Send a message to a job; its agent reads it at its next step or start."),
     "inbox": Entry(
-        "messages:inbox", "Show the messages to a job: what waits, what was given to the agent, and what it has seen."
+        "messages:inbox",
+        "Show the messages to a job: what waits, what was given to the agent, what it has seen, and what became of "
+        "control messages.",
     ),
     "reply": Entry(
         "messages:reply",
-        "Answer a message, once: the same answer typed again, also after a crash, is not sent again.",
+        "Answer a message, once: repeating the command, also after a crash, sends nothing.",
     ),
     "publish": Entry(
         "messages:publish",
-        "Publish a message of the job, once: the same text under the same subject is not published again.",
+        "Publish a message of the job, once: repeating the same text and subject sends nothing.",
     ),
-    "task": Entry("task:task", "Run a task in a job of its own, and print only what came of it."),
-    "step": Entry("steps:step", "Run a command at most once in the job's life, in a tool or script of a run."),
+    "task": Entry("task:task", "Run a task in a separate job, and print only its result."),
+    "step": Entry("steps:step", "Run a command at most once in the life of the job (in a tool or script of a run)."),
     "pause": Entry(
         "intervene:pause",
         "Save a job, end its agent and resume later: automatically here, or wherever the job is started.",
@@ -103,29 +103,28 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
     ),
     "notify": Entry(
         "notify:notify",
-        "Show the apprise URLs that tell people of a run (hidden), what waits to be sent, and what failed.",
+        "Show where notifications go (addresses hidden), which are waiting, and which failed.",
     ),
     "unlock": Entry(
-        "intervene:unlock", "Take a job from its owner, so that the next `wal-agent run` anywhere can have it."
+        "intervene:unlock", "Take a job away from a machine that hangs or is gone, so that any machine can run it."
     ),
     "rm": Entry(
         "intervene:rm", "Delete a job from the bucket for good: conversation, files, calls, values, checkpoints."
     ),
     "gc": Entry(
-        "intervene:gc", "Delete what the job no longer needs: what is older than a day and covered by two snapshots."
+        "intervene:gc", "Delete data that the job no longer needs: older than a day and covered by two snapshots."
     ),
     "configure-hooks": Entry(
         "configure_hooks:configure_hooks",
-        "Choose which tools call a hook before they run; put hooks into the agent's own settings.",
+        "Choose which tools run a hook first, or install hooks in the agent's own settings.",
     ),
     "trust": Entry(
         "options:trust",
-        "Allow what this folder's wal-agent.toml and .wal-agent/prompts ask for beyond what a project may decide.",
+        "Allow settings that this folder's wal-agent.toml and .wal-agent/prompts may not decide alone.",
     ),
     "agents": Entry(
         "doctor:agents",
-        "Which agents there are, and what each gets: hooks, intent, fail-closed, reconcile, resume, terminal, "
-        "subagents, the tested version, and what could not be held.",
+        "List the supported agents, their tested versions, and what wal-agent can and cannot do with each.",
     ),
     "doctor": Entry(
         "doctor:doctor",
@@ -135,21 +134,21 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
     ),
     "demo": Entry(
         "doctor:demo",
-        "Watch the crash story: a real CLI loses its machine three times, at last with the folder, and goes on.",
+        "Play a demo: a real CLI loses its machine three times, the last time with the folder, and recovers.",
     ),
     "drill": Entry(
-        "drill:drill", "Kill your own agent in a scratch world, recover it, and count what it repeated or lost."
+        "drill:drill", "Kill and recover your own agent in a scratch folder, and count what it repeated or lost."
     ),
     "checkpoint": Entry(
         "checkpoint:app",
-        "The job's state in a few kilobytes: make a checkpoint of it now, or look at those in the log.",
+        "Save a summary of the job's state now, or show the saved ones.",
     ),
-    "state": Entry("steps:app", "Small values that a job keeps through crashes, by step: put, get, list and delete."),
+    "state": Entry("steps:app", "Keep small values that survive crashes: put, get, list and delete."),
     "rules": Entry(
         "rules:app",
-        "By which rule a command or a tool call is classified, and whether this project's own rules are right.",
+        "Show which rule classifies a command or a tool call; check this project's own rules.",
     ),
-    "fleet": Entry("fleet:app", "All jobs of a bucket: which need a host, and giving them one."),
+    "fleet": Entry("fleet:app", "Manage all jobs of a bucket: list, watch and claim those that need a host."),
 }
 
 

@@ -18,7 +18,7 @@ import tomlkit
 import typer
 from tomlkit.items import InlineTable
 
-from wal_agent.cli.options import AsJson, unknown_agent_error
+from wal_agent.cli.options import AsJson, complete_agent, unknown_agent_error
 from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
@@ -124,29 +124,34 @@ class Row:
 
 
 def configure_hooks(
-    agent: Annotated[str, typer.Option("--agent", help="Whose hooks.", metavar="NAME")] = "gemini",
+    agent: Annotated[
+        str, typer.Option("--agent", help="The agent whose hooks.", metavar="NAME", autocompletion=complete_agent)
+    ] = "gemini",
     skip: Annotated[
         list[str] | None,
-        typer.Option("--skip", help="No before-hook for these tools; only for tools that just read.", metavar="T,..."),
+        typer.Option("--skip", help="Run no hook before these tools (only tools that read).", metavar="T,..."),
     ] = None,
     unskip: Annotated[
-        list[str] | None, typer.Option("--unskip", help="A before-hook for these tools again.", metavar="T,...")
+        list[str] | None, typer.Option("--unskip", help="Run a hook before these tools again.", metavar="T,...")
     ] = None,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Take the list of skipped tools out of wal-agent.toml.")
+        bool, typer.Option("--reset", help="Remove the list of skipped tools from wal-agent.toml.")
     ] = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Which tools have a before-hook, and why. (The default.)")
+        bool, typer.Option("--show", help="Show which tools run a hook first, and why (the default).")
     ] = False,
     install: Annotated[
-        bool, typer.Option("--install", help="Put hooks into the agent's own settings, for starts by other means.")
+        bool,
+        typer.Option(
+            "--install", help="Install hooks in the agent's own settings, for runs that something else starts."
+        ),
     ] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="Take them out again; the rest of the file stays as it is.")
+        bool, typer.Option("--uninstall", help="Remove them; the rest of the file is unchanged.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Choose which tools call a hook before they run; put hooks into the agent's own settings.
+    """Choose which tools run a hook first, or install hooks in the agent's own settings.
 
     `wal-agent run` brings its own hooks and needs none of this. The list of skipped tools stands in this folder's
     wal-agent.toml; it saves the few milliseconds of a hook for tools that only read.

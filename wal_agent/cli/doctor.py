@@ -17,7 +17,8 @@ import msgspec
 import typer
 
 from wal_agent.agents.base import Agent
-from wal_agent.cli.options import AsJson, BucketUrl, unknown_agent_error
+from wal_agent.cli.display import HEADED, answer_lines
+from wal_agent.cli.options import AsJson, BucketUrl, complete_agent, unknown_agent_error
 from wal_agent.errors import UsageError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
@@ -112,8 +113,7 @@ def agents(
     json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/AGENTS.md on stdout.")] = False,
 ) -> None:
-    """Which agents there are, and what each gets: hooks, intent, fail-closed, reconcile, resume, terminal, subagents,
-    the tested version, and what could not be held."""
+    """List the supported agents, their tested versions, and what wal-agent can and cannot do with each."""
     from json import dumps
 
     from wal_agent.agents import AGENTS
@@ -124,16 +124,18 @@ def agents(
     elif markdown:
         sys.stdout.write(agents_page(known))
     else:
-        answer(rows(known))
+        answer_lines(rows(known), HEADED)
 
 
 def demo(
     agent: Annotated[
         str,
-        typer.Option("--agent", help="Whose CLI: claude, codex, gemini ... (see: wal-agent agents).", metavar="NAME"),
+        typer.Option(
+            "--agent", help="The agent (see: wal-agent agents).", metavar="NAME", autocompletion=complete_agent
+        ),
     ] = "gemini",
 ) -> None:
-    """Watch the crash story: a real CLI loses its machine three times, at last with the folder, and goes on.
+    """Play a demo: a real CLI loses its machine three times, the last time with the folder, and recovers.
 
     Needs the agent's program on PATH (or in WAL_AGENT_<NAME>) and git; no key, no network. Exits 1 if anything did not
     hold.
@@ -154,7 +156,9 @@ def doctor(
     agent: Annotated[
         str | None,
         typer.Argument(
-            help="The agent to test (see: wal-agent agents). Without it: the bucket only.", metavar="[AGENT]"
+            help="The agent to test (see: wal-agent agents); without it only the bucket is tested.",
+            metavar="[AGENT]",
+            autocompletion=complete_agent,
         ),
     ] = None,
     bucket: BucketUrl = None,

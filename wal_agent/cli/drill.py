@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import AsJson, unknown_agent_error
+from wal_agent.cli.options import AsJson, complete_agent, unknown_agent_error
 from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.text import answer, answer_json, lines, plural, say
 
@@ -20,7 +20,12 @@ MOST_ROUNDS = 1000
 
 
 def drill(
-    agent: Annotated[str, typer.Argument(help="The agent to drill (see: wal-agent agents).", metavar="AGENT")],
+    agent: Annotated[
+        str,
+        typer.Argument(
+            help="The agent to drill (see: wal-agent agents).", metavar="AGENT", autocompletion=complete_agent
+        ),
+    ],
     args: Annotated[
         list[str] | None,
         typer.Argument(
@@ -35,15 +40,19 @@ def drill(
     rounds: Annotated[
         int, typer.Option("--rounds", help="Rounds of each scenario. There are 7 kill points.", min=1, max=MOST_ROUNDS)
     ] = 7,
-    seed: Annotated[int, typer.Option("--seed", help="Chooses and replays the kills.", min=0)] = 1,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed for the choice of kill points; the same seed repeats them.", min=0)
+    ] = 1,
     model: Annotated[
         str,
         typer.Option(
-            "--model", help="own: the agent's own model; scripted: a script on this machine, with no account."
+            "--model",
+            metavar="own|scripted",
+            help="own: the agent's own model; scripted: a script on this machine, no account needed.",
         ),
     ] = "own",
     policy: Annotated[
-        str, typer.Option("--policy", help="Of the scripted model: well, badly, confusedly or naive.")
+        str, typer.Option("--policy", metavar="well|badly|confusedly|naive", help="Behaviour of the scripted model.")
     ] = "well",
     bare: Annotated[bool, typer.Option("--bare", help="Run the agent without wal-agent, for comparison.")] = False,
     login: Annotated[
@@ -55,13 +64,13 @@ def drill(
         typer.Option("--rules", help="Copy this file into the agent's folder (repeatable): GEMINI.md, wal-agent.toml."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds that one start of the agent may take.", min=10)
+        float, typer.Option("--timeout", help="Timeout of one start of the agent in seconds.", min=10)
     ] = 300,
-    yes: Annotated[bool, typer.Option("--yes", help="Start without a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: AsJson = False,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a report into this file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
 ) -> None:
-    """Kill your own agent in a scratch world, recover it, and count what it repeated or lost.
+    """Kill and recover your own agent in a scratch folder, and count what it repeated or lost.
 
     The agent works in a folder, HOME and bucket of the drill's own, on scripted tools with a ledger. Exits 0 only if
     nothing was repeated or lost, else 1. What it will do is printed first; a model of your own costs requests, so

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer, answer_json, lines, plural, shorten, timestamp
+from wal_agent.text import answer_json, lines, plural, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.records import Payload
@@ -30,15 +31,15 @@ def effects(
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
-    n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N; 0 = all.")] = 0,
+    n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N (0 = all).")] = 0,
     open_only: Annotated[
-        bool, typer.Option("--unsettled", help="Only those of which nobody knows what became of them.")
+        bool, typer.Option("--unsettled", help="Only calls and steps whose outcome is unknown.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """List what the job changed outside of its session, newest first, with an undo command where a rule knows one.
+    """List what the job changed, newest first, with a command to undo it where one is known.
 
-    For the person who must clean up. Calls that only read, were denied, or did not start are left out. An undo is a
+    For the person who cleans up. Calls that only read, were denied or did not start are left out. An undo command is a
     suggestion made from the words of the call alone: read its note, nothing is ever run. Secrets are redacted. Records
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
@@ -63,7 +64,7 @@ def effects(
     if json:
         answer_json([effect_json(one) for one in shown])
     for one in () if json else shown:
-        answer(_rows(one, at.options()))
+        answer_lines(_rows(one, at.options()), HEADED)
     first = page.segments[0][0] if page.segments else 1
     if not json:
         if not shown:

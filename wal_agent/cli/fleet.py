@@ -7,23 +7,27 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
+from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import ANY_AGENT, AsJson, BucketUrl, say_bucket, settings_for
 from wal_agent.text import answer, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
-    from wal_agent.fleet.jobs import Job
+    from wal_agent.fleet.jobs import Job, OpenWork
+    from wal_agent.inbox import Driver
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
 SHORTEST = 0.1  # seconds between two looks
-Every = Annotated[float, typer.Option("--every", help="Seconds between two looks.")]
+Every = Annotated[float, typer.Option("--every", help="Seconds between two checks.")]
 
-app = typer.Typer(help="All jobs of a bucket: which need a host, and giving them one.", rich_markup_mode=None)
+app = typer.Typer(
+    help="Manage all jobs of a bucket: list, watch and claim those that need a host.", rich_markup_mode=None
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -40,19 +44,21 @@ def ls(
     bucket: BucketUrl = None,
     state: Annotated[
         str | None,
-        typer.Option("--state", help="Only jobs in this state, e.g. crashed; several with commas.", metavar="STATE"),
+        typer.Option(
+            "--state", help="Only jobs in these states, separated by commas: crashed,due", metavar="STATE,..."
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """What every job does, those first that need a host or a person.
+    """Show what every job does; jobs that need a host or a person come first.
 
-    Only leases are read: one listing and a small object for each job. States: damaged, newer (its lease was written by
-    a newer wal-agent), crashed, due (its pause is over), released, unlocked, running, paused, closed. --json prints an
-    object a line.
+    It reads the lease of each job, and the log of up to 20 unfinished ones for their task and open calls. States:
+    damaged, newer (its lease was written by a newer wal-agent), crashed, due (its pause is over), released, unlocked,
+    running, paused, closed. --json prints an object a line.
     """
     from json import dumps
 
-    from wal_agent.fleet.jobs import STATES, Reader, count_open_calls, count_states, job_as_json, sort_jobs
+    from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, read_open_work, sort_jobs
 
     wanted = _states(state, STATES)
     opened = _opened(bucket)
@@ -61,7 +67,7 @@ def ls(
     if json:
         sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
         return
-    answer(table(shown, count_open_calls(opened, shown)))
+    answer_jobs(shown, read_open_work(opened, shown))
     needing = sum(job.needs_host for job in jobs)
     rest = (
         f"; {needing} need{'s' if needing == 1 else ''} a host: wal-agent fleet claim, or `wal-agent run` for each"
@@ -84,7 +90,7 @@ def list_jobs(
     from json import dumps
 
     from wal_agent.errors import NoJob
-    from wal_agent.fleet.jobs import Reader, count_open_calls, find_jobs_here, job_as_json
+    from wal_agent.fleet.jobs import Reader, find_jobs_here, job_as_json, read_open_work
 
     opened = _opened(bucket)
     if here:
@@ -98,28 +104,102 @@ def list_jobs(
     if not jobs:
         where = "This folder has no job" if here else "There is no job"
         raise NoJob(f"{where} in {opened.url}.", "Start one: wal-agent run AGENT")
-    answer(table(jobs, count_open_calls(opened, jobs)))
+    answer_jobs(jobs, read_open_work(opened, jobs))
+
+
+@app.command("report")
+def fleet_report(
+    bucket: BucketUrl = None,
+    html_file: Annotated[
+        str, typer.Option("--html", help="The file to write, - for stdout.", metavar="FILE")
+    ] = "fleet.html",
+) -> None:
+    """Write all jobs of the bucket as one HTML page: states, hosts, open calls, tasks, and the command for each report.
+
+    The page loads nothing and has no script. Only a file that is such a page is replaced.
+    """
+    from wal_agent.cli.report import write_page
+    from wal_agent.fleet.jobs import Reader, read_open_work, sort_jobs
+
+    opened = _opened(bucket)
+    jobs = sort_jobs(Reader.of(opened, os.environ).all())
+    text = fleet_page(opened.url, jobs, read_open_work(opened, jobs))
+    if html_file == "-":
+        sys.stdout.write(text)
+        return
+    write_page(Path(html_file), text)
+    say(f"wrote {Path(html_file).absolute()}; it holds tasks and folders, so treat it as confidential.")
+
+
+def fleet_page(url: str, jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> str:
+    """Return the page. All that it shows is foreign, and is escaped."""
+    from html import escape
+
+    from wal_agent.cli.report import MARK, page_style
+    from wal_agent.clock import SystemClock
+    from wal_agent.fleet.jobs import count_states
+    from wal_agent.redact import redact
+    from wal_agent.text import moment, plural, printable, quote_word
+
+    def safe(text: str) -> str:
+        return escape(printable(redact(text)))
+
+    tones = {"running": "good", "closed": "", "crashed": "bad", "damaged": "bad", "newer": "bad"}
+    rows = []
+    for job in jobs:
+        state, *cells = job_cells(job, work.get(job.job))
+        command = f"wal-agent report --bucket {quote_word(url)} --job {quote_word(job.job)} --open"
+        shown = "".join(f"<td>{safe(cell)}</td>" for cell in cells)
+        tone = tones.get(job.state, "warn")
+        rows.append(f'<tr><td class="{tone}">{safe(state)}</td>{shown}<td><code>{safe(command)}</code></td></tr>')
+    style, policy = page_style()
+    heads = "".join(f'<th scope="col">{name.capitalize()}</th>' for name in (*HEADER, "report"))
+    made = moment(SystemClock().now(), 0, exact=True, whole=True)
+    about = f"{plural(len(jobs), 'job')} in {url}{': ' if jobs else ''}{count_states(jobs)}; made {made}"
+    return (
+        f'{MARK}\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><meta name="referrer" content="no-referrer">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>Fleet</title>'
+        f'<style>{style}</style></head>\n<body><header><h1>Fleet</h1><p class="dim">{safe(about)}</p></header>'
+        '\n<main class="wide"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>\n" + "\n".join(rows) + "\n</tbody></table></main></body></html>\n"
+    )
 
 
 @app.command("watch")
 def watch(
     on_crash: Annotated[
-        str, typer.Option("--on-crash", help="Shell command that is run once for each job that needs a host.")
+        str,
+        typer.Option(
+            "--on-crash", metavar="COMMAND", help="Shell command that is run once for each job that needs a host."
+        ),
     ] = "",
     notify: Annotated[
         bool,
         typer.Option("--notify", help="Send a message about each such job to the URLs that `wal-agent notify` shows."),
     ] = False,
+    on_message: Annotated[
+        str,
+        typer.Option("--on-message", help="Shell command that is run once for each job at rest that has new messages."),
+    ] = "",
     bucket: BucketUrl = None,
     on: Annotated[
-        str, typer.Option("--on", help="Which ones: crashed, released (its machine went away), due (pause over).")
+        str,
+        typer.Option(
+            "--on", help="Which jobs: crashed, released (the machine was shut down), due (the pause is over)."
+        ),
     ] = "crashed,released,due",
+    screen: Annotated[
+        bool, typer.Option("--screen", help="Only show all jobs, in place on the terminal, until Ctrl-C.")
+    ] = False,
     every: Every = 10.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, e.g. from cron.")] = False,
-    most: Annotated[int, typer.Option("--most", help="Jobs acted on in one round.", min=1)] = 20,
-    at_once: Annotated[int, typer.Option("--at-once", help="Commands side by side.", min=1, max=100)] = 8,
-    limit: Annotated[float, typer.Option("--limit", help="Seconds that a command may take.", min=0.1)] = 60.0,
-    tries: Annotated[int, typer.Option("--tries", help="Runs of a command that fails, in all.", min=1, max=1000)] = 3,
+    once: Annotated[bool, typer.Option("--once", help="Check once and exit, for cron.")] = False,
+    most: Annotated[int, typer.Option("--most", help="Maximum number of jobs per round.", min=1)] = 20,
+    at_once: Annotated[
+        int, typer.Option("--at-once", help="Maximum number of commands at the same time.", min=1, max=100)
+    ] = 8,
+    limit: Annotated[float, typer.Option("--limit", help="Timeout of a command in seconds.", min=0.1)] = 60.0,
+    tries: Annotated[int, typer.Option("--tries", help="Total attempts of a command that fails.", min=1, max=1000)] = 3,
     ttl: Annotated[
         float, typer.Option("--ttl", help="Seconds until another watcher takes over from a dead one.")
     ] = 30.0,
@@ -127,28 +207,41 @@ def watch(
     """Run a command once for each job that lost its host, send a message about it (--notify), or both.
 
     The command finds the job in its environment: WAL_AGENT_JOB, WAL_AGENT_BUCKET, FLEET_STATE, FLEET_AGENT,
-    FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It is to hand over (start a machine, send a message), not
-    to wait. Of several watchers one acts; the others stand by. Nothing is run twice for the same loss of a job, unless
+    FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It should start something (a machine, a message) and not
+    wait for it. If there are several watchers, only one acts. Nothing is run twice for the same loss of a job, unless
     it failed: commands that a dead watcher may have run are reported, not repeated. Quote the variables.
 
-    Exit code 75 with --once while another watcher is at it, 76 when one has taken over.
+    --on-message wakes a job that does not run for messages that it was not woken for before; FLEET_MESSAGES is their
+    number. A paused job is woken by `send --control resume` alone, and a halted one by none.
+
+    --screen runs nothing: it shows all jobs in place, as `wal-agent fleet ls` lists them.
+
+    With --once the exit code is 75 while another watcher is active; it is 76 when another watcher has taken over.
     """
     import signal
     import threading
 
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
+    from wal_agent.fleet.inboxes import Inboxes
     from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet watch")
-    if not on_crash and not notify:
-        raise UsageError("Nothing would be done for a job.", "Give --notify, or --on-crash COMMAND, or both.")
+    if screen:
+        if on_crash or notify or on_message or once:
+            raise UsageError("--screen only shows the jobs.", "Run the watcher without it, beside the screen.")
+        _sane(every)
+        _show_jobs(_opened(bucket), every)
+    if not on_crash and not notify and not on_message:
+        raise UsageError(
+            "Nothing would be done for a job.", "Give --notify, --on-crash COMMAND or --on-message COMMAND."
+        )
     states = _states(on, ACTED_ON, "--on")
     _sane(every)
     _sane(limit, "--limit")
     _sane(ttl, "--ttl", 2.0, 3600.0)
-    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl)
+    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl, on_message)
     send = _notifier(os.environ) if notify else None
     opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
     tell = None if send is None else lambda job: send(job, opened.url)
@@ -159,7 +252,8 @@ def watch(
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell).go()
+    inboxes = Inboxes(lambda job: _messages_of(job, opened), opened, say) if on_message else None
+    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell, inboxes).go()
     if ended:
         raise typer.Exit(128 + ended[0])
 
@@ -178,8 +272,8 @@ def claim(
         bool,
         typer.Option("--generic", help="Take jobs of agent `generic` only, and run the command after `--` for them."),
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for a job while none needs a host.")] = False,
-    loop: Annotated[bool, typer.Option("--loop", help="Take another job when a run has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until a job needs a host.")] = False,
+    loop: Annotated[bool, typer.Option("--loop", help="When a run has ended, take the next job.")] = False,
     every: Every = 10.0,
     accept_logged_args: Annotated[
         bool,
@@ -197,7 +291,7 @@ def claim(
     not choose any place on this machine. Everything after `--` goes to the agent; without it, the arguments that were
     typed on this machine before. Those that another machine typed are taken with --accept-logged-args only (else 78).
 
-    Exit code 0 when no job needs a host, else that of `wal-agent run`: 75 says that another host was faster.
+    The exit code is 0 if no job needs a host, else that of `wal-agent run`; 75 means that another host was faster.
     """
     from wal_agent.agents import AGENTS
     from wal_agent.clock import SystemClock
@@ -226,6 +320,39 @@ def claim(
         lambda argv, place: run_child(argv, place, os.environ),
     )
     raise typer.Exit(code)
+
+
+def _messages_of(job: str, bucket: Bucket) -> Driver:
+    """What carries the messages of a job: the bucket, and the servers of the person's setting `messages`."""
+    from wal_agent.messages import open_driver
+
+    settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": bucket.url}, {"bucket"})
+    return open_driver(settings, os.environ, bucket, job, say)
+
+
+def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
+    """Show all jobs in place, those first that need a host or a person. UsageError: there is no terminal; Denied."""
+    from wal_agent.cli.display import STATE, draw_in_place, is_rich, plain_table
+    from wal_agent.errors import Unavailable, UsageError
+    from wal_agent.fleet.jobs import Reader, count_states, read_open_work, sort_jobs
+
+    if not is_rich():
+        raise UsageError("--screen needs a terminal.", "Use: wal-agent fleet ls")
+    reader, shown = Reader.of(bucket, os.environ), list[str]()
+
+    def frame() -> tuple[list[str], list[str]]:
+        nonlocal shown
+        trouble = ""
+        try:
+            jobs = sort_jobs(reader.all())
+            work = read_open_work(bucket, jobs)
+            rows = plain_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right="CALLS")
+            shown = [f"{len(jobs)} in {bucket.url}{': ' if jobs else ''}{count_states(jobs)}", "", *rows]
+        except Unavailable as error:
+            trouble = f"; waiting: {error}"
+        return [f"every {every:g} s; Ctrl-C ends it{trouble}", "", *shown], shown
+
+    draw_in_place(frame, {f"(?m){words}": style for words, style in STATE.items()}, every)
 
 
 def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
@@ -274,19 +401,22 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
     return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)
 
 
-HEADER = ("STATE", "JOB", "AGENT", "HOST", "CALLS", "FOLDER", "WHAT")
+HEADER = ("STATE", "JOB", "AGENT", "HOST", "CALLS", "TASK", "FOLDER", "WHAT")
+TASK = 40  # characters of a task
 
 
-def table(jobs: Sequence[Job], calls: Mapping[str, int]) -> list[str]:
-    """Rows of `jobs` below a header; none for none. `calls`: in flight, by job; "-" where that is not known."""
+def answer_jobs(jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> None:
+    """Write a table of `jobs`. `work`: by job, what its log says; "-" where that is not known."""
+    answer_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right="CALLS", folds="HOST TASK FOLDER")
+
+
+def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
+    """Return a row below HEADER."""
     from wal_agent.text import shorten
 
-    cells = [(j.state, j.job, j.agent, j.host, str(calls.get(j.job, "-")), j.workspace, _what(j)) for j in jobs]
-    rows = [HEADER, *((*(shorten(cell, WIDEST) for cell in row[:-1]), shorten(row[-1], 300)) for row in cells)]
-    wide = [max(len(row[n]) for row in rows) for n in range(len(HEADER) - 1)]
-    if not jobs:
-        return []
-    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, wide, strict=False)), row[-1]]).rstrip() for row in rows]
+    calls, task = (str(work.calls), shorten(work.task, TASK)) if work else ("-", "-")
+    cells = (job.state, job.job, job.agent, job.host, calls, task, job.workspace)
+    return (*(shorten(cell, WIDEST) for cell in cells), shorten(_what(job), 300))
 
 
 def _what(job: Job) -> str:

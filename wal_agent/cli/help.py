@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -114,6 +115,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
+TAKE_ARGS: Final = ("run", "resume", "claim")  # whose words behind `--` are the agent's
 GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of the parameter; the others are "Options"
     **dict.fromkeys(("bucket", "job", "encryption_key_file", "encryption_key_command"), "Which job"),
     **dict.fromkeys(
@@ -166,7 +168,39 @@ def group_of(name: str) -> str:
     """Return the heading below which `run --help` has the option of parameter `name`."""
     if name in GROUPS:
         return GROUPS[name]
-    return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace", "messages")) else "Options"
+    if name.startswith(("inbox", "control", "messages")):
+        return "Messages"
+    return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
+
+
+_KINDS: Final = {"int": "N", "float": "SECONDS", "str": "TEXT", "path": "FILE"}
+_AT_LEAST, _BETWEEN = re.compile(r"; x>=([\d.]+)|\[x>=([\d.]+)\]"), re.compile(r"([\d.]+)<=x<=([\d.]+)")
+
+
+def help_record(parameter: Any, context: Any) -> tuple[str, str] | None:
+    """Return name and help of a parameter: a word for each value (all our fractions are seconds), limits in words."""
+    record = parameter.get_help_record(context)
+    if record is None:
+        return None
+    names, text = record
+    names = re.sub(r"<(int|float|str|path)(?: range)?>", lambda kind: _KINDS[kind[1]], names)
+    text = _BETWEEN.sub(r"\1 to \2", _AT_LEAST.sub("", text).rstrip())
+    return names, re.sub(r"(\[default: \d+)\.0\b", r"\1", text)
+
+
+def option_groups(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
+    """Return name and help of a command's arguments and options by their heading, in the order of `--help`."""
+    grouped = command.name in ("run", "resume")
+    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], **({name: [] for name in _ORDER} if grouped else {})}
+    for parameter in command.get_params(context):
+        record = help_record(parameter, context)
+        if record is None:
+            continue
+        heading = group_of(parameter.name or "") if grouped else "Options"
+        if parameter.param_type_name == "argument":
+            heading = "Arguments"
+        found.setdefault(heading, []).append(record)
+    return dict(sorted(found.items(), key=lambda item: item[0] == "Options"))
 
 
 class Examples:
@@ -183,21 +217,12 @@ class Examples:
 class Command(Examples, typer.core.TyperCommand):
     """A command whose help ends with examples."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = [re.sub(r"^\{(.*)\}(\.\.\.)?$", r"\1\2", piece) for piece in super().collect_usage_pieces(ctx)]
+        return [*pieces, "[-- ARGS...]"] if self.name in TAKE_ARGS else pieces
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        grouped = self.name in ("run", "resume")
-        found: dict[str, list[tuple[str, str]]] = {
-            "Arguments": [],
-            **({name: [] for name in _ORDER} if grouped else {}),
-        }
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is None:
-                continue
-            heading = group_of(parameter.name or "") if grouped else "Options"
-            if parameter.param_type_name == "argument":
-                heading = "Arguments"
-            found.setdefault(heading, []).append(record)
-        for heading in sorted(found, key=lambda name: name == "Options"):
-            if found[heading]:
+        for heading, rows in option_groups(self, ctx).items():
+            if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(found[heading])
+                    formatter.write_dl(rows)

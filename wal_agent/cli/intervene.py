@@ -27,15 +27,15 @@ def ack(
         str,
         typer.Argument(help="The call's number, or the step's name, as `wal-agent status` shows it.", metavar="N|STEP"),
     ],
-    done: Annotated[bool, typer.Option("--done", help="It had its effect.")] = False,
-    not_done: Annotated[bool, typer.Option("--not-done", help="It had no effect.")] = False,
+    done: Annotated[bool, typer.Option("--done", help="It happened.")] = False,
+    not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
 ) -> None:
-    """Settle a call or a step that was in flight at a crash: you looked, and say whether it happened."""
+    """Resolve a call or step that a crash interrupted: you checked, and say whether it happened."""
     from wal_agent import notify
     from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
@@ -78,7 +78,7 @@ def pause(
         typer.Option("--until", help="Until when: 14:30 (local), or 2026-11-22T14:30:00Z.", metavar="TIME"),
     ] = None,
     reason: Annotated[
-        str, typer.Option("--reason", help="What it waits for; `status` and the agent are told.", metavar="TEXT")
+        str, typer.Option("--reason", help="Why; shown in `status` and to the agent.", metavar="TEXT")
     ] = "",
     end: Annotated[bool, typer.Option("--end", help="End a pause now.")] = False,
     agent: AgentName = None,
@@ -157,15 +157,13 @@ def stop_run(at: JobContext, done: bool = False) -> str:
 def unlock(
     epoch: Annotated[
         int | None,
-        typer.Option("--epoch", help="The epoch that `wal-agent status` shows: the lease that you mean.", metavar="N"),
+        typer.Option("--epoch", help="The epoch that `wal-agent status` shows.", metavar="N"),
     ] = None,
     now: Annotated[
-        bool, typer.Option("--now", help="You know that the owner's host is off: the next start need not wait.")
+        bool, typer.Option("--now", help="The machine is off for good: the next start need not wait.")
     ] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Why; the old owner and `status` say it.")] = "",
-    damaged: Annotated[
-        bool, typer.Option("--damaged", help="The lease cannot be read: put a sound one in its place.")
-    ] = False,
+    reason: Annotated[str, typer.Option("--reason", help="Why; shown in `status` and on the old machine.")] = "",
+    damaged: Annotated[bool, typer.Option("--damaged", help="Replace a lease that cannot be read.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
@@ -173,7 +171,7 @@ def unlock(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Take a job from its owner, so that the next `wal-agent run` anywhere can have it.
+    """Take a job away from a machine that hangs or is gone, so that any machine can run it.
 
     An owner that is dead loses its lease by itself after the ttl; this is for one that hangs, or whose host you know to
     be off (--now). An owner that lives is stopped: its next heartbeat finds the lease gone, and it exits with 76.
@@ -204,8 +202,8 @@ def unlock(
 
 def rm(
     job: Annotated[str, typer.Argument(help="The job's name (`wal-agent list`).", autocompletion=complete_job)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; show what would be deleted.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without a question.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     bucket: BucketUrl = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
@@ -213,7 +211,8 @@ def rm(
 ) -> None:
     """Delete a job from the bucket for good: conversation, files, calls, values, checkpoints. Asks at a terminal.
 
-    Refused while somebody runs the job (75). A few small objects stay, which lock out every old run that still lives
+    Refused while somebody runs the job (75), and for a task as long as its caller's job is there. The jobs of its own
+    tasks stay. A few small objects stay, which lock out every old run that still lives
     somewhere: the lease, each opening (with the arguments that were typed) and the record before it. `wal-agent list`
     does not show the job any more, and its name can be used again. The files of the folder are not touched.
     """
@@ -223,17 +222,22 @@ def rm(
 
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
-    from wal_agent.errors import PersonNeeded
+    from wal_agent.errors import PersonNeeded, UsageError
     from wal_agent.recovery.export import replay_at
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import sound_state
-    from wal_agent.supervise.remove_job import foresee_removal, remove_job
+    from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
 
     if not dry_run:
         require_person(f"wal-agent rm {job}")
     at = open_job_context(None, bucket, job, encryption_key_file, encryption_key_command)
     clock = SystemClock()
     state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, clock.now()))
+    if state.task is not None and names_task(at.bucket, state.task.job, job):
+        raise UsageError(
+            f"Job {job} is a task of job {state.task.job}, whose log names it as a trace, so it stays as long as that.",
+            f"Delete that one first: wal-agent rm {state.task.job}{at.bucket_option()}",
+        )
     found = foresee_removal(at.bucket, at.keys, state)
     if dry_run:
         if json:
@@ -269,7 +273,7 @@ MAX_BLOBS = 10_000  # blobs whose names are held in memory
 
 
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
@@ -277,7 +281,7 @@ def gc(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Delete what the job no longer needs: what is older than a day and covered by two snapshots.
+    """Delete data that the job no longer needs: older than a day and covered by two snapshots.
 
     A run does that by itself, now and then. This is for jobs that nobody runs any more, by hand or from cron. It may be
     used at any time, also while the job runs.

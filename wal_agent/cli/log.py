@@ -17,12 +17,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.cli.display import LOG, answer_lines
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.cli.view import preview
 from wal_agent.concurrency import prefetch_map
@@ -31,8 +32,10 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    Cause,
     Checkpoint,
     Compaction,
+    CompactionDone,
     End,
     FileDelta,
     FileGone,
@@ -57,7 +60,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.redact import redact
-from wal_agent.text import answer, columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
+from wal_agent.text import columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -358,7 +361,7 @@ def describe(entry: Entry) -> tuple[str, str, str]:
     r = entry.record
     match r:
         case Opening():
-            return "opening", f"epoch {r.epoch} on {r.host.name} ({r.cause})", f"{r.agent} {r.agent_version}"
+            return "start", f"on {r.host.name}, {CAUSES[r.cause]} (epoch {r.epoch})", f"{r.agent} {r.agent_version}"
         case AgentStarted():
             return "agent started", f"session {r.session[:8]}", "resumed" if r.resumed else ""
         case Turn():
@@ -379,7 +382,7 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Recovery():
             return (
                 "recovery",
-                f"of epoch {r.from_epoch}: {plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back",
+                f"{plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back (from epoch {r.from_epoch})",
                 "",
             )
         case Answer():
@@ -391,7 +394,12 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Checkpoint():
             return "checkpoint", f"{r.number} ({r.trigger.replace('_', ' ')})", size(len(r.body))
         case Compaction():
-            return "compaction", redact(f"{r.n} of session {r.session[:8]}"), redact(r.trigger)
+            tokens = f"about {r.tokens:,} tokens" if r.tokens else ""
+            why = " ".join(filter(None, (redact(r.trigger), tokens)))
+            return "compaction", redact(f"{r.n} of session {r.session[:8]}"), why
+        case CompactionDone():
+            lacks = f"the new history lacks: {redact(', '.join(r.missing))[:80]}" if r.missing else "nothing is missing"
+            return "compacted", redact(f"{r.n} of session {r.session[:8]}"), "its summary is empty" if r.lost else lacks
         case Mark():
             return "mark", redact(r.name), ""
         case Rewrite():
@@ -406,7 +414,8 @@ def describe(entry: Entry) -> tuple[str, str, str]:
                 redact(f"control: {r.verb}" if r.verb else size(r.text.size)),
             )
         case MessageSeen():
-            return "message seen", redact(f"{r.id} from {r.sender}"), ""
+            outcome = f"refused: {r.refused}" if r.refused else r.answer
+            return "message seen", redact(f"{r.id} from {r.sender}"), redact(outcome)
         case StatePut():
             return "state put", f"{redact(r.step)} {size(r.value.size)}", f"version {r.version}, attempt {r.attempt}"
         case StateGone():
@@ -447,6 +456,13 @@ def _outcome(end: End | None) -> str:
 
 
 CRASHES = ("opening", "recovery", "run_ended")
+CAUSES: Final[dict[Cause, str]] = {
+    "first": "the first one",
+    "closed": "after a complete run",
+    "released": "after a clean stop",
+    "unlocked": "after an unlock",
+    "dead": "after a crash",
+}
 FOLLOW = 1.0  # seconds between two reads of new records
 
 
@@ -456,11 +472,9 @@ def log(
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
-    n: Annotated[
-        int, typer.Option("-n", "--number", min=0, help="Show the newest N records; 0 = all that are kept.")
-    ] = 30,
+    n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N records (0 = all).")] = 30,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Oldest first, then each new one as it comes, until Ctrl-C.")
+        bool, typer.Option("-f", "--follow", help="Print oldest first, then each new record, until Ctrl-C.")
     ] = False,
     crashes: Annotated[bool, typer.Option("--crashes", help="Only starts, ends and recoveries.")] = False,
     json: AsJson = False,
@@ -472,12 +486,12 @@ def log(
         ),
     ] = False,
 ) -> None:
-    """The job's records, newest first (with --json: oldest first, one object a line). Secrets are redacted.
+    """Show the job's records, newest first (with --json: oldest first, one object per line). Secrets are redacted.
 
-    JSON has the size and the hash of saved bytes; --raw has the bytes.
+    --json prints the size and hash of saved bytes; --raw prints the bytes too.
 
-    It reads the log from its end, as far as it shows it; with -n 0 the whole log is read and checked. Where some
-    records cannot be read or are missing the others are shown, and the exit code is 73.
+    Only the part that is shown is read and checked; -n 0 reads and checks the whole log. If records are missing or
+    cannot be read, the others are shown and the exit code is 73.
     """
     from wal_agent.cli.options import open_job_context
 
@@ -491,13 +505,13 @@ def log(
         if follow:
             sys.stdout.flush()
     elif newest:
-        answer([as_line(entry, columns()) for entry in (newest if follow else reversed(newest))])
+        answer_lines([as_line(entry, columns()) for entry in (newest if follow else reversed(newest))], LOG)
     elif not damaged and not (crashes and page.last):
         if not follow and leases.read_lease(at.bucket, at.keys) is None:
             raise at.missing()
         say(f"no records of job {at.keys.job} in {at.bucket.url}{' yet' if follow else ''}.")
     if crashes and not (json or raw) and (unrecovered := describe_unrecovered(at)):
-        answer([unrecovered])
+        answer_lines([unrecovered], LOG)
     if not (json or raw) and not (page.whole and page.passed == 0):
         passed = f", but for {page.passed} that the snapshots say hold none of these" if page.passed else ""
         whole = f"wal-agent log{at.options()} -n 0"
@@ -557,4 +571,4 @@ def _show(entry: Entry, json: bool, raw: bool) -> None:
         sys.stdout.write(as_json(entry, raw) + "\n")
         sys.stdout.flush()
     else:
-        answer([as_line(entry, columns())])
+        answer_lines([as_line(entry, columns())], LOG)

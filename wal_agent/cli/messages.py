@@ -20,18 +20,21 @@ if TYPE_CHECKING:
     from wal_agent.inbox import Driver, Message
     from wal_agent.wal.state import MessageAt
 
-Text = Annotated[list[str] | None, typer.Argument(help="The text; - reads it from stdin.", metavar="TEXT|-")]
+Text = Annotated[list[str] | None, typer.Argument(help="The text, or - for stdin.", metavar="TEXT|-")]
 Id = Annotated[
-    str, typer.Option("--id", help="Its id: the same one from the same sender twice is one message.", metavar="ID")
+    str, typer.Option("--id", help="The message's id; sending the same id again sends nothing.", metavar="ID")
 ]
 
 
 def send(
     text: Text = None,
     id: Id = "",
-    from_: Annotated[str, typer.Option("--from", help="Who sends it; default: you.", metavar="NAME")] = "",
+    from_: Annotated[str, typer.Option("--from", help="The sender (default: you).", metavar="NAME")] = "",
     control: Annotated[
-        str, typer.Option("--control", help="A control message: checkpoint, pause or drain.", metavar="VERB")
+        str,
+        typer.Option(
+            "--control", help="A control message: checkpoint, pause, resume, drain, status or ack.", metavar="VERB"
+        ),
     ] = "",
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -40,17 +43,23 @@ def send(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Send a message to a job: its agent reads it at its next step, or with its next start.
+    """Send a message to a job; its agent reads it at its next step or start.
 
     It is in the bucket when the command returns, and survives crashes of everyone. --control is for the run itself: it
-    makes a checkpoint, pauses (TEXT says how long: 10m), or saves all and stops. At most 64 KiB.
+    makes a checkpoint, pauses (TEXT says how long: 10m), goes on (resume), saves all and stops (drain), says how it is
+    (status), or takes a message out that needs no reader any more (ack, with its ID). `wal-agent inbox` shows the
+    answer, or why it was refused. At most 64 KiB.
     """
     from wal_agent.cli.options import job_of_this_run, open_existing_job
+    from wal_agent.errors import Unavailable
     from wal_agent.inbox import default_sender, make_message
+    from wal_agent.paths import MARKER
 
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
-    mine = (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
-    message = make_message(_text(text, control), from_ or mine or default_sender(), id, control)
+    sender = from_ or (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
+    if not sender and os.environ.get(MARKER):  # under another name its message would be another one
+        raise Unavailable("The run of which this command is a part has ended; nothing was sent.", "Or name --from.")
+    message = make_message(_text(text, control), sender or default_sender(), id, control)
     with message_driver(at) as driver:
         new = driver.send(message)
     _sent(at.keys.job, message, new, json)
@@ -65,7 +74,8 @@ def inbox(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Show the messages to a job: what waits, what was given to the agent, and what it has seen.
+    """Show the messages to a job: what waits, what was given to the agent, what it has seen, and what became of
+    control messages.
 
     With an ID the whole text. Exit code 1: there is none, or its text is not kept any more.
     """
@@ -92,6 +102,8 @@ def inbox(
     for row in rows:
         first = " ".join(texts.get(str(row["id"]), "").split())[:80]
         control = f" control: {row['control']}" if row["control"] else ""
+        outcome = row["refused"] or row["answer"]
+        control += f" ({outcome})" if outcome else ""
         sent = timestamp(datetime.fromisoformat(str(row["sent"])).timestamp())
         answer([printable(f"{row['state']:<8} {row['id']}  {sent}  {row['from']}{control}  {first}".rstrip())])
     if not rows:
@@ -108,7 +120,7 @@ def reply(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Answer a message, once: the same answer typed again, also after a crash, is not sent again.
+    """Answer a message, once: repeating the command, also after a crash, sends nothing.
 
     It goes to the inbox of the sender, if that is a job of this bucket; else it is published under `reply`.
     """
@@ -145,7 +157,7 @@ def publish(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Publish a message of the job, once: the same text under the same subject is not published again.
+    """Publish a message of the job, once: repeating the same text and subject sends nothing.
 
     It lies in the bucket below `<job>/outbox/SUBJECT/`, for whoever reads there. --id makes an equal text another one.
     """
@@ -203,7 +215,9 @@ def _sent(to: str, message: Message, new: bool, json: bool) -> None:
 def _row(id: str, sender: str, sent: float, verb: str, at: MessageAt | None = None) -> dict[str, object]:
     from wal_agent.recovery.checkpoint import rfc3339
 
-    state = "waits" if at is None else "seen" if at.seen else "given"
+    state = "waits" if at is None else "given" if not at.seen else "seen"
+    if at is not None and at.seen and verb:
+        state = "refused" if at.refused else "done"
     given = rfc3339(at.time) if at else None
     seen = rfc3339(at.seen) if at and at.seen else None
     return {
@@ -214,6 +228,8 @@ def _row(id: str, sender: str, sent: float, verb: str, at: MessageAt | None = No
         "sent": rfc3339(sent),
         "given": given,
         "seen": seen,
+        "refused": at.refused if at else "",
+        "answer": at.answer if at else "",
     }
 
 

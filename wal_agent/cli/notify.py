@@ -20,7 +20,7 @@ def notify(
     test: Annotated[bool, typer.Option("--test", help="Send a test message to every URL, now.")] = False,
     ack: Annotated[bool, typer.Option("--ack", help="Stop the reminders about a halted job.")] = False,
 ) -> None:
-    """Show the apprise URLs that tell people of a run (hidden), what waits to be sent, and what failed.
+    """Show where notifications go (addresses hidden), which are waiting, and which failed.
 
     They stand in your own ~/.config/wal-agent/wal-agent.toml: [[notify]] url = "ntfys://...", level = "recovery" (or
     info, person_needed); or in WAL_AGENT_NOTIFY: URLs between spaces, each with `LEVEL=` before it or not.

@@ -32,15 +32,17 @@ if TYPE_CHECKING:
 
 def trust(
     show: Annotated[
-        bool, typer.Option("--show", help="Show what is asked for and what is allowed; ask nothing.")
+        bool, typer.Option("--show", help="Show what is asked for and what is allowed; do not ask.")
     ] = False,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Forget all that was allowed for this folder.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="You have read it: allow all of it without a question.")] = False,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="Withdraw everything that was allowed for this folder.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow everything without asking.")] = False,
 ) -> None:
-    """Allow what this folder's wal-agent.toml and .wal-agent/prompts ask for beyond what a project may decide.
+    """Allow settings that this folder's wal-agent.toml and .wal-agent/prompts may not decide alone.
 
-    A consent is for this folder and for these values: what changes is asked again. It is kept in your own state folder.
-    Not for agents: inside a run it is refused (79).
+    A consent applies to this folder and these values; a changed value is asked for again. It is kept in your own state
+    folder. Agents may not use this command: inside a run it is refused (79).
     """
     from wal_agent.errors import ConfigError, UsageError
     from wal_agent.supervise.hook_server import require_person
@@ -137,7 +139,7 @@ AgentName = Annotated[
     str | None,
     typer.Option(
         "--agent",
-        help="The agent whose job of this folder is meant, where several agents have one.",
+        help="Choose the job of this agent, if several agents have a job in this folder.",
         metavar="NAME",
         autocompletion=complete_agent,
     ),
@@ -150,8 +152,18 @@ def setting_option(key: str) -> OptionInfo:
     names = f"{name}/--no-{name[2:]}" if setting.option == "switch" else name
     default = default_text(key)
     help = f"{setting.help} [{default}]" if default else setting.help
-    complete = complete_job if key == "job" else None
+    complete = complete_job if key == "job" else complete_words(setting.read) if _is_choice(key) else None
     return cast(OptionInfo, typer.Option(names, help=help, metavar=_metavar(key), autocompletion=complete))
+
+
+def _is_choice(key: str) -> bool:
+    return SETTINGS[key].option == "value" and isinstance(SETTINGS[key].read, OneOf)
+
+
+def complete_words(choice: Any) -> Callable[[str], list[str]]:
+    """Return what completes a value that is one of the words of `choice`, a OneOf."""
+    words: Sequence[str] = choice.words
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def _metavar(key: str) -> str | None:

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.display import HEADED, answer_lines
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.text import answer, answer_json, printable, redraw, say, timestamp
 
 MOST = 50  # hits
+MOST_TASKS = 16  # whose logs are searched with that of their caller
 
-Words = Annotated[list[str] | None, typer.Argument(help="What to look for: all of these words.", metavar="WORDS...")]
+Words = Annotated[list[str] | None, typer.Argument(help="Words to search for; all must match.", metavar="WORDS...")]
 
 
 def recall(
@@ -22,9 +24,9 @@ def recall(
         int, typer.Option("--before", min=0, help="Only what was there before this compaction (wal-agent log).")
     ] = 0,
     role: Annotated[
-        str, typer.Option("--role", help="Only what they said.", metavar="user|assistant|tool|system")
+        str, typer.Option("--role", help="Only what this role said.", metavar="user|assistant|tool|system")
     ] = "",
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MOST, help="At most so many hits.")] = 10,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MOST, help="Maximum number of hits.")] = 10,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
@@ -32,12 +34,12 @@ def recall(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Search all that the job ever said and did, compacted or not, over all its runs, agents and machines.
+    """Search the whole conversation of a job: all runs, agents and machines, also what was compacted.
 
-    For the agent after a compaction, and for you. Best hits first; secrets are redacted. Where nothing has all of the
-    words, what has any of them is shown. Exit code 1: nothing was found.
+    For the agent after a compaction, and for you. Best hits first; secrets are redacted. If nothing has all of the
+    words, matches of any word are shown. The exit code is 1 if nothing was found.
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
@@ -46,6 +48,7 @@ def recall(
     from wal_agent.recovery.recall import Query
     from wal_agent.recovery.recall import recall as search
     from wal_agent.recovery.transcript import ROLES
+    from wal_agent.wal.keys import Keys
     from wal_agent.wal.lease import read_lease
 
     wanted = tuple(word for text in words or () for word in text.split())
@@ -68,15 +71,29 @@ def recall(
         redraw(f"{done} records read" if done else "")
 
     found = search(at.bucket, at.keys, blobs_of(at), query, os.environ, in_memory=bool(at.key_id), progress=progress)
+    hits = [("", hit) for hit in found]
+    if not (call or before):  # then those of its tasks, the newest first
+        for task in _tasks(at, max(0, limit - len(hits))):
+            below = replace(at, keys=Keys(task))
+            more = search(at.bucket, below.keys, blobs_of(below), query, os.environ, in_memory=bool(at.key_id))
+            hits += [(task, hit) for hit in more][: max(0, limit - len(hits))]
     if json:
-        answer_json([asdict(hit) for hit in found])
-    for hit in [] if json else found:
+        answer_json([{**asdict(hit), **({"job": task} if task else {})} for task, hit in hits])
+    for task, hit in [] if json else hits:
         where = f"record {hit.record}" if hit.record else f"session {hit.session[:8]}"
+        where = f"{where} of task {task}" if task else where
         number = f"#{hit.call} " if hit.call else ""
         what = f"{number}{hit.tool} {hit.kind}".replace("  ", " ") if hit.call or hit.tool else hit.role or hit.kind
         when = timestamp(hit.time) if hit.time else ""
-        answer([" · ".join(filter(None, (printable(what), where, when)))])
+        answer_lines([" · ".join(filter(None, (printable(what), where, when)))], HEADED)
         answer([f"    {printable(line)}" for line in hit.text.splitlines() if line.strip()][:12])
-    if not found:
+    if not hits:
         say("nothing was found.")
         raise typer.Exit(1)
+
+
+def _tasks(at: JobContext, room: int) -> list[str]:
+    """The newest tasks of the job that are searched too. `room`: for so many hits."""
+    from wal_agent.wal.reader import replay
+
+    return [*replay(at.bucket, at.keys).state.tasks][::-1][:MOST_TASKS] if room else []

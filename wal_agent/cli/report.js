@@ -225,6 +225,19 @@ function part(body, title, text) {
   body.append(make("h3", title), make("pre", text));
 }
 
+// What the capture that followed a call, or this capture itself, changed in the files.
+function diff(body, tree) {
+  if (!tree) return;
+  const calls = tree.to - tree.after;
+  const by = calls === 1 ? `by call #${tree.to}` : calls > 1 ? `by calls #${tree.after + 1} to #${tree.to}` : "by what ran at that time";
+  if (tree.why) part(body, "Files changed", `not known: ${tree.why}`);
+  else if (!tree.files.length) body.append(make("p", `No file changed up to the capture in record ${tree.record}.`, "dim"));
+  else {
+    part(body, `Files changed ${by}, or beside it (capture in record ${tree.record})`, tree.files.map((f) => `${f.change}  ${f.path}`).join("\n"));
+    part(body, "Differences", tree.patch);
+  }
+}
+
 function unfold(row) {
   const { entry, end, verdict, effect } = row;
   const body = make("div", "", "body");
@@ -237,6 +250,7 @@ function unfold(row) {
       part(body, "End", `${end.how}, by ${end.by}${end.why ? `: ${end.why}` : ""}`);
       part(body, "Result", end.result ? pretty(textOf(end.result)) : "");
     }
+    diff(body, data.trees.find((tree) => tree.after < entry.call && entry.call <= tree.to));
     if (entry.before) part(body, "Evidence from before the call", entry.before.map((f) => `${f.what}  ${f.where}  ${f.value}`).join("\n"));
   } else if (entry.type === "recovery") {
     for (const v of entry.verdicts || []) part(body, `Call #${v.call}: ${v.finding}`, `${v.why}${v.verify ? `\nlook with: ${v.verify}` : ""}`);
@@ -245,6 +259,7 @@ function unfold(row) {
     part(body, "Seconds", Object.entries(entry.seconds || {}).map(([k, v]) => `${k} ${v}`).join("\n"));
     part(body, "Prompt that the agent got", entry.told);
   } else {
+    if (entry.type === "workspace") diff(body, data.trees.find((tree) => tree.record === entry.record));
     part(body, "Record", JSON.stringify(entry, null, 2));
   }
   if (effect) {

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from wal_agent.cli.options import AgentName, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import AgentName, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.text import moment, plural, say
 
 if TYPE_CHECKING:
     from wal_agent.cli.log import Entry
+    from wal_agent.wal.blobs import Blobs
 
 MARK: Final = "<!doctype html>\n<!-- wal-agent report -->"  # a file that begins so may be replaced
 MOST: Final = 50_000  # records in a page
 MOST_PROMPT: Final = 40_000  # characters of a recovery's prompt
+MOST_DIFFS: Final = 300  # captures whose differences are in a page
 
 
 def report(
@@ -36,10 +38,17 @@ def report(
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
     html_file: Annotated[
-        str, typer.Option("--html", help="Write it here; - for stdout. [JOB.html]", metavar="FILE")
+        str, typer.Option("--html", help="The file to write, - for stdout (default: JOB.html).", metavar="FILE")
     ] = "",
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    n: Annotated[int, typer.Option("-n", "--number", min=1, help="At most the newest N records.")] = MOST,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    diffs: Annotated[
+        bool,
+        typer.Option(
+            "--diffs",
+            help=f"Show what changed in the files, for the newest {MOST_DIFFS} captures; downloads the captures.",
+        ),
+    ] = False,
+    n: Annotated[int, typer.Option("-n", "--number", min=1, help="Include at most the newest N records.")] = MOST,
 ) -> None:
     """Write the job's log as one HTML page: starts, crashes, recoveries, calls, captures, checkpoints, steps.
 
@@ -77,6 +86,7 @@ def report(
         + (f"; {plural(len(page.damaged), 'record')} or more cannot be read or are missing" if page.damaged else ""),
         [entry_json(entry) for entry in entries],
         [effect_json(each) for each in effects],
+        _tree_steps(at, entries, blobs) if diffs else [],
     )
     if html_file == "-":
         sys.stdout.write(text)
@@ -93,6 +103,22 @@ def report(
         raise Damaged(page.damaged[0].what, f"All that is damaged: wal-agent log{at.options()} -n 0")
 
 
+def _tree_steps(at: JobContext, entries: Sequence[Entry], blobs: Blobs) -> list[dict[str, Any]]:
+    """Return what each capture changed. BucketError, Damaged."""
+    import msgspec
+
+    from wal_agent.paths import state_dir
+    from wal_agent.recovery.compare_trees import first_capture, tree_steps
+    from wal_agent.recovery.restore_target import RestoreTarget
+
+    first, env = first_capture(at.bucket, at.keys), dict(os.environ)
+    if first is None:
+        return []
+    target = RestoreTarget(at.workspace, state_dir(env), env, (), at.keys.job)
+    steps = tree_steps(first, ((entry.seq, entry.record) for entry in entries), target, blobs, MOST_DIFFS)
+    return [msgspec.to_builtins(step) for step in steps]
+
+
 def entry_json(entry: Entry) -> dict[str, Any]:
     """Return a record as `wal-agent log --json` prints it, with the whole prompt of a recovery."""
     from wal_agent.cli.log import as_json
@@ -106,7 +132,11 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 
 def render_page(
-    title: str, subtitle: str, entries: Sequence[Mapping[str, Any]], effects: Sequence[Mapping[str, Any]]
+    title: str,
+    subtitle: str,
+    entries: Sequence[Mapping[str, Any]],
+    effects: Sequence[Mapping[str, Any]],
+    trees: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Return the page. Pure, but for the template, script and style, which are files of this package."""
     here = Path(__file__).parent
@@ -120,10 +150,16 @@ def render_page(
         "SUBTITLE": html.escape(subtitle),
         "STYLE": style,
         "SCRIPT": script,
-        "DATA": embed_json({"entries": entries, "effects": effects}),
+        "DATA": embed_json({"entries": entries, "effects": effects, "trees": trees}),
     }
     parts = (here / "report.html").read_text("utf-8").split("@")  # once: what is filled in is not looked at again
     return "".join(filled.get(part, part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def page_style() -> tuple[str, str]:
+    """Return the style of a page without a script, and the policy that allows it alone."""
+    style = Path(__file__).with_name("report.css").read_text("utf-8")
+    return style, f"default-src 'none'; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
 
 
 def embed_json(value: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wal_agent.cli.display import DIFF, answer_lines
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.redact import redact
 from wal_agent.text import answer, lines, say
@@ -30,7 +31,7 @@ def recover(
     encryption_key_command: KeyCommand = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the next `wal-agent run` would do, and the prompt that the agent would get.
+    """Show what the next `wal-agent run` would do, and the prompt that the agent would get.
 
     Reads only, and all that a restore would: the job is not opened, nothing is restored, no process is ended. The
     recovery itself is `wal-agent run`.
@@ -66,11 +67,9 @@ At = Annotated[
 
 
 def restore(
-    name: Annotated[
-        str | None, typer.Argument(help="With --kept: which one, by its number or name.", metavar="[N]")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="With --kept: its number or name.", metavar="[N]")] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", help="The folder to write into, new or empty.", metavar="DIR")
+        Path | None, typer.Option("--to", help="The folder to write to (new or empty).", metavar="DIR")
     ] = None,
     kept: Annotated[
         bool,
@@ -80,7 +79,7 @@ def restore(
     ] = False,
     at: At = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace what has the same name in a folder that is there.")
+        bool, typer.Option("--force", help="Replace files of the same name in an existing folder.")
     ] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -136,15 +135,15 @@ def restore(
         clock.now(),
         force=force,
     )
-    told = _told(found, done, to.absolute())
+    summary = _describe_export(found, done, to.absolute())
     if done.short:
         more = f", and {len(done.short) - 3} more" if len(done.short) > 3 else ""
         whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), blobs_of(chosen))
         if whole is not None and whole.seq == found.seq:
             whole = None  # the bytes are those that were saved, and yet make no session or tree
         hint = restore_hint(whole, chosen.keys, chosen.options())
-        raise Damaged(f"{told} Not whole: {'; '.join(done.short[:3])}{more}.", hint)
-    say(told)
+        raise Damaged(f"{summary} Not whole: {'; '.join(done.short[:3])}{more}.", hint)
+    say(summary)
     lines(_rows(found))
     if as_json:
         print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
@@ -155,14 +154,14 @@ def diff(
         str | None,
         typer.Option(
             "--since",
-            help="Begin at the working tree as of this record or time. Default: the first one that is kept.",
+            help="Start at the working tree as of this record or time (default: the first saved one).",
             metavar="RECORD|TIME",
         ),
     ] = None,
     here: Annotated[
         bool, typer.Option("--here", help="Compare the newest saved working tree with the files of this folder.")
     ] = False,
-    names: Annotated[bool, typer.Option("--names", help="Only the names of the files.")] = False,
+    names: Annotated[bool, typer.Option("--names", help="Print only the names of the files.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
@@ -170,7 +169,7 @@ def diff(
     encryption_key_command: KeyCommand = None,
     as_json: AsJson = False,
 ) -> None:
-    """What changed in a job's working tree, from its first saved state to its newest, or from there to this folder.
+    """Show what changed in a job's working tree: from its first saved state to its newest, or to this folder.
 
     Reads only. The first state is saved some seconds after the first start, so a change before that is not shown.
     Secrets are redacted: for the exact bytes use `wal-agent restore`.
@@ -229,7 +228,7 @@ def diff(
     what = plural(len(changes), "file") if changes else "no file"
     differ = "differ" if len(changes) > 1 else "differs"
     say(f"job {at.keys.job}: {what} {differ} from record {first.seq} ({timestamp(old.time)}) to {last}")
-    answer([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines())
+    answer_lines([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines(), DIFF)
 
 
 def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: str | None) -> None:
@@ -305,7 +304,7 @@ def blobs_of(chosen: JobContext) -> Blobs:
     return Blobs(chosen.bucket, chosen.keys, SystemClock(), random.Random())
 
 
-def _told(found: Replay, done: Exported, folder: Path) -> str:
+def _describe_export(found: Replay, done: Exported, folder: Path) -> str:
     from wal_agent.text import plural, size, timestamp
 
     why = f"{found.damage.why} " if found.damage else ""

@@ -30,14 +30,14 @@ MOST_COMPACT = 256 << 10  # bytes of a compact form that is given
 MOST_LISTED = 40  # turns
 
 app = typer.Typer(
-    help="What the conversation no longer holds: each rewind and each compaction keeps what was there before it.",
+    help="Show what rewinds and compactions took out of the conversation.",
     rich_markup_mode=None,
 )
 
 
 def mark(
     name: Annotated[
-        str | None, typer.Argument(help="The name of this place; default: list the marks.", metavar="NAME")
+        str | None, typer.Argument(help="The name of this place (default: list the marks).", metavar="NAME")
     ] = None,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -46,9 +46,9 @@ def mark(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Give this place of the conversation a name, to which `wal-agent rewind` can return.
+    """Name this place in the conversation, so that `wal-agent rewind` can return to it.
 
-    Typed by the agent as a shell command, or by a person. The same name again moves the mark.
+    The agent (as a shell command) or a person may type it. Using a name again moves the mark.
     """
     from wal_agent.supervise.rewrite import act_at_rest, check_at_rest, check_mark, mark_at_rest, mark_own_run
 
@@ -85,26 +85,26 @@ def rewind(
         str | None,
         typer.Option("--to", help="A mark, or a record's number (`wal-agent log`).", metavar="NAME|RECORD"),
     ] = None,
-    last: Annotated[int, typer.Option("--last", min=0, help="Leave out so many turns, from the newest on.")] = 0,
+    last: Annotated[int, typer.Option("--last", min=0, help="Leave out the newest N turns.")] = 0,
     compact: Annotated[
         str | None,
         typer.Option(
             "--compact",
-            help='What stays in their place: a file ("-" for stdin), or "auto" for a compact form. Default: a note.',
+            help='What replaces them: a file ("-" for stdin), or "auto" for a summary (default: a note).',
             metavar="FILE|auto",
         ),
     ] = None,
     files: Annotated[
         bool,
         typer.Option(
-            "--files", help="With --to: put the working tree of that record back too; what it replaces is kept."
+            "--files", help="With --to: also restore the working tree of that record; replaced files are kept."
         ),
     ] = False,
     stop: Annotated[
-        bool, typer.Option("--stop", help="Where the job runs on this machine: end that run first, in good order.")
+        bool, typer.Option("--stop", help="If the job runs on this machine: stop it cleanly first.")
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Take the newest rewind or compaction back, if nothing was said since.")
+        bool, typer.Option("--undo", help="Undo the newest rewind or compaction, if nothing was said since.")
     ] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -113,7 +113,7 @@ def rewind(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Take the conversation of a job that rests back to an earlier place. Without options: list its turns.
+    """Take the conversation of a stopped job back to an earlier place. Without options: list its turns.
 
     What was said after that place stays in the log (`wal-agent trace`). --files restores the working tree; no other
     effect is undone, and the agent reads that in a note. A running job is refused without --stop.
@@ -152,7 +152,7 @@ def compact(
             metavar="turns=N,tokens=N,age=2d",
         ),
     ] = "turns=40,tokens=120000",
-    keep: Annotated[int, typer.Option("--keep", min=1, help="The newest turns that stay as they are.")] = 10,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest turns stay unchanged.")] = 10,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -161,7 +161,7 @@ def compact(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Put a compact form in place of the old turns of a conversation that rests.
+    """Replace the old turns of a stopped job's conversation by a summary.
 
     Of each turn stays what was asked, what was done and what came of it, without a call of a model. The whole turns
     stay in the log: `wal-agent trace`, `wal-agent recall`. Nothing to compact is no failure. --undo of `wal-agent
@@ -202,23 +202,32 @@ def list_traces(
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     if not at.name:
         raise at.missing()
-    traces, tasks = _read(at).state.rewrites[::-1], _tasks(at)
+    state: State = _read(at).state
+    traces, tasks = state.rewrites[::-1], _tasks(at, state)
     if json:
         rows = [_row(trace) for trace in traces]
-        answer_json([*rows, *({"kind": "task", "job": child} for child in tasks)])
+        of = [{"kind": "caller", "job": state.task.job, "checkpoint": state.task.checkpoint}] if state.task else []
+        answer_json([*rows, *(_task_row(state, child) for child in tasks), *of])
         return
     for trace in traces:
         r = trace.record
         what = f"undoes {r.undoes}" if r.undoes else plural(r.turns, "turn")
         answer([f"{r.n} · {r.kind} · {what} · record {trace.seq} · {timestamp(r.time)} · {size(r.size)}"])
-    answer([f"task · wal-agent log --job {child}{at.bucket_option()}" for child in tasks])
+    for child in tasks:
+        known = state.tasks.get(child)
+        where = f" · checkpoint {known.checkpoint} · record {known.seq}" if known else ""
+        answer([f"task · {child}{where}"])
+    if tasks:
+        say(f"what one did: wal-agent trace show {tasks[0]}{at.bucket_option()}")
+    if state.task:
+        say(f"this job is a task of {state.task.job}, behind its checkpoint {state.task.checkpoint}")
     if not traces and not tasks:
         say("nothing was taken out of this conversation.")
 
 
 @app.command("show")
 def show_trace(
-    number: Annotated[int, typer.Argument(min=1, help="The trace's number (`wal-agent trace list`).", metavar="N")],
+    which: Annotated[str, typer.Argument(help="A trace's number, or a task's job (`trace list`).", metavar="N|JOB")],
     raw: Annotated[
         bool, typer.Option("--raw", help="The session's file as it was, byte for byte, to stdout; not redacted.")
     ] = False,
@@ -229,32 +238,35 @@ def show_trace(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Print what a rewind or a compaction took out of the conversation, redacted."""
+    """Print what a rewind, a compaction or a task kept out of the conversation, redacted."""
     from wal_agent.errors import UsageError
+    from wal_agent.recovery.tasks import MARK
     from wal_agent.recovery.transcript import parse_line
     from wal_agent.redact import redact
-    from wal_agent.supervise.rewrite import left_out, read_trace
+    from wal_agent.supervise.rewrite import left_out, read_main, read_trace
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    home = _home(at)
-    state = _read(at).state
-    trace = next((r for r in state.rewrites if r.record.n == number), None)
-    if trace is None:
-        raise UsageError(f"There is no trace {number}.", f"See: wal-agent trace list{at.options()}")
+    if raw and sys.stdout.isatty():
+        raise UsageError("The file is not for a terminal.", f"For example: wal-agent trace show {which} --raw > FILE")
+    row: dict[str, object]
+    if MARK in which:  # the whole conversation of the task's job
+        at = open_job_context(agent, bucket, which, encryption_key_file, encryption_key_command)
+        whole, row = read_main(_read(at).state, _blobs(at), at.agent), {"kind": "task", "job": which}
+        data = whole
+    else:
+        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        home = _home(at)
+        trace = next((r for r in _read(at).state.rewrites if str(r.record.n) == which), None)
+        if trace is None:
+            raise UsageError(f"There is no trace {shorten(which, 60)}.", f"See: wal-agent trace list{at.options()}")
+        whole, row = read_trace(trace, _blobs(at)) if raw else b"", _row(trace)
+        data = b"" if raw else b"".join(unit.data for unit in left_out(trace, _blobs(at), home))
     if raw:
-        if sys.stdout.isatty():
-            raise UsageError(
-                "The file is not for a terminal.", f"For example: wal-agent trace show {number} --raw > FILE"
-            )
-        sys.stdout.buffer.write(read_trace(trace, _blobs(at)))
+        sys.stdout.buffer.write(whole)
         return
-    units = left_out(trace, _blobs(at), home)
-    shown = [
-        line for unit in units for raw_line in unit.data.splitlines(keepends=True) if (line := parse_line(raw_line))
-    ]
+    shown = [line for raw_line in data.splitlines(keepends=True) if (line := parse_line(raw_line))]
     if json:
         found = [{"role": line.role, "time": line.time, "text": redact(line.text)} for line in shown]
-        answer_json({**_row(trace), "lines": found})
+        answer_json({**row, "lines": found})
         return
     for line in shown:
         answer([" · ".join(filter(None, (line.role or "other", timestamp(line.time) if line.time else "")))])
@@ -377,12 +389,19 @@ def _list_turns(at: JobContext, home: Home, json: bool) -> None:
     say(f"to leave out the newest: wal-agent rewind{at.options()} --last 1")
 
 
-def _tasks(at: JobContext) -> list[str]:
-    """The jobs of this job's tasks."""
+def _tasks(at: JobContext, state: State) -> list[str]:
+    """The jobs of this job's tasks: those that its log names, and those of older logs, by their names."""
     from wal_agent.fleet.jobs import is_job
     from wal_agent.recovery.tasks import MARK
 
-    return sorted(n for n in at.bucket.folders("") if n.startswith(f"{at.keys.job}{MARK}") and is_job(n))
+    named = {n for n in at.bucket.folders("") if n.startswith(f"{at.keys.job}{MARK}") and is_job(n)}
+    return [*state.tasks, *sorted(named - state.tasks.keys())]
+
+
+def _task_row(state: State, job: str) -> dict[str, object]:
+    known = state.tasks.get(job)
+    where = {"checkpoint": known.checkpoint, "record": known.seq} if known else {}
+    return {"kind": "task", "job": job, **where}
 
 
 def _row(trace: RewriteAt) -> dict[str, object]:

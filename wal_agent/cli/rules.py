@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_LINE = 1024 * 1024  # bytes of one line of a batch
 
 app = typer.Typer(
-    help="By which rule a command or a tool call is classified, and whether this project's own rules are right.",
+    help="Show which rule classifies a command or a tool call; check this project's own rules.",
     rich_markup_mode=None,
 )
 
@@ -38,7 +38,9 @@ def check(
     command: Annotated[
         str | None, typer.Argument(help="A shell command in one word; with --tool: the tool's input as JSON.")
     ] = None,
-    tool: Annotated[str | None, typer.Option("--tool", help="A call of this tool instead.", metavar="NAME")] = None,
+    tool: Annotated[
+        str | None, typer.Option("--tool", help="Check a call of this tool instead.", metavar="NAME")
+    ] = None,
     batch: Annotated[
         str | None,
         typer.Option(
@@ -50,12 +52,12 @@ def check(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Tell the class of a command or a tool call.
+    """Show how a command or a tool call is classified.
 
-    By which rule it has it and why, how to verify it and what to do in doubt: by the rules of the project in this
-    folder, then by those built in. Nothing is run.
+    It shows the rule, the reason, how to verify and what to do in doubt. The rules of the project in this folder come
+    before the built-in ones. Nothing is run.
 
-    Exit code 64 when a line of a batch could not be read.
+    The exit code is 64 if a line of a batch cannot be read.
     """
     from wal_agent.errors import UsageError
     from wal_agent.recovery.project_rules import shell_call
@@ -92,7 +94,7 @@ def lint(
 ) -> None:
     """Check this project's own rules.
 
-    They stand in wal-agent.toml, in tables in GEMINI.md, CLAUDE.md and AGENTS.md, and in the Recovery sections of
+    They are in wal-agent.toml, in tables in GEMINI.md, CLAUDE.md and AGENTS.md, and in the Recovery sections of
     skills and tool docs. What could not be read is told with its place, and what will not do what it says.
 
     Exit code 78 when something could not be read; warnings alone are 0. With --builtin: 78 for each kind of problem.

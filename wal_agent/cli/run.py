@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
-from wal_agent.text import lines, redraw, say
+from wal_agent.text import is_utf8, lines, printable, redraw, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -39,7 +39,7 @@ def run(
     accept_loss: Annotated[
         bool,
         typer.Option(
-            "--accept-loss", help="Take over a job whose owner spooled, without the records that only that machine has."
+            "--accept-loss", help="Take over a job without the records that only the disk of its last machine has."
         ),
     ] = False,
     take_over: Annotated[
@@ -48,19 +48,19 @@ def run(
     wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
     no_wait: Annotated[
         bool,
-        typer.Option("--no-wait", help="Exit 75 at once while the lease of another machine has not run out."),
+        typer.Option("--no-wait", help="Exit 75 at once if another machine may still run the job."),
     ] = False,
     exit_on_pause: Annotated[
-        bool, typer.Option("--exit-on-pause", help="While the job is paused: exit 75 instead of waiting.")
+        bool, typer.Option("--exit-on-pause", help="Exit 75 instead of waiting for the end of a pause.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start a new session although the last one was cut off.")
+        bool, typer.Option("--fresh", help="Start a new session, even if the last one was cut off.")
     ] = False,
     from_: Annotated[
         str | None,
         typer.Option(
             "--from",
-            help="Fork: start a new job where this one was at a record or a time (local, or with its zone).",
+            help="Fork: start a new job from this one as it was at a record or a time (local, or with a zone).",
             metavar="RECORD|TIME",
         ),
     ] = None,
@@ -68,7 +68,7 @@ def run(
         bool, typer.Option("--once", help="Exit 0 without running if the job is already complete.")
     ] = False,
     continue_: Annotated[
-        bool, typer.Option("--continue", help="Resume the last session although it is complete.")
+        bool, typer.Option("--continue", help="Resume the last session, even if it is complete.")
     ] = False,
     handoff: Annotated[
         bool, typer.Option("--handoff", help="Carry on with the job of another agent (name it with --job).")
@@ -77,19 +77,19 @@ def run(
         str,
         typer.Option(
             "--from-agent",
-            help="The same, of the job that AGENT has in this folder.",
+            help="As --handoff, for the job of AGENT in this folder.",
             metavar="AGENT",
             autocompletion=complete_agent,
         ),
     ] = "",
 ) -> None:
-    """Run an agent under the log; after a crash, on any machine, the same command carries on.
+    """Run an agent and log what it does; after a crash, on any machine, the same command resumes it.
 
-    Everything after `--` goes to the agent as it is.
+    Everything after `--` is passed to the agent unchanged.
 
-    The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 74 not done
-    (the agent ended with 0 inside its turn), 75 not now (the job runs elsewhere), 76 taken over, 77 permission, 78
-    configuration or hooks, 79 a person is needed, 80 crash loop, 143 drained.
+    The exit code is the agent's own, or one of wal-agent: 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 74
+    not done (the agent ended with 0 inside its turn), 75 not now (the job runs elsewhere), 76 taken over, 77
+    permission, 78 configuration or hooks, 79 a person is needed, 80 crash loop, 143 drained.
     """
     start(
         agent,
@@ -159,17 +159,22 @@ def start(
     from wal_agent import notify
     from wal_agent.agents import AGENTS
     from wal_agent.cli.listeners import attach_listeners, report_refusals
-    from wal_agent.errors import UsageError
+    from wal_agent.errors import ConfigError, UsageError
     from wal_agent.supervise.options import RunOptions, Screen, Waiting
     from wal_agent.supervise.restart import is_complete, run_with_restarts
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
-    if any("\udc80" <= c <= "\udcff" for text in args for c in text):
+    if not all(map(is_utf8, args)):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
     if fresh and go_on:
         raise UsageError("--fresh starts a new session and --continue resumes the last one: use only one of them.")
     workspace = Path.cwd().resolve()
+    if not is_utf8(str(workspace)):
+        raise ConfigError(
+            f"The path of this folder is not UTF-8 text, so it could not be logged: {printable(str(workspace))}.",
+            "Rename the folder.",
+        )
     flags = _settle_handoff(agent, workspace, flags, fresh, wishes)
     screen = Screen(say, lines, Waiting(say).waiting_for, redraw=redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()

@@ -141,7 +141,8 @@ def table(jobs: Sequence[Stats], total: Stats, url: str) -> list[str]:
         rows.append(_row("not kept", f"{plural(total.missing, 'record')}: what was in them is not counted here"))
     rows.append(_row("crashes", f"{sum(total.crashes.values())}{_listed(total.crashes)}"))
     ever = f" of {total.recoveries_ever}" if total.recoveries_ever > total.recoveries else ""
-    rows.append(_row("recoveries", f"{total.recoveries}{ever}{_listed(total.after, ': after ')}"))
+    after = {AFTER.get(name, name): count for name, count in total.after.items()}
+    rows.append(_row("recoveries", f"{total.recoveries}{ever}{_listed(after, ': after ')}"))
     if total.recoveries:
         rows.append(_row("put back", plural(total.put_back, "call")))
         rows.append(_row("verdicts", f"{sum(total.verdicts.values())}{_listed(total.verdicts)}"))
@@ -204,6 +205,9 @@ def _quantile_rows(title: str, found: Sequence[tuple[str, object]], digits: int)
 
 def _row(name: str, text: str) -> str:
     return f"  {name:<12} {text}"
+
+
+AFTER = {"closed": "a complete run", "released": "a clean stop", "unlocked": "an unlock", "dead": "a crash"}
 
 
 def _listed(counts: Mapping[str, int], before: str = ": ") -> str:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, printable, quote_word, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.view import Call, Crash, Files, Step, View
@@ -102,29 +103,20 @@ def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View],
 def _in_place(
     look: ReadView, every: float, rows_of: Callable[[View], list[str]], records: Callable[[], list[str]]
 ) -> NoReturn:
-    """Use the terminal's second screen, drawn anew several times a second, so that it fits after each resize. At the
-    end the last view is left on the first one."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
     from wal_agent.wal.reader import Replay
 
     before, seen, shown, newest = Replay(), -1, list[str](), list[str]()
-    console = Console()
-    try:
-        with Live(console=console, screen=True, vertical_overflow="crop", refresh_per_second=REDRAWN) as live:
-            while True:
-                view, before, trouble = look(before)
-                if view is not None:
-                    shown = [no_job_text(view)] if view.state == "none" else rows_of(view)
-                    if before.seq != seen:
-                        newest, seen = records(), before.seq
-                rows = screen_rows(shown, newest, trouble, every)
-                live.update(Text(redact("\n".join(map(printable, rows))), no_wrap=True, overflow="ellipsis"))
-                time.sleep(every)
-    finally:
-        answer(shown)
+
+    def frame() -> tuple[list[str], list[str]]:
+        nonlocal before, seen, shown, newest
+        view, before, trouble = look(before)
+        if view is not None:
+            shown = [no_job_text(view)] if view.state == "none" else rows_of(view)
+            if before.seq != seen:
+                newest, seen = records(), before.seq
+        return screen_rows(shown, newest, trouble, every), shown
+
+    draw_in_place(frame, STATUS, every)
 
 
 def screen_rows(shown: list[str], records: list[str], trouble: str, every: float) -> list[str]:
@@ -134,7 +126,6 @@ def screen_rows(shown: list[str], records: list[str], trouble: str, every: float
 
 
 MOST_RECORDS = 5
-REDRAWN = 4  # times a second
 WIDEST = 500  # characters of one row
 MOST_STEPS_SHOWN = 10
 _LATE = {
@@ -152,14 +143,14 @@ def status(
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks of --watch.")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two refreshes with --watch.")] = 2.0,
     json: AsJson = False,
 ) -> None:
     """Show lease holder, phase, unsaved data, unresolved calls and crash count.
 
-    Where the log is damaged it shows what the log says up to there; where a blob that a restore needs is missing, what
-    can still be had whole. The exit code is 73 then. --watch also waits for a job that does not exist yet.
+    If the log is damaged, the job is shown as of the last intact record; if saved data is missing, the newest state
+    that can be restored is named. The exit code is then 73. --watch also waits for a job that does not exist yet.
     """
     from json import dumps
 
@@ -180,7 +171,8 @@ def status(
     elif view.state != "none":
         trouble = notify.trouble(os.environ)
         rows = status_rows(view, at.options(), _following(at, view))
-        answer([*rows, *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
+        rows += [f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else []
+        answer_lines(rows, STATUS)
     if view.state == "none":
         raise at.missing()
     if view.damage:
@@ -227,13 +219,9 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     last = view.locked or f"last record {duration(now - view.last_record)} ago, {waiting}".rstrip(", ")
     rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:
-        rows.append(
-            (
-                "session",
-                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {plural(view.calls, 'tool call')}, "
-                f"{size(view.session_bytes)} saved",
-            )
-        )
+        program = f"{view.agent} {view.agent_version}".strip()
+        what = f"{program}, {plural(view.calls, 'tool call')}, {size(view.session_bytes)} saved"
+        rows.append(("session", f"{view.session[:8]:<19} {what}"))
     if view.messages:
         rows.append(("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox)"))
     if view.files is not None:

@@ -13,20 +13,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer, answer_json, plural, say, shorten, size, timestamp
+from wal_agent.text import answer_json, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.supervise.steps import Entry
 
 app = typer.Typer(
-    help="Small values that a job keeps through crashes, by step: put, get, list and delete.",
+    help="Keep small values that survive crashes: put, get, list and delete.",
     rich_markup_mode=None,
 )
-StepName = Annotated[str, typer.Argument(help="The name that it is kept under.", metavar="STEP")]
+StepName = Annotated[str, typer.Argument(help="The name of the value.", metavar="STEP")]
 IfVersion = Annotated[
     int | None,
-    typer.Option("--if-version", min=0, help="Only if this version is there (0: none); else exit code 1.", metavar="V"),
+    typer.Option(
+        "--if-version", min=0, help="Only if this is the current version (0 = none); else exit 1.", metavar="V"
+    ),
 ]
 
 
@@ -34,7 +37,7 @@ IfVersion = Annotated[
 def put(
     step: StepName,
     file: Annotated[
-        str, typer.Argument(help="Where the value is, at most 1 MiB; default: stdin.", metavar="[FILE|-]")
+        str, typer.Argument(help="The file with the value, at most 1 MiB (default: stdin).", metavar="[FILE|-]")
     ] = "-",
     ttl: Annotated[
         str | None, typer.Option("--ttl", help="Forget it after 30s, 10m, 2h or 7d.", metavar="DURATION")
@@ -138,11 +141,11 @@ def list_steps(
     elif not found:
         say("nothing is kept. In a run: wal-agent state put STEP FILE, wal-agent step NAME -- COMMAND")
     else:
-        answer([f"{'STEP':<24}  {'ATTEMPT':>7}  {'VERSION':>7}  {'SIZE':>8}  {'SINCE':<24}  COMMAND"])
-        answer([_line(entry) for entry in found])
+        header = ("STEP", "ATTEMPT", "VERSION", "SIZE", "SINCE", "COMMAND")
+        answer_table(header, [_cells(entry) for entry in found], right="ATTEMPT VERSION SIZE")
 
 
-def _line(entry: Entry) -> str:
+def _cells(entry: Entry) -> tuple[str, ...]:
     run, value = entry.run, bool(entry.version)
     since = timestamp(
         entry.time or (run.ended or run.began if run else 0.0) or (entry.paused.time if entry.paused else 0)
@@ -154,7 +157,7 @@ def _line(entry: Entry) -> str:
     elif entry.paused is not None:
         how = f"paused until {timestamp(entry.paused.until)}"
     version, big = (str(entry.version), size(entry.size)) if value else ("", "")
-    return shorten(f"{entry.step:<24}  {entry.attempt:>7}  {version:>7}  {big:>8}  {since:<24}  {how}".rstrip(), 200)
+    return shorten(entry.step, 80), str(entry.attempt), version, big, since, shorten(how, 120)
 
 
 @app.command("delete")
@@ -179,32 +182,25 @@ class _Source:
         if not self._named:
             return
         from wal_agent.cli.options import open_job_context
-        from wal_agent.cli.restore import blobs_of
-        from wal_agent.clock import SystemClock
-        from wal_agent.recovery.export import replay_at
-        from wal_agent.supervise.intervene import sound_state
+        from wal_agent.steps import SavedState
 
         at = open_job_context(agent, bucket, job, key_file, key_command)
-        self._now = SystemClock().now()
-        self._state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, self._now))
-        self._blobs = blobs_of(at)
+        self._saved = SavedState(at.bucket, at.keys, at.key_id)
 
     def entries(self, step: str = "") -> list[Entry]:
         from wal_agent.steps import Run
-        from wal_agent.supervise.steps import entry_of
 
         if not self._named:
             return Run().entries("get" if step else "list", step)
-        names = [step] if step else list(self._state.steps)
-        return [entry for name in names if (entry := entry_of(self._state, name, self._now))]
+        if step:
+            found = self._saved.entry(step)
+            return [found] if found is not None else []
+        return self._saved.list()
 
     def value(self, step: str) -> bytes | None:
         from wal_agent.steps import Run
-        from wal_agent.supervise.steps import read_kept
 
-        if not self._named:
-            return Run().read(step, "value")
-        return read_kept(self._state, self._blobs, step, "value", self._now)
+        return self._saved.get(step) if self._named else Run().read(step, "value")
 
 
 def step(
@@ -220,10 +216,10 @@ def step(
     ] = "",
     retry_on_failure: Annotated[
         int,
-        typer.Option("--retry-on-failure", min=0, max=100, help="Run it again so many times if it fails.", metavar="N"),
+        typer.Option("--retry-on-failure", min=0, max=100, help="Retries of a command that fails.", metavar="N"),
     ] = 0,
 ) -> None:
-    """Run a command at most once in the job's life, in a tool or script of a run.
+    """Run a command at most once in the life of the job (in a tool or script of a run).
 
     Its begin is in the log before it runs, and stdout, stderr and exit code are kept (1 MiB of each stream). Typed
     again, it prints what is kept, ends with the same exit code and runs nothing. If a crash cut it off, --verify

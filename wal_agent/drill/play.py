@@ -6,10 +6,12 @@ kill, so that a round can be played again.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,7 @@ from typing import Final, Protocol
 
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.drill.grade import Entry, Grade, Seen, grade
-from wal_agent.drill.policy import Policy, PolicyModel
+from wal_agent.drill.policy import Policy, PolicyModel, misled
 from wal_agent.drill.scenario import POINTS, Point, Scenario, Step
 from wal_agent.drill.world import World
 from wal_agent.paths import launchers
@@ -95,6 +97,20 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What the requests of a scripted model show. `per_call`: median seconds from an answer that calls a tool to the
+    next request of the same start. `stored`: bytes in the round's bucket at the end. `tools`: calls of the world's
+    scripts. `wrong`, `untold`: effects of which the conversation of the last start began with the opposite of what had
+    happened, and that had happened without a trace in it."""
+
+    per_call: float | None = None
+    stored: int = 0
+    tools: int = 0
+    wrong: int = 0
+    untold: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Played:
     """A round with its grade, its ledger and the end of what each start printed."""
 
@@ -102,6 +118,7 @@ class Played:
     grade: Grade
     ledger: tuple[Entry, ...]
     said: tuple[str, ...] = field(default_factory=tuple)
+    cost: Cost = Cost()
 
 
 def plan_rounds(scenarios: Sequence[Scenario], rounds: int, seed: int) -> list[Round]:
@@ -147,8 +164,7 @@ class _Stage:
         self.world = World(root, wanted.scenario, setup.rules)
         self.home = root / "home"
         self.home.mkdir()
-        self.starts = 0
-        self.last_start = 0.0
+        self.started: list[float] = []  # times of the starts, since 1970
         self.files: set[str] = set()
         self.open = ExitStack()
         self.model: PolicyModel | None = None
@@ -157,9 +173,11 @@ class _Stage:
     def __enter__(self) -> _Stage:
         if self.setup.policy is not None:
             made = PolicyModel(self.setup.rehearsal, self.wanted.scenario, self.setup.policy, self.wanted.seed)
+            made.happened = self._happened
             made.start()
             self.open.callback(made.stop)
             self.open.callback(made.release.set)
+            self.open.callback(made.over.set)
             self.model = made
         self._machine()
         return self
@@ -174,6 +192,8 @@ class _Stage:
         run = self._start()
         if self._wait(run, self._at_the_point) and not self._wait_end(run, self._delay()):
             self._kill(run, self.wanted.point)
+            if self.model is not None and self.wanted.point == "recovery":
+                self.model.hold_end = True  # a job that had come to its end would rightly begin anew
             run = self._start()
             if self.wanted.point == "recovery" and not self._wait_end(run, self.chance.uniform(0.2, 1.5)):
                 self._kill(run, "recovery")
@@ -188,10 +208,9 @@ class _Stage:
             self._back(),
             len(self.model.requests) if self.model else None,
         )
-        said = tuple(self._said(n) for n in range(self.starts))
-        return Played(
-            self.wanted, grade(self.wanted.scenario, self.wanted.target.effect, ledger, seen), tuple(ledger), said
-        )
+        said = tuple(self._said(n) for n in range(len(self.started)))
+        graded = grade(self.wanted.scenario, self.wanted.target.effect, ledger, seen)
+        return Played(self.wanted, graded, tuple(ledger), said, self._cost(ledger))
 
     def _arm(self) -> None:
         if point := _KILLED_IN_SCRIPT.get(self.wanted.point):
@@ -229,8 +248,9 @@ class _Stage:
             end_all(self.root)
             self.world.disarm()
         if self.model is not None:
-            self.model.hold_at = ""
+            self.model.hold_at, self.model.hold_end = "", False
             self.model.release.set()
+            self.model.over.set()
             self.model.owed += 1
         if point == "machine":
             self.world.lose(self.home)
@@ -263,11 +283,11 @@ class _Stage:
         prompt = self.wanted.scenario.prompt
         args = [word.replace(TASK, prompt) for word in self.setup.args] or [*self.setup.rehearsal.args(prompt)]
         program = [str(self.setup.agent.locate(self.setup.env).path)]
-        argv = self.setup.subject.argv(self.starts, self.setup.agent, program, args, self.root)
-        self.world.note("start", str(self.starts))
-        self.last_start = time.time()
-        with (self.root / f"said-{self.starts}").open("wb") as out:
-            self.starts += 1
+        start = len(self.started)
+        argv = self.setup.subject.argv(start, self.setup.agent, program, args, self.root)
+        self.world.note("start", str(start))
+        self.started.append(time.time())
+        with (self.root / f"said-{start}").open("wb") as out:
             return subprocess.Popen(
                 argv, cwd=self.world.work, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
@@ -298,9 +318,32 @@ class _Stage:
     # ---- what was seen
 
     def _back(self) -> float | None:
-        if self.starts < 2 or self.model is None:
+        first = self._first_request()
+        return None if first is None or self.model is None else self.model.times[first] - self.started[-1]
+
+    def _first_request(self) -> int | None:
+        """Return the number of the first request behind the last restart."""
+        if len(self.started) < 2 or self.model is None:
             return None
-        return next((t - self.last_start for t in self.model.times if t > self.last_start), None)
+        return next((n for n, t in enumerate(self.model.times) if t > self.started[-1]), None)
+
+    def _happened(self) -> set[str]:
+        """Return the effects that are in the world now; those in the agent's folder count while the folder is there."""
+        local = {step.effect for step in self.wanted.scenario.steps if step.lines_of}
+        found = {entry.what for entry in self.world.ledger() if entry.event == "effect"} - local
+        return found | set(+self.world.lines())
+
+    def _cost(self, ledger: Sequence[Entry]) -> Cost:
+        if self.model is None:
+            return Cost()
+        times, first = self.model.times, self._first_request()
+        pairs = ((a, b) for a, b in itertools.pairwise(times) if not any(a < start < b for start in self.started))
+        gaps = [b - a for a, b in pairs]
+        heard = [] if first is None else self.model.history(first)
+        wrong, untold = (0, 0) if first is None else misled(self.wanted.scenario, heard, self.model.facts[first])
+        stored = sum(path.stat().st_size for path in (self.root / "bucket").rglob("*") if path.is_file())
+        tools = sum(entry.event in ("begin", "verify", "ask") for entry in ledger)
+        return Cost(statistics.median(gaps) if gaps else None, stored, tools, wrong, untold)
 
     def _said(self, start: int) -> str:
         return (self.root / f"said-{start}").read_bytes().decode(errors="replace")[-SAID:]

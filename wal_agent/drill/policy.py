@@ -10,7 +10,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -29,22 +29,25 @@ assert tuple(POLICIES) == get_args(Policy)
 
 Known = Literal["no", "doubt", "happened", "asked"]
 RECOVERY: Final = "[wal-agent recovery]"
+UNCLEAN: Final = "[unclean shutdown]"  # in a prompt that asks to verify the operation in progress, without naming it
 MOST: Final = 60  # requests of a round after which the script ends it
 _ITEM = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a conversation says of each step by its effect, and how often a step in doubt was looked up in vain."""
+    """What a conversation says of each step by its effect, and how often a step in doubt was looked up in vain.
+    `shown`: the effects of the steps that it has a call, a result or a finding of."""
 
     known: dict[str, Known]
+    shown: frozenset[str]
     last: str  # the effect of the newest command that was called, "" for none
     looked: int
 
 
 def view(scenario: Scenario, heard: Sequence[Heard], reads_recovery: bool = True) -> View:
     """Read a conversation."""
-    known: dict[str, Known] = {step.effect: "no" for step in scenario.steps}
+    known: dict[str, Known] = {}
     last, looked = "", 0
     for part in heard:
         if isinstance(part, Called):
@@ -55,15 +58,32 @@ def view(scenario: Scenario, heard: Sequence[Heard], reads_recovery: bool = True
                 elif step.verify and step.verify in words:
                     looked += 1
         elif isinstance(part, Returned):
-            _returned(known, part.text)
+            _returned(scenario, known, part.text)
         elif part.role == "user" and RECOVERY in part.text and reads_recovery:
             _recovered(scenario, known, part.text)
             looked = 0
-    return View(known, last, looked)
+        elif part.role == "user" and UNCLEAN in part.text and reads_recovery:
+            unsure = next((s for s in scenario.steps if known.get(s.effect, "no") == "no"), None)
+            known.update({unsure.effect: "doubt"} if unsure else {})
+            looked = 0
+    return View({s.effect: known.get(s.effect, "no") for s in scenario.steps}, frozenset(known), last, looked)
 
 
-def _returned(known: dict[str, Known], text: str) -> None:
-    for effect in known:
+def misled(scenario: Scenario, heard: Sequence[Heard], happened: Collection[str]) -> tuple[int, int]:
+    """Count what a conversation gets wrong: effects of which it says the opposite of `happened`, and effects that
+    happened and of which it has nothing."""
+    seen = view(scenario, heard)
+    wrong = untold = 0
+    for effect, known in seen.known.items():
+        if effect in happened and known == "no":
+            wrong, untold = wrong + (effect in seen.shown), untold + (effect not in seen.shown)
+        elif known == "happened" and effect not in happened:
+            wrong += 1
+    return wrong, untold
+
+
+def _returned(scenario: Scenario, known: dict[str, Known], text: str) -> None:
+    for effect in (step.effect for step in scenario.steps):
         if f"ok: {effect}" in text or f"status: {effect} happened" in text:
             known[effect] = "happened"
         elif f"status: {effect} did not happen" in text:
@@ -90,14 +110,18 @@ def _recovered(scenario: Scenario, known: dict[str, Known], text: str) -> None:
 
 
 class PolicyModel(Model):
-    """`hold_at`: the effect after which the next answer is held back until `release` is set; "" for none."""
+    """`hold_at`: the effect after which the next answer is held back until `release` is set; "" for none. `hold_end`:
+    the answer that ends the work is. `happened`: the effects in the world now, which are kept for each request."""
 
     def __init__(self, rehearsal: Rehearsal, scenario: Scenario, policy: Policy, seed: int) -> None:
         super().__init__(rehearsal.dialect)
         self.rehearsal, self.scenario, self.policy = rehearsal, scenario, policy
         self.chance = random.Random(f"{seed} {scenario.name}")
         self.hold_at, self.release, self.holding = "", threading.Event(), threading.Event()
+        self.hold_end, self.over = False, threading.Event()
+        self.happened: Callable[[], Collection[str]] = frozenset
         self.times: list[float] = []  # of the requests, since 1970
+        self.facts: list[Collection[str]] = []  # what had happened at each
         self.owed = 0  # restarts after which the policy `badly` has not repeated yet
         self.assumed: dict[str, str] = {}  # what `confusedly` made of a doubt
 
@@ -106,15 +130,17 @@ class PolicyModel(Model):
         with self._lock:
             self.requests.append(body)
             self.times.append(time.time())
+            self.facts.append(self.happened())
             self._lock.notify_all()
         if len(self.requests) > MOST:
             return Turn(text="I stop here: this does not come to an end.")
         heard = self.dialect.history(body)
         turn = self._answer(heard)
         known = view(self.scenario, heard).known
-        if self.hold_at and known.get(self.hold_at) == "happened" and not self.release.is_set():
+        at_the_end = self.hold_end and not turn.calls
+        if at_the_end or (self.hold_at and known.get(self.hold_at) == "happened" and not self.release.is_set()):
             self.holding.set()
-            turn.hold = self.release
+            turn.hold = self.over if at_the_end else self.release
         return turn
 
     def _answer(self, heard: Sequence[Heard]) -> Turn:

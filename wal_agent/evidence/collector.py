@@ -6,7 +6,8 @@ a budget (I9).
 otherwise returns nothing. On a loaded machine the 2 ms that it mostly needs may take 60 ms of waiting, so waiting has a
 limit of its own. The verdicts share 2 s in all.
 
-A run that the call started (`wal-agent run`) logs its own tool calls, so the log of that job says what the call did.
+A run that the call started (`wal-agent run`, `wal-agent task`) logs its own tool calls, so the log of that job says
+what the call did.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class Runs(Kind[Step]):
 
 
 def starts_run(step: Step) -> bool:
-    return program_name(step) == "wal-agent" and step.words[1:2] == ("run",)
+    return program_name(step) == "wal-agent" and step.words[1:2] in (("run",), ("task",))
 
 
 _RUN_ENDS: dict[str, tuple[Finding, str]] = {

@@ -254,7 +254,7 @@ RELATIVE_PATH = "{}, but the call's path is relative and may mean another folder
 AS_BEFORE_RESTORED = "{} in the working tree that was put back."
 
 # -- calls and their processes
-STILL_RAN = "It was still running when this recovery began; wal-agent stopped it."
+STILL_RAN = "It was still running; wal-agent stopped it."
 ENTANGLED = "Its steps work on the same files, so what they look like now says nothing for sure."
 ENDING_NOT_KEPT = "The process is gone and left no result."
 UNLOGGED = "No hook announced it, so it was not logged before it could begin; it may have run."

@@ -57,6 +57,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.reader import replay
+from wal_agent.wal.state import State
 
 JobState = Literal["damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
 """In the order of who is to look first. `newer`: a newer wal-agent wrote its lease; `crashed`: held, and its owner is
@@ -208,7 +209,7 @@ class Reader:
 
         Denied: none of their leases may be read; who may read some sees the others as damaged."""
         names = sorted(filter(is_job, self.bucket.folders("")))
-        found = [(n, job) for n, job in prefetch_map(self._look, names, self.parallel(names)) if job]
+        found = [(n, job) for n, job in prefetch_map(self._read_job, names, self.parallel(names)) if job]
         denied = [job for _, job in found if isinstance(job, Denied)]
         if denied and len(denied) == len(found):
             raise denied[0]
@@ -221,10 +222,10 @@ class Reader:
 
     def one(self, name: str) -> Job | None:
         """None where there is no lease."""
-        _, job = self._look(name)
+        _, job = self._read_job(name)
         return damaged_job(name, job) if isinstance(job, Denied) else job
 
-    def _look(self, name: str) -> tuple[str, Job | Denied | None]:
+    def _read_job(self, name: str) -> tuple[str, Job | Denied | None]:
         try:
             seen = leases.read_lease(self.bucket, Keys(name))
         except Damaged as error:
@@ -273,10 +274,10 @@ def find_folder_jobs(
     found = {each.job.job: each for each in _noted_jobs(reader, folder, owner, env)}
     names = [n for n in sorted(filter(is_job, bucket.folders(""))) if n not in found][:MAX_LISTED]
 
-    def look(name: str) -> Job | None:
+    def read_job(name: str) -> Job | None:
         return None if time.monotonic() > end else reader.one(name)
 
-    for job in prefetch_map(look, names, reader.parallel(names)):
+    for job in prefetch_map(read_job, names, reader.parallel(names)):
         if job and (relation := relate_job(job, folder, owner, here)):
             found[job.job] = FolderJob(job, relation)
     order = sort_jobs(each.job for each in found.values())
@@ -379,26 +380,49 @@ def relate(folder: Path, other: Path) -> Relation | None:
     return "above" if folder.is_relative_to(other) else "below" if other.is_relative_to(folder) else None
 
 
-def count_calls(bucket: Bucket, job: str, end: float) -> int | None:
-    """The calls in flight by the log; None where it cannot be read, or `end` (monotonic) has passed."""
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """What a job's log says of its work: the calls in flight, and what the agent is to do (foreign)."""
+
+    calls: int
+    task: str
+
+
+def read_work(bucket: Bucket, job: str, end: float) -> OpenWork | None:
+    """Return what the log of a job says; None where it cannot be read, or `end` (monotonic) has passed."""
     if time.monotonic() > end:
         return None
     try:
         found = replay(bucket, Keys(job))
     except WalAgentError:
         return None
-    return None if found.damage else len(found.state.open)
+    return None if found.damage else OpenWork(len(found.state.open), describe_task(found.state))
 
 
-MAX_SHOWN_COUNTS = 20  # logs that a listing reads
+def describe_task(state: State) -> str:
+    """Return the title that the agent gave its task, else the first line of the prompt; redacted."""
+    turn = state.prompt
+    prompt = turn.prompt.data if turn is not None and turn.prompt is not None else None
+    title = state.progress.title if state.progress is not None else ""
+    words = title or (prompt or b"")[:MAX_WORDS].decode("utf-8", "replace")
+    return clean_text(next((line.strip() for line in words.splitlines() if line.strip()), ""))
 
 
-def count_open_calls(bucket: Bucket, jobs: Iterable[Job], seconds: float = LOOK_TIME) -> dict[str, int]:
-    """Calls in flight by name, of the unfinished jobs whose log can be read without a key; no read begins after
+def count_calls(bucket: Bucket, job: str, end: float) -> int | None:
+    """As `read_work`, the calls in flight alone."""
+    work = read_work(bucket, job, end)
+    return None if work is None else work.calls
+
+
+MAX_READ = 20  # logs that a listing reads
+
+
+def read_open_work(bucket: Bucket, jobs: Iterable[Job], seconds: float = LOOK_TIME) -> dict[str, OpenWork]:
+    """Return calls and task by name, of the unfinished jobs whose log can be read without a key; no read begins after
     `seconds`."""
     end = time.monotonic() + seconds
-    wanted = [j.job for j in jobs if j.state in UNFINISHED - {"damaged", "newer"} and not j.key][:MAX_SHOWN_COUNTS]
-    return {name: count for name in wanted if (count := count_calls(bucket, name, end)) is not None}
+    wanted = [j.job for j in jobs if j.state in UNFINISHED - {"damaged", "newer"} and not j.key][:MAX_READ]
+    return {name: work for name in wanted if (work := read_work(bucket, name, end)) is not None}
 
 
 def damaged_job(name: str, error: Exception) -> Job:

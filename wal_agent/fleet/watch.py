@@ -31,6 +31,7 @@ from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Newer, NotFound, Unavailable
+from wal_agent.fleet.inboxes import Inboxes, Waiting
 from wal_agent.fleet.jobs import Job, JobState, Reader, count_states
 from wal_agent.records import FORMAT
 from wal_agent.recovery.lease_policy import owner_is_dead
@@ -43,7 +44,9 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, find_format, fresh_nonce
 
 KEY: Final = "fleet-acted.json"  # each object of a job lies in a folder, so no job can have this one
+WOKEN: Final = "fleet-woken.json"  # the same for jobs that messages have woken
 MAX_ACTS = 10_000  # acts that are remembered; no more jobs are acted on
+MAX_WOKEN = 5_000  # jobs that messages have woken, each remembered with its messages
 MAX_BYTES = 8 << 20
 FIRST_PAUSE = 30.0  # seconds until a command that failed is tried again; doubled each time
 LONGEST_PAUSE = 3600.0
@@ -57,14 +60,14 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     epoch: int
-    state: JobState
+    state: JobState | Literal["messages"]
     mark: str = ""
     tries: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     outcome: Outcome = "began"
     at: float = 0.0  # of the newest change (since 1970, by the watcher's clock)
 
     @property
-    def why(self) -> tuple[str, int, JobState, str]:
+    def why(self) -> tuple[str, int, str, str]:
         return self.job, self.epoch, self.state, self.mark
 
 
@@ -108,6 +111,34 @@ def choose_jobs(
     return found
 
 
+def prune_woken(memory: Memory, jobs: Iterable[Job]) -> Memory:
+    """One act for each job that is there: the newest. Its mark names the messages that it was for."""
+    there = {job.job for job in jobs}
+    newest = {act.job: act for act in sorted(memory.acts, key=lambda act: act.at) if act.job in there}
+    return with_acts(memory, newest.values())
+
+
+def choose_woken(
+    memory: Memory, waiting: Iterable[Waiting], now: float, *, most: int, tries: int
+) -> list[tuple[Act, Job]]:
+    """The jobs to wake now: for a message that no act was for, or again where the command failed."""
+    known = {act.job: act for act in memory.acts}
+    found: list[tuple[Act, Job]] = []
+    for each in waiting:
+        before = known.get(each.job.job)
+        act = Act(job=each.job.job, epoch=each.job.epoch, state="messages", mark=" ".join(each.messages), at=now)
+        if before is None or not set(each.messages) <= set(before.mark.split()):
+            if before is None and len(known) >= MAX_WOKEN:
+                continue
+            known[act.job] = act
+            found.append((act, each.job))
+        elif is_due_again(before, now, tries):
+            found.append((replace(before, tries=before.tries + 1, outcome="began", at=now), each.job))
+        if len(found) >= most:
+            break
+    return found
+
+
 def is_due_again(act: Act, now: float, tries: int) -> bool:
     return act.outcome == "failed" and act.tries < tries and now >= act.at + pause_after(act.tries)
 
@@ -144,17 +175,17 @@ def finish_act(act: Act, code: int | None, now: float) -> Act:
     return msgspec.structs.replace(act, outcome=outcome, at=now)
 
 
-def decode_memory(data: bytes) -> Memory:
+def decode_memory(data: bytes, key: str = KEY) -> Memory:
     """Damaged; Newer."""
     try:
         if len(data) > MAX_BYTES:
             raise Damaged(f"{len(data)} bytes")
         if (found := find_format(data)) > FORMAT:
-            raise Newer.of(f"{KEY} in the bucket", f"format {found}")
+            raise Newer.of(f"{key} in the bucket", f"format {found}")
         return _MEMORY.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Damaged) as error:
         raise Damaged(
-            f"{KEY} in the bucket is damaged, so it is not known which jobs were acted on.",
+            f"{key} in the bucket is damaged, so it is not known which jobs were acted on.",
             "Delete it: then each job that needs a host now is acted on anew.",
         ) from error
 
@@ -165,11 +196,11 @@ def decode_memory(data: bytes) -> Memory:
 class ResultStore:
     """The memory in the bucket, for one watcher. `now` is what it knows, whether that was saved or not."""
 
-    def __init__(self, bucket: Bucket, clock: Clock, rng: random.Random) -> None:
-        self._bucket, self._clock, self._rng = bucket, clock, rng
+    def __init__(self, bucket: Bucket, clock: Clock, rng: random.Random, key: str = KEY) -> None:
+        self._bucket, self._clock, self._rng, self._key = bucket, clock, rng, key
         self._sent: list[str] = []
         self._version: Version | None = None
-        self.now = self._look()
+        self.now = self._read_memory()
 
     def save(self, memory: Memory, budget: float = 10.0) -> None:
         """Fenced: another watcher wrote. Unavailable: this may land later, or never; `now` is as before."""
@@ -178,7 +209,7 @@ class ResultStore:
             memory = msgspec.structs.replace(memory, nonce=fresh_nonce(self._rng))
             self._sent = [*self._sent[-99:], memory.nonce]
             try:
-                self._version = self._bucket.put(KEY, msgspec.json.encode(memory), if_version=self._version)
+                self._version = self._bucket.put(self._key, msgspec.json.encode(memory), if_version=self._version)
             except Unavailable as error:
                 patience.pause(error)
                 continue
@@ -189,28 +220,28 @@ class ResultStore:
             return
 
     def _landed(self, memory: Memory, patience: RetryBudget) -> bool:
-        """After a conflict: what stands there must be an own write whose answer was lost; this one, or one before."""
+        """After a conflict: the stored object must be an own write whose answer was lost; this one, or one before."""
         before = self._version
         try:
-            stands = self._look()
+            stored = self._read_memory()
         except Unavailable as error:
             patience.pause(error)
             return False
-        if stands.nonce == memory.nonce:
+        if stored.nonce == memory.nonce:
             return True
-        if self._version != before and stands.nonce not in self._sent:
+        if self._version != before and stored.nonce not in self._sent:
             raise Fenced("Another watcher has taken over.")
-        patience.pause(Unavailable(f"The bucket refuses to replace {KEY}, although nobody else does."))
+        patience.pause(Unavailable(f"The bucket refuses to replace {self._key}, although no other watcher writes it."))
         return False
 
-    def _look(self) -> Memory:
+    def _read_memory(self) -> Memory:
         try:
-            found = self._bucket.get(KEY)
+            found = self._bucket.get(self._key)
         except NotFound:
             self._version = None
             return Memory()
         self._version = found.version
-        return decode_memory(found.data)
+        return decode_memory(found.data, self._key)
 
 
 def name_acts(acts: Sequence[Act]) -> str:
@@ -225,7 +256,7 @@ STEP = 0.1
 LONGEST = 1000  # characters of a value
 
 
-def command_environment(env: Mapping[str, str], job: Job, url: str) -> dict[str, str]:
+def command_environment(env: Mapping[str, str], job: Job, url: str, messages: int = 0) -> dict[str, str]:
     """WAL_AGENT_JOB and WAL_AGENT_BUCKET, which every command of ours goes by, and FLEET_*. An agent that is none,
     and a workspace that cannot be told as it stands, are empty: another one would be worse."""
     whole = job.workspace == job.folder and shorten(job.folder, LONGEST) == job.folder
@@ -239,6 +270,7 @@ def command_environment(env: Mapping[str, str], job: Job, url: str) -> dict[str,
         "REASON": job.reason,
         "PHASE": job.phase,
         "WAITS": str(round(job.waits)),
+        "MESSAGES": str(messages),
     }
     clean = {f"FLEET_{name}": shorten(value, LONGEST) for name, value in told.items()}
     return {**env, **clean, "WAL_AGENT_JOB": job.job, "WAL_AGENT_BUCKET": url}
@@ -254,7 +286,7 @@ class Commands:
     limit: float
     stop: threading.Event
 
-    def run(self, job: Job, delay: float = 0.0) -> int | None:
+    def run(self, job: Job, delay: float = 0.0, messages: int = 0) -> int | None:
         """The exit code, negative for a signal; None: `stop` came before it began, or ended it. It has its own session,
         and its output goes to our stderr."""
         if delay > 0:
@@ -264,7 +296,7 @@ class Commands:
         try:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", self.command],
-                env=command_environment(self.env, job, self.url),
+                env=command_environment(self.env, job, self.url, messages),
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 start_new_session=True,
@@ -311,7 +343,8 @@ KEYS = WatchKeys("fleet-watch")
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """`command`: "" for none, where messages are enough. `every`: seconds between two looks; `most` jobs are acted on
+    """`command`: "" for none, where messages are enough; `on_message`: for a job that does not run and has messages
+    that no command was run for. `every`: seconds between two looks; `most` jobs are acted on
     in one round, `at_once` commands run side by side, and one that fails is run `tries` times in all."""
 
     command: str
@@ -323,6 +356,7 @@ class WatchOptions:
     limit: float = 60.0
     tries: int = 3
     ttl: float = 30.0
+    on_message: str = ""
 
 
 class Watcher:
@@ -336,16 +370,20 @@ class Watcher:
         rng: random.Random,
         stop: threading.Event,
         notify: Callable[[Job], str] | None = None,
+        inboxes: Inboxes | None = None,
     ) -> None:
-        """`notify` sends a message about a job and returns why that failed, "" where it did not."""
-        self._notify = notify
+        """`notify` sends a message about a job and returns why that failed, "" where it did not. `inboxes`: what
+        waits for jobs, with `on_message`."""
+        self._notify, self._inboxes = notify, inboxes
         self._bucket, self._wanted, self._env, self._say = bucket, wanted, env, say
         self._clock, self._rng, self._stop = clock, rng, stop
         self._timing = LeaseTiming(wanted.ttl)
         self._eyes = Reader.of(bucket, env)
         self._commands = Commands(wanted.command, bucket.url, env, wanted.limit, stop)
+        self._wakers = Commands(wanted.on_message, bucket.url, env, wanted.limit, stop)
         self._trouble = ""
         self._ended: list[Act] = []  # and not saved yet
+        self._awake: list[Act] = []  # the same of commands for messages
 
     def go(self) -> None:
         """Until `stop`; `once`: one round. LeaseHeld, Fenced: `once`, and another one watches, or
@@ -368,6 +406,8 @@ class Watcher:
                     return
         finally:
             run_dir.end()
+            if self._inboxes is not None:
+                self._inboxes.close()
 
     # ---- who watches
 
@@ -418,15 +458,21 @@ class Watcher:
     # ---- the one that does
 
     def _hold(self, lease: Lease) -> None:
-        self._ended = []
+        self._ended, self._awake = [], []
         heartbeat = LeaseKeeper(self._timing, self._clock, lease)
         heartbeat.start()
         try:
             acted: ResultStore | None = None
+            woken: ResultStore | None = None
             while not self._stop.is_set():
                 try:
-                    acted = acted or self._remember()
-                    self._round(acted, heartbeat)
+                    jobs = self._eyes.all()
+                    if self._wanted.command or self._notify:
+                        acted = acted or self._remember(KEY)
+                        self._round(acted, heartbeat, jobs)
+                    if self._inboxes is not None:
+                        woken = woken or self._remember(WOKEN)
+                        self._wake(woken, heartbeat, jobs, self._inboxes)
                     self._trouble = ""
                 except Unavailable as error:
                     if self._wanted.once:
@@ -442,16 +488,39 @@ class Watcher:
             with suppress(Unavailable, Fenced):
                 lease.settle("closed")
 
-    def _remember(self) -> ResultStore:
-        acted = ResultStore(self._bucket, self._clock, self._rng)
+    def _remember(self, key: str) -> ResultStore:
+        acted = ResultStore(self._bucket, self._clock, self._rng, key)
         if left := orphaned_acts(acted.now):
             self._say(f"not known whether the command ran, so it is not run again: {name_acts(left)}")
             now = self._clock.now()
             acted.save(record_acts(acted.now, (replace(act, outcome="unknown", at=now) for act in left)))
         return acted
 
-    def _round(self, acted: ResultStore, heartbeat: LeaseKeeper) -> None:
-        wanted, jobs = self._wanted, self._eyes.all()
+    def _wake(self, woken: ResultStore, heartbeat: LeaseKeeper, jobs: Sequence[Job], inboxes: Inboxes) -> None:
+        """Run the command for jobs that do not run and have messages. What --on-crash starts is left to that."""
+        wanted = self._wanted
+        if self._awake:
+            woken.save(record_acts(woken.now, self._awake))
+            self._awake = []
+        crashed = [job.job for job in jobs if wanted.command and job.needs_host and job.state in wanted.on]
+        waiting = inboxes.look([job for job in jobs if job.job not in crashed])
+        memory = prune_woken(woken.now, jobs)
+        todo = choose_woken(memory, waiting, self._clock.now(), most=wanted.most, tries=wanted.tries)
+        if not todo or not heartbeat.may_delete():
+            return
+        seen = [act for act, job in todo if inboxes.all_seen(job.job, act.mark.split())]
+        todo = [(act, job) for act, job in todo if act not in seen]
+        done = [finish_act(act, 0, self._clock.now()) for act in seen]
+        woken.save(record_acts(memory, [*done, *(act for act, _ in todo)]))
+        if not todo:
+            return
+        self._say(f"messages wait: {name_acts([act for act, _ in todo])}")
+        self._awake = list(prefetch_map(lambda one: self._act(*one, 0.0), todo, wanted.at_once))
+        woken.save(record_acts(woken.now, self._awake))
+        self._awake = []
+
+    def _round(self, acted: ResultStore, heartbeat: LeaseKeeper, jobs: Sequence[Job]) -> None:
+        wanted = self._wanted
         self._save_ends(acted)
         memory = prune_memory(acted.now, jobs)
         todo = choose_jobs(memory, jobs, wanted.on, self._clock.now(), most=wanted.most, tries=wanted.tries)
@@ -488,7 +557,10 @@ class Watcher:
             self._ended = []
 
     def _act(self, act: Act, job: Job, delay: float) -> Act:
-        code = self._commands.run(job, delay)
+        if act.state == "messages":
+            code = self._wakers.run(job, delay, len(act.mark.split()))
+        else:
+            code = self._commands.run(job, delay)
         if code:
             over = "" if act.tries < self._wanted.tries else "; not tried again while it is so"
             self._say(f"the command for {act.job} (epoch {act.epoch}, {act.state}) ended with {code}{over}")

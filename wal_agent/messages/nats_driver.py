@@ -67,6 +67,7 @@ class NatsDriver:
     def __init__(self, link: Connection, job: str) -> None:
         self._link, self._job = link, job
         self._lock = threading.Lock()  # a look that was given up may still run
+        self._done: dict[str, None] = {}  # acknowledged before they were read; of a plain text no subject says which
         self._forget(0)
 
     def _forget(self, connection: int) -> None:
@@ -94,6 +95,8 @@ class NatsDriver:
             self._end = more == "end"
             for raw in found:
                 self._hold(raw)
+            if late := [identity for identity in self._done if identity in self._numbers]:
+                self._ack(late)
         waiting: dict[str, Message] = {}
         for message in self._held.values():
             if not known(message.identity):
@@ -141,8 +144,10 @@ class NatsDriver:
                 self._held.pop(number, None)
         for identity in read:
             self._numbers.pop(identity, None)
+            self._done.pop(identity, None)
         rest = [each for each in identities if not read.get(each)]
         if rest and not (same and self._end):  # it may be there, where nobody has read yet
+            self._done = dict(list({**self._done, **dict.fromkeys(rest)}.items())[-MOST_HELD:])
             self._link.call(lambda client: self._purge(client, rest), DEADLINE)
 
     async def _delete(self, client: Client, numbers: Sequence[int]) -> None:

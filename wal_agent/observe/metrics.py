@@ -205,7 +205,7 @@ class Metrics:
                 | events.DrainFinished()
             ):
                 return
-            case events.Paused() | events.Restarting():
+            case events.Paused() | events.Restarting() | events.SummaryLost():
                 return
             case _:
                 assert_never(event)

@@ -116,7 +116,8 @@ _document = msgspec_compat.of_values(Document)
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What a checkpoint says beside the state. `record`: the segment that the state is of; `now`: since 1970."""
+    """What a checkpoint says beside the state. `record`: the segment that the state is of; `now`: since 1970; `task`:
+    the job of the task that begins behind it, which makes it a place to return to."""
 
     job: str
     agent: str
@@ -124,7 +125,11 @@ class Occasion:
     trigger: Trigger
     now: float
     ttl_days: int = 7
-    role: Literal["", "rewind_target"] = ""
+    task: str = ""
+
+    @property
+    def role(self) -> Literal["", "rewind_target"]:
+        return "rewind_target" if self.task else ""
 
 
 # ---- make
@@ -165,7 +170,7 @@ def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int
     while len(body) > MOST_CHECKPOINT:
         _shorten(document)
         body = _seal(document)
-    return Checkpoint(time=at.now, number=number, trigger=at.trigger, body=body, role=at.role)
+    return Checkpoint(time=at.now, number=number, trigger=at.trigger, body=body, role=at.role, task=at.task)
 
 
 def _shorten(document: dict[str, Any]) -> None:

@@ -50,6 +50,11 @@ DENY_DRAINING = f"{_DENIED} this machine is being given up, and the job goes on 
 DENY_PAUSING = (
     f"{_DENIED} the job is being paused; this run ends now, and goes on by itself after the pause. {_WIND_DOWN}"
 )
+DENY_CALLER = f"{_DENIED} the run that asked for this task has ended, or its job is another's by now. {_STOP}"
+DENY_BUDGET = (
+    f"{_DENIED} the budget of calls for this task is used up. Call no more tools: answer now with what you have found, "
+    "and say what is missing."
+)
 DENY_HUNG = f"{_DENIED} it came after too long a silence, and this run is being ended. {_STOP}"
 DENY_ENDED = f"{_DENIED} this run has ended. {_STOP}"
 
@@ -74,11 +79,12 @@ _ENDED: Final[dict[str, str]] = {
 _FINDING: Final[dict[Finding, str]] = {
     "completed": "completed",
     "not_started": "not started",
-    "partial": "partly done",
+    "partial": "interrupted",
     "unknown": "unknown",
 }
 VERIFYING = "the agent is asked to verify"
 WOULD_VERIFY = "the agent would be asked to verify"
+WOULD_STOP = "It is still running; a start would stop it."
 HOME_FOLDER = "this folder is your home folder or above it; nothing is put back here"
 NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
 
@@ -425,29 +431,42 @@ CRASHES: Final[dict[str, str]] = {
 # ---- around a compaction
 
 
-def before_compaction(task: str, running: str) -> str:
+def before_compaction(task: str, running: str, plan: str) -> str:
     """For the model that writes the summary, where its agent passes words on; one line. Arguments as below."""
     words = ["Keep in the summary, word for word, what the user asked for, the plan, and what is still to be done."]
     if task:
         words.append(f"The user's newest message begins: {task}.")
+    if plan:
+        words.append(f"Steps of the plan that are not done: {plan}.")
     if running:
         words.append(f"Calls that still run, so that their outcome is not known: {running}.")
     return " ".join(words)
 
 
-def after_compaction(n: int, task: str, running: str) -> str:
-    """For an agent behind compaction `n` (0: not logged): its summary may lack the task and the calls that run. `task`
-    and `running` are quoted; empty for none."""
+def after_compaction(n: int, task: str, running: str, plan: str, *, lost: bool) -> str:
+    """For an agent behind compaction `n` (0: not logged), whose new history lacks `task`, `running` and `plan`, or
+    is not known; quoted, empty for none. `lost`: its summary says nothing at all."""
     number = f" (compaction {n})" if n else ""
+    how = "compacted, and its summary is empty" if lost else "compacted"
     words = [
-        f"[wal-agent] Your conversation was compacted{number}. All of it is kept: `wal-agent recall WORDS` finds what "
+        f"[wal-agent] Your conversation was {how}{number}. All of it is kept: `wal-agent recall WORDS` finds what "
         "was said and done before; `wal-agent checkpoint show` prints task, plan and the newest calls."
     ]
+    if lost:
+        words.append("Read both before you go on.")
     if task:
         words.append(f"The user's newest message begins: {task}")
+    if plan:
+        words.append(f"Steps of your plan that are not done: {plan}")
     if running:
         words.append(f"Calls that still run: {running}.")
     return "\n".join(words)
+
+
+NOT_COMPACTED: Final = (
+    "wal-agent: the conversation could not be saved (bucket unreachable), so it is not compacted now. Try again later."
+)
+MENDING: Final = "its conversation was compacted to nothing; it starts again with a compact form of what was said"
 
 
 # ---- messages to the job

@@ -41,7 +41,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Fetched, fetch_segments, replay
 from wal_agent.wal.state import CompactionAt, FileState, RewriteAt, State
 
-VERSION: Final = "1"  # of the tables; another one is built anew
+VERSION: Final = "2"  # of the tables; another one is built anew
 MOST_WORDS: Final = 16
 SNIPPET: Final = 400  # characters of a hit
 MOST_CALL: Final = 4000  # characters of each part of one call, where that is asked for
@@ -155,7 +155,7 @@ def _prepare(index: sqlite3.Connection, bucket: Bucket, keys: Keys) -> None:
     wanted = {"version": VERSION, "bucket": bucket.url, "job": keys.job}
     known = dict(index.execute("SELECT key, value FROM meta")) if _has_tables(index) else {}
     seq, hash = int(known.get("seq", 0)), known.get("hash", "")
-    if known and {**wanted, **known} == known and (not seq or _is_same_log(bucket, keys, seq, hash)):
+    if known and {**known, **wanted} == known and (not seq or _is_same_log(bucket, keys, seq, hash)):
         return
     for (name,) in index.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('words', 'meta', 'file', 'entry')"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wal_agent.capture.candidates import IGNORED
+from wal_agent.evidence.model import STILL_RAN
 from wal_agent.records import Pending, Repository, Workspace
 from wal_agent.recovery import messages
 from wal_agent.recovery.restore_target import Keep, KeptFiles, PutBack, RestoreBackup
@@ -71,12 +72,14 @@ def put_back_line(count: int, agent: str) -> str:
     return row("put back", messages.put_back(count, agent))
 
 
-def in_flight_lines(calls: Sequence[InFlight], verifying: str = messages.VERIFYING) -> list[str]:
-    """Format one line a call: what, class, and the finding with its reason (`verifying` for none)."""
+def in_flight_lines(calls: Sequence[InFlight], foreseen: bool = False) -> list[str]:
+    """Format one line a call: what, class, and the finding with its reason. `foreseen`: nothing has been done yet."""
+    verifying = messages.WOULD_VERIFY if foreseen else messages.VERIFYING
     texts = []
     for call in calls[:_MAX_CALLS]:
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
-        finding = one_line(messages.found(call.finding, call.because or verifying), 180)
+        because = messages.WOULD_STOP if foreseen and call.because == STILL_RAN else call.because or verifying
+        finding = one_line(messages.found(call.finding, because), 180)
         texts.append(f"{one_line(show_input(call.tool, call.input), 60)}{times}  {call.cls}  {finding}")
     return _call_lines("in flight", texts, len(calls))
 

@@ -46,9 +46,10 @@ _NO_TEXT_WORDS: Final = """
 id uuid parentUuid parentId leafUuid logicalParentUuid sessionId session_id sessionID messageID messageId callID
 call_id tool_use_id toolCallId type subtype role model modelID providerID timestamp version cwd gitBranch requestId
 signature thoughtSignature encrypted_content hash sha256 replacement_history replacement_history_metadata
-base_instructions status stop_reason entrypoint userType originalFile structuredPatch snapshot
+base_instructions status stop_reason entrypoint userType originalFile structuredPatch snapshot usage
 """  # keys of what is no text
 _NO_TEXT: Final = frozenset(_NO_TEXT_WORDS.split())
+_ENVELOPE: Final = ("message", "toolUseResult")  # where a line has a message, all beside these describes the request
 _TEXTLIKE: Final = 400  # characters in a row without a blank that are no text: base64, hashes
 
 
@@ -89,7 +90,8 @@ def parse_line(data: bytes, at: int = 0) -> Line | None:
         return None
     parts: list[str] = []
     with suppress(_Full):
-        _collect(given, parts, [MOST_TEXT], 0)
+        enveloped = isinstance(given.get("message"), dict)
+        _collect({key: given.get(key) for key in _ENVELOPE} if enveloped else given, parts, [MOST_TEXT], 0)
     text = "\n".join(parts)
     return Line(at, at + len(data), role_of(given), time_of(given), text) if text.strip() else None
 

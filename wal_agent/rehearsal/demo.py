@@ -272,16 +272,16 @@ class _Story:
         show("\n2. The machine dies in the middle of ./charge.sh, by SIGKILL to all of it, and its HOME is lost.")
         show("   The same command again:\n")
         self._push()
-        self._told(0)
+        self._show_prompt(0)
         show("\n3. It dies again: the push has just landed, and nobody wrote that down. The same command again:\n")
         receipt = self._after_the_push()
-        self._told(1)
+        self._show_prompt(1)
         show(
             "\n4. It dies while the model thinks, and now the folder is lost too. In an empty folder, the same again:\n"
         )
         tree, session = self._lose_the_folder(receipt)
         code, home = self._finish()
-        self._told(2)
+        self._show_prompt(2)
         show("\n5. What was promised, checked:\n")
         self._check(tree, session, code, home)
 
@@ -308,7 +308,7 @@ class _Story:
         home = self.stage.home("home-2")
         run = self.stage.start(home, self.model)
         self.stage.wait("the push has landed", self.stage.landed)
-        self._heard()
+        self._keep_request()
         self.stage.die(run, home)
         self.stage.lose(home)
 
@@ -329,7 +329,7 @@ class _Story:
             "all is saved",
             lambda: receipt.exists() and "paid" in paid.read_text() and self.stage.all_saved(home, self.model),
         )
-        self._heard()
+        self._keep_request()
         self.stage.die(run, home)
         hold.set()
         return home
@@ -347,22 +347,22 @@ class _Story:
         self._script(Turn(text="All is as I left it: charged once, pushed once, the receipt is written."))
         home = self.stage.home("home-4")
         code = self.stage.start(home, self.model).wait(SECONDS)
-        self._heard()
+        self._keep_request()
         return code, home
 
     def _script(self, *turns: Turn) -> None:
         self.model.requests.clear()
         self.model.turns[:] = turns
 
-    def _heard(self) -> None:
-        """Keep what the model was told at this start."""
+    def _keep_request(self) -> None:
+        """Keep what the first request of this start held."""
         heard = self.model.history(0) if self.model.requests else []
         self.histories.append(heard)
         said = [part for part in heard if isinstance(part, Said) and part.role != "system"]  # which has the protocol
         prompts = [part.text for part in said if "[wal-agent recovery]" in part.text]
         self.prompts.append(prompts[-1] if prompts else "")
 
-    def _told(self, n: int) -> None:
+    def _show_prompt(self, n: int) -> None:
         self.stage.show("\n   The agent read:\n")
         self.stage.show("\n".join(f"    {line}".rstrip() for line in _gist(self.prompts[n]).splitlines()))
 

@@ -20,7 +20,7 @@ from wal_agent.records import PhaseName, PlanStep, Progress, TaskPhase, Trigger
 from wal_agent.recovery.checkpoint import MOST_STEPS, NOTE, STEP, TITLE, Occasion, checkpoint_of, task_phase
 from wal_agent.supervise.context import RunContext
 from wal_agent.wal.state import State
-from wal_agent.wal.writer import Ticket
+from wal_agent.wal.writer import DEFERRED, NOW, Ticket
 
 WORKING: frozenset[PhaseName] = frozenset(("awaiting_model", "executing_tools", "compacting"))
 LOOK = 5.0  # seconds between two looks at the log for a change of phase
@@ -72,16 +72,16 @@ class Checkpointer:
         elif task_phase(state) != self._phase and now - self._at >= APART:
             self.make("phase_change")
 
-    def make(self, trigger: Trigger, *, defer: bool = True) -> tuple[int, Ticket] | None:
+    def make(self, trigger: Trigger, *, defer: bool = True, task: str = "") -> tuple[int, Ticket] | None:
         """Append a checkpoint of what the log says now; its number. None: it failed, which is reported once and harms
-        nothing."""
+        nothing. `task`: the job of the task that begins behind it."""
         try:
             with self._lock:
                 acked = self._writer.acked
                 self._number = max(self._number, acked.state.checkpointed) + 1
-                at = Occasion(self._job, self._agent, acked.seq, trigger, self._clock.now(), self._ttl_days)
+                at = Occasion(self._job, self._agent, acked.seq, trigger, self._clock.now(), self._ttl_days, task=task)
                 record = checkpoint_of(acked.state, at, number=self._number)
-                ticket = self._writer.append(record, defer=defer)
+                ticket = self._writer.append(record, wait=DEFERRED if defer else NOW)
                 self._made, self._phase = _content(acked.state), task_phase(acked.state)
                 self._worked, self._at = 0.0, self._clock.boot()
                 return self._number, ticket

@@ -17,6 +17,7 @@ from wal_agent.agents.base import (
     Agent,
     AwaitingApproval,
     Command,
+    Compacted,
     Compacting,
     Deny,
     Env,
@@ -31,6 +32,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.records import PhaseName
+from wal_agent.wal.writer import LATER, NOW, Wait
 
 if TYPE_CHECKING:
     from wal_agent.clock import Clock
@@ -162,6 +164,8 @@ def event_of(event: HookEvent, running: int, turn_open: bool) -> PhaseEvent | No
             return "tool_ended" if running else "last_tool_ended"
         case AwaitingApproval():
             return "approval_asked"
+        case Compacting(aside=True):
+            return None
         case Compacting(done=done):
             if not done:
                 return "compaction_started"
@@ -202,6 +206,13 @@ class RunContext:
     clock: Clock
     emit: Emit = lambda _: None
 
+    @property
+    def capture_wait(self) -> Wait:
+        """How long a capture may wait for company in the log: inside a turn only, since behind its end the agent or
+        the person may leave at any moment; not at all with `durability = sync`."""
+        inside = self.job.writer.state.turn == "started" and self.settings.durability != "sync"
+        return LATER if inside else NOW
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -229,8 +240,11 @@ class Supervisor(Protocol):
     def request_save(self) -> None:
         """Capture the session soon."""
 
-    def before_compaction(self, session: str, trigger: str) -> None:
-        """Save the conversation as it is and log the compaction, within a few seconds."""
+    def compacted(self, found: Compacted, session: str) -> None:
+        """The session's file shows a compaction that is done."""
+
+    def know_compactions(self, keys: set[str]) -> None:
+        """Compactions of before this run, by their keys, which the session's file may show again."""
 
     def mark_boundary(self, call: int) -> None:
         """Calls numbered up to this are all in the session file from now on, if they come there at all."""

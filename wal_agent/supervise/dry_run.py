@@ -152,7 +152,7 @@ def foresee_start(
     rows += tree_facts.rows()
     rows += [
         *lost_lines(facts.lost),
-        *in_flight_lines(facts.calls, messages.WOULD_VERIFY),
+        *in_flight_lines(facts.calls, foreseen=True),
         *unannounced_lines(facts.unannounced),
     ]
     if isinstance(decided, Resume):

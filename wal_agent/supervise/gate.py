@@ -9,12 +9,13 @@ identical parallel calls are one counter (n of m open), and which number is ende
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -24,6 +25,8 @@ from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAg
 from wal_agent.events import CallEnded, CallStarted
 from wal_agent.records import Answer, Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
 from wal_agent.recovery.messages import (
+    DENY_BUDGET,
+    DENY_CALLER,
     DENY_DRAINING,
     DENY_ENDED,
     DENY_FENCED,
@@ -36,7 +39,7 @@ from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
-from wal_agent.wal.writer import Ticket
+from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
 
 if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
     from wal_agent.recovery.inflight import AskedCall, Resolver
@@ -249,6 +252,16 @@ class RecoveredCalls:
         return {o.intent.call for o in self._writer.state.open}
 
 
+class CallBounds(Protocol):
+    """What bounds calls beside the own log (supervise/tasks.py)."""
+
+    def until(self) -> float:
+        """Return until when (boot time, seconds) the runs around this one let it allow a call; 0.0: not at all."""
+
+    def take_call(self) -> bool:
+        """Count a call; whether the budgets had one left."""
+
+
 class Gate:
     """Allows or denies each tool call. Called from many hook threads at once."""
 
@@ -258,17 +271,20 @@ class Gate:
         rules: Callable[[], Rules],
         may_allow: Callable[[], bool],
         recovered: RecoveredCalls | None = None,
+        bounds: CallBounds | None = None,
     ) -> None:
-        """`may_allow`: R7, the last check before an allow. With `durability = sync` calls that only read wait for their
-        intents too, and each call's after-hook for its end."""
+        """`may_allow`: R7, the last check before an allow; `bounds`: of a task, or with a budget. With `durability =
+        sync` calls that only read wait for their intents too, and each call's after-hook for its end."""
         self._writer = context.job.writer
         self._blobs = context.job.blobs
         self._may_allow = may_allow
+        self._bounds = bounds
         self._rules = rules
         self._workspace = context.workspace
         self._clock = context.clock
         self._deadline = context.settings.append_deadline
         self._sync = context.settings.durability == "sync"
+        self._call, self._soon = (NOW, NOW) if self._sync else (CALL, SOON)
         self._emit = context.emit
         self.recovered = recovered or RecoveredCalls(context)
         self._lock = threading.Lock()
@@ -344,7 +360,8 @@ class Gate:
                         session=f"{event.session}/{inner}" if inner else event.session,
                         agent_call=event.call_id,
                         before=facts,
-                    )
+                    ),
+                    wait=self._soon if reads else self._call,
                 )
             except WalAgentError as error:
                 return _over(error)
@@ -387,6 +404,8 @@ class Gate:
 
     def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: str, nested: str) -> Decision:
         """The answer to a call whose intent is on its way."""
+        if self._bounds is not None and not self._bounds.take_call():
+            return self._deny(DENY_BUDGET, "budget", call, nested)
         if reads and not self._sync:
             return Allow()
         if draining and not reads:
@@ -401,7 +420,10 @@ class Gate:
         if self._refusal:
             self._deny(self._refusal, "ended", call, nested)
             return Deny(self._refusal, stop=True, word="ended")
-        if not self._may_allow():
+        until = self._bounds.until() if self._bounds is not None else math.inf
+        if not until:
+            return self._deny(DENY_CALLER, "caller", call, nested)
+        if not self._may_allow() or self._clock.boot() >= until:
             return self._deny(DENY_LATE, "late", call, nested)
         if not nested:
             self._denied_in_a_row = 0
@@ -455,6 +477,7 @@ class Gate:
                 duration_ms=round(took * 1000),
             ),
             *settled,
+            wait=self._soon,
         )
         self._emit(CallEnded(running.call, running.tool, how, took, running.changes))
         if self._sync:
@@ -471,7 +494,8 @@ class Gate:
             running = self._calls.end(call, again=by != "session", denied=how == "denied")
         if running is not None:
             now = self._clock.now()
-            self._writer.append(End(time=now, call=call, how=how, by=by, why=why, finding=finding))
+            end = End(time=now, call=call, how=how, by=by, why=why, finding=finding)
+            self._writer.append(end, wait=self._soon)
             changed = running.changes and how != "denied"
             self._emit(CallEnded(call, running.tool, how, self._clock.boot() - running.since, changed))
 

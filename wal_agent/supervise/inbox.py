@@ -13,13 +13,15 @@ from contextlib import suppress
 from typing import Final
 
 from wal_agent.concurrency import start_daemon
-from wal_agent.errors import WalAgentError
+from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.inbox import MOST_TEXT, Driver, Message, identity_of
 from wal_agent.records import MessageGiven, MessageSeen, Payload
 from wal_agent.recovery import messages
+from wal_agent.redact import redact
 from wal_agent.shell.quote import fenced, safe
 from wal_agent.supervise.context import RunContext
-from wal_agent.wal.state import MessageAt, State
+from wal_agent.text import plural, shorten
+from wal_agent.wal.state import MOST_OUTCOME, MessageAt, State
 
 NEAR: Final = 2.0  # seconds between two looks into a local folder
 SOON: Final = 0.05  # seconds between the word that a message has come and the look
@@ -35,6 +37,12 @@ ROOM_TOLD: Final = 6000  # characters of all of them there
 def unseen(state: State) -> tuple[MessageAt, ...]:
     """The messages that were given and may not have been seen, oldest first. Pure."""
     return tuple(m for m in state.messages if not m.seen and not m.verb)
+
+
+def unheard(state: State, identities: Sequence[str]) -> tuple[str, ...]:
+    """Those of `identities` that the log does not know. Pure."""
+    known = {identity_of(m.sender, m.id) for m in state.messages}
+    return tuple(each for each in identities if each not in known)
 
 
 def describe(message: Message, most: int = MOST_SHOWN) -> str:
@@ -55,7 +63,8 @@ def tell_again(lost: Sequence[Message]) -> str:
 
 
 class Inbox:
-    """The messages of one run. `control` carries out a verb with its argument; it is set once the agent runs."""
+    """The messages of one run. `control` carries out a verb with its argument and returns the outcome; UsageError: it
+    is refused. It is set while the agent runs: before, and while the run ends, control messages wait."""
 
     def __init__(self, context: RunContext, driver: Driver, every: float, told: Sequence[MessageAt] = ()) -> None:
         """`every`: seconds between two looks. `told`: what the recovery prompt of this run holds."""
@@ -68,7 +77,7 @@ class Inbox:
         self._given = [(m.sender, m.id) for m in told]  # until a turn is completed
         self._mine = {identity_of(*each) for each in self._given}  # what this run has given, or was told
         self._acked: set[str] = set()  # identities that the driver was told to forget
-        self.control: Callable[[str, str], None] = lambda verb, text: None
+        self.control: Callable[[str, str], str] | None = None
         self.resting: Callable[[], bool] = lambda: False  # whether only a person can go on
         self.problem = ""
 
@@ -76,6 +85,12 @@ class Inbox:
     def waiting(self) -> int:
         """How many messages wait for the agent's next boundary."""
         return len(self._waiting)
+
+    def take_control(self, control: Callable[[str, str], str] | None) -> None:
+        """Set who carries out control messages; what waits for that is looked at now."""
+        self.control = control
+        if control is not None:
+            self._wake.set()
 
     def start(self) -> None:
         self._driver.notify(self._wake.set)
@@ -108,7 +123,11 @@ class Inbox:
     def look(self) -> None:
         """Look once: take what is new, carry out control messages, let go what was seen."""
         # One that was given to a session that is gone is given again.
-        over = {identity_of(m.sender, m.id) for m in self._writer.state.messages if m.seen or m.verb}
+        logged = self._writer.state.messages
+        over = {identity_of(m.sender, m.id) for m in logged if m.seen or m.verb}
+        for lost in [m for m in logged if m.verb and not m.seen and identity_of(m.sender, m.id) not in self._mine]:
+            self._mine.add(identity_of(lost.sender, lost.id))
+            self._settle(lost, refused="it is not known whether it was carried out")
         for message in self._driver.fetch(lambda identity: identity in over or self._is_here(identity)):
             if message.verb:
                 self._carry_out(message)
@@ -125,16 +144,47 @@ class Inbox:
         return identity in self._mine or any(m.identity == identity for m in self._waiting)
 
     def _carry_out(self, message: Message) -> None:
-        """At most once in the job's life: the record comes first."""
-        self._mine.add(message.identity)
-        if message.verb not in self._allowed:
-            self.problem = f"{message.sender} asked for {message.verb}, which your settings do not allow (control)."
+        """At most once in the job's life: the record comes first. What is refused is recorded too, so that its sender
+        reads of it (`wal-agent inbox`), and its object goes."""
+        control = self.control
+        if control is None or not self._record([message]):
             return
-        if self._record([message]):
-            seen = MessageSeen(time=self._clock.now(), sender=message.sender, id=message.id)
-            with suppress(WalAgentError):
-                self._writer.append(seen)
-            self.control(message.verb, message.text)
+        self._mine.add(message.identity)
+        try:
+            if message.verb not in self._allowed:
+                raise UsageError("the settings of this run do not allow it (control)")
+            argument = message.text.strip()
+            answer = self._acknowledge(argument) if message.verb == "ack" else control(message.verb, argument)
+            self._settle(message, answer=answer)
+        except UsageError as error:
+            self._settle(message, refused=f"{error.what} {error.hint}".strip())
+
+    def _settle(self, message: Message | MessageAt, refused: str = "", answer: str = "") -> None:
+        """Record the outcome of a control message, or that a message needs no reader any more."""
+        refused, answer = (shorten(redact(words), MOST_OUTCOME) for words in (refused, answer))
+        now = self._clock.now()
+        with suppress(WalAgentError):
+            record = MessageSeen(time=now, sender=message.sender, id=message.id, refused=refused, answer=answer)
+            self._writer.append(record)
+
+    def _acknowledge(self, id: str) -> str:
+        """Take messages out that a person has dealt with: the agent is not given them (any more). UsageError: none of
+        this id waits, or was given and not seen."""
+        with self._lock:
+            waiting = [m for m in self._waiting if m.id == id]
+            unread = [m for m in unseen(self._writer.state) if m.id == id]
+        if not waiting and not unread:
+            raise UsageError(f"no message {shorten(id, 60)!r} waits")
+        if waiting and not self._record(waiting):
+            raise UsageError("the bucket cannot be reached now")
+        with self._lock:
+            self._waiting = [m for m in self._waiting if m.id != id]
+            self._mine |= {m.identity for m in waiting}
+        both: list[Message | MessageAt] = [*waiting, *unread]
+        done = {identity_of(m.sender, m.id): m for m in both}
+        for each in done.values():
+            self._settle(each)
+        return f"{plural(len(done), 'message')} acknowledged"
 
     def take(self) -> str:
         """The words for the agent at a boundary, their records durable; "" where nothing waits, or the log cannot have

@@ -167,7 +167,8 @@ class AcquireOptions:
     """How a start takes its job. R9: `spools` is the folder of what this user's runs spool; `spool`: this run does;
     `accept_loss`: the user gives up what another run's spool may hold. `wait`: for a live owner; `outlast`: until
     the lease of one that is silent has run out, with a countdown; `pauses`: what to do
-    about a pause; `known_epoch`: the one that this machine knows the job to have had."""
+    about a pause; `known_epoch`: the one that this machine knows the job to have had; `end_pause`: called from time to
+    time while the job is paused, returns whether it has ended that."""
 
     spools: Path
     spool: bool = False
@@ -176,6 +177,7 @@ class AcquireOptions:
     outlast: bool = False
     pauses: Pauses = "wait"
     known_epoch: int = 0
+    end_pause: Callable[[], bool] = lambda: False
 
 
 def acquire_job(
@@ -278,6 +280,8 @@ def acquire_job(
                 screen.redraw(why)
                 sleep_unless_signalled(seconds, clock)
             case Wait(seconds, why):
+                if paused and options.end_pause():
+                    continue
                 if why.split(",")[0] != reported:
                     screen.say(f"waiting: {why}")
                     reported = why.split(",")[0]
@@ -439,6 +443,13 @@ class LeaseKeeper:
         """R7: the last check before an allow is sent. In a job that spools (R9) it has no date: no timeout takes the
         job away, so an outage need not stop it."""
         return self._lease.held if self.spooling else self.may_delete()
+
+    def seconds_left(self) -> float:
+        """How long `may_allow` stays true without a renewal; 0: it is not."""
+        if not self.may_allow():
+            return 0.0
+        margin = LeaseTiming(self._lease.ttl).margin
+        return self._timing.ttl if self.spooling else self._lease.sent + self._lease.ttl - margin - self._clock.boot()
 
     def may_delete(self) -> bool:
         """Whether nobody else can have opened the job yet, spooling or not: what retention asks before it deletes."""

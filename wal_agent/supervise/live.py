@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wal_agent.agents.base import Agent, Deny, TurnCompleted, TurnFailed, TurnStarted
+from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, TurnCompleted, TurnFailed, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
@@ -23,13 +23,14 @@ from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
 from wal_agent.inbox import is_for_run
-from wal_agent.records import AgentStarted, Compaction
-from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
+from wal_agent.records import AgentStarted
+from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG, DENY_PAUSING, MENDING
 from wal_agent.recovery.project_rules import load_later
 from wal_agent.redact import redact
 from wal_agent.safefs import read_end, read_plain
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.checkpoints import Checkpointer
+from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, Launch, RunContext
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming
 from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
@@ -37,7 +38,7 @@ from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookServer
 from wal_agent.supervise.inbox import Inbox
-from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan
+from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan, unless_refused
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
@@ -45,15 +46,17 @@ from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
+from wal_agent.supervise.tasks import TaskBounds, begin_task
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
+from wal_agent.text import duration, plural
 
 if TYPE_CHECKING:
     from wal_agent.supervise.steps import StepKeeper
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
-COMPACTION_WAIT = 3.0  # seconds that an agent waits for its conversation to be saved before it compacts that
+MEND_APART = 600.0  # seconds between two mends of a lost summary: an agent that loses each one is left alone
 FAILURE_BYTES = 64 << 10  # of the session's file in which the failure of its newest turn is looked for
 MAX_BECAUSE = 1000  # characters
 BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
@@ -75,8 +78,10 @@ class Live:
         screen: Screen,
         liveness: Liveness,
         inbox: Inbox | None = None,
+        bounds: TaskBounds | None = None,
     ) -> None:
-        """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages."""
+        """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages. `bounds`: of a
+        task's calls, and of those of its own tasks."""
         self._emit = context.emit
         context = replace(context, emit=self._on_event)
         agent, workspace = context.agent, context.workspace
@@ -95,7 +100,8 @@ class Live:
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
         self._rules = load_later(workspace, agent.name)
-        self.gate = Gate(context, self._rules, keeper.may_allow, recovered)
+        self._bounds, self._keeper = bounds, keeper
+        self.gate = Gate(context, self._rules, keeper.may_allow, recovered, bounds)
         self.saver = SessionSaver(context, self.gate, capture, launch.session, self)
         self.autosave = Autosave(self._save, context.settings.autosave, self.fail)
         # Where the agent does not own the screen, people read how a long first capture gets on.
@@ -103,11 +109,12 @@ class Live:
         self.tree = tree and WorktreeSaver(context, self.gate, tree, self.fail, progress)
         self.checkpoints = Checkpointer(context)
         self.inbox = inbox
-        self.conversation = talk = Conversation(context, self.gate, launch, self, inbox)
+        self._compacting = CompactionGuard(context, self.gate, self._surroundings())
+        self.conversation = talk = Conversation(context, self.gate, launch, self, self._compacting, inbox)
         if inbox is not None:
-            inbox.control, inbox.resting = self._control, lambda: talk.phase == "awaiting_user"
+            inbox.resting = lambda: talk.phase == "awaiting_user"
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
-        self._may_allow, self._steps_lock = keeper.may_allow, threading.Lock()
+        self._steps_lock = threading.Lock()
         self._steps: StepKeeper | None = None
         self._hooks = HookHandler(context, self.conversation, self._nested, self)
         self.server = HookServer(run_dir.socket, run_dir.run, self._hooks.answer, self.fail)
@@ -122,7 +129,8 @@ class Live:
         with self._steps_lock:
             if self._steps is None:
                 socket, gate = self._run_dir.socket, self.gate
-                self._steps = StepKeeper(self._context, socket, self._may_allow, lambda: gate.refusal)
+                may_allow = (self._bounds or self._keeper).may_allow
+                self._steps = StepKeeper(self._context, socket, may_allow, lambda: gate.refusal)
             return self._steps
 
     def _on_event(self, event: Event) -> None:
@@ -158,6 +166,8 @@ class Live:
             return self._mark(str(question.get("name")))
         if event == hook_server.STEP:
             return self.steps.answer(question, by_agent)
+        if event == hook_server.TASK:
+            return self._task(question)
         if event != hook_server.STATUS:
             raise LookupError(event)
         key_file = self._context.settings.encryption_key_file
@@ -197,6 +207,20 @@ class Live:
             return {"error": "The bucket cannot be reached now. Try again."}
         return {"job": context.job.keys.job}
 
+    def _task(self, question: dict[str, Any]) -> dict[str, Any]:
+        job = self._context.job
+        epoch, bounds = job.lease.epoch, self._bounds or TaskBounds(self._keeper, self._clock)
+        if question.get("ask") != "begin":
+            return bounds.answer(question, epoch, self.gate.refusal)
+        if question.get("caller") != job.keys.job:
+            return {"caller": ""}
+        try:
+            done = begin_task(str(question.get("job")), self._writer.state, self.checkpoints)
+        except UsageError as error:
+            return {"error": error.what}
+        mine = {"caller": job.keys.job, "epoch": epoch, "run": self._run_dir.run, "counted": bounds.counted}
+        return {**mine, **done}
+
     def _settle(self, call: int, because: str) -> dict[str, Any]:
         try:
             answer = self.gate.recovered.answer(call, redact(clean_reason(because[:MAX_BECAUSE])))
@@ -218,20 +242,42 @@ class Live:
             return {"error": "This run is ending already, so it was not paused (anew). See: wal-agent status"}
         return {"job": self._context.job.keys.job}
 
-    def _control(self, verb: str, text: str) -> None:
-        """Carry out a control message, as the same command typed here."""
+    def _control(self, verb: str, text: str) -> str:
+        """Carry out a control message, as the same command typed here, and return what became of it. UsageError."""
         match verb:
             case "checkpoint":
-                self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
+                done = self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
+                return f"checkpoint {(unless_refused(done) or {}).get('number')}"
             case "pause":
-                with suppress(UsageError):  # the argument is no duration
-                    self._pause({"seconds": parse_duration(text.strip() or "10m"), "reason": "a control message"})
-            case "drain" if is_for_run(text, self._context.job.lease.doc.run):
+                lasts = parse_duration(text or "10m")
+                unless_refused(self._pause({"seconds": lasts, "reason": "a control message"}))
+                return f"it pauses for {duration(lasts)}"
+            case "drain":
+                if not is_for_run(text, self._context.job.lease.doc.run):
+                    raise UsageError("it was for a run that has ended")
                 now = self._clock.boot()
                 until = now + self._context.settings.drain
                 self.shut_down(ShutdownPlan("drain", "message", now, until, DENY_DRAINING))
+                return "it saves all and stops"
+            case "resume":
+                return "it runs"
+            case "status":
+                return self._describe()
             case _:
-                pass
+                raise UsageError(f"{verb} is not known here")
+
+    def _hand_over_control(self, control: Callable[[str, str], str] | None) -> None:
+        """Control messages are for a run whose agent lives and is not to end; others wait for the next one."""
+        if self.inbox is not None:
+            self.inbox.take_control(None if self._shutdown.down else control)
+
+    def _describe(self) -> str:
+        """The run in one line, for who asks by a message."""
+        job, talk, waiting = self._context.job, self.conversation, self.inbox.waiting if self.inbox else 0
+        since = duration(max(0.0, self._clock.now() - talk.since))
+        calls = plural(len(self._writer.acked.state.open), "call")
+        said = f"epoch {job.lease.epoch}, {self._agent.name}, {talk.phase} for {since}, {calls} in flight"
+        return f"{said}, {plural(waiting, 'message')} for the agent" if waiting else said
 
     def progress(self) -> RunProgress:
         """What a renewal of the lease writes."""
@@ -250,6 +296,7 @@ class Live:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
         if not self._shutdown.begin(down, lambda: self.gate.drain(down.sentence)):
             return
+        self._hand_over_control(None)
         self.checkpoints.before("pre_shutdown")
         if down.kind == "drain":
             self._emit(DrainStarted(down.source, down.until - down.began))
@@ -264,17 +311,35 @@ class Live:
     def request_save(self) -> None:
         self.autosave.poke()
 
-    def before_compaction(self, session: str, trigger: str) -> None:
-        """The session's capture, the checkpoint and the record, in this order. A capture that does not end in time is
-        behind the record, which then names what the log had."""
-        until = self._clock.boot() + COMPACTION_WAIT
-        self.autosave.save_now(COMPACTION_WAIT)
-        self.checkpoints.before("pre_compaction")
-        record = Compaction(
-            time=self._clock.now(), n=self._writer.state.compacted + 1, session=session, trigger=trigger
-        )
-        with suppress(WalAgentError):  # a log that has ended ends the run by itself
-            self._writer.append(record).wait(max(0.0, until - self._clock.boot()))
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self.autosave.save_now, self.checkpoints.before, self._mend, self._main_size)
+
+    def compacted(self, found: Compacted, session: str) -> None:
+        self._compacting.found(found, session)
+
+    def know_compactions(self, keys: set[str]) -> None:
+        self._compacting.know(keys)
+
+    def _main_size(self) -> int:
+        context = self._context
+        files = context.agent.session_files(self.conversation.session, context.workspace, context.env)
+        try:
+            return next((file.path.stat().st_size for file in files if file.name == context.agent.main_file), 0)
+        except OSError:
+            return 0
+
+    def _mend(self) -> bool:
+        """End an agent that has lost its conversation, where the restart that follows can put a compact form of it into
+        place (prepare.py)."""
+        context, now = self._context, self._clock
+        able = isinstance(context.agent.capabilities.rewriting, Rewriting) and not self._launch.interactive
+        recent = any(r.record.time > now.now() - MEND_APART for r in self._writer.state.rewrites)
+        if context.settings.restart != "on" or not able or recent:
+            return False
+        until = now.boot() + context.settings.drain
+        down = ShutdownPlan("pause", "mend", now.boot(), until, DENY_PAUSING, now.now(), MENDING)
+        self.shut_down(down)
+        return self._shutdown.down is down
 
     def mark_boundary(self, call: int) -> None:
         self.saver.mark_boundary(call)
@@ -358,6 +423,7 @@ class Live:
                 self.tree.start()
             if self._agent.capabilities.hookless:
                 self.conversation.handle(TurnStarted(launch.session, ""))
+            self._hand_over_control(self._control)
             failpoint("run.after_agent_start")
             exit = child.wait(self._on_terminate, self._tick, self._every)
         except BaseException:  # a bug, or no thread was left: the lease may be settled only over a dead tree
@@ -368,6 +434,7 @@ class Live:
             processes.end_run_processes(self._run_dir.run, adopted=True)
             raise
         finally:
+            self._hand_over_control(None)
             self._await.close()
             self._liveness.rest()
         with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):

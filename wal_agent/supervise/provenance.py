@@ -190,7 +190,7 @@ def _folder(env: Mapping[str, str]) -> Path:
 
 def _mark(url: str, job: str, run: str, args: Sequence[str]) -> str:
     folder = folder_of(url)
-    place = url if folder is None else str(folder)
+    place = url if folder is None else os.fsencode(folder).decode("utf-8", "backslashreplace")
     return hashlib.sha256(msgspec.json.encode((place, job, run, list(args)))).hexdigest()
 
 

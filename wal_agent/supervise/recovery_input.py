@@ -414,8 +414,17 @@ class InnerCommand:
     bucket: str | None = None
 
 
-def parse_inner_command(words: Sequence[str]) -> InnerCommand | None:
-    """`words`: all of the command. None: no agent is named."""
+def parse_inner_command(words: Sequence[str], job: str = "", agent: str = "") -> InnerCommand | None:
+    """`words`: all of the command. `job`, `agent`: of the run that typed it, whose task it may be. None: no agent is
+    named."""
+    if list(words[1:2]) == ["task"]:
+        from wal_agent.recovery.tasks import parse_task, task_job  # late: few recoveries have one
+
+        asked = parse_task(words[2:])
+        if asked is None or asked.job:
+            return None
+        agent = asked.agent or agent
+        return InnerCommand(agent, task_job(job, agent, asked.prompt, fork=asked.fork), asked.bucket)
     own = list(words[2 : words.index("--")] if "--" in words else words[2:])
     found: dict[str, str] = {}
     agent = ""
@@ -431,11 +440,12 @@ def parse_inner_command(words: Sequence[str]) -> InnerCommand | None:
 
 @dataclass(frozen=True, slots=True)
 class InnerRuns:
-    """Looks up inner runs for one recovery. `settings`, `env`: those of the outer run."""
+    """Looks up inner runs for one recovery. `settings`, `env`, `agent`: those of the outer run."""
 
     settings: Settings
     env: Mapping[str, str]
     here: Host
+    agent: str = ""
 
     def __call__(self, step: Step, run: str, since: float) -> NestedRun | None:
         """What became of the run that `step` started inside `run` after `since`. None: it cannot be known."""
@@ -447,8 +457,8 @@ class InnerRuns:
     def _look_up(self, step: Step, run: str, since: float) -> NestedRun | None:
         from wal_agent.evidence.model import NestedRun
 
-        named = parse_inner_command(step.words)
-        if named is None:
+        named = parse_inner_command(step.words, self.settings.job, self.agent)
+        if named is None or named.agent not in AGENTS:
             return None
         settings = load(named.agent, step.cwd.resolve(), self.env, {"job": named.job})
         url = settings.bucket if named.bucket is None else named.bucket

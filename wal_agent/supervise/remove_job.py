@@ -62,6 +62,12 @@ def foresee_removal(bucket: Bucket, keys: Keys, state: State) -> Removal:
     return Removal(keys.job, _tally(iter(doomed)), snapshots, blobs, names, len(kept) + 4)
 
 
+def names_task(bucket: Bucket, caller: str, job: str) -> bool:
+    """Return whether the log of the job `caller` names `job` as its task's, so that it is a trace there."""
+    found = reader.replay(bucket, Keys(caller))
+    return found.damage is None and job in found.state.tasks
+
+
 def remove_job(
     bucket: Bucket, keys: Keys, ttl: float, env: Mapping[str, str], clock: Clock, key_id: str = ""
 ) -> Removal:

@@ -9,7 +9,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,13 +65,14 @@ from wal_agent.recovery import messages
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.shell.quote import safe
-from wal_agent.supervise import processes, provenance, systemd
+from wal_agent.supervise import processes, provenance, systemd, tasks
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
-from wal_agent.supervise.inbox import NEAR, Inbox
+from wal_agent.supervise.inbox import NEAR, Inbox, unheard
+from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Housekeeping,
@@ -100,7 +101,7 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest
-from wal_agent.wal.reader import Replay
+from wal_agent.wal.reader import Replay, replay
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
 
@@ -116,6 +117,7 @@ LOOKING_ON = ("METRICS_ADDR", "METRICS_FILE", "METRICS_JOB_LABEL", "LOG_FORMAT",
 OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WAL_AGENT_NOTIFY", *systemd.VARIABLES}
 OURS |= {f"WAL_AGENT_{name}" for name in (*LOOKING_ON, "ACCEPT_LOGGED_ARGS")}
 OURS |= {"WAL_AGENT_STEP", "WAL_AGENT_ATTEMPT"}  # of a step of the run around this one
+OURS |= {tasks.VARIABLE}
 
 
 def run(options: RunOptions, screen: Screen) -> RunResult:
@@ -233,6 +235,7 @@ class Run:
         self.here = this_host(options.env, run_dir.lock)
         self.interactive = options.interactive
         self.parents = tuple(outer.run for outer in reversed(outer_runs()))
+        self.task = tasks.read_task(options.env)
         self.driver: Driver | None = None  # of the job's messages
 
     def go(self) -> RunResult:
@@ -290,6 +293,7 @@ class Run:
             interactive=self.interactive,
             trace=options.trace,
             parents=self.parents,
+            task=self.task.of if self.task else None,
         )
         wanted = AcquireOptions(
             spools_dir(options.env),
@@ -299,6 +303,7 @@ class Run:
             outlast=options.attended and not options.no_wait,
             pauses="refuse" if options.exit_on_pause else "wait",
             known_epoch=known_epoch(self.bucket.url, settings.job, options.env),
+            end_pause=self._resumed_by_message,
         )
         try:
             opened = acquire_job(
@@ -533,6 +538,7 @@ class Run:
                 inbox = Inbox(context, self.driver, self._looks(), prepared.told)
                 inbox.start()
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
+            bounds = self._bounds(opened, keeper)
             session: NewSession | ResumeSession = prepared.session
             open_turn = opened.replay.state.turn == "started"
             turned = False
@@ -551,6 +557,7 @@ class Run:
                     self.screen,
                     options.liveness,
                     inbox,
+                    bounds,
                 )
                 ended = self._run_agent(live)
                 # Only where a person asked for it: without one, such a code is an error that would come again for ever.
@@ -564,6 +571,31 @@ class Run:
                 inbox.stop()
             remove_injected(injected)
             housekeeping.stop(PATIENCE if self.hasty else 2.0)
+
+    def _bounds(self, opened: OpenedJob, keeper: LeaseKeeper) -> tasks.TaskBounds | None:
+        task = self.task
+        if task is None:
+            return None
+        spent = tasks.spent_by(self.bucket, opened.replay.state) if task.budget else 0
+        return tasks.TaskBounds(
+            keeper, self.clock, tasks.CallerRun.of(task, self.options.env), max(0, task.budget), spent
+        )
+
+    def _resumed_by_message(self) -> bool:
+        """End the pause of the job, which nobody runs, where a control message asks for that."""
+        settings, keys = self.options.settings, Keys(self.options.settings.job)
+        if "resume" not in settings.control.split(","):
+            return False
+        try:
+            if (driver := self._open_driver()) is None:
+                return False
+            with closing(driver):
+                asked = [m.identity for m in driver.fetch(lambda _: False) if m.verb == "resume"]
+            if not asked or not unheard(replay(self.bucket, keys).state, asked):
+                return False
+            return end_pause(self.bucket, keys).state == "ended"
+        except WalAgentError:
+            return False  # it is looked at again
 
     def _open_driver(self) -> Driver | None:
         """What carries the job's messages; None where they are off."""

@@ -86,6 +86,7 @@ class WorktreeSaver:
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`failed`: takes a failure of ours. `progress`: takes a line for people while the first capture takes long."""
+        self._context = context
         self._writer = context.job.writer
         self._clock = context.clock
         self._interval = context.settings.autosave
@@ -245,7 +246,10 @@ class WorktreeSaver:
             if self._closed:
                 return
             if record is not None:
-                sent, ticket = sum(pack.size for pack in record.packs), self._writer.append(record)
+                sent, ticket = (
+                    sum(pack.size for pack in record.packs),
+                    self._writer.append(record, wait=self._context.capture_wait),
+                )
                 ticket.when_acked(lambda: self._emit(Saved("workspace", sent, self._clock.boot() - began)))
                 self._newest = record
                 self._capture.commit()

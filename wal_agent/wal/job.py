@@ -19,7 +19,7 @@ from wal_agent.bucket.decorators import RetryBucket, RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.records import Cause, Opening
+from wal_agent.records import Cause, Opening, TaskOf
 from wal_agent.wal import codec, reader
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
@@ -227,6 +227,7 @@ class OpeningFields:
     interactive: bool = False
     trace: str = ""
     parents: tuple[str, ...] = ()
+    task: TaskOf | None = None
 
 
 class Stopped(WalAgentError):

@@ -15,6 +15,7 @@ from wal_agent.records import (
     Checkpoint,
     Class,
     Compaction,
+    CompactionDone,
     End,
     Ending,
     FileDelta,
@@ -36,6 +37,7 @@ from wal_agent.records import (
     StepBegun,
     StepEnded,
     StepPaused,
+    TaskOf,
     Turn,
     Workspace,
 )
@@ -58,9 +60,11 @@ KEEP_COMPACTIONS = 64
 KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
 KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
 KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
+MOST_OUTCOME = 300  # characters of what became of a control message
 KEEP_MESSAGES = 300  # given messages: who sends one of them again, sends nothing
 KEEP_REWRITES = 64  # with the file that was before each
 KEEP_MARKS = 64
+KEEP_TASKS = 256
 KEEP_PAST = 32  # transcripts of sessions that the job has left
 MOST_CHECKPOINT = 22 << 10  # bytes of one
 MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
@@ -130,7 +134,8 @@ class PlanCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class CompactionAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the log had when a compaction began: of each of the session's files name, size and hash; the newest call,
-    and the calls that were open. `seq`: its segment's number."""
+    and the calls that were open. `seq`: its segment's number. `done`: a new history followed; `lost`: its
+    summary says nothing."""
 
     n: int
     seq: int
@@ -141,6 +146,8 @@ class CompactionAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     files: tuple[tuple[str, int, str], ...]
     call: int
     open: tuple[int, ...]
+    done: bool = False
+    lost: bool = False
 
 
 class CheckpointAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,7 +200,7 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class MessageAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A message that was given to the agent. `time`: when, the last time; `seen`: when that was known, 0 where it may
-    not have been seen."""
+    not have been seen. `refused`, `answer`: the outcome of a control message."""
 
     sender: str
     id: str
@@ -202,6 +209,8 @@ class MessageAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     epoch: int
     verb: str = ""
     seen: float = 0.0
+    refused: str = ""
+    answer: str = ""
 
 
 class PastFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -217,6 +226,14 @@ class MarkAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     seq: int
     record: Mark
+
+
+class TaskAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first checkpoint in front of a task: its segment's number, epoch, and its own number."""
+
+    seq: int
+    epoch: int
+    checkpoint: int
 
 
 class RewriteAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -275,6 +292,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rewrites: tuple[RewriteAt, ...] = ()  # the newest KEEP_REWRITES
     rewritten: int = 0  # the newest one's number
     marks: dict[str, MarkAt] = {}  # by name, the newest KEEP_MARKS
+    tasks: dict[str, TaskAt] = {}  # by the task's job, the newest KEEP_TASKS
     messages: tuple[MessageAt, ...] = ()  # in the order in which they were given, the newest KEEP_MESSAGES
     handoff: Handoff | None = None  # until the agent that it went to has completed a turn
     next_call: int = 1
@@ -307,6 +325,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The agent whose job it is, "" where none was started as far as is kept."""
         home = self.home_opening
         return self.agent or (home.agent if home else "")
+
+    @property
+    def task(self) -> TaskOf | None:
+        """Whose task this job is, as of the newest run that worked on it."""
+        return next((o.opening.task for o in reversed(self.openings) if o.opening.task is not None), None)
 
     @property
     def home_opening(self) -> Opening | None:
@@ -410,10 +433,15 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             if len(record.body) > MOST_CHECKPOINT:
                 return state  # none that a run has written
             newest = (*state.checkpoints, CheckpointAt(seq, epoch, record))[-KEEP_CHECKPOINTS:]
-            return replace(state, checkpoints=newest, checkpointed=max(state.checkpointed, record.number))
+            tasks = state.tasks
+            if record.task and record.task not in tasks:
+                tasks = dict([*tasks.items(), (record.task, TaskAt(seq, epoch, record.number))][-KEEP_TASKS:])
+            return replace(state, checkpoints=newest, tasks=tasks, checkpointed=max(state.checkpointed, record.number))
         case Compaction():
             begun = (*state.compactions, _compaction(state, seq, epoch, record))[-KEEP_COMPACTIONS:]
             return replace(state, compactions=begun, compacted=max(state.compacted, record.n))
+        case CompactionDone():
+            return replace(state, compactions=tuple(_compacted(c, record) for c in state.compactions))
         case Mark():
             others = [(name, each) for name, each in state.marks.items() if name != record.name]
             return replace(state, marks=dict([*others, (record.name, MarkAt(seq, record))][-KEEP_MARKS:]))
@@ -473,6 +501,12 @@ def _compaction(state: State, seq: int, epoch: int, record: Compaction) -> Compa
     )
 
 
+def _compacted(begun: CompactionAt, record: CompactionDone) -> CompactionAt:
+    if (begun.n, begun.session) != (record.n, record.session[:200]):
+        return begun
+    return msgspec.structs.replace(begun, done=True, lost=record.lost)
+
+
 def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[MessageAt, ...]:
     """One entry for each message; of too many those go first that were seen."""
     others = [m for m in state.messages if (m.sender, m.id) != (record.sender, record.id)]
@@ -492,7 +526,8 @@ def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[Messa
 def _seen(message: MessageAt, record: MessageSeen) -> MessageAt:
     if (message.sender, message.id) != (record.sender, record.id) or message.seen:
         return message
-    return msgspec.structs.replace(message, seen=record.time)
+    refused, answer = record.refused[:MOST_OUTCOME], record.answer[:MOST_OUTCOME]
+    return msgspec.structs.replace(message, seen=record.time, refused=refused, answer=answer)
 
 
 def _handed_over(state: State, record: Handoff) -> State:

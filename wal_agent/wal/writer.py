@@ -4,10 +4,14 @@ The queue is data: queued appends, their tickets, and encoded segments without a
 them are pure functions. `append` never does I/O. `commit_once` does one step of it, so that a test owns the order of
 things; `run` is the thread that calls it in production. With a spool (R9) `spool_once` and `run_spooling` are the same
 for what an outage holds up: a second thread, because a put may hang.
+
+An append says how long it may wait for company (`Wait`). One put is in flight at a time, so a put of ends and captures
+alone would stand in front of the next intent for a round trip; they wait for that intent, and go in its segment.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections import deque
@@ -101,17 +105,41 @@ class Acked:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """How long an append may wait for another one to share a segment with: `puts` times what a put takes, between
+    `least` and `most` seconds. Whatever is due sooner takes it along, so its place in the log is not changed."""
+
+    puts: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
+
+    def seconds(self, put_time: float) -> float:
+        return min(self.most, max(self.least, self.puts * put_time))
+
+
+NOW = Wait()  # whoever appends it waits for the acknowledgement
+CALL = Wait(puts=0.05, most=0.002)  # the intent of a call that may change something: others may begin with it
+SOON = Wait(puts=8, most=0.25)  # the outcome of a call, and a call that only reads
+LATER = Wait(puts=32, most=1.0)  # what is captured again if it is lost: session and working tree
+DEFERRED = Wait(least=5.0, most=5.0)  # not worth a put of its own
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedAppend:
     """One append on its way: all of its records go into one segment."""
 
     raw: tuple[bytes, ...]  # the MessagePack of each record
     ticket: Ticket
     since: float  # boot time
-    defer: bool = False  # not worth a put of its own
+    wait: Wait = NOW
 
     @property
     def size(self) -> int:
         return sum(len(r) for r in self.raw)
+
+    def due(self, put_time: float) -> float:
+        """Boot time at which a put is due for it, where one put takes `put_time` seconds."""
+        return self.since + self.wait.seconds(put_time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +215,14 @@ class Backlog:
 # --- pure rules
 
 
-def put_is_due(queue: Sequence[QueuedAppend], now: float, latest: float) -> bool:
-    """Whether a put is due: for anything but records that can wait, or for those when they have waited `latest` s."""
-    return any(not item.defer for item in queue) or (bool(queue) and now - queue[0].since >= latest)
+def next_due(queue: Sequence[QueuedAppend], put_time: float) -> float:
+    """Boot time at which the next put is due, where one takes `put_time` seconds; infinity while nothing waits. Calls
+    that begin together share a segment: each one that follows soon holds the put up, within a bound."""
+    due = min((item.due(put_time) for item in queue if item.wait is not CALL), default=math.inf)
+    calls = [item for item in queue if item.wait is CALL]
+    if not calls:
+        return due
+    return min(due, calls[-1].due(put_time), calls[0].since + min(MAX_GATHER, GATHER * put_time))
 
 
 def must_spool(line: UnackedSegments, queue: Sequence[QueuedAppend], now: float, after: float) -> bool:
@@ -197,7 +230,7 @@ def must_spool(line: UnackedSegments, queue: Sequence[QueuedAppend], now: float,
     else when the outage has lasted, by what the oldest append has waited."""
     if line.stored:
         return True
-    oldest = line.first or next((item for item in queue if not item.defer), None)
+    oldest = line.first or next((item for item in queue if item.wait is not DEFERRED), None)
     return oldest is not None and now - oldest.since >= after
 
 
@@ -210,7 +243,7 @@ def resolve_conflict(found: bytes, found_epoch: int, found_run: str, sent: InFli
 
 Step = Literal["idle", "acked", "undecided", "ended"]
 SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
-MAX_DEFER = 5.0  # seconds that records which are worth no put of their own may wait
+GATHER, MAX_GATHER = 0.3, 0.01  # of a put's time, and seconds: how long calls that follow each other are gathered
 SPOOL_POLL = 0.1  # seconds between two checks whether an append has waited so long
 
 
@@ -256,6 +289,8 @@ class Writer:
         self._lock = threading.Lock()  # the fields above; never held during I/O
         self._committing = threading.Lock()  # one step at a time
         self._spooling = threading.Lock()  # one segment at a time, in order
+        self._put_time = 0.0  # seconds that a put takes, smoothed; only the thread that commits sets it
+        self._wake_at = 0.0  # boot time until which the thread that commits waits
         self._work = threading.Event()
         self._waiting = threading.Event()
         self._spool = spool
@@ -267,15 +302,14 @@ class Writer:
         with self._lock:
             self._listeners = (*self._listeners, listener)
 
-    def append(self, *records: AnyRecord, defer: bool = False) -> Ticket:
+    def append(self, *records: AnyRecord, wait: Wait = NOW) -> Ticket:
         """Queue the records for one segment, in order. Never blocks on I/O. ValueError: a record that could never be
         read back, or too much for a segment; Fenced, Damaged: the writer has ended; Sealed.
 
-        `defer`: the records are not worth a put of their own. They go with the next ones that are, or after MAX_DEFER
-        seconds."""
+        `wait`: how long they may wait for company."""
         if not records:
             raise ValueError("nothing to append")
-        item = QueuedAppend(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot(), defer)
+        item = QueuedAppend(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot(), wait)
         if item.size > codec.MAX_SEGMENT - codec.OVERHEAD:
             raise ValueError(f"{item.size} bytes fit no segment; append them apart")
         with self._lock:
@@ -284,8 +318,10 @@ class Writer:
             if self._sealed:
                 raise Sealed(f"The log of job {self._keys.job} is sealed; nothing more can be recorded in this run.")
             self._queue.append(item)
-        if not defer:
+            wakes = item.due(self._put_time) < self._wake_at
+        if wakes:
             self._work.set()
+        if self._spool is not None and wait is not DEFERRED:
             self._waiting.set()
         return item.ticket
 
@@ -370,10 +406,19 @@ class Writer:
                 case "acked":
                     attempt = 0
                 case "idle":
-                    self._work.wait(1.0)
+                    self._await_work()
                 case "undecided":
                     attempt += 1
                     stop.wait(backoff(attempt, self._rng))
+
+    def _await_work(self) -> None:
+        """Until the next put is due. What is appended meanwhile and is due before that ends the wait."""
+        with self._lock:
+            now = self._clock.boot()
+            self._wake_at = min(now + 1.0, next_due(self._queue, self._put_time))
+            left = self._wake_at - now
+        if left > 0:
+            self._work.wait(left)
 
     def seal(self, budget: float) -> bool:
         """R6: refuse appends from now on, decide the put in flight and flush the queue, within `budget` seconds.
@@ -428,19 +473,22 @@ class Writer:
         if sent is None:
             return "idle"
         failpoint("append.before_put")
+        began = self._clock.boot()
         try:
             self._bucket.put(self._keys.segment(sent.seq), sent.data)
         except Conflict:
             return self._read_back(sent)
         except (Unavailable, Denied):
             return "undecided"
+        took = self._clock.boot() - began
+        self._put_time += (took - self._put_time) / 8 if self._put_time else took
         failpoint("append.after_put")
         return self._ack(sent)
 
     def _next(self) -> InFlight | None:
         """Encode the next batch, behind the last segment in the line; once, whatever happens to its put (R3)."""
         at_once = self._sealed or self._flushing
-        if not self._queue or not (at_once or put_is_due(self._queue, self._clock.boot(), MAX_DEFER)):
+        if not self._queue or not (at_once or next_due(self._queue, self._put_time) <= self._clock.boot()):
             return None
         items = tuple(self._queue.popleft() for _ in range(codec.batch_length([i.size for i in self._queue])))
         last, now = self._line.last, self._clock.now()

@@ -6,6 +6,7 @@ snapshots" and "keep the segment that a kept snapshot names": such pairs are tak
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -14,8 +15,10 @@ from unittest import mock
 
 from tests.faults.model import directed
 from tests.faults.model.simulate import BLOBS, FREE, TIMED
-from tests.faults.model.world import Shape
+from tests.faults.model.world import TTL, Shape
 from wal_agent.recovery import lease_policy
+from wal_agent.supervise.lease_keeper import LeaseKeeper
+from wal_agent.supervise.tasks import TaskBounds
 from wal_agent.wal import blobs, codec, job, reader, retention, writer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.state import apply_all
@@ -244,6 +247,18 @@ ABLATIONS = [
         ((job, "may_continue_replay", yes),),
     ),
     Ablation("R4 only who is past naming loses blobs", ("I4", "DAMAGE"), BLOBS, ((retention, "is_past_epoch", yes),)),
+    Ablation(
+        "a task's call has the date of its caller's lease",
+        ("TASK",),
+        directed.task_allows_after_the_takeover,
+        ((LeaseKeeper, "seconds_left", lambda of: 10 * TTL),),
+    ),
+    Ablation(
+        "a task asks its caller",
+        ("TASK",),
+        directed.task_asks_after_the_takeover,
+        ((TaskBounds, "until", lambda of: math.inf),),
+    ),
     Ablation("R10 mine whatever the nonce", ("FALSE FENCE",), timed(late=0.1, lost=0.1), ((leases, "is_mine", no),)),
 ]
 

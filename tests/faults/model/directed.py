@@ -153,3 +153,25 @@ def takeover_right_after_unlock() -> None:
     leases.unlock(b.bucket, KEYS, b.clock, stage.world.rng, seen=seen, reason="test")
     b.take()
     a.answer(first)
+
+
+def task_allows_after_the_takeover() -> None:
+    """T2: a task was answered, its run and A's freeze for longer than A's ttl, B opens, the task thaws and goes on."""
+    stage = Stage(timed=True)
+    a, b = stage.owner(0), stage.owner(1)
+    first = a.take()
+    until = a.task_of(first).until()
+    a.task_goes_on(first, until)
+    stage.world.time += TTL + 1
+    b.take()
+    a.task_goes_on(first, until)
+
+
+def task_asks_after_the_takeover() -> None:
+    """T1: the same, but the task asks behind the takeover; A has not noticed it yet."""
+    stage = Stage(timed=True)
+    a, b = stage.owner(0), stage.owner(1)
+    first = a.take()
+    stage.world.time += TTL + 1
+    b.take()
+    a.task_goes_on(first, a.task_of(first).until())

@@ -2,7 +2,7 @@
 
 It keeps every segment that ever landed, also those that retention took, and finds the true log by following `prev` from
 the newest one; replay has to agree with that. The checks are those of the model checker that found the rules:
-I2, I3, DAMAGE, ZOMBIE, LATE, SEEN, FALSE FENCE, ACT, LIVE.
+I2, I3, DAMAGE, ZOMBIE, LATE, SEEN, FALSE FENCE, ACT, LIVE, and TASK for the tasks of a run.
 """
 
 from __future__ import annotations
@@ -130,6 +130,14 @@ class Ghost:
             if plan.epoch == epoch and plan.run != run:
                 raise Violation(f"ACT: {run} and {plan.run} both act in epoch {epoch}")
         self.allowed[uid] = hash_
+
+    def task_allows(self, run: str, epoch: int) -> None:
+        """A task of `run` goes on with a changing tool. Its own log is another job's; here its caller's counts."""
+        self.counts["task allowed"] += 1
+        if self.timed and self.taken > epoch:
+            raise Violation(f"TASK: a task of {run} (epoch {epoch}) allows a call after epoch {self.taken} has opened")
+        if epoch in self.settled:
+            raise Violation(f"TASK: a task of {run} (epoch {epoch}) allows a call after that gave its job up")
 
     def fenced(self, run: str, epoch: int, why: str) -> None:
         """`run` was told that the job is another's. Is it?"""

@@ -15,6 +15,8 @@ from tests.faults.model.world import KEYS, TTL, HostBucket, HostClock, World
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Cause, Edit, End, FileDelta, Host, Intent, Payload
 from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
+from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
+from wal_agent.supervise.tasks import CallerRun, TaskBounds
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
@@ -35,6 +37,16 @@ class Call:
     uid: str
     ticket: Ticket
     answered: bool = False
+
+
+class TasksOwnLease:
+    """Of a task's job: nobody takes it, so that only its caller's counts."""
+
+    def may_allow(self) -> bool:
+        return True
+
+    def seconds_left(self) -> float:
+        return TTL
 
 
 @dataclass
@@ -140,7 +152,7 @@ class Owner:
             "append": lambda: self.append(opened),
             "commit": lambda: self.commit(opened),
             "renew": lambda: self.renew(opened),
-            "idle": lambda: self.clock.sleep(self.rng.uniform(0, TTL / 2)),
+            "idle": lambda: self.idle(opened),
             "file": lambda: self.capture(opened),
             "close": lambda: self.close(opened),
         }
@@ -154,6 +166,26 @@ class Owner:
                     return
             except Unavailable:
                 pass  # every one of these may be done again
+
+    def idle(self, opened: OpenedJob) -> None:
+        """A task of this run asks for a call, and allows it some time later, or not (docs/TASKS.md)."""
+        task = self.task_of(opened)
+        until = task.until()
+        self.clock.sleep(self.rng.uniform(0, TTL / 2))
+        self.task_goes_on(opened, until)
+
+    def task_of(self, opened: OpenedJob) -> TaskBounds:
+        """The bounds of a task's run, which asks this one."""
+        own = TaskBounds(LeaseKeeper(LeaseTiming(TTL), self.clock, opened.lease), self.clock)
+        epoch = opened.lease.epoch
+        return TaskBounds(TasksOwnLease(), self.clock, CallerRun(lambda asked: own.answer(asked, epoch, ""), epoch))
+
+    def task_goes_on(self, opened: OpenedJob, until: float) -> None:
+        """The last check of a task's call, as the gate makes it."""
+        if self.clock.boot() < until:
+            self.world.ghost.task_allows(self.run, opened.lease.epoch)
+        else:
+            self.world.counts["task denied"] += 1
 
     def append(self, opened: OpenedJob) -> None:
         number = opened.writer.next_call()

@@ -30,6 +30,8 @@ OFTEN = {
     "fenced": 150,
     "allowed": 1200,
     "denied": 150,
+    "task allowed": 150,
+    "task denied": 20,
     "snapshots": 700,
     "retained": 50,
     "files restored": 100,

@@ -36,6 +36,9 @@ RULES = {
     "epoch_from_log": 1,  # new epoch = max(lease epoch, highest epoch in the log) + 1
     "unlock_wait": 1,  # after unlock the next owner waits out the ttl too
     "resume_snap": 1,  # readers re-list when a segment vanished under them
+    "task_ask": 1,  # a task's call is allowed only after the run that asked for it answered as for a call of its own
+    "task_date": 1,  # the answer has the date of that run's lease, checked with the allow
+    "task_end": 1,  # who gives the job up has ended its tasks first, as its tools
     "spool_lease": 1,  # spool is declared in the lease; no other run takes over by timeout
 }
 FEAT = {
@@ -48,6 +51,7 @@ FEAT = {
     "close": 0,
     "unlock": None,
     "spool": 0,
+    "tasks": 0,
     "retry": 2,
     "maxseq": 40,
 }
@@ -69,6 +73,7 @@ class Host(NamedTuple):
     seen: Any
     opened: int
     aux: Any
+    task: tuple[Any, ...] = ()  # of this epoch: () none yet, ("asks", calls), ("answered", calls), ("over",)
 
 
 H0 = Host("idle", 0, 0, 0, 0, 0, 0, None, None, None, 0, ())
@@ -504,6 +509,8 @@ class Model:
                     yield P + f"ALLOWS tool {uid}", self.upd(st2, h, **done), v
                 if f["snap"] and not any(x[3] == h for x in st.snaps):
                     yield from self.snap(st, h, H.tail, H.tuid)
+            if f["tasks"]:
+                yield from self.task(st, h)
         # network
         for i, p in enumerate(st.net):
             rest = st._replace(net=st.net[:i] + st.net[i + 1 :])
@@ -546,9 +553,36 @@ class Model:
                 k = {"pc": "aread", "pend": e}
             yield P + "puts intent %s at %d: %s%s" % (e[4], e[0], rep, lab), self.upd(st2, h, **k), []
 
+    def task(self, st: St, h: int) -> Iterator[Step]:
+        """A task that the host's agent typed. Its log and its lease are another job's: judged is whether a call of it
+        is allowed once its caller's job is another's, or was given up."""
+        H, r = st.hosts[h], self.r
+        held = H.aux != ("closed",)
+        out_of_time = bool(self.f["timed"]) and H.epoch in st.expired
+        match H.task:
+            case ():
+                if H.pc == "own" and held:
+                    yield f"h{h} begins a task", self.upd(st, h, task=("asks", self.f["tasks"])), []
+            case ("asks", left):
+                acts = H.pc in ("own", "put", "aread", "ack") and held and not (r["allow_clock"] and out_of_time)
+                if acts or not r["task_ask"]:
+                    yield f"h{h} answers its task, or was not asked", self.upd(st, h, task=("answered", left)), []
+            case ("answered", left) if not (r["task_date"] and out_of_time):
+                v = []
+                if st.gopen > H.epoch:
+                    v.append("TASK: a task of host %d (epoch %d) acts after epoch %d opened" % (h, H.epoch, st.gopen))
+                if H.pc in ("gone", "closed") or not held:
+                    v.append("TASK: a task of host %d (epoch %d) acts after its job was given up" % (h, H.epoch))
+                more = ("asks", left - 1) if left > 1 else ("over",)
+                yield f"h{h}'s task ALLOWS a call", self.upd(st, h, task=more), v
+            case _:
+                pass
+
     def close(self, st: St, h: int) -> Iterator[Step]:
         H = st.hosts[h]
         new = (H.epoch, h, "closed", 0)
+        if self.r["task_end"] and H.task:
+            st = self.upd(st, h, task=("over",))
         for lab, st2, rep in self.cas_fates(st, H.lver, new):
             if rep == "conflict":
                 st3 = self.upd(st2, h, pc="gone") if self.r["seal"] else self.upd(st2, h, aux=("closed",))
@@ -713,6 +747,32 @@ SCEN: list[tuple[str, Flags, Flags]] = [
         "A9c 3 hosts, 3 appends, 0 faults, snapshot, retention",
         FREE,
         free(hosts=3, appends=3, faults=0, snap=1, retain=1),
+    ),
+    (
+        "A10 timed, 2 hosts, 1 append, 1 fault, close, a task with 2 calls",
+        {},
+        {"hosts": 2, "appends": 1, "faults": 1, "close": 1, "tasks": 2},
+    ),
+    (
+        "A11 timed, 3 hosts, 1 append, 0 faults, close, unlock, a task with 1 call",
+        {},
+        {"hosts": 3, "appends": 1, "faults": 0, "close": 1, "unlock": "release", "tasks": 1},
+    ),
+    (
+        "A12 timed, 2 hosts, 2 appends, 2 faults, a task with 1 call",
+        {},
+        {"hosts": 2, "appends": 2, "faults": 2, "tasks": 1},
+    ),
+    (
+        "V13 a task does not ask its caller",
+        {"task_ask": 0, "task_date": 0},
+        {"hosts": 2, "appends": 1, "faults": 0, "tasks": 1},
+    ),
+    ("V14 the answer to a task has no date", {"task_date": 0}, {"hosts": 2, "appends": 1, "faults": 0, "tasks": 1}),
+    (
+        "V15 a job is given up before its tasks have ended",
+        {"task_end": 0},
+        {"hosts": 2, "appends": 1, "faults": 0, "close": 1, "tasks": 1},
     ),
     ("V0 tail not read before chaining to it", dict(FREE, tail_read=0), free(hosts=2, appends=1, faults=0)),
     ("V1 takeover tries the next seq without reading", dict(FREE, fence_read=0), free(hosts=3, appends=1, faults=0)),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.protocol.check import SCEN, TTL_RULES, bfs, bfs_ttl
 
-SLOW = {"A0c", "A3c", "A4c", "A6", "A7", "A9c", "V2r", "V5d", "V6"}  # 4 to 65 s each
+SLOW = {"A0c", "A3c", "A4c", "A6", "A7", "A9c", "A11", "A12", "V2r", "V5d", "V6"}  # 4 to 65 s each
 ONE_OF_TWO = {"V2", "V9b", "V9c"}  # another rule still holds
 BY_NAME = {name.split()[0]: (rules, feat) for name, rules, feat in SCEN}
 

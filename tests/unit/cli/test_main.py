@@ -59,7 +59,7 @@ def test_each_error_is_one_line_and_its_exit_code(
 ) -> None:
     """The codes are promises to scripts and to schedulers (OPERATIONS.md)."""
 
-    def failing(standalone_mode: bool) -> int:
+    def failing(prog_name: str, standalone_mode: bool) -> int:
         raise error(f"It {EVIL}broke.", "Mend it.")
 
     monkeypatch.setattr(commands, "app", failing)
@@ -68,7 +68,7 @@ def test_each_error_is_one_line_and_its_exit_code(
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), typer.Abort()], ids=repr)
 def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> None:
-    def failing(standalone_mode: bool) -> int:
+    def failing(prog_name: str, standalone_mode: bool) -> int:
         raise raised
 
     monkeypatch.setattr(commands, "app", failing)
@@ -78,7 +78,7 @@ def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.Monke
 def test_a_bug_is_one_line_that_names_a_private_report(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def failing(standalone_mode: bool) -> int:
+    def failing(prog_name: str, standalone_mode: bool) -> int:
         raise RuntimeError(f"password={SECRET}")
 
     monkeypatch.setattr(commands, "app", failing)
@@ -124,14 +124,29 @@ def test_an_unknown_cli_is_led_to_generic(run: Run) -> None:
     assert code == 64 and "wal-agent run generic -- COMMAND" in err
 
 
-def test_the_shell_completes_agents(tmp_path: Path) -> None:
-    asked = {"_WAL_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": "wal-agent run c", "COMP_CWORD": "2"}
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("run c", "claude codex copilot"),
+        ("doctor g", "gemini generic"),
+        ("drill g", "gemini generic"),
+        ("demo --agent cl", "claude"),
+        ("configure-hooks --agent q", "qwen"),
+        ("status --agent p", "pi"),
+        ("run gemini --durability s", "sync"),
+        ("fleet w", "watch"),
+        ("statu", "status"),
+    ],
+)
+def test_the_shell_completes(tmp_path: Path, typed: str, names: str) -> None:
+    count = str(len(typed.split()))
+    asked = {"_WAL_AGENT_COMPLETE": "complete_bash", "COMP_WORDS": f"wal-agent {typed}", "COMP_CWORD": count}
     script = "import sys; sys.argv = ['wal-agent']; from wal_agent.cli.main import main; main()"
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), **asked}
     done = subprocess.run(
         [sys.executable, "-c", script], env=env, cwd=tmp_path, capture_output=True, check=True, timeout=60
     )
-    assert done.stdout.split() == [b"claude", b"codex", b"copilot"]
+    assert done.stdout.decode().split() == names.split()
 
 
 def test_the_version(run: Run) -> None:
@@ -178,10 +193,14 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
         ("run", "Missing argument 'AGENT'. See: wal-agent run --help"),
         (
             "run gemini --yolo",
-            "No such option: --yolo. Put the agent's options after `--`: wal-agent run AGENT -- --yolo "
+            "No such option: --yolo. Put the agent's options after `--`: wal-agent run gemini -- --yolo "
             "(see: wal-agent run --help)",
         ),
         ("pause --for", "Option '--for' requires an argument. See: wal-agent pause --help"),
+        ("status --jsn", "No such option: --jsn. Did you mean --json? See: wal-agent status --help"),
+        ("log -n x", "--number must be a number (got x). See: wal-agent log --help"),
+        ("log -n -1", "--number must be at least 0 (got -1). See: wal-agent log --help"),
+        ("drill gemini --rounds 5000", "--rounds must be 1 to 1000 (got 5000). See: wal-agent drill --help"),
         (
             "status gemni",
             "Got unexpected extra argument(s) (gemni). An agent is named with --agent NAME, a job with --job NAME. "
@@ -334,9 +353,30 @@ def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypat
         (("claude", "--on-quota", "handoff:codex"), "--on-quota handoff works with --restart only."),
         (("claude", "--restart", "--on-quota", "handoff:claude"), "No job of claude can be handed to claude."),
         (("claude", "--restart", "--on-quota", "handoff:clod"), "clod"),
-        (("claude", "--restart", "--on-quota", "handoff:../x"), "which is not possible"),
+        (("claude", "--restart", "--on-quota", "handoff:../x"), "must be wait, or handoff"),
     ],
 )
 def test_a_handoff_that_cannot_be_is_refused_before_anything_runs(run: Run, words: tuple[str, ...], says: str) -> None:
     code, out, err = run("run", *words)
     assert (code, out) == (64, "") and says in err
+
+
+@pytest.mark.parametrize(
+    ("words", "folder", "code"),
+    [
+        (("run", "generic", "--", "echo", "\udcff"), "shop", 64),
+        (("run", "generic", "--", "true"), "\udcff", 78),
+        (("run", "generic", "--bucket", "file:///tmp/\udcff", "--", "true"), "shop", 78),
+        (("list", "--bucket", "/proc/self/\udcff"), "shop", 1),  # becomes %FF in a URL
+        (("status", "--bucket", "s3://\udcff"), "shop", 78),
+    ],
+)
+def test_what_no_log_can_hold_is_refused(
+    words: tuple[str, ...], folder: str, code: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that are not UTF-8: the line is printable, and the bucket stays as it is."""
+    (tmp_path / folder).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / folder)
+    found, out, err = run(*words)
+    assert (found, out) == (code, "") and err.encode()
+    assert not (tmp_path / "home/.local/state/wal-agent/bucket").exists()

@@ -11,6 +11,7 @@ import pytest
 from tests.servers.nats import NatsServer
 from tests.unit.cli.shelf import Run, Shelf, commit
 from wal_agent.inbox import BucketDriver
+from wal_agent.paths import MARKER
 from wal_agent.records import MessageGiven, MessageSeen, Payload
 from wal_agent.wal.job import OpenedJob
 
@@ -69,6 +70,17 @@ def test_nothing_is_sent_to_a_job_that_is_not_there(shelf: Shelf, run: Run) -> N
     assert run("send", *where(shelf), "--from", "a b", "x")[0] == 64
     assert run("send", *where(shelf), "--control", "rm")[0] == 64
     assert rows(run, shelf) == []
+
+
+def test_a_tool_that_outlives_its_run_sends_nothing_under_another_name(
+    shelf: Shelf, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same id from another sender would be a second message (found by tests/faults/talk.py)."""
+    shelf.open()
+    monkeypatch.setenv(MARKER, "0123456789abcdef")
+    code, _, err = run("send", *where(shelf), "--id", "one", "x")
+    assert code == 69 and "--from" in err and rows(run, shelf) == []
+    assert run("send", *where(shelf), "--id", "one", "--from", "ann", "x")[0] == 0
 
 
 def test_an_answer_is_sent_once(shelf: Shelf, run: Run) -> None:

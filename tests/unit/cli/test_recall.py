@@ -143,6 +143,15 @@ def test_the_index_is_built_again(shelf: Shelf, run: Run, tmp_path: Path, harm: 
     assert [h["kind"] for h in hits(run, shelf, "heron")] == ["message"]
 
 
+def test_an_index_of_another_version_is_built_again(shelf: Shelf, run: Run, tmp_path: Path) -> None:
+    begun(shelf)
+    assert hits(run, shelf, "heron")
+    with closing(sqlite3.connect(index_of(tmp_path))) as index, index:
+        index.execute("UPDATE meta SET value = '0' WHERE key = 'version'")
+        index.execute("DELETE FROM entry")
+    assert [h["kind"] for h in hits(run, shelf, "heron")] == ["message"]
+
+
 def test_what_was_there_before_a_compaction(shelf: Shelf, run: Run) -> None:
     job, whole = begun(shelf)
     job.writer.append(Compaction(time=8.0, n=1, session="s"))

@@ -17,11 +17,11 @@ from wal_agent.cli.commands import COMMANDS, _Loaded, first_sentence
 LIMITS = {
     "--version": (4, 0),
     "--help": (6, 36),
-    "status --help": (17, 50),
+    "status --help": (18, 50),
     "run --help": (17, 50),
-    "status": (51, 55),
-    "log": (48, 55),
-    "list": (44, 55),
+    "status": (52, 55),
+    "log": (49, 55),
+    "list": (45, 55),
 }
 HEAVY = (
     *("boto3", "botocore", "google", "requests", "jinja2", "tree_sitter", "rich", "watchdog", "tomlkit", "psutil"),

@@ -8,7 +8,7 @@ import pytest
 
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.drill.grade import Entry, Grade, Seen, grade
-from wal_agent.drill.policy import POLICIES, Policy, PolicyModel, view
+from wal_agent.drill.policy import POLICIES, UNCLEAN, Policy, PolicyModel, misled, view
 from wal_agent.drill.scenario import ASK, Scenario, load
 from wal_agent.rehearsal.model import Called, Heard, Json, Returned, Said, Turn
 
@@ -168,3 +168,42 @@ def test_the_answer_after_the_wanted_effect_is_held_back() -> None:
     assert heard().hold is talk.model.release and talk.model.holding.is_set()
     talk.model.release.set()
     assert heard().hold is None
+
+
+def test_the_answer_that_ends_the_work_is_held_back_on_its_own() -> None:
+    """Else a kill of the recovery could come behind its end, and the next start would rightly begin a new task."""
+    talk = Talk(CHARGE, "well")
+    talk.model.hold_end = True
+    assert talk.answer().hold is None
+    talk.run()
+    talk.model.release.set()
+    assert talk.answer().hold is talk.model.over
+
+
+def test_a_prompt_that_names_no_call_makes_the_next_step_one_to_look_at() -> None:
+    talk = Talk(CHARGE, "well")
+    talk.run("charge 49.90")
+    del talk.heard[-1]  # the agent's own resume has dropped the call
+    talk.crash(f"{UNCLEAN} An operation may have been in progress.")
+    del talk.heard[-2]
+    talk.run()
+    assert grade(CHARGE, "charge 49.90", talk.ledger, Seen(0, {})).passed
+
+
+@pytest.mark.parametrize(
+    ("finding", "happened", "expected"),
+    [
+        ("completed", {"plan", "charge 49.90"}, (0, 0)),
+        ("completed", {"plan"}, (1, 0)),
+        ("not started", {"plan", "charge 49.90"}, (1, 0)),
+        ("unknown", {"plan", "charge 49.90"}, (0, 0)),
+        ("unknown", {"plan", "charge 49.90", "receipt"}, (0, 1)),
+    ],
+)
+def test_what_a_conversation_gets_wrong(finding: str, happened: set[str], expected: tuple[int, int]) -> None:
+    heard: list[Heard] = [
+        Called("run_shell_command", {"command": "./plan.sh"}),
+        Returned("", "ok: plan"),
+        Said("user", prompt("./charge.sh 49.90", finding)),
+    ]
+    assert misled(CHARGE, heard, happened) == expected

@@ -204,6 +204,27 @@ def test_any_nats_client_can_send_a_plain_text(server: NatsServer, new: Callable
     assert list(new().fetch(nobody)) == [found[0], found[2]]
 
 
+def test_a_plain_text_that_is_acknowledged_over_another_connection_goes(
+    server: NatsServer, new: Callable[[], NatsDriver]
+) -> None:
+    """Its subject does not say which message it is, so it is deleted once it is read again."""
+
+    async def publish() -> None:
+        client = await nats.connect(server.url)
+        await client.jetstream().publish("agent.web~1.inbox", b"stop")
+        await client.close()
+
+    driver = new()
+    driver.send(STOP)  # makes the stream
+    asyncio.run(publish())
+    found = list(driver.fetch(nobody))
+    server.kill()
+    server.start()
+    patiently(lambda: driver.ack({m.identity for m in found}))
+    patiently(lambda: driver.fetch(nobody))
+    assert list(new().fetch(nobody)) == []
+
+
 def test_hostile_messages_are_passed_over() -> None:
     own = f"agent.web~1.inbox.{STOP.identity}"
     data = msgspec.json.encode(STOP)

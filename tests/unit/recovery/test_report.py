@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.recovery.lab import Lab, git, repository, write
+from wal_agent.evidence.model import STILL_RAN
 from wal_agent.recovery import report
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.messages import TREE_NOT_SAVED
@@ -90,10 +91,16 @@ def test_calls_in_flight() -> None:
     assert in_flight_lines([CALL, dark, half, done]) == [
         "  in flight  make  unknown  unknown: the agent is asked to verify",
         "             make  read_only  unknown: The process is gone and left no result.",
-        "             make  unknown  partly done: Its file is longer than before.",
+        "             make  unknown  interrupted: Its file is longer than before.",
         "             make (2 times)  idempotent  not started: The file `a` is as it was.",
     ]
     assert in_flight_lines([]) == []
+    runs = replace(CALL, finding="partial", because=STILL_RAN)
+    assert in_flight_lines([runs])[0].endswith("interrupted: It was still running; wal-agent stopped it.")
+    assert in_flight_lines([runs, CALL], foreseen=True) == [  # `recover --dry-run` has done nothing yet
+        "  in flight  make  unknown  interrupted: It is still running; a start would stop it.",
+        "             make  unknown  unknown: the agent would be asked to verify",
+    ]
     assert in_flight_lines([CALL] * 9)[-1] == "             and 4 more: see wal-agent log"
 
 

@@ -7,7 +7,8 @@ import pytest
 from tests.unit.recovery.cases import end, intent, opening, state_of
 from wal_agent.agents import AGENTS
 from wal_agent.errors import UsageError
-from wal_agent.recovery.tasks import ASK, MOST_PROMPT, MOST_SUMMARY, child_args, child_job, compact_form
+from wal_agent.records import TaskOf
+from wal_agent.recovery.tasks import ASK, MOST_PROMPT, MOST_SUMMARY, child_args, child_job, compact_form, depth_of
 from wal_agent.wal.keys import check_job
 
 CLAUDE, CODEX = AGENTS["claude"], AGENTS["codex"]
@@ -22,11 +23,16 @@ def test_the_same_task_is_the_same_job_and_another_one_is_not() -> None:
 
 
 def test_tasks_are_nested_three_deep() -> None:
-    name = "shop"
-    for _ in range(3):
-        name = child_job(name, "claude", "look")
-    with pytest.raises(UsageError, match="nested 3 deep"):
-        child_job(name, "claude", "look")
+    """Also where a long name was cut, so that it does not say how deep the job is."""
+    for name in ("shop", "s" * 100):
+        of = None
+        for depth in (1, 2, 3):
+            assert depth_of(name, of) == depth
+            name, of = child_job(name, "claude", "look", depth), TaskOf(job=name, depth=depth)
+        with pytest.raises(UsageError, match="nested 3 deep"):
+            child_job(name, "claude", "look", depth_of(name, of))
+    with pytest.raises(UsageError, match="nested 1 deep"):
+        child_job("shop.task-1", "claude", "look", depth_of("shop.task-1", None), 1)
 
 
 @pytest.mark.parametrize("prompt", ["", " \n", "x" * (MOST_PROMPT + 1)])

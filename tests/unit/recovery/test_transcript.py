@@ -73,6 +73,14 @@ def test_role_time_and_words_of_each_format(name: str) -> None:
     assert (found.role, found.time) == (role, 1_795_356_133.0)
 
 
+def test_what_stands_around_a_message_is_left_out() -> None:
+    """Claude Code's lines name modes, prices and settings beside the message."""
+    around = {"permissionMode": "bypassPermissions", "promptSource": "sdk", "effort": "medium"}
+    message = {"role": "assistant", "content": [{"type": "text", "text": WORDS}], "usage": {"service_tier": "standard"}}
+    found = parse_line(json.dumps({**around, "type": "assistant", "message": message}).encode())
+    assert found is not None and found.text == WORDS
+
+
 def test_what_is_no_talk_is_left_out() -> None:
     blob = "QUJD" * 300
     copies = {"type": "api-request-blob", "content": WORDS}

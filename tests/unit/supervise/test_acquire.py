@@ -17,6 +17,7 @@ from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim
 from wal_agent.bucket.base import Object
 from wal_agent.errors import LeaseHeld, Unavailable
 from wal_agent.recovery.lease_policy import Pauses
+from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Interrupted,
@@ -294,6 +295,21 @@ def test_a_pause_is_waited_for_with_few_looks_and_told_once(taking: Taking) -> N
     assert 3600 <= looks[-1] - began < 3601 and len(looks) <= 3600 / 15 + 3
     assert max(b - a for a, b in pairwise(looks)) < 31
     assert len(taking.told) == 1 and "(rate limit); to start it now, end the pause: wal-agent pause" in taking.told[0]
+
+
+def test_a_pause_that_a_message_ends_is_over_at_once(taking: Taking) -> None:
+    """Issue 16: `send --control resume`; it is asked for at each look, and nothing is waited for behind it."""
+    paused(taking, 3600)
+    began, asked = taking.world.clock.at, list[float]()
+
+    def end() -> bool:
+        asked.append(taking.world.clock.at)
+        if len(asked) < 3:
+            return False
+        return end_pause(taking.world.inner, KEYS).state == "ended"
+
+    job = taking.take("b", options=replace(NOWHERE, end_pause=end))
+    assert job.lease.epoch == 2 and len(asked) == 3 and taking.world.clock.at - began < 2 * 31
 
 
 def test_whoever_waits_for_a_pause_outlasts_the_bucket(taking: Taking) -> None:

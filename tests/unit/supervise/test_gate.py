@@ -16,12 +16,12 @@ from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced
 from wal_agent.events import CallEnded, Event
-from wal_agent.records import AnyRecord, Compaction, End, Ending, Teller
+from wal_agent.records import AnyRecord, Compaction, End, Ending, Teller, Turn
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
-from wal_agent.wal.writer import AckStatus, Ticket, Writer
+from wal_agent.wal.writer import CALL, LATER, NOW, SOON, AckStatus, Ticket, Wait, Writer
 
 WRITE = starting("write_file", file_path="a", content="b")
 READ = starting("read_file", file_path="a")
@@ -244,6 +244,30 @@ def test_sync_waits_for_the_intent_of_what_only_reads(sync: Post) -> None:
     sync.commit()
     thread.join(PATIENCE)
     assert got == [Allow()] and [i.tool for i in sync.intents()] == ["read_file"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "intent"])
+def test_only_without_sync_may_records_wait_for_company(
+    durability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post, waits = Post(tmp_path, sync=durability == "sync"), []
+    append = post.job.writer.append
+
+    def noted(*records: AnyRecord, wait: Wait = NOW) -> Ticket:
+        waits.append(wait)
+        return append(*records, wait=wait)
+
+    monkeypatch.setattr(post.job.writer, "append", noted)
+    with post.committing():
+        post.begin(file_path="a")
+        post.gate.finish_call(ended("write_file", file_path="a"))
+        assert post.gate.begin_call(READ) == Allow()
+        post.gate.end_call(2, "interrupted", "cut off")
+    waits.append(post.context.capture_wait)
+    assert waits == ([NOW] * 5 if durability == "sync" else [CALL, SOON, SOON, SOON, LATER])
+    post.job.writer.append(Turn(time=0.0, state="completed", session="s"))
+    post.commit()
+    assert post.context.capture_wait == NOW, "behind a turn's end"
 
 
 def test_sync_refuses_what_only_reads_when_its_intent_is_not_saved(sync: Post) -> None:
@@ -486,9 +510,9 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
     append = post.job.writer.append
     together: list[tuple[AnyRecord, ...]] = []
 
-    def recorded(*records: AnyRecord) -> Ticket:
+    def recorded(*records: AnyRecord, wait: Wait = NOW) -> Ticket:
         together.append(records)
-        return append(*records)
+        return append(*records, wait=wait)
 
     monkeypatch.setattr(post.job.writer, "append", recorded)
     read: dict[str, Any] = {"file_path": "a"}

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.supervise.crew import Post, Watcher, ended, starting
+from tests.unit.supervise.crew import Post, Watcher, ended, quiet_guard, starting
 from wal_agent.agents.base import Allow, Command, TurnCompleted, TurnStarted
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.errors import Unavailable
+from wal_agent.config import Settings
+from wal_agent.errors import Unavailable, UsageError
 from wal_agent.inbox import BucketDriver, Message, make_message
 from wal_agent.recovery.messages import message_mark
 from wal_agent.supervise.context import Launch
@@ -23,7 +24,7 @@ from wal_agent.supervise.inbox import MOST_GIVEN, MOST_SHOWN, NEAR, REST, ROOM_T
 class Room:
     """A run with an inbox in a bucket of its own."""
 
-    def __init__(self, tmp_path: Path, control: str = "checkpoint,pause,drain") -> None:
+    def __init__(self, tmp_path: Path, control: str = Settings("", "").control) -> None:
         self.post = Post(tmp_path)
         self.bucket = MemoryBucket()
         self.driver = BucketDriver(self.bucket, "shop")
@@ -31,10 +32,15 @@ class Room:
         self.context = replace(context, settings=replace(context.settings, control=control))
         self.inbox = Inbox(self.context, self.driver, 1.0)
         self.did: list[tuple[str, str]] = []
-        self.inbox.control = lambda verb, text: self.did.append((verb, text))
+        self.inbox.take_control(self.carry_out)
         self.watcher = Watcher()
         launch = Launch(Command((), {}), "s")
-        self.conversation = Conversation(self.context, self.post.gate, launch, self.watcher, self.inbox)
+        guard = quiet_guard(self.context, self.post.gate, [])
+        self.conversation = Conversation(self.context, self.post.gate, launch, self.watcher, guard, self.inbox)
+
+    def carry_out(self, verb: str, text: str) -> str:
+        self.did.append((verb, text))
+        return f"{verb} is done"
 
     def send(self, text: str, id: str = "", verb: str = "", sender: str = "ann") -> Message:
         message = make_message(text, sender, id, verb)
@@ -44,6 +50,11 @@ class Room:
     def look(self) -> None:
         with self.post.committing():
             self.inbox.look()
+
+    def outcomes(self) -> dict[str, tuple[str, str]]:
+        """Of each message that is settled: why it was refused, and the answer."""
+        self.post.commit()
+        return {m.id: (m.refused, m.answer) for m in self.post.job.writer.acked.state.messages if m.seen}
 
     def given(self) -> list[tuple[str, bool]]:
         return [(m.id, m.seen > 0) for m in self.post.job.writer.acked.state.messages]
@@ -185,18 +196,75 @@ def test_a_control_message_is_carried_out_once(room: Room) -> None:
     assert room.did == [("pause", "10m")] and room.inbox.waiting == 0
     assert room.given() == [(message.id, True)]
     again = Inbox(room.context, room.driver, 1.0)
-    again.control = lambda verb, text: room.did.append((verb, text))
+    again.take_control(room.carry_out)
     room.driver.send(message)
     again.look()
     assert room.did == [("pause", "10m")], "the log knows that it was carried out"
 
 
-def test_what_is_not_allowed_is_not_carried_out(tmp_path: Path) -> None:
+def test_what_is_not_allowed_is_refused_recorded_and_removed(tmp_path: Path) -> None:
+    """It does not stay in the inbox, and its sender can read why nothing came of it."""
     room = Room(tmp_path, control="checkpoint")
     room.send("", "d", verb="drain")
     room.send("", "c", verb="checkpoint")
     room.look()
-    assert room.did == [("checkpoint", "")] and "drain" in room.inbox.problem
+    assert room.did == [("checkpoint", "")]
+    assert room.outcomes()["c"] == ("", "checkpoint is done")
+    refused, answer = room.outcomes()["d"]
+    assert "do not allow" in refused and not answer
+    room.look()
+    assert room.driver.fetch(lambda _: False) == []
+
+
+def test_what_cannot_be_carried_out_is_refused_with_the_reason(room: Room) -> None:
+    def refuse(verb: str, text: str) -> str:
+        raise UsageError("'soon' is no duration")
+
+    room.inbox.take_control(refuse)
+    room.send("soon", "p", verb="pause")
+    room.look()
+    assert room.outcomes() == {"p": ("'soon' is no duration", "")}
+
+
+def test_before_the_agent_runs_and_while_it_ends_control_messages_wait(room: Room) -> None:
+    room.inbox.take_control(None)
+    room.send("", "c", verb="checkpoint")
+    room.look()
+    assert room.given() == [] and room.did == []
+    room.inbox.take_control(room.carry_out)
+    room.look()
+    assert room.did == [("checkpoint", "")]
+
+
+def test_a_crash_before_the_outcome_was_recorded_is_named_and_nothing_is_repeated(room: Room) -> None:
+    message = room.send("", "d", verb="drain")
+    with room.post.committing():
+        assert room.inbox._record([message])
+    again = Inbox(room.context, room.driver, 1.0)
+    again.take_control(room.carry_out)
+    with room.post.committing():
+        again.look()
+    assert room.did == [] and "not known" in room.outcomes()["d"][0]
+    again.look()
+    assert room.driver.fetch(lambda _: False) == []
+
+
+def test_ack_takes_out_what_needs_no_reader_any_more(room: Room) -> None:
+    given = room.send("stop", "m1")
+    room.look()
+    with room.post.committing():
+        assert room.inbox.take()
+    room.send("and one more", "m2")
+    room.send("m1", "a1", verb="ack")
+    room.send("m2", "a2", verb="ack")
+    room.send("m3", "a3", verb="ack")
+    room.look()
+    assert room.did == [] and room.inbox.waiting == 0
+    outcomes = room.outcomes()
+    assert outcomes["a1"][1] and outcomes["a2"][1] and outcomes["a3"][0]
+    assert {given.id, "m2"} <= set(outcomes)
+    room.look()
+    assert room.driver.fetch(lambda _: False) == []
 
 
 # ---- at which boundary

@@ -26,6 +26,7 @@ from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
 from wal_agent.recovery.prompt import LostCall, LostCalls, PromptInput, Templates
 from wal_agent.recovery.report import MissingEffects
+from wal_agent.recovery.tasks import task_job
 from wal_agent.supervise import machine
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.recovery_input import (
@@ -192,6 +193,22 @@ NAMED = {
     "wal-agent run nothing": None,
     "wal-agent run -- gemini": None,
 }
+
+
+TASKS = {
+    "wal-agent task 'find it'": InnerCommand("claude", task_job("shop", "claude", "find it")),
+    "wal-agent task --budget-calls 3 --agent=codex --json 'find it'": InnerCommand(
+        "codex", task_job("shop", "codex", "find it")
+    ),
+    "wal-agent task --fork -- --it": InnerCommand("claude", task_job("shop", "claude", "--it", fork=True)),
+    "wal-agent task --job other 'find it'": None,
+    "wal-agent task two words": None,
+}
+
+
+@pytest.mark.parametrize(("words", "said"), TASKS.items())
+def test_which_job_a_task_is(words: str, said: InnerCommand | None) -> None:
+    assert parse_inner_command(shlex.split(words), "shop", "claude") == said
 
 
 @pytest.mark.parametrize(("words", "said"), NAMED.items())

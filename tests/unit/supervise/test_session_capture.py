@@ -694,7 +694,9 @@ def test_what_the_log_did_not_take_is_sent_whole_the_next_time(desk: Desk, monke
     desk.save()
     desk.agent.write("one", "second\n")
     with monkeypatch.context() as broken:
-        broken.setattr(desk.post.job.writer, "append", lambda *records: (_ for _ in ()).throw(ValueError("refused")))
+        broken.setattr(
+            desk.post.job.writer, "append", lambda *records, wait: (_ for _ in ()).throw(ValueError("refused"))
+        )
         with pytest.raises(ValueError, match="refused"):
             desk.saver.save()
     desk.agent.write("one", "third\n")

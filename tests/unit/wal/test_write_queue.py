@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -9,12 +10,19 @@ import pytest
 
 from wal_agent.errors import Fenced
 from wal_agent.wal.writer import (
+    CALL,
+    DEFERRED,
+    LATER,
+    MAX_GATHER,
+    NOW,
+    SOON,
     InFlight,
     QueuedAppend,
     Ticket,
     UnackedSegments,
+    Wait,
     must_spool,
-    put_is_due,
+    next_due,
     resolve_conflict,
 )
 
@@ -65,26 +73,41 @@ def test_a_waiter_is_woken_by_every_decision(what: str) -> None:
     timer.join()
 
 
-def queued(since: float, defer: bool = False) -> QueuedAppend:
-    return QueuedAppend((b"r",), Ticket(), since, defer)
+def queued(since: float, wait: Wait = NOW) -> QueuedAppend:
+    return QueuedAppend((b"r",), Ticket(), since, wait)
 
 
 def sent(seq: int, since: float = 0.0, records: int = 1) -> InFlight:
     return InFlight(seq, b"%d" % seq, (Ticket(),), since, 1, records, 0.0)
 
 
-def test_deferred_records_alone_wait_for_the_deadline() -> None:
-    assert not put_is_due([], 100.0, 5.0)
-    assert put_is_due([queued(100.0)], 100.0, 5.0)
-    assert not put_is_due([queued(100.0, defer=True)], 104.9, 5.0)
-    assert put_is_due([queued(100.0, defer=True)], 105.0, 5.0)
-    assert put_is_due([queued(100.0, defer=True), queued(100.1)], 100.1, 5.0)
+def test_a_put_is_due_when_the_least_patient_append_says_so() -> None:
+    assert next_due([], 0.03) == math.inf
+    assert next_due([queued(100.0)], 0.03) == 100.0
+    assert next_due([queued(100.0, DEFERRED)], 0.03) == 105.0
+    assert next_due([queued(100.0, DEFERRED), queued(100.1)], 0.03) == 100.1
+
+
+def test_outcomes_and_captures_wait_a_few_puts_time_and_are_bounded() -> None:
+    assert next_due([queued(100.0, SOON)], 0.01) == pytest.approx(100.08)
+    assert next_due([queued(100.0, LATER)], 0.01) == pytest.approx(100.32)
+    assert next_due([queued(100.0, SOON)], 60.0) == 100.25 and next_due([queued(100.0, LATER)], 60.0) == 101.0
+    assert next_due([queued(100.0, SOON)], 0.0) == 100.0, "a bucket that takes no time is not waited for"
+
+
+def test_calls_that_begin_together_share_a_segment_within_a_bound() -> None:
+    assert next_due([queued(100.0, CALL)], 0.03) == pytest.approx(100.0015)
+    assert next_due([queued(100.0, CALL), queued(100.001, CALL)], 0.03) == pytest.approx(100.0025)
+    many = [queued(100.0 + n / 1000, CALL) for n in range(50)]
+    assert next_due(many, 0.03) == pytest.approx(100.009) and next_due(many, 60.0) == 100.0 + MAX_GATHER
+    assert next_due([queued(100.0, CALL), queued(100.0, NOW)], 0.03) == 100.0
+    assert next_due(many, 0.0) == 100.0
 
 
 def test_an_outage_spools_after_its_time_and_at_once_behind_what_is_spooled() -> None:
     line = UnackedSegments()
     assert not must_spool(line, [], 100.0, 3.0)
-    assert not must_spool(line, [queued(0.0, defer=True)], 100.0, 3.0), "it is worth no put"
+    assert not must_spool(line, [queued(0.0, DEFERRED)], 100.0, 3.0), "it is worth no put"
     assert not must_spool(line, [queued(98.0)], 100.0, 3.0) and must_spool(line, [queued(97.0)], 100.0, 3.0)
     line.segments.append(sent(2, since=97.5))
     assert not must_spool(line, [queued(0.0)], 100.0, 3.0), "the oldest is the one in flight"

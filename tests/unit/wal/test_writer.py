@@ -11,11 +11,12 @@ import pytest
 from tests.unit.supervise.crew import PATIENCE, until
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, up
 from tests.unit.wal.world import KEYS, Ended, World, drain, end, intent
+from wal_agent.bucket.base import Version
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.wal import codec
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import replay
-from wal_agent.wal.writer import SPOOL_AFTER, Sealed
+from wal_agent.wal.writer import CALL, DEFERRED, LATER, SOON, SPOOL_AFTER, Sealed
 
 
 def test_appends_that_wait_together_share_a_segment() -> None:
@@ -95,13 +96,78 @@ def test_what_could_not_be_read_back_never_gets_in() -> None:
 def test_a_flush_puts_deferred_records_too_and_refuses_nothing() -> None:
     world = World()
     job = world.open("a")
-    deferred = job.writer.append(intent(1), defer=True)
+    deferred = job.writer.append(intent(1), wait=DEFERRED)
     assert job.writer.commit_once() == "idle"
     assert job.writer.flush(10.0) and deferred.status == "acked"
-    later = job.writer.append(intent(2), defer=True)
+    later = job.writer.append(intent(2), wait=DEFERRED)
     assert job.writer.commit_once() == "idle" and later.status == "undecided", "as before"
     world.bucket.fates = ["dropped"] * 100
     assert not job.writer.flush(10.0)
+
+
+class Away(World):
+    """A world whose bucket takes 30 ms for a put; one has been made, so that the writer knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job = self.open("a")
+        put = self.bucket.put
+
+        def slow(key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+            self.clock.at += 0.03
+            return put(key, data, if_version=if_version)
+
+        self.bucket.put = slow  # type: ignore[method-assign]
+        self.job.writer.append(intent(1))
+        drain(self.job)
+        self.bucket.puts.clear()
+
+
+def test_an_intent_takes_what_waits_for_company_into_its_own_segment() -> None:
+    world = Away()
+    writer = world.job.writer
+    ended, saved = writer.append(end(1), wait=SOON), writer.append(intent(2), wait=LATER)
+    assert writer.commit_once() == "idle", "no put stands in front of the intent"
+    asked = writer.append(intent(3))
+    assert writer.commit_once() == "acked"
+    assert ended.seq == saved.seq == asked.seq and len(world.bucket.puts) == 1
+    assert writer.commit_once() == "idle"
+
+
+def test_an_outcome_waits_a_bounded_time_and_takes_captures_with_it() -> None:
+    world = Away()
+    writer = world.job.writer
+    saved, ended = writer.append(intent(2), wait=LATER), writer.append(end(1), wait=SOON)
+    world.clock.at += 0.23
+    assert writer.commit_once() == "idle"
+    world.clock.at += 0.02
+    assert writer.commit_once() == "acked" and ended.seq == saved.seq
+
+
+@pytest.mark.parametrize("how", ["seal", "flush"])
+def test_no_outcome_waits_where_the_run_ends(how: str) -> None:
+    world = Away()
+    writer = world.job.writer
+    tickets = [writer.append(end(1), wait=SOON), writer.append(intent(2), wait=LATER)]
+    assert writer.seal(10.0) if how == "seal" else writer.flush(10.0)
+    assert [ticket.status for ticket in tickets] == ["acked", "acked"] and len(world.bucket.puts) == 1
+
+
+def test_each_kind_of_append_wakes_the_thread_that_commits() -> None:
+    world = World()
+    job = world.open("a")
+    stop = threading.Event()
+    thread = threading.Thread(target=job.writer.run, args=(stop,))
+    thread.start()
+    try:
+        assert job.writer.append(intent(1)).wait(PATIENCE) == "acked"
+        assert job.writer.append(end(1), wait=SOON).wait(PATIENCE) == "acked"
+        late = job.writer.append(intent(2), wait=DEFERRED)
+        assert job.writer.append(intent(3), wait=CALL).wait(PATIENCE) == "acked" and late.status == "acked"
+    finally:
+        stop.set()
+        job.writer.append(intent(4))
+        thread.join()
 
 
 def test_a_flush_of_a_fenced_writer_leaves_the_error_to_the_next() -> None:

@@ -21,6 +21,7 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    compactions=session.compactions,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     boundary="file",
     hook_caller="wrapped",  # CLAUDE_CODE_SHELL_PREFIX

@@ -21,6 +21,8 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    speaks=frozenset(("tool_ended", "turn_started")),
+    compactions=session.compactions,
     rewriting="what Copilot makes of a compaction that it did not write itself is not known",
     boundary="file",
     hook_caller="shell",

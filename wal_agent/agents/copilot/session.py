@@ -13,18 +13,20 @@ ever named, so no credential can be. Links are not followed. Left out: locks, `s
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
 from wal_agent.agents.session_files import (
     Json,
     as_object,
     as_objects,
+    as_text,
     decode_json,
     encode_json,
     is_file,
@@ -227,6 +229,24 @@ def call_status(event: Event) -> Status:
     if event.data.get("success") is True:
         return "done"
     return _CODES.get(str(as_object(event.data.get("error")).get("code")), "failed")
+
+
+_TAGS = re.compile(r"</?summary>")
+
+
+def compactions(appended: bytes) -> list[Compacted]:
+    """Read the events behind a compaction; one that failed or was cancelled left the conversation as it was."""
+    found: list[Compacted] = []
+    if b"session.compaction_complete" not in appended:
+        return found
+    for event in load_events(appended).events:
+        if event.kind != "session.compaction_complete" or event.agent or event.data.get("success") is not True:
+            continue
+        summary, tokens = as_text(event.data.get("summaryContent")), event.data.get("preCompactionTokens")
+        plain = _TAGS.sub("", summary).strip()
+        key = as_text(event.data.get("compactionAttemptId")) or as_text(event.value.get("id"))
+        found.append(Compacted(key, plain, summary, tokens if isinstance(tokens, int) else 0))
+    return found
 
 
 def proves_turn(appended: bytes) -> bool:

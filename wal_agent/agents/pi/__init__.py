@@ -21,6 +21,7 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    compactions=session.compactions,
     inject_prompt=resume.inject_prompt,
     exit_cause=cli.exit_cause,
     rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),

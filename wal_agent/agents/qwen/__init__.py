@@ -21,6 +21,7 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    compactions=session.compactions,
     rewriting="what Qwen Code makes of a compaction that it did not write itself is not known",
     speaks=frozenset(("tool_ended", "turn_completed")),
     hook_caller="session",  # since 0.24 each hook leads a session; 0.15 runs it in Qwen's own

@@ -1,0 +1,140 @@
+"""Answers of commands: on a terminal with colours, and tables that fit its width, by rich; elsewhere plain text.
+
+Plain text has the same rows at their own width. Only an answer to a terminal imports rich, which takes some 50 ms.
+NO_COLOR switches colours off, TERM=dumb tables too. A line that may hold a command is never broken: the terminal wraps
+it, and it can be pasted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from wal_agent.redact import redact
+from wal_agent.text import answer, columns, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+Styles = Mapping[str, str]
+"""By a regular expression: the style (of rich) of what it matches in a line; a later one counts more."""
+GAP = 2  # blanks between two columns
+REDRAWN = 4  # times a second
+STATE: Final[Styles] = {  # of what a job's state begins with
+    r"^(running|ended|completed|done|ok)\b": "green",
+    r"^(due|released|paused|unlocked|stopped|closed)\b": "yellow",
+    r"^(crashed|cut off|damaged|newer|failed|stopped, a person is needed)\b": "red",
+}
+STATUS: Final[Styles] = {  # of the rows of `wal-agent status`
+    r"(?m)^\w[\w ]{10}(?= )": "cyan",
+    r"(?m)^(unverified|unlogged|spool) .*": "yellow",
+    **{rf"(?m)(?<=^state {{7}}){words.removeprefix('^')}": style for words, style in STATE.items()},
+}
+LOG: Final[Styles] = {  # of the lines of `wal-agent log`
+    r"^ *\d+  (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d \S+": "dim",
+    r"(?<=  )(start|recovery|agent ended|handoff)(?= )": "bold",
+    r"(?<=  )(mutation|unknown)(?=  +\S)": "magenta",
+    r"\bok( \d+ ms)?$": "green",
+    r"\b(no end yet|not completed.*|denied.*|interrupted.*)$": "yellow",
+    r"\bfailed( \d+ ms)?$": "red",
+    r"^ +-  cut off .*": "red",
+}
+DIFF: Final[Styles] = {
+    r"^\+.*|^added .*": "green",
+    r"^-.*|^deleted .*": "red",
+    r"^@@ .*": "cyan",
+    r"^(diff --git |index |--- |\+\+\+ ).*": "bold",
+}
+HEADED: Final[Styles] = {r"^(\S.*)": "bold", r"^ +(undo|look with|look|found|settle|note|not held)(?=[: ])": "cyan"}
+"""Of answers whose indented lines belong to the line before."""
+
+
+def is_rich() -> bool:
+    """Whether answers go to a terminal that can show more than text."""
+    return columns() > 0 and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def answer_lines(rows: Sequence[str], styles: Styles) -> None:
+    """Write lines as they are; on a terminal in `styles`."""
+    if not is_rich():
+        answer(list(rows))
+        return
+    console = _console()
+    for row in rows:
+        console.print(styled(_clean(row), styles), soft_wrap=True)
+
+
+def draw_in_place(frame: Callable[[], tuple[list[str], list[str]]], styles: Styles, every: float) -> NoReturn:
+    """Draw rows on the terminal's second screen every `every` seconds until Ctrl-C, so that they fit after each resize.
+    `frame` returns the rows of the screen, and those that are left on the first screen at the end."""
+    from rich.console import Console
+    from rich.live import Live
+
+    left = list[str]()
+    try:
+        with Live(console=Console(), screen=True, vertical_overflow="crop", refresh_per_second=REDRAWN) as live:
+            while True:
+                rows, left = frame()
+                text = styled(redact("\n".join(map(printable, rows))), styles)
+                text.no_wrap, text.overflow = True, "ellipsis"
+                live.update(text)
+                time.sleep(every)
+    finally:
+        answer_lines(left, styles)
+
+
+def answer_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "", folds: str = "") -> None:
+    """Write a table; nothing for no rows. `right`: headings of numbers, `folds`: of those that a narrow terminal breaks
+    into several lines, as it does the last one. Both are separated by blanks."""
+    if not is_rich():
+        answer(plain_table(header, rows, right=right))
+        return
+    from rich.table import Table
+
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for name in header:
+        breaks = name in folds.split() or name == header[-1]
+        justify: Any = "right" if name in right.split() else "left"
+        table.add_column(name, justify=justify, no_wrap=not breaks, overflow="fold")
+    for row in rows:
+        table.add_row(*(styled(_clean(cell), STATE if header[n] == "STATE" else {}) for n, cell in enumerate(row)))
+    if rows:
+        _console().print(table)
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
+    """Return the lines of a table, each column as wide as its widest cell; none for no rows."""
+    if not rows:
+        return []
+    every = [header, *rows]
+    wide = [max(len(row[n]) for row in every) for n in range(len(header) - 1)]
+    numbers = right.split()
+    lines = []
+    for row in every:
+        cells = [row[n].rjust(w) if header[n] in numbers else row[n].ljust(w) for n, w in enumerate(wide)]
+        lines.append((" " * GAP).join([*cells, row[-1]]).rstrip())
+    return lines
+
+
+def styled(text: str, styles: Styles) -> Text:
+    """Return `text` for rich; nothing in it is taken for markup."""
+    from rich.text import Text
+
+    made = Text(text)
+    for pattern, style in styles.items():
+        made.highlight_regex(pattern, style)
+    return made
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=columns(), highlight=False, markup=False, emoji=False)
+
+
+def _clean(text: str) -> str:
+    return printable(redact(text))
