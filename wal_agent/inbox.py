@@ -79,6 +79,19 @@ def make_message(text: str, sender: str, id: str = "", control: str = "") -> Mes
     return Message(id=id or new_id(), sender=sender, sent=time.time(), text=clean, verb=verb)
 
 
+_TO_RUN: Final = "run "
+
+
+def address_to_run(run: str) -> str:
+    """Return the argument of a `drain` that only this run obeys. Pure."""
+    return _TO_RUN + run
+
+
+def is_for_run(text: str, run: str) -> bool:
+    """Return whether a `drain` with this argument is for the run: it names that one, or none. Pure."""
+    return not text.startswith(_TO_RUN) or text == address_to_run(run)
+
+
 class Driver(Protocol):
     """Carries messages to one job. It may be slow, absent or repeat itself: no tool call and no
     record waits for it. Every method may raise a WalAgentError (Unavailable, Denied); the next look tries again."""

@@ -66,6 +66,23 @@ def test_a_message_comes_in_the_middle_of_a_turn_and_at_its_end(scene: Scene) ->
     assert [r["id"] for r in scene.records() if r["type"] == "message"] == ids
 
 
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_a_run_on_another_machine_is_stopped_through_the_bucket(scene: Scene) -> None:
+    """Issue 14.5: it is saved and stopped there, closed from here, and the next start is a new session."""
+    there, here = scene.machine("vm-1"), scene.machine("vm-2")
+    scene.script(Turn(calls=[there.rehearsal.shell("echo one >> side")]), Turn("never said"))
+    hold = scene.hold_turn(1)
+    run = there.run(*there.rehearsal.args("do the work"))
+    scene.asked(2)
+    stopped = here.cli("stop", "--done")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "asked to save and stop" in stopped.stderr and "is closed" in stopped.stderr.splitlines()[-1]
+    assert run.wait() == 143, run.stderr()
+    hold.set()
+    assert here.status()["state"] == "closed" and scene.side() == ["one"]
+    assert [r["verb"] for r in scene.records() if r["type"] == "message"] == ["drain"]
+
+
 @pytest.mark.parametrize("scene", ["claude", "gemini"], indirect=True)
 @pytest.mark.parametrize("saved", [True, False], ids=["in the session", "lost"])
 def test_a_message_that_was_given_in_a_crash_is_told_once(scene: Scene, saved: bool) -> None:

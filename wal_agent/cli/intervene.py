@@ -17,6 +17,7 @@ from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyComm
 from wal_agent.text import answer, lines, say, size
 
 if TYPE_CHECKING:
+    from wal_agent.cli.options import JobContext
     from wal_agent.supervise.remove_job import Removal
     from wal_agent.wal.retention import Retention, RetentionResult
 
@@ -124,21 +125,33 @@ def stop(
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
 ) -> None:
-    """Stop the job's run on this machine cleanly: save everything, then end the agent.
+    """Stop the job's run cleanly, here or on its machine: save everything, then end the agent.
 
     A later `wal-agent run` or `wal-agent resume` carries on, here or on another machine; with --done nobody does. A run
-    on another machine is stopped there, or taken away from it with `wal-agent unlock`.
+    on another machine is asked through the bucket, and answers within 30 s, or 5 minutes while its agent waits for a
+    person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays.
     """
     from wal_agent.cli.options import open_job_context
-    from wal_agent.clock import SystemClock
     from wal_agent.supervise.hook_server import require_person
-    from wal_agent.supervise.intervene import stop_job
 
     require_person("wal-agent stop")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    ttl, clock = at.settings.ttl, SystemClock()
-    options, folder = at.options(), at.workspace
-    say(stop_job(at.bucket, at.keys, ttl, os.environ, clock, options, folder, done=done, key_id=at.key_id))
+    say(stop_run(at, done))
+
+
+def stop_run(at: JobContext, done: bool = False) -> str:
+    """Stop the job's run wherever it is, see supervise/stop_job.py."""
+    from wal_agent.cli.messages import message_driver
+    from wal_agent.clock import SystemClock
+    from wal_agent.inbox import Message
+    from wal_agent.supervise.stop_job import StopRequest, stop_job
+
+    def send(message: Message) -> None:
+        with message_driver(at) as driver:
+            driver.send(message)
+
+    request = StopRequest(at.options(), at.workspace, done, send, say)
+    return stop_job(at.bucket, at.keys, at.settings.ttl, os.environ, SystemClock(), request, at.key_id)
 
 
 def unlock(

@@ -60,7 +60,7 @@ def send(
     if not sender and os.environ.get(MARKER):  # under another name its message would be another one
         raise Unavailable("The run of which this command is a part has ended; nothing was sent.", "Or name --from.")
     message = make_message(_text(text, control), sender or default_sender(), id, control)
-    with _driver(at) as driver:
+    with message_driver(at) as driver:
         new = driver.send(message)
     _sent(at.keys.job, message, new, json)
 
@@ -86,7 +86,7 @@ def inbox(
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     state = replay(at.bucket, at.keys).state
     given = {identity_of(m.sender, m.id): m for m in state.messages}
-    with _driver(at) as driver:
+    with message_driver(at) as driver:
         there = {m.identity: m for m in driver.fetch(lambda _: False)}
     if id:
         _show_whole(id, [*there.values()], [m for m in state.messages if m.id == id])
@@ -141,7 +141,7 @@ def reply(
         is_job = read_lease(at.bucket, Keys(sender)) is not None
     except UsageError:
         is_job = False
-    with _driver(at, sender if is_job else at.keys.job) as driver:
+    with message_driver(at, sender if is_job else at.keys.job) as driver:
         new = driver.send(message) if is_job else driver.publish("reply", message)
     _sent(sender if is_job else "reply", message, new, json)
 
@@ -170,7 +170,7 @@ def publish(
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     words = _text(text)
     message = make_message(words, at.keys.job, id or _id_of("pub", subject, words))
-    with _driver(at) as driver:
+    with message_driver(at) as driver:
         new = driver.publish(subject, message)
     _sent(subject, message, new, json)
 
@@ -178,7 +178,7 @@ def publish(
 # ---- shared
 
 
-def _driver(at: JobContext, job: str = "") -> AbstractContextManager[Driver]:
+def message_driver(at: JobContext, job: str = "") -> AbstractContextManager[Driver]:
     """What carries messages to and from `job`, by default the one that is meant; closed behind the block."""
     from wal_agent.messages import open_driver
 

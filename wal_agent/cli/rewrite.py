@@ -118,11 +118,10 @@ def rewind(
     What was said after that place stays in the log (`wal-agent trace`). --files restores the working tree; no other
     effect is undone, and the agent reads that in a note. A running job is refused without --stop.
     """
-    from wal_agent.clock import SystemClock
+    from wal_agent.cli.intervene import stop_run
     from wal_agent.errors import UsageError
     from wal_agent.supervise import rewrite
     from wal_agent.supervise.hook_server import require_person
-    from wal_agent.supervise.intervene import stop_job
 
     if sum((to is not None, last > 0, undo)) > 1 or (compact is not None and (undo or not (to or last))):
         raise UsageError("Say one of --to, --last and --undo; --compact goes with the first two.")
@@ -136,11 +135,7 @@ def rewind(
     require_person("wal-agent rewind")
     words = _words(compact) if compact not in (None, "auto") else compact
     if stop:
-        say(
-            stop_job(
-                at.bucket, at.keys, at.settings.ttl, os.environ, SystemClock(), at.options(), at.workspace, done=False
-            )
-        )
+        say(stop_run(at))
     place = _place(at, home, to, last, files)
     done = _act(
         at, home, lambda opened: rewrite.undo(opened, home) if undo else rewrite.rewind(opened, home, place, words)

@@ -12,7 +12,6 @@ import os
 import random
 import re
 import secrets
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import BucketError, Damaged, LeaseHeld, PersonNeeded, Unavailable, UsageError
+from wal_agent.errors import BucketError, Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End, StepEnded
 from wal_agent.recovery.lease_policy import (
     END_PAUSE,
@@ -51,7 +50,7 @@ from wal_agent.supervise import hook_server
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.processes import MARKER, SOCKET
-from wal_agent.text import duration, moment, quote_word
+from wal_agent.text import duration, moment
 from wal_agent.wal import lease as leases
 from wal_agent.wal.damage import damaged_log_error, missing_lease_error, unknown_job_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
@@ -413,90 +412,6 @@ def _ask_owner(seen: StoredLease, call: int | str, done: bool, refusal: LeaseHel
         raise refusal
     if "error" in answer:
         raise UsageError(str(answer["error"]))
-
-
-STOP_DEADLINE = 120.0  # seconds for a live run to save, end its agent and release the job
-STOP_POLL = 0.5
-
-
-def stop_job(
-    bucket: Bucket,
-    keys: Keys,
-    ttl: float,
-    env: Mapping[str, str],
-    clock: Clock,
-    options: str,
-    folder: Path,
-    *,
-    done: bool,
-    key_id: str = "",
-) -> str:
-    """End the job's live run on this machine in good order, and with `done` close the job, so that the next start
-    begins anew. Returns what was done, in a line. `options`: what a command for this job has to say; `folder`: where
-    this command was typed.
-
-    UsageError: there is no such job. LeaseHeld: it runs on another machine, or does not end in time. PersonNeeded:
-    `done`, and calls are in flight that nobody has answered for."""
-    seen = require_lease(bucket, keys)
-    here = this_host(env, Path(os.devnull))
-    known = probe_holder(seen, here, spools_dir(env), bucket.url)
-    what = f"job {keys.job} is not running"
-    if seen.doc.state == "held" and not owner_is_dead(seen, known):
-        seen = _end_run(bucket, keys, seen, clock, options)
-        what = f"job {keys.job} is saved and stopped"
-    if not done and seen.doc.state == "closed":
-        return f"{what}: it has ended"
-    if not done:
-        at = Path(seen.doc.workspace)
-        cd = "" if at == folder or seen.doc.host.name != here.name else f"cd {quote_word(str(at))} && "
-        return f"{what}. To carry on: {cd}wal-agent resume{options}"
-    if seen.doc.state != "closed":
-
-        def check(state: State) -> None:
-            _check_answered(state, options)
-
-        refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, _close)
-        if refused is not None:
-            raise refused
-    return f"{what} and is closed; the next start begins a new session"
-
-
-def _end_run(bucket: Bucket, keys: Keys, seen: StoredLease, clock: Clock, options: str) -> StoredLease:
-    """End the live run that holds the lease, and wait until it has settled that."""
-    host, until = seen.doc.host, clock.boot() + STOP_DEADLINE
-    if not hook_server.is_supervisor(host.pid, seen.doc.run):
-        raise LeaseHeld(
-            f"Job {keys.job} runs on {host.name} and cannot be reached from here; nothing was stopped.",
-            f"Stop it there with `wal-agent stop{options}`, or take the job from that machine: wal-agent unlock"
-            f"{options} --epoch {seen.doc.epoch}",
-        )
-    os.kill(host.pid, signal.SIGTERM)
-    while (seen := require_lease(bucket, keys)).doc.state == "held":
-        if clock.boot() > until:
-            raise LeaseHeld(f"Job {keys.job} was asked to end and is still running.", f"See: wal-agent status{options}")
-        clock.sleep(STOP_POLL)
-    return seen
-
-
-def _check_answered(state: State, options: str) -> None:
-    if calls := ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in state.unanswered[:5]):
-        first = state.unanswered[0].intent.call
-        raise PersonNeeded(
-            f"Calls are in flight whose outcome is not known ({calls}), so the job is not closed.",
-            f"Check each, then `wal-agent ack {first}{options} --done`, or the same with --not-done.",
-        )
-    if state.undecided_steps:
-        name, *more = state.undecided_steps
-        raise PersonNeeded(
-            f"Steps were cut off and may have had their effect ({', '.join([name, *more][:5])}), so the job is not "
-            "closed.",
-            f"Check each, then `wal-agent ack {name}{options} --done`, or the same with --not-done.",
-        )
-
-
-def _close(job: OpenedJob) -> None:
-    if close_job(job, "closed", "") == "left":
-        raise Unavailable("The bucket did not take it in time, so the job may be open still.", "See: wal-agent status")
 
 
 def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:

@@ -22,6 +22,7 @@ from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
+from wal_agent.inbox import is_for_run
 from wal_agent.records import AgentStarted
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG, DENY_PAUSING, MENDING
 from wal_agent.recovery.project_rules import load_later
@@ -252,6 +253,8 @@ class Live:
                 unless_refused(self._pause({"seconds": lasts, "reason": "a control message"}))
                 return f"it pauses for {duration(lasts)}"
             case "drain":
+                if not is_for_run(text, self._context.job.lease.doc.run):
+                    raise UsageError("it was for a run that has ended")
                 now = self._clock.boot()
                 until = now + self._context.settings.drain
                 self.shut_down(ShutdownPlan("drain", "message", now, until, DENY_DRAINING))

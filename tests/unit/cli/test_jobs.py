@@ -122,9 +122,6 @@ def test_stop_closes_a_job_that_nobody_runs_only_where_nothing_is_open(run: Run,
     """I8: a call in flight that nobody has answered for is not forgotten."""
     shelf = full(tmp_path / "b")
     at = ["--bucket", shelf.url, "--job", "shop"]
-    code, _, err = run("stop", "--done", *at)
-    assert code == 75 and "vm-1" in err  # it runs there
-
     job = shelf.open("b")
     job.writer.append(intent(9, command="./charge.sh"))
     commit(job)

@@ -1,0 +1,173 @@
+"""End a job's run in good order, for `wal-agent stop`: by a signal on this machine, else by a message in the bucket.
+
+The message is a `drain` for one run by its id (docs/MESSAGES.md). A run that starts later does not obey it, so a
+request that came too late stops nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import Clock
+from wal_agent.errors import LeaseHeld, PersonNeeded, Unavailable
+from wal_agent.inbox import Message, address_to_run, default_sender, make_message
+from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, same_kernel
+from wal_agent.supervise import hook_server
+from wal_agent.supervise.intervene import act_unowned, require_lease
+from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
+from wal_agent.text import duration, quote_word
+from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.state import State
+
+LOCAL_DEADLINE: Final = 120.0  # seconds for a run on this machine to save, end its agent and release the job
+FAR_DEADLINE: Final = 600.0  # the same elsewhere: a run that waits for a person looks every 5 minutes for messages
+LOCAL_POLL: Final = 0.5  # seconds between two reads of the lease
+FAR_POLL: Final = 2.0
+PROGRESS: Final = 15.0  # seconds between two lines for the person who waits
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """What was typed. `options`: what a command for this job has to say; `folder`: where it was typed. `send` puts a
+    message into the job's inbox; `report` gets a line where it takes long."""
+
+    options: str
+    folder: Path
+    done: bool
+    send: Callable[[Message], object]
+    report: Callable[[str], None]
+
+
+def stop_job(
+    bucket: Bucket,
+    keys: Keys,
+    ttl: float,
+    env: Mapping[str, str],
+    clock: Clock,
+    request: StopRequest,
+    key_id: str = "",
+) -> str:
+    """End the job's live run in good order, wherever it is, and with `done` close the job, so that the next start
+    begins anew. Returns what was done, in a line.
+
+    UsageError: there is no such job. LeaseHeld: the run does not end in time, or another one has the job meanwhile.
+    PersonNeeded: `done`, and calls are in flight that nobody has answered for."""
+    seen = require_lease(bucket, keys)
+    here = this_host(env, Path(os.devnull))
+    what = f"job {keys.job} is not running"
+    if seen.doc.state == "held":
+        known = probe_holder(seen, here, spools_dir(env), bucket.url)
+        if owner_is_dead(seen, known):
+            what = _died(seen)
+        elif same_kernel(seen, known) and hook_server.is_supervisor(seen.doc.host.pid, seen.doc.run):
+            os.kill(seen.doc.host.pid, signal.SIGTERM)
+            seen, what = _await_end(bucket, keys, seen, known, clock, request, near=True)
+        else:
+            seen, what = _ask_to_end(bucket, keys, seen, known, clock, request)
+    if not request.done and seen.doc.state == "closed":
+        return f"{what}: it has ended"
+    if not request.done:
+        at = Path(seen.doc.workspace)
+        cd = "" if at == request.folder or seen.doc.host.name != here.name else f"cd {quote_word(str(at))} && "
+        return f"{what}. To carry on: {cd}wal-agent resume{request.options}"
+    if seen.doc.state != "closed":
+
+        def check(state: State) -> None:
+            _check_answered(state, request.options)
+
+        refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, _close)
+        if refused is not None:
+            raise refused
+    return f"{what} and is closed; the next start begins a new session"
+
+
+def _died(seen: StoredLease) -> str:
+    doc = seen.doc
+    age = duration(lease_age(seen))
+    return f"job {doc.job} is not running: {doc.host.name} was cut off, its last heartbeat was {age} ago"
+
+
+def _ask_to_end(
+    bucket: Bucket, keys: Keys, seen: StoredLease, known: Local, clock: Clock, request: StopRequest
+) -> tuple[StoredLease, str]:
+    """As `_await_end`, for a run that no signal reaches from here."""
+    doc = seen.doc
+    request.send(make_message(address_to_run(doc.run), default_sender(), control="drain"))
+    request.report(
+        f"job {keys.job} runs on {doc.host.name}, which is asked to save and stop ({_heartbeat(seen)}). "
+        "Ctrl-C leaves; the request stays."
+    )
+    return _await_end(bucket, keys, seen, known, clock, request, near=False)
+
+
+def _await_end(
+    bucket: Bucket, keys: Keys, seen: StoredLease, known: Local, clock: Clock, request: StopRequest, near: bool
+) -> tuple[StoredLease, str]:
+    """Wait until the run has released the lease, or is dead; the lease then, and what happened, for a person."""
+    run, began = seen.doc.run, clock.boot()
+    changed = said = began
+    deadline, poll = (LOCAL_DEADLINE, LOCAL_POLL) if near else (FAR_DEADLINE, FAR_POLL)
+    while True:
+        clock.sleep(poll)
+        version, seen, now = seen.version, require_lease(bucket, keys), clock.boot()
+        doc = seen.doc
+        changed = now if seen.version != version else changed
+        if doc.run != run:
+            raise LeaseHeld(
+                f"Job {keys.job} is run by {doc.host.name} (epoch {doc.epoch}) meanwhile, and was not stopped there.",
+                f"Once more: wal-agent stop{request.options}",
+            )
+        if doc.state != "held":
+            return seen, f"job {keys.job} is saved and stopped"
+        if not near and owner_is_dead(seen, replace(known, unchanged=now - changed)):
+            return seen, _died(seen)
+        if now - began >= deadline:
+            raise _still_runs(seen, request.options, now - began, near)
+        if now - said >= PROGRESS:
+            said = now
+            request.report(f"  waiting for {doc.host.name}: {_heartbeat(seen)}")
+
+
+def _heartbeat(seen: StoredLease) -> str:
+    doc = seen.doc
+    return ", ".join(filter(None, (doc.phase, doc.tool, f"last heartbeat {duration(lease_age(seen))} ago")))
+
+
+def _still_runs(seen: StoredLease, options: str, waited: float, near: bool) -> LeaseHeld:
+    doc = seen.doc
+    why = f"Job {doc.job} was asked to end {duration(waited)} ago and still runs on {doc.host.name}."
+    if near:
+        return LeaseHeld(why, f"See: wal-agent status{options}")
+    return LeaseHeld(
+        f"{why} Its settings may refuse control messages (--control, --inbox).",
+        f"Stop it there, or take the job from it: wal-agent unlock{options} --epoch {doc.epoch}",
+    )
+
+
+def _check_answered(state: State, options: str) -> None:
+    if calls := ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in state.unanswered[:5]):
+        first = state.unanswered[0].intent.call
+        raise PersonNeeded(
+            f"Calls are in flight whose outcome is not known ({calls}), so the job is not closed.",
+            f"Check each, then `wal-agent ack {first}{options} --done`, or the same with --not-done.",
+        )
+    if state.undecided_steps:
+        name, *more = state.undecided_steps
+        raise PersonNeeded(
+            f"Steps were cut off and may have had their effect ({', '.join([name, *more][:5])}), so the job is not "
+            "closed.",
+            f"Check each, then `wal-agent ack {name}{options} --done`, or the same with --not-done.",
+        )
+
+
+def _close(job: OpenedJob) -> None:
+    if close_job(job, "closed", "") == "left":
+        raise Unavailable("The bucket did not take it in time, so the job may be open still.", "See: wal-agent status")
