@@ -27,21 +27,27 @@ class Both:
         self._due = -float("inf")
 
     def fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
-        found: dict[str, Message] = {}
+        """Look into the bucket when a look is due, and before anything new from the server is given: a sender that
+        could not reach the server has put its earlier message there."""
         errors: list[WalAgentError] = []
-        drivers = [self._server]
-        if self._now() >= self._due:
-            drivers.insert(0, self._bucket)
-            self._due = self._now() + self._every
-        for driver in drivers:
+
+        def look(driver: Driver) -> Sequence[Message]:
             try:
-                for message in driver.fetch(known):
-                    found.setdefault(message.identity, message)
+                return driver.fetch(known)
             except WalAgentError as error:
                 errors.append(error)
+                return ()
+
+        served = look(self._server)
+        put: Sequence[Message] = ()
+        if served or self._now() >= self._due:
+            self._due = self._now() + self._every
+            put = look(self._bucket)
+        found = {message.identity: message for message in (*put, *served)}
         if errors and not found:
             raise errors[0]
-        return list(found.values())[:MOST_AT_ONCE]
+        waiting = sorted(found.values(), key=lambda m: m.sent) if put and served else list(found.values())
+        return waiting[:MOST_AT_ONCE]
 
     def ack(self, identities: Collection[str]) -> None:
         try:

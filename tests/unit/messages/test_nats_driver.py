@@ -335,6 +335,19 @@ def test_the_bucket_is_listed_only_as_often_as_it_should(new: Callable[[], NatsD
     assert list(both.fetch(nobody)) == [STOP]
 
 
+@pytest.mark.parametrize("first_by", ["bucket", "server"])
+def test_a_sender_keeps_its_order_over_both_ways(first_by: str, new: Callable[[], NatsDriver]) -> None:
+    """Also where the server was away for one of its messages, and no look into the bucket is due."""
+    bucket, driver = BucketDriver(MemoryBucket(), "web.1"), new()
+    both = Both(bucket, driver, every=30.0, now=lambda: 0.0)
+    assert list(both.fetch(nobody)) == []
+    older, newer = (msgspec.structs.replace(STOP, id=id, sent=sent) for id, sent in (("a", 1.0), ("b", 2.0)))
+    ways = (bucket, driver) if first_by == "bucket" else (driver, bucket)
+    for way, each in zip(ways, (older, newer), strict=True):
+        assert way.send(each)
+    assert list(both.fetch(nobody)) == [older, newer]
+
+
 def patiently_away(act: Callable[[], object]) -> None:
     """Until the loss of the connection is known."""
     for _ in range(600):
