@@ -27,7 +27,7 @@ from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery import restore_session
 from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores
-from wal_agent.safefs import write_new_file
+from wal_agent.safefs import Buffer, Pieces, write_new_file
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState
@@ -58,12 +58,13 @@ class Fake:
         found = [self.home / "chats" / f"{session}.jsonl", *self.stray]
         return [p for p in found if p.is_file() and not p.is_symlink()]
 
-    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    def reconcile(self, main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        main = main[:]
         put = [c for c in calls if b"call %d\n" % c.call not in main]
-        return Reconciled(main + b"".join(b"call %d\n" % c.call for c in put), len(put), main.count(b"\n"))
+        return Reconciled([main, *(b"call %d\n" % c.call for c in put)], len(put), main.count(b"\n"))
 
-    def inject_prompt(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
-        return main + prompt.encode()
+    def inject_prompt(self, main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
+        return [main, prompt.encode()]
 
     @property
     def capabilities(self) -> Capabilities:
