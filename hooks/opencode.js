@@ -50,6 +50,7 @@ let say = JSON.parse(process.env.WAL_AGENT_OPENCODE_SAY || "null")
 delete process.env.WAL_AGENT_OPENCODE_SAY
 
 const BEGAN = Date.now() // ms
+const MOST_SUMMARY = 200_000 // characters of a summary that wal-agent looks at
 
 function tell(event, said, seconds = SETUP.seconds) {
   const { socket, run } = SETUP
@@ -70,6 +71,13 @@ function text(output) {
   if (typeof output?.output === "string") return output.output
   const parts = Array.isArray(output?.content) ? output.content : []
   return parts.map((part) => (typeof part?.text === "string" ? part.text : `[${part?.type}]`)).join("\n")
+}
+
+// What the model reads behind a tool's result.
+function add(output, words) {
+  if (typeof words !== "string" || !words) return
+  if (typeof output?.output === "string") output.output += `\n\n${words}`
+  else if (Array.isArray(output?.content)) output.content.push({ type: "text", text: words })
 }
 
 export const WalAgent = async ({ client }) => {
@@ -114,8 +122,22 @@ export const WalAgent = async ({ client }) => {
 
   const compacting = (id, done) =>
     quietly(async () => {
-      if ((await root(id)) === id) await tell("compacting", { session: id, done })
+      if ((await root(id)) === id) return JSON.parse(await tell("compacting", { session: id, done }))
     })
+
+  // A summary may lack the task: what wal-agent has to add goes behind it, in each request in the same words.
+  const added = new Map() // by the id of the message with the summary
+  const complete = async (session, messages) => {
+    const summary = messages.findLast((message) => message.info?.summary === true && !message.info.error)
+    const part = summary?.parts?.findLast((one) => one.type === "text")
+    if (!part) return
+    const { id } = summary.info
+    if (!added.has(id)) {
+      const text = String(part.text).slice(0, MOST_SUMMARY)
+      added.set(id, JSON.parse(await tell("summary", { session, id, text })).words ?? "")
+    }
+    if (added.get(id)) part.text = `${part.text}\n\n${added.get(id)}`
+  }
 
   const created = new Set() // sessions that this process made
 
@@ -172,12 +194,16 @@ export const WalAgent = async ({ client }) => {
       const session = output?.messages?.at(-1)?.info?.sessionID
       if (!session) return
       await quietly(async () => {
-        if ((await root(session)) === session) await tell("request", { session })
+        if ((await root(session)) !== session) return
+        await tell("request", { session })
+        await complete(session, output.messages)
       })
     },
 
-    "experimental.session.compacting": async (input) => {
-      compacting(input?.sessionID, false)
+    // Awaited: the log has the conversation before the model is asked to shorten it.
+    "experimental.session.compacting": async (input, output) => {
+      const said = await compacting(input?.sessionID, false)
+      if (typeof said?.words === "string" && said.words) output?.context?.push(said.words)
     },
 
     // What a tool starts gets the user's own value: another OpenCode works there as without us. It stays in our own
@@ -209,7 +235,8 @@ export const WalAgent = async ({ client }) => {
         const inner = session === input.sessionID ? "" : input.sessionID
         const result = { output: text(output), title: output?.title ?? "", metadata: plain(output?.metadata) }
         const wrong = output?.isError === true
-        await tell("after", { session, inner, tool: input.tool, call: input.callID, input: input.args ?? {}, result, wrong })
+        const said = { session, inner, tool: input.tool, call: input.callID, input: input.args ?? {}, result, wrong }
+        add(output, JSON.parse(await tell("after", said)).words)
       })
     },
 

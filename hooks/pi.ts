@@ -8,6 +8,7 @@ import { ask } from "./wire.js"
 const SETUP = __WAL_AGENT_SETUP__
 const FIRM = 25 // seconds: may wait for the bucket; other events are answered at once
 const BRIEF = 4
+const MOST_SUMMARY = 200_000 // characters of one that wal-agent looks at
 const BEHIND = 2 * BRIEF // as long may what is queued at a turn's end, turn_end and agent_end, be on its way
 // pi's own tools leave their input alone. An extension behind this one cannot rewrite it either: it was logged as it is.
 const OWN = new Set(["bash", "edit", "write", "read", "grep", "find", "ls"])
@@ -28,10 +29,22 @@ async function tell(event, ctx, said = {}, seconds = BRIEF) {
   } catch {}
 }
 
+// What the model reads behind a tool's result: messages; "" where there are none, or no answer came.
+async function words(ctx, said) {
+  try {
+    const found = /^wal-agent:say (\{[^\0]*\})\0$/.exec(await hear("tool_result", ctx, said, FIRM))
+    const text = found && JSON.parse(found[1]).words
+    return typeof text === "string" ? text : ""
+  } catch {
+    return ""
+  }
+}
+
 // "wal-agent:allow" or "wal-agent:say {...}", each with the NUL that proves it whole.
 function verdict(answer) {
   if (answer === "wal-agent:allow\0") return undefined
   const said = JSON.parse(/^wal-agent:say (\{[^\0]*\})\0$/.exec(answer)[1])
+  if (typeof said.words === "string" && said.reason === undefined) return said
   if (typeof said.reason !== "string" || said.reason === "") throw new Error("a refusal without a reason")
   return said
 }
@@ -77,6 +90,7 @@ export default function (pi) {
       if (ctx.cwd !== process.cwd()) return { block: true, reason: SETUP.elsewhere }
       const refusal = verdict(await hear("tool_call", ctx, { tool, call_id, input }, FIRM))
       if (!refusal) return
+      if (!refusal.reason) throw new Error("neither allowed nor refused")
       if (refusal.stop) ctx.abort()
       return { block: true, reason: refusal.reason }
     } catch {
@@ -88,10 +102,13 @@ export default function (pi) {
   pi.on("tool_result", async (event, ctx) => {
     const { toolName, toolCallId: call_id, input, content, details, isError: failed } = event
     const tool = names.get(call_id) ?? toolName
-    if (!SETUP.skip.includes(tool)) await tell("tool_result", ctx, { tool, call_id, input, content, failed }, FIRM)
+    const change: any = {}
+    const more = SETUP.skip.includes(tool) ? "" : await words(ctx, { tool, call_id, input, content, failed })
+    if (more && Array.isArray(content)) change.content = [...content, { type: "text", text: more }]
     // Into the session file, which else has the plain name; no model is told.
     const open = details === undefined || (details && Object.getPrototypeOf(details) === Object.prototype)
-    if (tool !== toolName && open) return { details: { ...details, "wal-agent-tool": tool } }
+    if (tool !== toolName && open) change.details = { ...details, "wal-agent-tool": tool }
+    if (Object.keys(change).length) return change
   })
 
   // Comes through the queue that writes the session file, behind the results of the batch; `context` does not.
@@ -112,7 +129,36 @@ export default function (pi) {
     running()
   })
 
-  pi.on("session_before_compact", (event, ctx) => tell("session_before_compact", ctx))
+  // What the model that writes the summary is to keep comes as one more message of the user's.
+  pi.on("session_before_compact", async (event, ctx) => {
+    const { messagesToSummarize, turnPrefixMessages, isSplitTurn, tokensBefore } = event.preparation
+    const tokens = Number.isInteger(tokensBefore) ? tokensBefore : 0
+    try {
+      const said = verdict(await hear("session_before_compact", ctx, { tokens }, BRIEF))
+      if (said?.reason) return { cancel: true }
+      if (!said?.words) return
+      const content = [{ type: "text", text: said.words }]
+      const into = [messagesToSummarize, ...(isSplitTurn ? [turnPrefixMessages] : [])].filter((list) => list.length)
+      for (const list of into) list.push({ role: "user", content, timestamp: Date.now() })
+    } catch {}
+  })
+
+  // A summary may lack the task: what wal-agent has to add goes behind it, in each request in the same words.
+  const added = new Map() // by summary
+  pi.on("context", async (event, ctx) => {
+    const summary = event.messages.findLast((message) => message.role === "compactionSummary")
+    if (!summary) return
+    const id = `${summary.timestamp} ${summary.tokensBefore}`
+    if (!added.has(id)) {
+      try {
+        const text = String(summary.summary).slice(0, MOST_SUMMARY)
+        added.set(id, verdict(await hear("summary", ctx, { id, text }, BRIEF))?.words ?? "")
+      } catch {}
+    }
+    if (!added.get(id)) return
+    summary.summary = `${summary.summary}\n\n${added.get(id)}`
+    return { messages: event.messages }
+  })
 
   pi.on("session_compact", (event, ctx) => tell("session_compact", ctx))
 

@@ -105,6 +105,7 @@ def play(shop: Shop) -> None:
     run = ["run", "gemini", "--", "--yolo", "--prompt", TASK]
     first = shop.start(*run)
     wait("the payment runs", (shop.root / "shop/ledger.txt").exists)
+    wait("the files are saved", lambda: "files       saved" in shop.start("status").communicate()[0])
     job = "Everything after `--` goes to Gemini. wal-agent prints one line: where the job is saved."
     status = shop.start("status").communicate()[0]
     first.send_signal(signal.SIGKILL)
@@ -120,7 +121,7 @@ def play(shop: Shop) -> None:
     shop.show("Diff", "What the job changed in the working tree.", ["diff"])
     shop.show("Effects", "What the job changed, and how to undo it.", ["effects"])
     shop.show("Recall", "All that the job ever said and did, also what the agent has compacted.", ["recall", "charged"])
-    shop.show("Checkpoint", "The job's state, as of its end.", ["checkpoint", "show", "--at", "20"])
+    shop.show("Checkpoint", "The job's state as of a record.", ["checkpoint", "show", "--at", "12"])
     shop.show("Stats", "What crashes cost, from the logs alone.", ["stats"])
     shop.show("Fleet", "All jobs of a bucket; those that need a machine come first.", ["fleet", "ls"])
     shop.show("A typing error", "What was probably meant, and where to read on.", ["run", "gemni"])

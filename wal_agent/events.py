@@ -254,6 +254,15 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryLost:
+    """The agent compacted its conversation, and the summary says nothing. `n`: the compaction's number; `mended`: the
+    run ends, and starts again with a compact form of what was said."""
+
+    n: int
+    mended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """Records were acknowledged by the bucket, by their tags. `unsettled`: calls of earlier runs that have no end."""
 
@@ -288,6 +297,7 @@ Event = (
     | CheckpointCreated
     | CheckpointRestored
     | CheckpointFailed
+    | SummaryLost
     | Logged
 )
 

@@ -38,7 +38,7 @@ def exhausted(error: BaseException) -> Exhausted | None:
         case errno.ENFILE:
             return Exhausted("This machine can open no more files.", "See: cat /proc/sys/fs/file-nr")
         case errno.ENOSPC:
-            return Exhausted(f"No space is left on the disk{_of(error)}.", f"Free some; see: df -h{_place(error)}")
+            return Exhausted(f"No space is left on the disk{_of(error)}.", f"Free some; see: df -h{_path_of(error)}")
         case errno.EDQUOT:
             return Exhausted(f"The disk quota is used up{_of(error)}.", "Free some space; see: quota -s")
         case errno.EAGAIN:  # of a fork; wal-agent handles every other one
@@ -55,7 +55,7 @@ def _of(error: OSError) -> str:
     return f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
 
 
-def _place(error: OSError) -> str:
+def _path_of(error: OSError) -> str:
     """The nearest folder of the file that exists, as a word of a command; "" where the error names no file."""
     if not isinstance(error.filename, str | bytes):
         return ""

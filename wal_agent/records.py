@@ -338,11 +338,27 @@ class Compaction(Record, frozen=True, kw_only=True, tag="compaction"):
     """The agent says that it is about to compact its conversation (some then do not). The captures in front of this
     record have the conversation as it is before: session files only grow, so a length names a transcript.
 
-    `n` counts the job's compactions from 1. `trigger`: the agent's own word (auto, manual), "" where it gives none."""
+    `n` counts the job's compactions from 1. `trigger`: the agent's own word (auto, manual), "" where it gives none.
+    `tokens`: of the conversation, as the agent counts them, else the bytes since the compaction before by four; 0 in
+    older logs. `plan`: as the agent last said it."""
 
     n: int
     session: str
     trigger: str = ""
+    tokens: int = 0
+    plan: tuple[PlanStep, ...] = ()
+
+
+class CompactionDone(Record, frozen=True, kw_only=True, tag="compaction_done"):
+    """Compaction `n` of the job is done. `missing`: what the new history lacks of what the agent must know (task, plan,
+    calls). `lost`: its summary says nothing, so the agent has lost the conversation. `tokens`: of the conversation
+    before, as the agent counts them, 0: not reported."""
+
+    n: int
+    session: str
+    missing: tuple[str, ...] = ()
+    lost: bool = False
+    tokens: int = 0
 
 
 class Mark(Record, frozen=True, kw_only=True, tag="mark"):
@@ -505,6 +521,7 @@ AnyRecord = (
     | Progress
     | Checkpoint
     | Compaction
+    | CompactionDone
     | Mark
     | Rewrite
     | Handoff

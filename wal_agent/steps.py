@@ -7,8 +7,10 @@
     done = step("charge-4711", ["./charge.sh", "4711"], verify="./charge.sh --was-charged 4711")
     print(done.code, done.stdout)
 
+    kept = state.of_job("shop").get("cursor")  # from outside of any run
+
 Each question goes to the run over its socket (WAL_AGENT_SOCKET), which writes the log. Outside of a run every call here
-raises UsageError; `wal-agent state get|list --job NAME` read a job from outside. The errors are those of
+but `state.of_job` raises UsageError. The errors are those of
 wal_agent.errors: UsageError (wrong use), PersonNeeded (a step was cut off, and a person must look), Unavailable (the
 bucket is away), Fenced (another machine has the job), Exhausted (too much is kept).
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
+import random
 import selectors
 import signal
 import subprocess
@@ -28,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from wal_agent import errors, msgspec_compat
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError, WalAgentError
@@ -36,10 +39,24 @@ from wal_agent.failpoints import failpoint
 from wal_agent.safefs import flock_state
 from wal_agent.supervise.hook_server import STEP, ask_socket
 from wal_agent.supervise.processes import MARKER, SOCKET, end_processes
-from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, Entry, StepRun, check_name, lock_of, undecided_error
+from wal_agent.supervise.steps import (
+    MOST_VALUE,
+    NOT_HERE,
+    Entry,
+    StepRun,
+    check_name,
+    entry_of,
+    lock_of,
+    read_kept,
+    undecided_error,
+)
 from wal_agent.text import size
 
-__all__ = ["Entry", "Result", "State", "state", "step"]
+if TYPE_CHECKING:
+    from wal_agent.bucket.base import Bucket
+    from wal_agent.wal.keys import Keys
+
+__all__ = ["Entry", "Result", "SavedState", "State", "state", "step"]
 
 ANSWER: Final = 90.0  # seconds for an answer, which waits for the bucket
 LOOK: Final = 0.5  # seconds between two looks whether the run lives
@@ -160,6 +177,54 @@ class State:
     def delete(self, step: str, *, if_version: int | None = None) -> bool:
         """Forget the value under `step`; whether there was one. What a command of this name gave stays."""
         return bool(Run().ask("delete", step, if_version=if_version)["deleted"])
+
+    def of_job(
+        self, job: str, bucket: str = "", *, encryption_key_file: str = "", encryption_key_command: str = ""
+    ) -> SavedState:
+        """What a job keeps, as its bucket has it now, to be read from anywhere. `bucket`: its URL, by default that of
+        WAL_AGENT_BUCKET, else the folder on this machine; a key: where the job is encrypted, by default that of
+        WAL_AGENT_ENCRYPTION_KEY_FILE. NoJob: there is no such job; Denied: the key; ConfigError; Damaged;
+        BucketError."""
+        from wal_agent.bucket import default_url, open_bucket
+        from wal_agent.bucket.decorators import RetryBucket
+        from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
+        from wal_agent.clock import SystemClock
+        from wal_agent.wal.keys import Keys
+
+        named = encryption_key_file or encryption_key_command
+        file = encryption_key_file if named else os.environ.get("WAL_AGENT_ENCRYPTION_KEY_FILE", "")
+        key = load_key(file, encryption_key_command, os.environ)
+        url = bucket or os.environ.get("WAL_AGENT_BUCKET", "") or default_url(os.environ)
+        opened = RetryBucket(EncryptedBucket(open_bucket(url), key), SystemClock(), random.Random())
+        return SavedState(opened, Keys(job), key_id(key))
+
+
+class SavedState:
+    """The values that a job keeps, as its bucket had them when this was made."""
+
+    def __init__(self, bucket: Bucket, keys: Keys, key_id: str) -> None:
+        """NoJob; Denied: `key_id` is not of the key that the job is encrypted with; Damaged; BucketError."""
+        from wal_agent.clock import SystemClock
+        from wal_agent.recovery.export import replay_at
+        from wal_agent.supervise.intervene import sound_state
+        from wal_agent.wal.blobs import Blobs
+
+        clock = SystemClock()
+        self._now = clock.now()
+        self._state = sound_state(replay_at(bucket, keys, key_id, None, self._now))
+        self._blobs = Blobs(bucket, keys, clock, random.Random())
+
+    def get(self, step: str) -> bytes | None:
+        """The value under `step`; None where there is none."""
+        return read_kept(self._state, self._blobs, check_name(step), "value", self._now)
+
+    def entry(self, step: str) -> Entry | None:
+        """All that is known of `step` but its value; None for nothing."""
+        return entry_of(self._state, check_name(step), self._now)
+
+    def list(self) -> list[Entry]:
+        """All steps of the job."""
+        return [entry for name in self._state.steps if (entry := entry_of(self._state, name, self._now))]
 
 
 state = State()

@@ -17,7 +17,7 @@ from bench.crash.table import PAGE, Key, Result, page, read, result, save
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.drill.play import Round, Setup, Subject, plan_rounds, play
 from wal_agent.drill.policy import POLICIES, Policy
-from wal_agent.drill.scenario import load, names
+from wal_agent.drill.scenario import POINTS, load, names
 
 
 def main() -> None:
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--peer", choices=[peer.name for peer in PEERS], action="append")
     parser.add_argument("--policy", choices=POLICIES, action="append")
     parser.add_argument("--scenario", choices=names(), action="append")
+    parser.add_argument("--point", choices=POINTS, action="append", help="only these kill points of the rounds")
     parser.add_argument("--rounds", type=int, default=7, help="of each scenario and seed (7: each kill point once)")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2, help="rounds at a time")
@@ -42,6 +43,7 @@ def main() -> None:
 def _play(given: argparse.Namespace, kept: dict[Key, Result]) -> None:
     scenarios = [one for name in given.scenario or names() for one in load(name)]
     rounds = [each for seed in range(1, given.seeds + 1) for each in plan_rounds(scenarios, given.rounds, seed)]
+    rounds = [each for each in rounds if each.point in (given.point or POINTS)]
     rounds.sort(key=lambda each: each.seed)  # so that an interrupted run has something of each scenario
     wanted = [peer for peer in PEERS if peer.name in (given.peer or [p.name for p in PEERS])]
     for peer in wanted:

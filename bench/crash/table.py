@@ -110,6 +110,13 @@ def read(place: Path = RESULTS) -> list[Result]:
     return [Result(**row) for row in json.loads(place.read_text("utf-8"))] if place.exists() else []
 
 
+def _played(results: Sequence[Result]) -> str:
+    """Name the kills that the figures rest on."""
+    order = [str(point) for point in POINTS]
+    points = sorted({(order.index(one.point), one.point, one.scenario) for one in results if one.killed})
+    return ", ".join(f"`{point}` in {scenario}" for _, point, scenario in points) or "none"
+
+
 def _about() -> str:
     rows = [f"| {name} | {what} |" for name, what in _ABOUT.items()]
     return "\n".join(["| peer | what it is |", "|---|---|", *rows]) + "\n"
@@ -119,7 +126,13 @@ def page(results: Sequence[Result]) -> str:
     """Return docs/BENCHMARK.md."""
     agents = sorted({one.agent for one in results})
     parts = [
-        _HEAD.format(command="make bench-crash", rounds=len(results), agents=", ".join(agents), peers=_about()),
+        _HEAD.format(
+            command="make bench-crash",
+            rounds=len(results),
+            agents=", ".join(agents),
+            peers=_about(),
+            played=_played(results),
+        ),
         _overview(results),
     ]
     for agent in agents:
@@ -260,7 +273,7 @@ _WHY: Final = {
     "seconds to be back": "wal-agent's own start, the restore, and the look at the evidence.",
     "extra model calls": "To verify is a call; a peer that does not look saves it.",
     "seconds per call": "The intent is durable before the tool starts: hooks before and after each call, and a put.",
-    "bytes per call": "The log and the session are kept; most peers keep nothing outside of the machine.",
+    "bytes per call": "The log (refused calls too) and the session; most peers keep nothing outside of the machine.",
 }
 _ABOUT: Final = {
     "bare restart": "The task is given again.",
@@ -286,6 +299,8 @@ was repeated or lost.
 Read the tables with these limits in mind:
 
 - The models are scripts, so that the peers differ and not the answers. Real models lie between them.
+- The figures rest on these kills alone: {played}. The share of each kind decides the totals: after a kill `before` the
+  effect a blind repetition is right, after one `between` it is wrong. The tables by kill point tell them apart.
 - In brackets are 95 % Wilson intervals over the kills. With few kills they are
   wide, and no single cell proves a difference.
 - An effect that is missing because the agent asked a person and stopped is not lost, but counted as asked.

@@ -235,7 +235,14 @@ def lose(agent: Agent, program: Path, base: Path) -> Lost:
     return lost
 
 
-@pytest.fixture(scope="module", params=LANES, ids=LANE_IDS)
+# One worker plays all tests of an agent here, since each worker would lose and resume the agent's run anew.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(lane, marks=pytest.mark.xdist_group(f"back-{i}")) for lane, i in zip(LANES, LANE_IDS, strict=True)
+    ],
+    ids=LANE_IDS,
+)
 def back(
     request: pytest.FixtureRequest, agent_cli: Program, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Back]:

@@ -84,7 +84,7 @@ def test_where_deny_does_not_hold_nothing_is_run(desk: Desk) -> None:
     desk.install(DROPS)
     code, said, asked = desk.run()
     assert (code, asked) == (78, 0), said
-    assert "a denied tool call does not run, and the agent is told why: no (" in said[-1]
+    assert "a denied tool call does not run, and the agent reads why: no (" in said[-1]
     assert said[-1].endswith(f"Nothing was run. Use {AGENT.tested}, or look at it: wal-agent doctor gemini")
     assert not (desk.work / "ran").exists() and not (desk.home / ".local/state/wal-agent/proven/gemini.json").exists()
 

@@ -26,3 +26,10 @@ def test_the_story_holds(tmp_path: Path, agent: str, agent_cli: Callable[[str], 
     assert done.returncode == 0 and "Everything held" in done.stderr, done.stderr
     assert "FAILED" not in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.glob("demo-of-wal-*")), "it leaves nothing behind"
+
+
+def test_the_story_of_a_task_holds(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
+    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "WAL_AGENT_GEMINI": str(agent_cli("gemini"))}
+    argv = [sys.executable, "-m", "wal_agent", "demo", "--story", "task"]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Everything held" in done.stderr and "FAILED" not in done.stderr, done.stderr

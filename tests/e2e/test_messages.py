@@ -52,14 +52,18 @@ def test_a_message_comes_in_the_middle_of_a_turn_and_at_its_end(scene: Scene) ->
     held.set()
     scene.asked(3)
     assert "use the heron branch" in spoken(scene, 2) and "[wal-agent message m1]" in spoken(scene, 2)
-    send(machine, "and say when you are done", "m2")
-    noticed(scene, machine)
+    ids = ["m1"]
+    if "turn_completed" in AGENTS[scene.agent].capabilities.speaks:
+        ids.append("m2")
+        send(machine, "and say when you are done", "m2")
+        noticed(scene, machine)
     last.set()
     assert run.wait() == 0, run.stderr()
     final = spoken(scene, len(scene.model.requests) - 1)
-    assert "and say when you are done" in final and final.count("[wal-agent message m1]") == 1
-    until(lambda: [r["id"] for r in scene.records() if r["type"] == "message_seen"] == ["m1", "m2"], "both are seen")
-    assert [r["id"] for r in scene.records() if r["type"] == "message"] == ["m1", "m2"]
+    assert final.count("[wal-agent message m1]") == 1
+    assert ("and say when you are done" in final) == ("m2" in ids)
+    until(lambda: [r["id"] for r in scene.records() if r["type"] == "message_seen"] == ids, "all are seen")
+    assert [r["id"] for r in scene.records() if r["type"] == "message"] == ids
 
 
 @pytest.mark.parametrize("scene", ["claude", "gemini"], indirect=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,35 @@ def test_a_budget_two_tasks_at_once_and_kills_around_the_child(scene: Scene) -> 
     assert results[2].count("It was killed.") == 1
     assert scene.side() == ["again"] * 5, "two of the first child, and none of its third call; one of each other"
     assert len(scene.replay().state.tasks) == 4
+
+
+@pytest.mark.parametrize("scene", ["claude", "gemini", "codex", "pi", "opencode"], indirect=True)
+def test_a_fork_begins_in_a_copy_of_the_callers_conversation(scene: Scene) -> None:
+    """The child's model gets what was said to the caller, under another session id; the caller's conversation gets none
+    of the child's steps. On Gemini outputs that are not those of the schema are asked for once more."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    path = f"{Path(sys.executable).parent}:{scene.program.parent}:{os.environ['PATH']}"
+    checked = scene.agent == "gemini"
+    schema = scene.root / "schema.json"
+    schema.write_text('{"type": "object", "required": ["building"]}')
+    command = f"{shlex.quote(sys.executable)} -m wal_agent task --fork"  # Codex's login shell has a PATH of its own
+    ask = f"{command} {f'--schema {schema}' if checked else ''} 'and where is it now'"
+    scene.script(
+        Turn("The heron is known.", calls=[shell(ask)]),
+        Turn(calls=[shell(STEP)]),
+        *([Turn(RESULT), Turn('{"summary": "It moved.", "outputs": {"building": 7}}')] if checked else [Turn(RESULT)]),
+        Turn("All is done."),
+    )
+    run = machine.run(*machine.rehearsal.args("ask about the heron"), wait=True, PATH=path)
+    assert run.process.returncode == 0, run.stderr()
+    assert "ask about the heron" in seen(scene, 1) and "and where is it now" in seen(scene, 1)
+    assert "The heron is known." in seen(scene, 1), "the child has the caller's conversation"
+    last = scene.model.history(len(scene.model.requests) - 1)
+    results = [part.text for part in last if isinstance(part, Returned)]
+    wanted = ["It moved.", "building"] if checked else [RESULT]
+    assert len(results) == 1 and all(words in results[0] for words in wanted)
+    assert scene.side() == ["heron-in-building-seven"]
+    (child,) = scene.replay().state.tasks
+    assert replayed(scene, child).session != scene.replay().state.session
+    assert len(scene.model.requests) == (5 if checked else 4)

@@ -197,6 +197,8 @@ def test_no_sequence_is_compared_with_a_list_or_a_tuple() -> None:
 
 # ---- the wheel ----------------------------------------------------------------------------------------------------
 
+one_worker = pytest.mark.xdist_group("wheel")  # since each worker would build the wheel anew
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -225,6 +227,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(source, tmp_path_factory.mktemp("wheel"))
 
 
+@one_worker
 def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     files = [path.relative_to(ROOT).as_posix() for path in committed()]
@@ -238,6 +241,7 @@ def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> No
     assert any(name.endswith("/licenses/LICENSE") for name in names)
 
 
+@one_worker
 def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
@@ -266,6 +270,7 @@ def hook_client(target: Path) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
+@one_worker
 def test_a_wheel_with_the_native_client_is_for_this_platform_and_any_python(wheel: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"wal_agent-.*-py3-none-(manylinux_2_17|linux|macosx)_[\w.]+\.whl", wheel.name)
     install(wheel, tmp_path)
@@ -296,6 +301,7 @@ def test_without_a_static_libc_the_client_is_dynamic(tmp_path: Path) -> None:
     assert subprocess.run([made, hook_line.VERSION], check=False).returncode == 0
 
 
+@one_worker
 def test_only_a_client_without_an_interpreter_is_for_each_linux(wheel: Path, tmp_path: Path) -> None:
     """Issue 14.14: a tag is a promise about libc, which a static program keeps by needing none."""
     (tmp_path / "main.c").write_text("int main(void) { return 0; }")
@@ -317,6 +323,7 @@ def test_the_client_compiles_without_a_warning(tmp_path: Path) -> None:
     subprocess.run(["cc", *flags, "-o", tmp_path / "client", ROOT / "hooks" / "client.c"], check=True)
 
 
+@one_worker
 def test_the_source_distribution_makes_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
     code = f"import hatchling.build; print(hatchling.build.build_sdist({str(tmp_path)!r}))"
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)

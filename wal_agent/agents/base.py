@@ -84,18 +84,35 @@ class AwaitingApproval:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """The agent begins to compact its conversation, or has done so; both call the model by themselves."""
+    """The agent begins to compact its conversation, or has done so; both call the model by themselves. `aside`: it does
+    so beside its work, and no hook reports the end, so the phase stays as it is."""
 
     session: str
     done: bool
     trigger: str = ""  # the agent's own word: auto, manual
+    tokens: int = 0  # of the conversation, as the agent counts them; 0: not reported
+    aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A compaction that is done. `key`: the same wherever it is reported again; `summary`: what the agent wrote of what
+    is gone, "" for nothing; `history`: the text that the model gets from then on, with the summary, as far as it is
+    known; `tokens`: of the conversation before, as the agent counts them, 0: not reported."""
+
+    key: str
+    summary: str
+    history: str
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ContextRequested:
-    """The agent has compacted its conversation and asks for context that must be in it all the same."""
+    """The agent has compacted its conversation and asks for context that must be in it all the same. `compacted`: what
+    is in it, None where the hook does not say so."""
 
     session: str
+    compacted: Compacted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +448,16 @@ class Journal:
     resume's `command`. ConfigError when the agent does not accept them."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionForms:
+    """How arguments choose a session, in front of the others. `resume`: go on in it; `fork`: in a copy of it, under an
+    id of the agent's, or why there is no such form, as the rest of a sentence. "{session}" is its id, "{file}" its
+    main file."""
+
+    resume: tuple[str, ...]
+    fork: tuple[str, ...] | str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """How an agent differs from the others, and the optional parts that it has (None: it lacks that part)."""
@@ -444,6 +471,7 @@ class Capabilities:
     goes on."""
     headless: tuple[str, ...] = ("-p",)
     """Arguments in front of a prompt that is answered without a person."""
+    forms: SessionForms = SessionForms(("--resume", "{session}"), "it has no form for that")
     restart_codes: frozenset[int] = frozenset()
     """Exit codes by which the agent asks its parent to start it again, in the same session."""
     loads_late: bool = False
@@ -462,6 +490,9 @@ class Capabilities:
     """(main, session, workspace, prompt): the pieces of a copy of `main` (from `reconcile`; empty: a session of only
     this) in which `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command
     line; `command` gets the same `ResumeSession.prompt` and then only refers to it. Pure and idempotent."""
+    last_answer: Callable[[bytes], str] | None = None
+    """(main): the text of the model's newest message that has one. Pure. For an agent whose main file has it in no line
+    that says who speaks."""
     settled_length: Callable[[bytes], int] | None = None
     """(appended): how many of these bytes (whole lines of the main file) report no call whose result may still come;
     the rest is read again with what follows. Pure. For an agent whose boundary hook may fire before its file is
@@ -469,6 +500,9 @@ class Capabilities:
     turn_failure: Callable[[bytes], TurnFailed | None] | None = None
     """(end): the failure with which the main file ends, None for none. `end`: its last bytes, foreign text. Pure. For
     an agent that may exit before its hook has reported the failure."""
+    compactions: Callable[[bytes], list[Compacted]] | None = None
+    """(appended): the compactions that bytes appended to the main file report as done. Pure. None: hooks say it
+    (`ContextRequested`), or nothing does."""
     exit_cause: Callable[[bytes, float], ExitCause | None] | None = None
     """(stderr, now): the cause in the last bytes that it wrote to stderr in a run that did not end well; foreign text.
     None: unknown. `now`: since 1970, for messages such as "try again at 2:17 PM"."""

@@ -98,9 +98,7 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "intervene:pause",
         "Save a job, end its agent and resume later: automatically here, or wherever the job is started.",
     ),
-    "stop": Entry(
-        "intervene:stop", "End the job's run on this machine in good order: what runs is saved, then the agent ends."
-    ),
+    "stop": Entry("intervene:stop", "Stop the job's run on this machine cleanly: save everything, then end the agent."),
     "notify": Entry(
         "notify:notify",
         "Show where notifications go (addresses hidden), which are waiting, and which failed.",

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from wal_agent.redact import redact
 from wal_agent.text import answer, columns, printable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Styles = Mapping[str, str]
 """By a regular expression: the style (of rich) of what it matches in a line; a later one counts more."""
 GAP = 2  # blanks between two columns
+REDRAWN = 4  # times a second
 STATE: Final[Styles] = {  # of what a job's state begins with
     r"^(running|ended|completed|done|ok)\b": "green",
     r"^(due|released|paused|unlocked|stopped|closed)\b": "yellow",
@@ -64,6 +66,25 @@ def answer_lines(rows: Sequence[str], styles: Styles) -> None:
     console = _console()
     for row in rows:
         console.print(styled(_clean(row), styles), soft_wrap=True)
+
+
+def draw_in_place(frame: Callable[[], tuple[list[str], list[str]]], styles: Styles, every: float) -> NoReturn:
+    """Draw rows on the terminal's second screen every `every` seconds until Ctrl-C, so that they fit after each resize.
+    `frame` returns the rows of the screen, and those that are left on the first screen at the end."""
+    from rich.console import Console
+    from rich.live import Live
+
+    left = list[str]()
+    try:
+        with Live(console=Console(), screen=True, vertical_overflow="crop", refresh_per_second=REDRAWN) as live:
+            while True:
+                rows, left = frame()
+                text = styled(redact("\n".join(map(printable, rows))), styles)
+                text.no_wrap, text.overflow = True, "ellipsis"
+                live.update(text)
+                time.sleep(every)
+    finally:
+        answer_lines(left, styles)
 
 
 def answer_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "", folds: str = "") -> None:

@@ -134,6 +134,9 @@ def demo(
             "--agent", help="The agent (see: wal-agent agents).", metavar="NAME", autocompletion=complete_agent
         ),
     ] = "gemini",
+    story: Annotated[
+        str, typer.Option("--story", help="crash, or task: an investigation of which only the result stays.")
+    ] = "crash",
 ) -> None:
     """Play a demo: a real CLI loses its machine three times, the last time with the folder, and recovers.
 
@@ -141,6 +144,7 @@ def demo(
     hold.
     """
     from wal_agent.agents import AGENTS
+    from wal_agent.rehearsal import demo_task
     from wal_agent.rehearsal.demo import run_demo
 
     def show(line: str) -> None:
@@ -148,7 +152,11 @@ def demo(
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
+    if story not in ("crash", "task"):
+        raise UsageError(f"There is no story {story[:40]}.", "Those: crash, task.")
     AGENTS[agent].locate(os.environ)
+    if story == "task":
+        raise typer.Exit(run_demo(AGENTS[agent], os.environ, show, demo_task.TASK, demo_task.play))
     raise typer.Exit(run_demo(AGENTS[agent], os.environ, show))
 
 

@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -52,9 +52,9 @@ def ls(
 ) -> None:
     """Show what every job does; jobs that need a host or a person come first.
 
-    Only leases are read: one listing and a small object for each job. States: damaged, newer (its lease was written by
-    a newer wal-agent), crashed, due (its pause is over), released, unlocked, running, paused, closed. --json prints an
-    object a line.
+    It reads the lease of each job, and the log of up to 20 unfinished ones for their task and open calls. States:
+    damaged, newer (its lease was written by a newer wal-agent), crashed, due (its pause is over), released, unlocked,
+    running, paused, closed. --json prints an object a line.
     """
     from json import dumps
 
@@ -107,6 +107,65 @@ def list_jobs(
     answer_jobs(jobs, read_open_work(opened, jobs))
 
 
+@app.command("report")
+def fleet_report(
+    bucket: BucketUrl = None,
+    html_file: Annotated[
+        str, typer.Option("--html", help="The file to write, - for stdout.", metavar="FILE")
+    ] = "fleet.html",
+) -> None:
+    """Write all jobs of the bucket as one HTML page: states, hosts, open calls, tasks, and the command for each report.
+
+    The page loads nothing and has no script. Only a file that is such a page is replaced.
+    """
+    from wal_agent.cli.report import write_page
+    from wal_agent.fleet.jobs import Reader, read_open_work, sort_jobs
+
+    opened = _opened(bucket)
+    jobs = sort_jobs(Reader.of(opened, os.environ).all())
+    text = fleet_page(opened.url, jobs, read_open_work(opened, jobs))
+    if html_file == "-":
+        sys.stdout.write(text)
+        return
+    write_page(Path(html_file), text)
+    say(f"wrote {Path(html_file).absolute()}; it holds tasks and folders, so treat it as confidential.")
+
+
+def fleet_page(url: str, jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> str:
+    """Return the page. All that it shows is foreign, and is escaped."""
+    from html import escape
+
+    from wal_agent.cli.report import MARK, page_style
+    from wal_agent.clock import SystemClock
+    from wal_agent.fleet.jobs import count_states
+    from wal_agent.redact import redact
+    from wal_agent.text import moment, plural, printable, quote_word
+
+    def safe(text: str) -> str:
+        return escape(printable(redact(text)))
+
+    tones = {"running": "good", "closed": "", "crashed": "bad", "damaged": "bad", "newer": "bad"}
+    rows = []
+    for job in jobs:
+        state, *cells = job_cells(job, work.get(job.job))
+        command = f"wal-agent report --bucket {quote_word(url)} --job {quote_word(job.job)} --open"
+        shown = "".join(f"<td>{safe(cell)}</td>" for cell in cells)
+        tone = tones.get(job.state, "warn")
+        rows.append(f'<tr><td class="{tone}">{safe(state)}</td>{shown}<td><code>{safe(command)}</code></td></tr>')
+    style, policy = page_style()
+    heads = "".join(f'<th scope="col">{name.capitalize()}</th>' for name in (*HEADER, "report"))
+    made = moment(SystemClock().now(), 0, exact=True, whole=True)
+    about = f"{plural(len(jobs), 'job')} in {url}{': ' if jobs else ''}{count_states(jobs)}; made {made}"
+    return (
+        f'{MARK}\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><meta name="referrer" content="no-referrer">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>Fleet</title>'
+        f'<style>{style}</style></head>\n<body><header><h1>Fleet</h1><p class="dim">{safe(about)}</p></header>'
+        '\n<main class="wide"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>\n" + "\n".join(rows) + "\n</tbody></table></main></body></html>\n"
+    )
+
+
 @app.command("watch")
 def watch(
     on_crash: Annotated[
@@ -130,6 +189,9 @@ def watch(
             "--on", help="Which jobs: crashed, released (the machine was shut down), due (the pause is over)."
         ),
     ] = "crashed,released,due",
+    screen: Annotated[
+        bool, typer.Option("--screen", help="Only show all jobs, in place on the terminal, until Ctrl-C.")
+    ] = False,
     every: Every = 10.0,
     once: Annotated[bool, typer.Option("--once", help="Check once and exit, for cron.")] = False,
     most: Annotated[int, typer.Option("--most", help="Maximum number of jobs per round.", min=1)] = 20,
@@ -152,6 +214,8 @@ def watch(
     --on-message wakes a job that does not run for messages that it was not woken for before; FLEET_MESSAGES is their
     number. A paused job is woken by `send --control resume` alone, and a halted one by none.
 
+    --screen runs nothing: it shows all jobs in place, as `wal-agent fleet ls` lists them.
+
     With --once the exit code is 75 while another watcher is active; it is 76 when another watcher has taken over.
     """
     import signal
@@ -164,6 +228,11 @@ def watch(
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet watch")
+    if screen:
+        if on_crash or notify or on_message or once:
+            raise UsageError("--screen only shows the jobs.", "Run the watcher without it, beside the screen.")
+        _sane(every)
+        _show_jobs(_opened(bucket), every)
     if not on_crash and not notify and not on_message:
         raise UsageError(
             "Nothing would be done for a job.", "Give --notify, --on-crash COMMAND or --on-message COMMAND."
@@ -259,6 +328,31 @@ def _messages_of(job: str, bucket: Bucket) -> Driver:
 
     settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": bucket.url}, {"bucket"})
     return open_driver(settings, os.environ, bucket, job, say)
+
+
+def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
+    """Show all jobs in place, those first that need a host or a person. UsageError: there is no terminal; Denied."""
+    from wal_agent.cli.display import STATE, draw_in_place, is_rich, plain_table
+    from wal_agent.errors import Unavailable, UsageError
+    from wal_agent.fleet.jobs import Reader, count_states, read_open_work, sort_jobs
+
+    if not is_rich():
+        raise UsageError("--screen needs a terminal.", "Use: wal-agent fleet ls")
+    reader, shown = Reader.of(bucket, os.environ), list[str]()
+
+    def frame() -> tuple[list[str], list[str]]:
+        nonlocal shown
+        trouble = ""
+        try:
+            jobs = sort_jobs(reader.all())
+            work = read_open_work(bucket, jobs)
+            rows = plain_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right="CALLS")
+            shown = [f"{len(jobs)} in {bucket.url}{': ' if jobs else ''}{count_states(jobs)}", "", *rows]
+        except Unavailable as error:
+            trouble = f"; waiting: {error}"
+        return [f"every {every:g} s; Ctrl-C ends it{trouble}", "", *shown], shown
+
+    draw_in_place(frame, {f"(?m){words}": style for words, style in STATE.items()}, every)
 
 
 def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:

@@ -94,6 +94,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent fleet watch --notify",
         "wal-agent fleet watch --on-crash 'start-vm \"$WAL_AGENT_JOB\"' --every 30",
     ),
+    "fleet report": ("wal-agent fleet report", "wal-agent fleet report --bucket gs://acme-agents --html jobs.html"),
     "fleet claim": ("wal-agent fleet claim --bucket gs://acme-agents --root /work",),
     "unlock": ("wal-agent unlock --epoch 3", 'wal-agent unlock --epoch 3 --now --reason "vm-17 is deleted"'),
     "rm": ("wal-agent rm nightly --dry-run", "wal-agent rm nightly --bucket gs://acme-agents"),

@@ -116,7 +116,7 @@ def pause(
 
 def stop(
     done: Annotated[
-        bool, typer.Option("--done", help="Also close the job: nobody carries on, and the next start begins anew.")
+        bool, typer.Option("--done", help="Also close the job; the next start begins a new session.")
     ] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -124,7 +124,7 @@ def stop(
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
 ) -> None:
-    """End the job's run on this machine in good order: what runs is saved, then the agent ends.
+    """Stop the job's run on this machine cleanly: save everything, then end the agent.
 
     A later `wal-agent run` or `wal-agent resume` carries on, here or on another machine; with --done nobody does. A run
     on another machine is stopped there, or taken away from it with `wal-agent unlock`.
@@ -236,7 +236,7 @@ def rm(
         lines(describe_removal(found, "would be deleted"))
         if not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
             command = f"wal-agent rm {job}{at.bucket_option()} --yes"
-            raise PersonNeeded("Nobody can be asked here, so nothing was deleted.", f"If you want it: {command}")
+            raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {command}")
         typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)
     done = remove_job(at.bucket, at.keys, at.settings.ttl, os.environ, clock, at.key_id)
     if json:

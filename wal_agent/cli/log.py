@@ -35,6 +35,7 @@ from wal_agent.records import (
     Cause,
     Checkpoint,
     Compaction,
+    CompactionDone,
     End,
     FileDelta,
     FileGone,
@@ -393,7 +394,12 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Checkpoint():
             return "checkpoint", f"{r.number} ({r.trigger.replace('_', ' ')})", size(len(r.body))
         case Compaction():
-            return "compaction", redact(f"{r.n} of session {r.session[:8]}"), redact(r.trigger)
+            tokens = f"about {r.tokens:,} tokens" if r.tokens else ""
+            why = " ".join(filter(None, (redact(r.trigger), tokens)))
+            return "compaction", redact(f"{r.n} of session {r.session[:8]}"), why
+        case CompactionDone():
+            lacks = f"the new history lacks: {redact(', '.join(r.missing))[:80]}" if r.missing else "nothing is missing"
+            return "compacted", redact(f"{r.n} of session {r.session[:8]}"), "its summary is empty" if r.lost else lacks
         case Mark():
             return "mark", redact(r.name), ""
         case Rewrite():

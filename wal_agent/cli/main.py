@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def describe_misuse(error: TyperException) -> str:
     """One line: what is wrong on the command line, what was probably meant, and the page of the command it was for."""
-    what = error.format_message().strip()
+    what = _reword(error)
     names: list[str] = []
     at = context = getattr(error, "ctx", None)  # a typer.Context; only errors of usage have one
     while at is not None and at.parent is not None:
@@ -39,6 +39,29 @@ def describe_misuse(error: TyperException) -> str:
         names = [name for name in sys.argv[1:2] if name in COMMANDS]
     page = " ".join(["wal-agent", *names, "--help"])
     return f"{' '.join(said)} (see: {page})" if len(said) > 1 else f"{said[0]} See: {page}"
+
+
+_NUMBERS = (  # what the parser says of a number, and what is allowed
+    (r"'(?P<got>.*)' is not a valid (?:int|float)(?: range)?", "a number"),
+    (r"(?P<got>\S+) is not in the range x>=([\d.]+?)", r"at least \g<3>"),
+    (r"(?P<got>\S+) is not in the range ([\d.]+)<=x<=([\d.]+?)", r"\g<3> to \g<4>"),
+)
+
+
+def _reword(error: TyperException) -> str:
+    """Return the parser's sentence, with one suggestion for an option, and limits in words."""
+    import re
+    from difflib import get_close_matches
+
+    what = error.format_message().strip()
+    option, known = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
+    if option and known:
+        return f"No such option: {option}. Did you mean {(get_close_matches(option, known, 1) or known)[0]}?"
+    for pattern, allowed in _NUMBERS:
+        if found := re.fullmatch(rf"Invalid value for (?P<name>.*): {pattern}\.?", what):
+            name = found["name"].split(" / ")[-1].strip("'")
+            return f"{name} must be {found.expand(allowed)} (got {found['got']})."
+    return what
 
 
 def _names_an_agent(context: typer.Context) -> bool:

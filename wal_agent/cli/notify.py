@@ -38,9 +38,9 @@ def notify(
         require_person("wal-agent notify --ack")
         number = acknowledge(os.environ, None)
         if number == 0:
-            say("nothing to acknowledge: no reminder waits to be told again.")
+            say("there are no reminders to stop.")
         else:
-            say(f"{number} {'reminder is' if number == 1 else 'reminders are'} not told again.")
+            say(f"{number} {'reminder is' if number == 1 else 'reminders are'} stopped.")
         return
     targets = load_targets(os.environ)
     if not targets:
@@ -86,7 +86,7 @@ def _listing(targets: Sequence[Target]) -> list[str]:
         said = f"fails since {moment(failure.since, now)}: {failure.why}" if failure else ""
         rows.append(_row(number, target, said))
     due, later = count_waiting(box.letters().values(), now)
-    return [*rows, f"{'waiting':<11} {due} to be sent, {later} to be told again later"]
+    return [*rows, f"{'waiting':<11} {due} to be sent, {later} to be repeated later"]
 
 
 def _row(number: int, target: Target, said: str) -> str:

@@ -74,7 +74,7 @@ def trust(
     elif not ask_consent(missing, workspace):
         lines([row for want in missing for row in describe_want(want)])
         raise ConfigError(
-            f"Nobody can be asked here, so nothing is allowed for {workspace}.",
+            f"There is no terminal to ask at, so nothing is allowed for {workspace}.",
             "If you want all of it: wal-agent trust --yes",
         )
 

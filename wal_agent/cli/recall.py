@@ -94,6 +94,7 @@ def recall(
 
 def _tasks(at: JobContext, room: int) -> list[str]:
     """The newest tasks of the job that are searched too. `room`: for so many hits."""
+    from wal_agent.fleet.jobs import is_job
     from wal_agent.wal.reader import replay
 
-    return [*replay(at.bucket, at.keys).state.tasks][::-1][:MOST_TASKS] if room else []
+    return [*filter(is_job, replay(at.bucket, at.keys).state.tasks)][::-1][:MOST_TASKS] if room else []

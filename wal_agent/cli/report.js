@@ -194,6 +194,27 @@ function lanes() {
   document.getElementById("lanes").append(picture);
 }
 
+// With --at: the session and the working tree at the end of the page.
+function asOf() {
+  const { then } = data;
+  if (!then) return;
+  const place = document.getElementById("as-of");
+  const title = make("h2", `As of record ${then.record}, ${moment(then.time)}`);
+  title.id = "then";
+  const fold = (name, text) => {
+    const made = document.createElement("details");
+    made.append(make("summary", name, "plain"), make("pre", text));
+    place.append(made);
+  };
+  place.append(title);
+  if (then.short.length) place.append(make("p", `Not whole: ${then.short.join("; ")}`, "bad"));
+  place.append(make("p", then.open.length ? `Calls that had no end then: ${then.open.map((n) => `#${n}`).join(", ")}` : "No call was in flight."));
+  const more = then.more ? `\n... and ${then.more} more` : "";
+  fold(`Working tree: ${then.files.length + then.more} files`, then.files.map((f) => `${String(f.size).padStart(10)}  ${f.path}`).join("\n") + more);
+  for (const each of then.session) fold(`Session file ${each.name}`, each.text);
+  place.classList.remove("hidden");
+}
+
 // ---- rows
 
 const list = document.getElementById("rows");
@@ -225,6 +246,19 @@ function part(body, title, text) {
   body.append(make("h3", title), make("pre", text));
 }
 
+// What the capture that followed a call, or this capture itself, changed in the files.
+function diff(body, tree) {
+  if (!tree) return;
+  const calls = tree.to - tree.after;
+  const by = calls === 1 ? `by call #${tree.to}` : calls > 1 ? `by calls #${tree.after + 1} to #${tree.to}` : "by what ran at that time";
+  if (tree.why) part(body, "Files changed", `not known: ${tree.why}`);
+  else if (!tree.files.length) body.append(make("p", `No file changed up to the capture in record ${tree.record}.`, "dim"));
+  else {
+    part(body, `Files changed ${by}, or beside it (capture in record ${tree.record})`, tree.files.map((f) => `${f.change}  ${f.path}`).join("\n"));
+    part(body, "Differences", tree.patch);
+  }
+}
+
 function unfold(row) {
   const { entry, end, verdict, effect } = row;
   const body = make("div", "", "body");
@@ -237,6 +271,7 @@ function unfold(row) {
       part(body, "End", `${end.how}, by ${end.by}${end.why ? `: ${end.why}` : ""}`);
       part(body, "Result", end.result ? pretty(textOf(end.result)) : "");
     }
+    diff(body, data.trees.find((tree) => tree.after < entry.call && entry.call <= tree.to));
     if (entry.before) part(body, "Evidence from before the call", entry.before.map((f) => `${f.what}  ${f.where}  ${f.value}`).join("\n"));
   } else if (entry.type === "recovery") {
     for (const v of entry.verdicts || []) part(body, `Call #${v.call}: ${v.finding}`, `${v.why}${v.verify ? `\nlook with: ${v.verify}` : ""}`);
@@ -245,6 +280,7 @@ function unfold(row) {
     part(body, "Seconds", Object.entries(entry.seconds || {}).map(([k, v]) => `${k} ${v}`).join("\n"));
     part(body, "Prompt that the agent got", entry.told);
   } else {
+    if (entry.type === "workspace") diff(body, data.trees.find((tree) => tree.record === entry.record));
     part(body, "Record", JSON.stringify(entry, null, 2));
   }
   if (effect) {
@@ -296,5 +332,6 @@ more.addEventListener("click", () => extend(PAGE));
 new IntersectionObserver((found) => { if (found.some((each) => each.isIntersecting)) extend(PAGE); }, { rootMargin: "600px" }).observe(more);
 window.addEventListener("beforeprint", () => extend(shown.length));
 head();
+asOf();
 filter();
 document.documentElement.dataset.ready = "yes";

@@ -18,15 +18,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from wal_agent.cli.options import AgentName, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import AgentName, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.text import moment, plural, say
 
 if TYPE_CHECKING:
     from wal_agent.cli.log import Entry
+    from wal_agent.wal.blobs import Blobs
+    from wal_agent.wal.reader import Replay
 
 MARK: Final = "<!doctype html>\n<!-- wal-agent report -->"  # a file that begins so may be replaced
 MOST: Final = 50_000  # records in a page
 MOST_PROMPT: Final = 40_000  # characters of a recovery's prompt
+MOST_SESSION: Final = 100_000  # characters of each session file with --at
+MOST_FILES: Final = 5_000  # names of the working tree with --at
+MOST_DIFFS: Final = 300  # captures whose differences are in a page
 
 
 def report(
@@ -39,6 +44,21 @@ def report(
         str, typer.Option("--html", help="The file to write, - for stdout (default: JOB.html).", metavar="FILE")
     ] = "",
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    diffs: Annotated[
+        bool,
+        typer.Option(
+            "--diffs",
+            help=f"Show what changed in the files, for the newest {MOST_DIFFS} captures; downloads the captures.",
+        ),
+    ] = False,
+    place: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            help="End at this record or time, and show the session and the list of files as of then.",
+            metavar="RECORD|TIME",
+        ),
+    ] = None,
     n: Annotated[int, typer.Option("-n", "--number", min=1, help="Include at most the newest N records.")] = MOST,
 ) -> None:
     """Write the job's log as one HTML page: starts, crashes, recoveries, calls, captures, checkpoints, steps.
@@ -55,16 +75,18 @@ def report(
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.effects import effects_of
+    from wal_agent.recovery.export import replay_at
     from wal_agent.shell.rules import load_rules
     from wal_agent.wal.lease import read_lease
 
     if open_it and html_file == "-":
         raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    page = read_newest(at.bucket, at.keys, n)
+    page = read_newest(at.bucket, at.keys, n if place is None else 0)
     if not page.last and read_lease(at.bucket, at.keys) is None:
         raise at.missing()
-    entries = list(entries_of(page.segments))[-n:]
+    then = None if place is None else replay_at(at.bucket, at.keys, at.key_id, place, SystemClock().now())
+    entries = [entry for entry in entries_of(page.segments) if then is None or entry.seq <= then.seq][-n:]
     blobs = blobs_of(at)
     effects = effects_of(
         ((entry.seq, entry.record) for entry in entries), load_rules(), lambda payload: read_bytes(blobs, payload)
@@ -73,10 +95,12 @@ def report(
     first = entries[0].seq if entries else 0
     text = render_page(
         f"Job {at.keys.job}",
-        f"{plural(len(entries), 'record')} ({first} to {page.last}), made {made}"
+        f"{plural(len(entries), 'record')} ({first} to {then.seq if then else page.last}), made {made}"
         + (f"; {plural(len(page.damaged), 'record')} or more cannot be read or are missing" if page.damaged else ""),
         [entry_json(entry) for entry in entries],
         [effect_json(each) for each in effects],
+        _tree_steps(at, entries, blobs) if diffs else [],
+        _as_of(at, then, blobs) if then else None,
     )
     if html_file == "-":
         sys.stdout.write(text)
@@ -93,6 +117,78 @@ def report(
         raise Damaged(page.damaged[0].what, f"All that is damaged: wal-agent log{at.options()} -n 0")
 
 
+def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
+    """Return session and working tree as of `then`: texts of the one, names and sizes of the other. BucketError."""
+    import tempfile
+
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import Damaged
+    from wal_agent.recovery.export import export_job
+    from wal_agent.redact import redact, redact_ends
+
+    session, env, short = then.state.session, dict(os.environ), list[str]()
+    with tempfile.TemporaryDirectory(prefix="wal-agent-report-") as scratch:
+        folder = Path(scratch).resolve() / "then"
+        try:
+            done = export_job(
+                then,
+                at.bucket,
+                at.keys,
+                blobs,
+                folder,
+                lambda name: at.agent.restore_path(name, session, at.workspace, env),
+                env,
+                SystemClock().now(),
+                force=False,
+            )
+            short = list(done.short)
+        except Damaged as error:
+            short = [error.what]
+        found = [path for path in sorted(folder.rglob("*")) if path.is_file() or path.is_symlink()]
+        names = {path: path.relative_to(folder).parts for path in found}
+        texts = [
+            {"name": redact("/".join(parts[1:])), "text": redact_ends(_text_of(path), MOST_SESSION)}
+            for path, parts in names.items()
+            if parts[0] == "session"
+        ]
+        files = [
+            {"path": redact("/".join(parts[1:])), "size": path.lstat().st_size}
+            for path, parts in names.items()
+            if parts[0] == "workspace" and parts[1] != ".git"
+        ]
+    return {
+        "record": then.seq,
+        "time": then.time,
+        "open": [call.intent.call for call in then.state.open],
+        "session": texts,
+        "files": files[:MOST_FILES],
+        "more": max(0, len(files) - MOST_FILES),
+        "short": [redact(each) for each in short],
+    }
+
+
+def _text_of(path: Path) -> str:
+    """Return a session file's text, or its size where it is none."""
+    data = path.read_bytes()
+    return f"({len(data)} bytes, no text)" if b"\0" in data[:4096] else data.decode("utf-8", "replace")
+
+
+def _tree_steps(at: JobContext, entries: Sequence[Entry], blobs: Blobs) -> list[dict[str, Any]]:
+    """Return what each capture changed. BucketError, Damaged."""
+    import msgspec
+
+    from wal_agent.paths import state_dir
+    from wal_agent.recovery.compare_trees import first_capture, tree_steps
+    from wal_agent.recovery.restore_target import RestoreTarget
+
+    first, env = first_capture(at.bucket, at.keys), dict(os.environ)
+    if first is None:
+        return []
+    target = RestoreTarget(at.workspace, state_dir(env), env, (), at.keys.job)
+    steps = tree_steps(first, ((entry.seq, entry.record) for entry in entries), target, blobs, MOST_DIFFS)
+    return [msgspec.to_builtins(step) for step in steps]
+
+
 def entry_json(entry: Entry) -> dict[str, Any]:
     """Return a record as `wal-agent log --json` prints it, with the whole prompt of a recovery."""
     from wal_agent.cli.log import as_json
@@ -106,7 +202,12 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 
 def render_page(
-    title: str, subtitle: str, entries: Sequence[Mapping[str, Any]], effects: Sequence[Mapping[str, Any]]
+    title: str,
+    subtitle: str,
+    entries: Sequence[Mapping[str, Any]],
+    effects: Sequence[Mapping[str, Any]],
+    trees: Sequence[Mapping[str, Any]] = (),
+    then: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page. Pure, but for the template, script and style, which are files of this package."""
     here = Path(__file__).parent
@@ -120,10 +221,16 @@ def render_page(
         "SUBTITLE": html.escape(subtitle),
         "STYLE": style,
         "SCRIPT": script,
-        "DATA": embed_json({"entries": entries, "effects": effects}),
+        "DATA": embed_json({"entries": entries, "effects": effects, "trees": trees, "then": then}),
     }
     parts = (here / "report.html").read_text("utf-8").split("@")  # once: what is filled in is not looked at again
     return "".join(filled.get(part, part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def page_style() -> tuple[str, str]:
+    """Return the style of a page without a script, and the policy that allows it alone."""
+    style = Path(__file__).with_name("report.css").read_text("utf-8")
+    return style, f"default-src 'none'; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
 
 
 def embed_json(value: object) -> str:

@@ -135,15 +135,15 @@ def restore(
         clock.now(),
         force=force,
     )
-    told = _told(found, done, to.absolute())
+    summary = _describe_export(found, done, to.absolute())
     if done.short:
         more = f", and {len(done.short) - 3} more" if len(done.short) > 3 else ""
         whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), blobs_of(chosen))
         if whole is not None and whole.seq == found.seq:
             whole = None  # the bytes are those that were saved, and yet make no session or tree
         hint = restore_hint(whole, chosen.keys, chosen.options())
-        raise Damaged(f"{told} Not whole: {'; '.join(done.short[:3])}{more}.", hint)
-    say(told)
+        raise Damaged(f"{summary} Not whole: {'; '.join(done.short[:3])}{more}.", hint)
+    say(summary)
     lines(_rows(found))
     if as_json:
         print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
@@ -304,7 +304,7 @@ def blobs_of(chosen: JobContext) -> Blobs:
     return Blobs(chosen.bucket, chosen.keys, SystemClock(), random.Random())
 
 
-def _told(found: Replay, done: Exported, folder: Path) -> str:
+def _describe_export(found: Replay, done: Exported, folder: Path) -> str:
     from wal_agent.text import plural, size, timestamp
 
     why = f"{found.damage.why} " if found.damage else ""

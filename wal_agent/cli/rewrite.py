@@ -400,7 +400,7 @@ def _tasks(at: JobContext, state: State) -> list[str]:
     from wal_agent.recovery.tasks import MARK
 
     named = {n for n in at.bucket.folders("") if n.startswith(f"{at.keys.job}{MARK}") and is_job(n)}
-    return [*state.tasks, *sorted(named - state.tasks.keys())]
+    return [*filter(is_job, state.tasks), *sorted(named - state.tasks.keys())]
 
 
 def _task_row(state: State, job: str) -> dict[str, object]:

@@ -181,9 +181,7 @@ def start(
     with report_refusals(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)
         if settings.sources["hang_timeout"] == "flag" and AGENTS[agent].capabilities.hookless:
-            raise UsageError(
-                f"{agent} tells nothing of itself, so nobody can say that it hangs: leave out --hang-timeout."
-            )
+            raise UsageError(f"{agent} reports nothing, so a hang cannot be detected: leave out --hang-timeout.")
         options = RunOptions(
             agent=AGENTS[agent],
             args=args,
@@ -246,7 +244,7 @@ def _settle_handoff(
     if not wishes.get("handoff"):
         return flags
     if fresh:
-        raise UsageError("--fresh starts from nothing, and a handoff carries on: use only one of them.")
+        raise UsageError("--fresh starts a new session and a handoff continues one: use only one of them.")
     if AGENTS[agent].capabilities.hookless is not None:
         raise UsageError(f"No job can be handed to {agent}: it reads no recovery prompt.")
     if before and before not in AGENTS:

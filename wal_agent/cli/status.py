@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from wal_agent.cli.display import STATUS, answer_lines, styled
+from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, printable, quote_word, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.view import Call, Crash, Files, Step, View
@@ -103,30 +103,20 @@ def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View],
 def _in_place(
     look: ReadView, every: float, rows_of: Callable[[View], list[str]], records: Callable[[], list[str]]
 ) -> NoReturn:
-    """Use the terminal's second screen, drawn anew several times a second, so that it fits after each resize. At the
-    end the last view is left on the first one."""
-    from rich.console import Console
-    from rich.live import Live
-
     from wal_agent.wal.reader import Replay
 
     before, seen, shown, newest = Replay(), -1, list[str](), list[str]()
-    console = Console()
-    try:
-        with Live(console=console, screen=True, vertical_overflow="crop", refresh_per_second=REDRAWN) as live:
-            while True:
-                view, before, trouble = look(before)
-                if view is not None:
-                    shown = [no_job_text(view)] if view.state == "none" else rows_of(view)
-                    if before.seq != seen:
-                        newest, seen = records(), before.seq
-                rows = screen_rows(shown, newest, trouble, every)
-                text = styled(redact("\n".join(map(printable, rows))), STATUS)
-                text.no_wrap, text.overflow = True, "ellipsis"
-                live.update(text)
-                time.sleep(every)
-    finally:
-        answer_lines(shown, STATUS)
+
+    def frame() -> tuple[list[str], list[str]]:
+        nonlocal before, seen, shown, newest
+        view, before, trouble = look(before)
+        if view is not None:
+            shown = [no_job_text(view)] if view.state == "none" else rows_of(view)
+            if before.seq != seen:
+                newest, seen = records(), before.seq
+        return screen_rows(shown, newest, trouble, every), shown
+
+    draw_in_place(frame, STATUS, every)
 
 
 def screen_rows(shown: list[str], records: list[str], trouble: str, every: float) -> list[str]:
@@ -136,7 +126,6 @@ def screen_rows(shown: list[str], records: list[str], trouble: str, every: float
 
 
 MOST_RECORDS = 5
-REDRAWN = 4  # times a second
 WIDEST = 500  # characters of one row
 MOST_STEPS_SHOWN = 10
 _LATE = {
@@ -233,6 +222,10 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         program = f"{view.agent} {view.agent_version}".strip()
         what = f"{program}, {plural(view.calls, 'tool call')}, {size(view.session_bytes)} saved"
         rows.append(("session", f"{view.session[:8]:<19} {what}"))
+    if (r := view.rewritten) is not None:
+        what = {"rewind": "rewound", "compact": "compacted", "undo": "put back"}[r.kind]
+        tokens = f"about {r.tokens:,} tokens before, {r.left:,} after"
+        rows.append(("", f"{what} {timestamp(r.time)}: {tokens} (wal-agent trace show {r.n}{options})"))
     if view.messages:
         rows.append(("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox)"))
     if view.files is not None:
@@ -303,13 +296,13 @@ def describe_state(view: View, options: str = "") -> str:
         case "unlocked":
             return "unlocked by a person"
         case "released" if view.until:
-            return "due, its pause is over; the next start carries on"
+            return "due, its pause is over; the next start continues it"
         case "released" if view.way == "halted":
             return f"stopped, a person is needed; see wal-agent log --crashes{options}"
         case "released" if view.way == "stopped":
-            return "stopped; the next start carries on"
+            return "stopped; the next start continues it"
         case "released" if view.way == "failed":
-            return f"{failure_text(view.reason)}; the next start carries on"
+            return f"{failure_text(view.reason)}; the next start continues it"
         case "released":
             return "stopped and saved; the next start resumes it"
         case _:
@@ -332,12 +325,12 @@ def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
         works = view.state == "running" and view.phase != "awaiting_user"
         hint = f"settle: wal-agent ack {call.call}{options} --done | --not-done"
         if works and not call.answered:
-            hint = "the agent was asked to look"
+            hint = "the agent was asked to check"
         looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""
         said = f"   the agent says: {call.because}" if call.because else ""
         return "unverified", f"{text}{looked}{said}   {hint}"
     if call.finding:
-        found = "as well done again" if call.finding == "unknown" else f"looked at: {call.finding.replace('_', ' ')}"
+        found = "harmless to repeat" if call.finding == "unknown" else f"checked: {call.finding.replace('_', ' ')}"
         return "in flight", f"{text}   {found}"
     return "in flight", text if view.state == "running" else f"{text}   the next start will check whether it happened"
 

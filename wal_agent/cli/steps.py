@@ -182,32 +182,25 @@ class _Source:
         if not self._named:
             return
         from wal_agent.cli.options import open_job_context
-        from wal_agent.cli.restore import blobs_of
-        from wal_agent.clock import SystemClock
-        from wal_agent.recovery.export import replay_at
-        from wal_agent.supervise.intervene import sound_state
+        from wal_agent.steps import SavedState
 
         at = open_job_context(agent, bucket, job, key_file, key_command)
-        self._now = SystemClock().now()
-        self._state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, self._now))
-        self._blobs = blobs_of(at)
+        self._saved = SavedState(at.bucket, at.keys, at.key_id)
 
     def entries(self, step: str = "") -> list[Entry]:
         from wal_agent.steps import Run
-        from wal_agent.supervise.steps import entry_of
 
         if not self._named:
             return Run().entries("get" if step else "list", step)
-        names = [step] if step else list(self._state.steps)
-        return [entry for name in names if (entry := entry_of(self._state, name, self._now))]
+        if step:
+            found = self._saved.entry(step)
+            return [found] if found is not None else []
+        return self._saved.list()
 
     def value(self, step: str) -> bytes | None:
         from wal_agent.steps import Run
-        from wal_agent.supervise.steps import read_kept
 
-        if not self._named:
-            return Run().read(step, "value")
-        return read_kept(self._state, self._blobs, step, "value", self._now)
+        return self._saved.get(step) if self._named else Run().read(step, "value")
 
 
 def step(
@@ -217,7 +210,7 @@ def step(
         str,
         typer.Option(
             "--verify",
-            help="After a crash in the middle, shell command that looks: 0 = was done, 1 = was not, else nobody knows.",
+            help="Shell command that checks after a crash: exit 0 = done, 1 = not done, else unknown.",
             metavar="CMD",
         ),
     ] = "",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,6 +40,14 @@ def task(
     budget_seconds: Annotated[
         float, typer.Option("--budget-seconds", min=1, help="End the child after so many seconds.", metavar="SECONDS")
     ] = 3600.0,
+    fork: Annotated[
+        bool,
+        typer.Option("--fork/--fresh", help="Begin in a copy of the caller's conversation; default: in a new one."),
+    ] = False,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="A JSON Schema that the child's outputs must match.", metavar="FILE"),
+    ] = None,
     max_depth: Annotated[
         int, typer.Option("--max-depth", min=1, max=3, help="Refuse a task that is nested deeper.", metavar="N")
     ] = 3,
@@ -54,46 +65,77 @@ def task(
     from wal_agent.agents import AGENTS
     from wal_agent.cli.options import open_existing_job, unknown_agent_error
     from wal_agent.errors import UsageError
-    from wal_agent.recovery.tasks import child_args, child_job, depth_of
+    from wal_agent.recovery.tasks import AGAIN, child_args, child_job, depth_of, fork_form, read_said, task_text
     from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.provenance import vouched_args
-    from wal_agent.supervise.task_child import Place, read_result, run_child
+    from wal_agent.supervise.task_child import Place, asked_again, last_answer, local_file, read_result, run_child
     from wal_agent.supervise.tasks import spent_by
     from wal_agent.wal.reader import replay
 
+    wanted, text = _read_schema(schema)
     at = open_existing_job(None, bucket, job, encryption_key_file, encryption_key_command)
     name = agent or at.agent.name
     if name not in AGENTS:
         raise unknown_agent_error(name)
-    if AGENTS[name].capabilities.hookless is not None:
+    own = AGENTS[name]
+    if own.capabilities.hookless is not None:
         raise UsageError(f"{name} cannot do a task: it reads no prompt.", "Name another one with --agent.")
     state = sound_state(replay(at.bucket, at.keys))
-    depth = depth_of(at.keys.job, state.task)
-    made = child_job(at.keys.job, name, prompt, depth, max_depth)
     # What the caller was started with, where it is the same agent: only what was typed on this machine, so that who
     # writes the bucket chooses neither model nor permissions.
     same = state.home_opening is not None and state.home_opening.agent == name
     caller = vouched_args(os.environ, at.settings.bucket, at.keys.job, state) if same else ()
-    args = child_args(AGENTS[name], caller, prompt)
-    child = Place(at.bucket, made, name, _options(at))
-    start = _begin(at, state, made, depth, budget_calls)
-    code, said = run_child(child, args, start, budget_seconds, once=True)
+    form: tuple[str, ...] = ()
+    if fork:
+        if not same:
+            raise UsageError(f"{name} cannot go on from a conversation of {at.name}.", "Leave --fork or --agent out.")
+        fork_form(own, "", "")  # refused before anything is looked for
+        form = fork_form(own, state.session, str(local_file(own, state.session, at.workspace, os.environ)))
+    depth = depth_of(at.keys.job, state.task)
+    made = child_job(at.keys.job, name, prompt, depth, max_depth, fork=fork)
+    child = Place(at.bucket, made, name, child_options(at))
+    start, ends = _begin(at, state, made, depth, budget_calls), time.monotonic() + budget_seconds
+    code, said = run_child(
+        child, child_args(own, caller, task_text(prompt, text), form), start, budget_seconds, once=True
+    )
+    result = read_said(last_answer(child) if not code else "", wanted)
+    if not code and wanted is not None and result.fault and not asked_again(now := child.state()):
+        form = tuple(word.format(session=now.session) for word in own.capabilities.forms.resume)
+        again = child_args(own, caller, f"{AGAIN}{result.fault} Answer with that object alone.", form)
+        code, said = run_child(child, again, start, ends - time.monotonic(), once=False)
+        result = read_said(last_answer(child) if not code else "", wanted)
     if code:
         for line in said.splitlines()[-5:]:
             say(printable(line))
         if budget_calls and spent_by(at.bucket, child.state()) > budget_calls:
-            say(f"its budget of {budget_calls} calls is used up: a larger --budget-calls carries on.")
-        say(f"the task did not come to its end ({code}). The same command carries on.")
+            say(f"its budget of {budget_calls} calls is used up; to continue, give a larger --budget-calls.")
+        say(f"the task is not complete ({code}). The same command continues it.")
         say(f"its log: wal-agent log --job {made}")
         raise typer.Exit(code)
-    form = read_result(child, budget_calls)
+    found = read_result(child, result, budget_calls)
     if json:
-        answer_json(asdict(form))
+        answer_json(asdict(found))
     else:
-        answer([printable(line) for line in form.render().splitlines()])
+        answer([printable(line) for line in found.render().splitlines()])
 
 
-def _options(at: JobContext) -> tuple[str, ...]:
+def _read_schema(path: Path | None) -> tuple[Any, str]:
+    """The schema in the file, and its text; None where there is no file."""
+    from wal_agent.errors import UsageError
+    from wal_agent.recovery.json_schema import MOST_BYTES, read_schema
+
+    if path is None:
+        return None, ""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
+    schema = read_schema(data)
+    return schema, dumps(schema)
+
+
+def child_options(at: JobContext) -> tuple[str, ...]:
     """Of the child's run: the caller's bucket and key."""
     settings = at.settings
     options = ["--bucket", settings.bucket]

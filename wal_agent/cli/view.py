@@ -13,7 +13,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
-from wal_agent.records import Intent, Opening, Payload
+from wal_agent.records import Intent, Opening, Payload, RewriteKind
 from wal_agent.records import Late as LateFor
 from wal_agent.recovery.lease_policy import (
     CRASH_CLASSES,
@@ -129,6 +129,17 @@ class Files(msgspec.Struct, frozen=True):
 _late = msgspec_compat.of_values(tuple[Late, ...])
 
 
+class Rewritten(msgspec.Struct, frozen=True):
+    """The newest rewind or compaction of the conversation: estimates of its tokens before and after, and its trace."""
+
+    n: int
+    kind: RewriteKind
+    turns: int
+    tokens: int
+    left: int
+    time: float
+
+
 class View(msgspec.Struct, frozen=True):
     """`wal-agent status`. Times are seconds since 1970; ages are seconds."""
 
@@ -166,6 +177,7 @@ class View(msgspec.Struct, frozen=True):
     crashes: tuple[Crash, ...] = ()
     unsettled: tuple[Call, ...] = ()
     steps: tuple[Step, ...] = ()  # without an end
+    rewritten: Rewritten | None = None  # None: the conversation never was
     unlogged: tuple[Call, ...] = ()  # ran before they were logged; until a later run has completed a turn
     damage: str = ""
     locked: str = ""  # why the log was not read: it is encrypted. What is only in the log is then not known, not absent
@@ -262,9 +274,17 @@ def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, 
         crashes=crash_history(state),
         unsettled=tuple(unsettled_calls(state)),
         steps=tuple(open_steps(state, doc.epoch if kind == "running" else 0)),
+        rewritten=newest_rewrite(state),
         unlogged=tuple(_call(c.intent) for c in state.unlogged),
         damage=redact(str(damaged_log_error(found.damage))) if found.damage else "",
     )
+
+
+def newest_rewrite(state: State) -> Rewritten | None:
+    if not state.rewrites:
+        return None
+    r = state.rewrites[-1].record
+    return Rewritten(r.n, r.kind, r.turns, r.tokens, r.left, r.time)
 
 
 def files_view(state: State, answer: Mapping[str, Any] | None) -> Files | None:

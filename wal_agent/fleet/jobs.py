@@ -209,7 +209,7 @@ class Reader:
 
         Denied: none of their leases may be read; who may read some sees the others as damaged."""
         names = sorted(filter(is_job, self.bucket.folders("")))
-        found = [(n, job) for n, job in prefetch_map(self._look, names, self.parallel(names)) if job]
+        found = [(n, job) for n, job in prefetch_map(self._read_job, names, self.parallel(names)) if job]
         denied = [job for _, job in found if isinstance(job, Denied)]
         if denied and len(denied) == len(found):
             raise denied[0]
@@ -222,10 +222,10 @@ class Reader:
 
     def one(self, name: str) -> Job | None:
         """None where there is no lease."""
-        _, job = self._look(name)
+        _, job = self._read_job(name)
         return damaged_job(name, job) if isinstance(job, Denied) else job
 
-    def _look(self, name: str) -> tuple[str, Job | Denied | None]:
+    def _read_job(self, name: str) -> tuple[str, Job | Denied | None]:
         try:
             seen = leases.read_lease(self.bucket, Keys(name))
         except Damaged as error:
@@ -274,10 +274,10 @@ def find_folder_jobs(
     found = {each.job.job: each for each in _noted_jobs(reader, folder, owner, env)}
     names = [n for n in sorted(filter(is_job, bucket.folders(""))) if n not in found][:MAX_LISTED]
 
-    def look(name: str) -> Job | None:
+    def read_job(name: str) -> Job | None:
         return None if time.monotonic() > end else reader.one(name)
 
-    for job in prefetch_map(look, names, reader.parallel(names)):
+    for job in prefetch_map(read_job, names, reader.parallel(names)):
         if job and (relation := relate_job(job, folder, owner, here)):
             found[job.job] = FolderJob(job, relation)
     order = sort_jobs(each.job for each in found.values())

@@ -200,7 +200,7 @@ class ResultStore:
         self._bucket, self._clock, self._rng, self._key = bucket, clock, rng, key
         self._sent: list[str] = []
         self._version: Version | None = None
-        self.now = self._look()
+        self.now = self._read_memory()
 
     def save(self, memory: Memory, budget: float = 10.0) -> None:
         """Fenced: another watcher wrote. Unavailable: this may land later, or never; `now` is as before."""
@@ -220,21 +220,21 @@ class ResultStore:
             return
 
     def _landed(self, memory: Memory, patience: RetryBudget) -> bool:
-        """After a conflict: what stands there must be an own write whose answer was lost; this one, or one before."""
+        """After a conflict: the stored object must be an own write whose answer was lost; this one, or one before."""
         before = self._version
         try:
-            stands = self._look()
+            stored = self._read_memory()
         except Unavailable as error:
             patience.pause(error)
             return False
-        if stands.nonce == memory.nonce:
+        if stored.nonce == memory.nonce:
             return True
-        if self._version != before and stands.nonce not in self._sent:
+        if self._version != before and stored.nonce not in self._sent:
             raise Fenced("Another watcher has taken over.")
-        patience.pause(Unavailable(f"The bucket refuses to replace {self._key}, although nobody else does."))
+        patience.pause(Unavailable(f"The bucket refuses to replace {self._key}, although no other watcher writes it."))
         return False
 
-    def _look(self) -> Memory:
+    def _read_memory(self) -> Memory:
         try:
             found = self._bucket.get(self._key)
         except NotFound:

@@ -39,6 +39,7 @@ _HANGS = {
     "exit": "its turn is over and the agent has not ended",
 }
 REPORTED = (
+    events.CheckpointFailed,
     events.DrainFinished,
     events.Halted,
     events.HungUp,
@@ -47,6 +48,7 @@ REPORTED = (
     events.Paused,
     events.Recovered,
     events.Restarting,
+    events.SummaryLost,
     events.TakesLong,
 )
 # Nobody needs to be told: the command line was wrong, the job runs elsewhere, `LeaseLost` has told it.
@@ -98,8 +100,8 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
                 at,
                 "person_needed",
                 "stopped: the lease is lost",
-                f"{_sentence(why)} The agent was ended here, and whoever holds the job now carries on.",
-                _look(facts),
+                f"{_sentence(why)} The agent was ended here; the machine that holds the job now continues it.",
+                _status_line(facts),
                 key=f"lost:{why}",
             )
         case events.LeftOpen(calls):
@@ -124,9 +126,27 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
                 at,
                 "person_needed" if vain > 0 else "info",
                 f"paused until {moment(until, at)}" + (f"; nothing was done for {duration(vain)}" if vain > 0 else ""),
-                f"Why: {_sentence(why)} Whoever starts the job from then on, on any machine, carries on.",
-                _run(facts),
+                f"Why: {_sentence(why)} A start after that, on any machine, continues the job.",
+                _run_line(facts),
                 key=f"paused:{until:.0f}",
+            )
+        case events.CheckpointFailed(why):
+            line = f"{_sentence(why)} The run goes on; a recovery builds its content from the log."
+            return _message(facts, at, "info", "a checkpoint failed", line, _status_line(facts), key="checkpoint")
+        case events.SummaryLost(n, mended):
+            follows = (
+                "The agent starts again with a compact form of what was said."
+                if mended
+                else f"It reads its task and where the rest is. What was said: {facts.command('recall', 'WORDS')}"
+            )
+            return _message(
+                facts,
+                at,
+                "recovery",
+                f"compaction {n} left an empty summary",
+                f"The agent has lost its conversation, all of which is kept in the log. {follows}",
+                _status_line(facts),
+                key=f"lost-summary:{n}",
             )
         case events.DrainFinished(seconds, in_time):
             return _drained(facts, at, seconds, in_time)
@@ -154,7 +174,7 @@ def _recovered(facts: Facts, at: float, event: events.Recovered) -> Message:
         "recovery",
         f"{'recovered' if ended == 'cut off' else 'continues'} on {facts.host}",
         *lines,
-        _look(facts),
+        _status_line(facts),
         since=event.stopped,
         key=f"recovered:{event.from_epoch}:{at}",
     )
@@ -171,8 +191,8 @@ def _halted(facts: Facts, at: float, event: events.Halted) -> Message | None:
         f"stopped with {event.code}" + ("" if passing else ", a person is needed"),
         event.what,
         event.hint,
-        _look(facts),
-        _run(facts),
+        _status_line(facts),
+        _run_line(facts),
         key=f"halted:{event.code}:{_same(event)}",
         insists=not passing,
     )
@@ -196,7 +216,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
         at,
         "person_needed",
         f"{plural(len(calls), 'call')} not settled",
-        "Nobody can tell whether it happened. Look, then say so:",
+        "It is unknown whether it happened. Check, then record it:",
         *lines,
         key=f"open:{calls}",
     )
@@ -225,7 +245,7 @@ def _takes_long(facts: Facts, at: float, event: events.TakesLong) -> Message:
         "person_needed" if event.what in ("approval", "start", "exit") else "info",
         titles[event.what],
         lines[event.what],
-        _look(facts),
+        _status_line(facts),
         since=at - event.seconds,
         key=f"long:{event.what}:{event.tool}:{at - event.seconds:.0f}",
     )
@@ -233,11 +253,15 @@ def _takes_long(facts: Facts, at: float, event: events.TakesLong) -> Message:
 
 def _hangs(facts: Facts, at: float, event: events.HungUp) -> Message:
     if event.what == "exit":
-        lines = ["The agent is ended and not started again: its turn was done.", _look(facts)]
+        lines = ["The agent is ended and not started again: its turn was done.", _status_line(facts)]
     elif facts.restarts:
-        lines = ["The agent is ended and started again, unless it has died too often.", _look(facts)]
+        lines = ["The agent is ended and started again, unless it has died too often.", _status_line(facts)]
     else:
-        lines = ["The agent is ended and not started again; the next start carries on.", _look(facts), _run(facts)]
+        lines = [
+            "The agent is ended and not started again; the next start continues the job.",
+            _status_line(facts),
+            _run_line(facts),
+        ]
     title = f"hangs: {_HANGS[event.what]} for {duration(event.seconds)}"
     return _message(facts, at, "recovery", title, *lines, since=at - event.seconds, key=f"hung:{at}")
 
@@ -248,7 +272,7 @@ def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Message:
         title, line = "drained", f"All is saved and the job is given up, in {seconds:.1f} s; {goes_on}."
     else:
         title, line = "not drained in time", "What was not saved is lost; the next start takes it for a crash."
-    return _message(facts, at, "info" if in_time else "recovery", title, line, _run(facts), key=f"drained:{at}")
+    return _message(facts, at, "info" if in_time else "recovery", title, line, _run_line(facts), key=f"drained:{at}")
 
 
 def _message(
@@ -281,11 +305,11 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _look(facts: Facts) -> str:
+def _status_line(facts: Facts) -> str:
     return f"Look: {facts.command('status')}"
 
 
-def _run(facts: Facts) -> str:
+def _run_line(facts: Facts) -> str:
     return f"Start it: {facts.command('run', facts.agent)} (in {facts.workspace})"
 
 

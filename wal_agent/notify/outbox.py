@@ -173,7 +173,7 @@ def is_stale(waiting: Letter, now: float) -> bool:
 
 
 def title_of(waiting: Letter) -> str:
-    return waiting.title if waiting.round == 1 else f"{waiting.title} (told for the {_ORDINAL[waiting.round]} time)"
+    return waiting.title if waiting.round == 1 else f"{waiting.title} (sent for the {_ORDINAL[waiting.round]} time)"
 
 
 def body_of(waiting: Letter) -> str:
@@ -373,7 +373,7 @@ class Outbox:
             with self._transaction() as queue:
                 queue.remove("failure", target.id)
 
-    def told(self) -> None:
+    def mark_reported(self) -> None:
         with self._transaction() as queue:
             for key, failure in queue.all("failure").items():
                 queue.set("failure", key, msgspec.structs.replace(failure, told=True))
@@ -556,6 +556,6 @@ def describe_failures(env: Mapping[str, str], targets: Sequence[Target], once: b
     ]
     if once and lines:
         with suppress(OSError):
-            box.told()
+            box.mark_reported()
     more = f" And {len(lines) - 1} more." if len(lines) > 1 else ""
     return f"notifications do not reach URL {lines[0]}.{more} Try: wal-agent notify --test" if lines else ""

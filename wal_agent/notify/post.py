@@ -43,17 +43,17 @@ class Post:
         self._linger = linger
         self._well = math.inf  # when it runs well (monotonic)
         self._about = outbox.job_digest(facts.bucket, facts.job)
-        self._heard: SimpleQueue[tuple[float, Event] | None] = SimpleQueue()
+        self._events: SimpleQueue[tuple[float, Event] | None] = SimpleQueue()
         self._trouble: Exception | None = None
         self._thread = start_daemon("notify", self._work)
 
     def on_event(self, at: float, event: Event) -> None:
         if isinstance(event, (LeaseTaken, LeaseSettled, Ready, *REPORTED)):
-            self._heard.put((at, event))
+            self._events.put((at, event))
         self._raise()
 
     def close(self) -> None:
-        self._heard.put(None)
+        self._events.put(None)
         self._thread.join(HAND_OVER)
         if self._linger:
             end = time.monotonic() + LINGER
@@ -68,17 +68,17 @@ class Post:
                 self._begin()
         except Exception as error:  # noqa: BLE001 - told by whoever speaks next
             self._trouble = error
-        heard: tuple[float, Event | None] | None
+        item: tuple[float, Event | None] | None
         while True:
             try:
                 left = self._well - time.monotonic()
-                heard = self._heard.get(timeout=max(0.0, left) if left < math.inf else None)
+                item = self._events.get(timeout=max(0.0, left) if left < math.inf else None)
             except Empty:
-                heard = (0.0, None)
-            if heard is None:
+                item = (0.0, None)
+            if item is None:
                 return
             try:
-                self._take(*heard)
+                self._take(*item)
             except Exception as error:  # noqa: BLE001
                 self._trouble = error
 

@@ -195,6 +195,9 @@ def lines_of(event: events.Event) -> list[Line]:
             return [Line("info", "checkpoint.restored", "the recovery prompt holds the checkpoint", used)]
         case events.CheckpointFailed(why=why):
             return [Line("warning", "checkpoint.failed", why)]
+        case events.SummaryLost(n=n, mended=mended):
+            lost: dict[str, Value] = {"compaction": n, "mended": mended}
+            return [Line("warning", "compaction.lost", "the agent's summary of its conversation is empty", lost)]
         case events.Logged(kinds=kinds, unsettled=unsettled):
             logged: dict[str, Value] = {"kinds": " ".join(kinds), "unsettled": unsettled}
             return [Line("debug", "records.acknowledged", f"{len(kinds)} records are in the bucket", logged)]
@@ -215,7 +218,7 @@ def _recovered(it: events.Recovered) -> list[Line]:
     told |= {each: it.findings.count(each) for each in ("completed", "not_started", "partial", "unknown")}
     return [
         Line("info", "restore.done", f"what {it.old_host or 'the run before'} left is restored", done),
-        Line("info", "recovery.prompted", f"the agent is told of {len(it.findings)} calls in flight", told),
+        Line("info", "recovery.prompted", f"the prompt names {len(it.findings)} calls in flight", told),
     ]
 
 

@@ -69,7 +69,7 @@ class Metrics:
         self._renew_failures = Counter(
             f"{name}lease_renew_failures_total", "Heartbeats that the bucket did not take.", registry=made
         )
-        self._lost = Counter(f"{name}lease_lost_total", "Leases that somebody else took.", registry=made)
+        self._lost = Counter(f"{name}lease_lost_total", "Leases lost to another owner.", registry=made)
         self._hooks = Histogram(
             f"{name}hook_seconds",
             "From a hook's question to its answer.",
@@ -205,7 +205,7 @@ class Metrics:
                 | events.DrainFinished()
             ):
                 return
-            case events.Paused() | events.Restarting():
+            case events.Paused() | events.Restarting() | events.SummaryLost():
                 return
             case _:
                 assert_never(event)

@@ -120,7 +120,7 @@ class Spans:
                 self._event(at, event)
             case events.CheckpointCreated() | events.CheckpointRestored() | events.CheckpointFailed():
                 self._event(at, event)
-            case events.Paused() | events.Restarting() | events.TakesLong():
+            case events.Paused() | events.Restarting() | events.TakesLong() | events.SummaryLost():
                 self._event(at, event)
             case _:
                 return

@@ -4,7 +4,7 @@ neither the folder nor wal-agent's own state changes."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.capture.git import GitFailed
 from wal_agent.capture.repository import find_location
 from wal_agent.capture.shadow import Contents, Shadow
-from wal_agent.errors import Damaged
-from wal_agent.records import Workspace
+from wal_agent.errors import ConfigError, Damaged
+from wal_agent.records import AnyRecord, Workspace
 from wal_agent.recovery.restore_target import RestoreTarget
 from wal_agent.recovery.restore_tree import fetch_packs, list_tree
 from wal_agent.recovery.restore_workspace import (
@@ -27,12 +27,14 @@ from wal_agent.recovery.restore_workspace import (
     save_folder,
     uncommitted_files,
 )
+from wal_agent.redact import redact, redact_head
 from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay, iter_readable, list_snapshots, replay
 
 MAX_PATCH = 16 << 20  # bytes
+MAX_STEP_PATCH = 20_000  # characters of the differences between two captures in a row
 
 
 class FileChange(msgspec.Struct, frozen=True):
@@ -54,6 +56,51 @@ def first_capture(bucket: Bucket, keys: Keys) -> Replay | None:
             if found.damage is None and found.state.workspace is not None:
                 return found
     return None
+
+
+class TreeStep(msgspec.Struct, frozen=True):
+    """What changed from one capture to the next, which is in `record`: the calls above `after` up to `to` ended in
+    between, or other things did it. `patch`: the differences as git writes them, redacted, cut after MAX_STEP_PATCH.
+    `why`: the reason for which they are not known."""
+
+    record: int
+    after: int
+    to: int
+    files: tuple[FileChange, ...] = ()
+    patch: str = ""
+    why: str = ""
+
+
+def tree_steps(
+    first: Replay, records: Iterable[tuple[int, AnyRecord]], target: RestoreTarget, blobs: Blobs, most: int
+) -> list[TreeStep]:
+    """Return what each of the newest `most` captures of `records` changed. `first`: the log up to the first capture
+    that is kept; older records are passed over. Each pack is fetched once. BucketError."""
+    last = first.state.workspace
+    if last is None:
+        return []
+    later = [(seq, record) for seq, record in records if seq > first.seq and isinstance(record, Workspace)]
+    steps = list[TreeStep]()
+    with scratch_trees(target, last, blobs) as trees:
+        try:
+            before = trees.fetch(last).work
+        except (Damaged, ConfigError) as error:
+            return [TreeStep(seq, 0, record.holds, why=str(error)) for seq, record in later[-most:]]
+        for n, (seq, record) in enumerate(later):
+            files, patch, why, wanted = list[FileChange](), "", "", n >= len(later) - most
+            since = last
+            try:
+                after = trees.fetch(record).work
+                if wanted:
+                    files, patch = trees.changes(before, after), trees.patch(before, after)
+                before, last = after, record
+            except (Damaged, GitFailed, ConfigError) as error:
+                why = shorten(str(error), 400)
+            if wanted:
+                shown = tuple(FileChange(redact(each.path), each.change) for each in files)
+                patch = redact_head(patch, MAX_STEP_PATCH)
+                steps.append(TreeStep(seq, since.holds, record.holds, shown, patch, redact(why)))
+    return steps
 
 
 @dataclass(frozen=True, slots=True)

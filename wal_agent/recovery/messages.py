@@ -235,7 +235,7 @@ def stuck_hint(call: int | None) -> str:
 
 
 def halted(calls: str) -> str:
-    return f"Cannot tell what became of calls in flight ({calls}). Stopped, as the policy says; a person is needed."
+    return f"The outcome of calls in flight is unknown ({calls}). Stopped, as --on-ambiguity says; a person is needed."
 
 
 def would_forget(calls: str) -> str:
@@ -431,29 +431,42 @@ CRASHES: Final[dict[str, str]] = {
 # ---- around a compaction
 
 
-def before_compaction(task: str, running: str) -> str:
+def before_compaction(task: str, running: str, plan: str) -> str:
     """For the model that writes the summary, where its agent passes words on; one line. Arguments as below."""
     words = ["Keep in the summary, word for word, what the user asked for, the plan, and what is still to be done."]
     if task:
         words.append(f"The user's newest message begins: {task}.")
+    if plan:
+        words.append(f"Steps of the plan that are not done: {plan}.")
     if running:
         words.append(f"Calls that still run, so that their outcome is not known: {running}.")
     return " ".join(words)
 
 
-def after_compaction(n: int, task: str, running: str) -> str:
-    """For an agent behind compaction `n` (0: not logged): its summary may lack the task and the calls that run. `task`
-    and `running` are quoted; empty for none."""
+def after_compaction(n: int, task: str, running: str, plan: str, *, lost: bool) -> str:
+    """For an agent behind compaction `n` (0: not logged), whose new history lacks `task`, `running` and `plan`, or
+    is not known; quoted, empty for none. `lost`: its summary says nothing at all."""
     number = f" (compaction {n})" if n else ""
+    how = "compacted, and its summary is empty" if lost else "compacted"
     words = [
-        f"[wal-agent] Your conversation was compacted{number}. All of it is kept: `wal-agent recall WORDS` finds what "
+        f"[wal-agent] Your conversation was {how}{number}. All of it is kept: `wal-agent recall WORDS` finds what "
         "was said and done before; `wal-agent checkpoint show` prints task, plan and the newest calls."
     ]
+    if lost:
+        words.append("Read both before you go on.")
     if task:
         words.append(f"The user's newest message begins: {task}")
+    if plan:
+        words.append(f"Steps of your plan that are not done: {plan}")
     if running:
         words.append(f"Calls that still run: {running}.")
     return "\n".join(words)
+
+
+NOT_COMPACTED: Final = (
+    "wal-agent: the conversation could not be saved (bucket unreachable), so it is not compacted now. Try again later."
+)
+MENDING: Final = "its conversation was compacted to nothing; it starts again with a compact form of what was said"
 
 
 # ---- messages to the job
@@ -476,7 +489,7 @@ def message_text(id: str, sender: str, sent: float, block: str, cut: bool) -> st
 
 def told_again_line(count: int) -> str:
     """On the screen."""
-    return f"{plural(count, 'message')} that the agent may not have seen: told again"
+    return f"{plural(count, 'message')} that the agent may not have seen: repeated"
 
 
 def messages_told_again(texts: str, more: int) -> str:

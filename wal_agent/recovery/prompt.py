@@ -11,6 +11,7 @@ until it fits. All foreign text goes through quote.py, so that no tool input can
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -311,10 +312,27 @@ def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES)
     return notice if facts.task is None else f"{notice}\nThe task, as it was given:\n\n{facts.task}"
 
 
-def estimate_tokens(text: str) -> float:
-    """Bound the text's tokens from above: 3.5 characters each (measured on English and code), 2 each beyond ASCII."""
-    ascii_only = len(text.encode("ascii", "ignore"))
-    return ascii_only / 3.5 + 2 * (len(text) - ascii_only)
+_RUN = re.compile(r"[A-Za-z]+|[0-9]+| +|\s|[^\sA-Za-z0-9]")
+_WORD = re.compile(r"[A-Z]?[a-z]{1,13}|[A-Z]{1,8}")
+
+
+def estimate_tokens(text: str) -> int:
+    """Bound the text's tokens from above, as byte-pair tokenizers count them (test_prompt_tokens.py): letters, digits
+    and signs apart. A plain word is one token or two; letters that are none (hashes, base64) are one for each two."""
+    count, after_digit = 0, False
+    for found in _RUN.finditer(text):
+        run, size = found[0], found.end() - found.start()
+        if not run.isascii():
+            count += len(run.encode("utf-8", "replace")) - 1
+        elif run.isalpha():
+            plain = _WORD.fullmatch(run) and not after_digit and not text[found.end() : found.end() + 1].isdigit()
+            count += 1 + size // 9 if plain else -(-size // 2)
+        elif run.isdigit():
+            count += -(-size // 3)
+        else:
+            count += size > 1 if run[0] == " " else 1
+        after_digit = run.isdigit()
+    return count
 
 
 def _template_name(facts: PromptInput) -> str:

@@ -7,14 +7,17 @@ conversation or after a crash, is the same child: its log says how far it came.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from wal_agent.agents.base import Agent
 from wal_agent.errors import UsageError
 from wal_agent.records import TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
+from wal_agent.recovery.json_schema import Schema, find_fault
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_input
 from wal_agent.text import shorten
@@ -25,10 +28,16 @@ MOST_DEPTH: Final = 3
 MOST_PROMPT: Final = 64 << 10  # bytes
 MOST_SUMMARY: Final = 12_000  # characters of the answer that the caller gets
 MOST_TRAIL: Final = 30
+MOST_OUTPUTS: Final = 12_000  # characters of the outputs, as JSON
 ASK: Final = (
     "\n\nThe caller sees nothing of your work but your last message: end with what you found, with names of files, "
     "numbers and what you are not sure of."
 )
+FORM: Final = (
+    ' That message is one JSON object and nothing else: {"summary": "...", "insights": ["..."], "outputs": ...}, where '
+    "outputs is what this JSON Schema says: "
+)
+AGAIN: Final = "Your last message is not the JSON object that the task asks for: "
 
 
 def depth_of(parent: str, task: TaskOf | None) -> int:
@@ -37,7 +46,9 @@ def depth_of(parent: str, task: TaskOf | None) -> int:
     return max(parent.count(MARK), task.depth if task else 0) + 1
 
 
-def child_job(parent: str, agent: str, prompt: str, depth: int = 1, most: int = MOST_DEPTH) -> str:
+def child_job(
+    parent: str, agent: str, prompt: str, depth: int = 1, most: int = MOST_DEPTH, *, fork: bool = False
+) -> str:
     """Return the name of the task's job, which is `depth` tasks deep, and may be `most`. UsageError: it may not, or the
     prompt is none."""
     if not prompt.strip():
@@ -46,7 +57,7 @@ def child_job(parent: str, agent: str, prompt: str, depth: int = 1, most: int = 
         raise UsageError(f"The task has more than {MOST_PROMPT >> 10} KiB.", "Put it into a file, and its place here.")
     if depth > most:
         raise UsageError(f"Tasks can be nested {most} deep, and {parent} is.", "Do this one yourself.")
-    return task_job(parent, agent, prompt)
+    return task_job(parent, agent, prompt, fork=fork)
 
 
 def task_job(parent: str, agent: str, prompt: str, *, fork: bool = False) -> str:
@@ -91,46 +102,116 @@ def parse_task(words: Sequence[str]) -> TaskWords | None:
     return TaskWords(prompts[0], *chosen)
 
 
-def child_args(agent: Agent, caller: Sequence[str], prompt: str) -> tuple[str, ...]:
+def task_text(prompt: str, schema: str = "") -> str:
+    """Return what the child is asked. `schema`: of its outputs, as JSON."""
+    return f"{prompt}{ASK}{FORM}{schema}" if schema else prompt + ASK
+
+
+def child_args(agent: Agent, caller: Sequence[str], asked: str, form: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the child's arguments. `caller`: those of the run that asks, where it is of the same agent: its model and
-    its permissions are the child's too. Where they name a session, or hold no prompt, only the headless form."""
-    asked = prompt + ASK
+    its permissions are the child's too. Where they name a session, or hold no prompt, only the headless form. `form`:
+    arguments that choose a session."""
     given = agent.prompt_from_args(caller) if caller else None
+    own = (*agent.capabilities.headless, asked)
     if given and caller.count(given) == 1 and agent.session_from_args(caller) is None:
-        return tuple(asked if arg == given else arg for arg in caller)
-    return (*agent.capabilities.headless, asked)
+        own = tuple(asked if arg == given else arg for arg in caller)
+    command = form and not form[0].startswith("-") and own[:1] == tuple(form[:1])
+    return (*form, *(own[1:] if command else own))
+
+
+def fork_form(agent: Agent, session: str, file: str) -> tuple[str, ...]:
+    """Return the arguments that begin in a copy of the session, whose main file is `file`. UsageError: it has none."""
+    form = agent.capabilities.forms.fork
+    if isinstance(form, str):
+        raise UsageError(
+            f"The conversation cannot be forked: {form}.", "Leave --fork out, and say in the task all of it."
+        )
+    return tuple(word.format(session=session, file=file) for word in form)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a child's last message says. `summary`: all of it, where it is no form; `fault`: why it is none, or why its
+    outputs are not what was asked for, "" where nothing is wrong."""
+
+    summary: str
+    insights: tuple[str, ...] = ()
+    outputs: Any = None
+    fault: str = ""
+
+
+def read_said(answer: str, schema: Schema | None = None) -> Said:
+    """Read a child's last message: the form that FORM asks for, else words."""
+    text = answer.strip()
+    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n```", text, re.DOTALL)
+    try:
+        found = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        return Said(text, fault="it is no JSON." if schema is not None else "")
+    insights = found.get("insights", []) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("summary"), str) or not isinstance(insights, list):
+        return Said(text, fault="it has no summary, or insights that are no list." if schema is not None else "")
+    words = tuple(each for each in insights if isinstance(each, str))
+    outputs = found.get("outputs")
+    if len(json.dumps(outputs)) > MOST_OUTPUTS:
+        return Said(found["summary"], words, fault=f"its outputs have more than {MOST_OUTPUTS} characters.")
+    fault = find_fault(outputs, schema) if schema is not None else ""
+    return Said(found["summary"], words, None if fault else outputs, fault)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactForm:
-    """What is left of a task for its caller. `summary`: its last message; `outputs`: files that it changed;
-    `derivation_trail`: its newest calls, oldest first; `trace`: the job that has all of it; `budget`: of calls, where
-    it was used up, else 0."""
+    """What is left of a task for its caller. `summary`, `insights`: the child's words; `outputs`: its own, where they
+    are what the schema says, else the files that it changed; `derivation_trail`: its newest calls, oldest first;
+    `trace`: the job that has all of it; `budget`: of calls, where it was used up, else 0; `fault`: why the outputs are
+    not those of the schema."""
 
     summary: str
-    outputs: tuple[str, ...]
+    insights: tuple[str, ...]
+    outputs: Any
     derivation_trail: tuple[str, ...]
     trace: str
     budget: int = 0
+    fault: str = ""
 
     def render(self) -> str:
         """As the caller's model reads it."""
         rows = [self.summary or "The task ended without a last message."]
-        if self.outputs:
-            rows.append(f"Files changed: {', '.join(self.outputs)}")
+        if self.insights:
+            rows.append("\n".join(f"- {line}" for line in self.insights))
+        if self.fault:
+            rows.append(f"Its last message is not what --schema asks for: {self.fault} This is what its log says.")
+        if isinstance(self.outputs, tuple):
+            rows += [f"Files changed: {', '.join(self.outputs)}"] if self.outputs else []
+        elif self.outputs is not None:
+            rows.append(f"Outputs: {json.dumps(self.outputs, ensure_ascii=False)}")
         if self.derivation_trail:
             rows.append("What it did, the newest last:\n" + "\n".join(f"- {line}" for line in self.derivation_trail))
         if self.budget:
             rows.append(f"Its budget of {self.budget} calls was used up, so this may not be all.")
-        rows.append(f"All of it: wal-agent recall WORDS --job {self.trace}")
+        rows.append(f"All of it: wal-agent trace show {self.trace}")
         return "\n\n".join(rows)
 
 
-def compact_form(job: str, agent: str, state: State, answer: str, budget: int = 0) -> CompactForm:
-    """Return it for a child's log. `answer`: its last message; `budget`: as in CompactForm."""
+def compact_form(job: str, agent: str, state: State, said: Said, budget: int = 0) -> CompactForm:
+    """Return it for a child's log. `said`: its last message; `budget`: as in CompactForm."""
     document = read_document(checkpoint_of(state, Occasion(job, agent, 0, "manual", state.time)))
     calls = [c for c in state.recent if c.how][-MOST_TRAIL:]
     trail = tuple(f"{shorten(show_input(c.tool, c.input).splitlines()[0], 160)}: {c.how}" for c in calls)
-    text = redact(answer).strip()
+    text = redact(said.summary).strip()
     cut = text if len(text) <= MOST_SUMMARY else f"{text[:MOST_SUMMARY]}\n[...]"
-    return CompactForm(cut, tuple(document.workspace.modified), trail, job, budget)
+    insights = tuple(shorten(redact(each), 600) for each in said.insights[:MOST_TRAIL])
+    outputs = tuple(document.workspace.modified) if said.outputs is None else _redacted(said.outputs)
+    return CompactForm(cut, insights, outputs, trail, job, budget, said.fault)
+
+
+def _redacted(value: Any) -> Any:
+    match value:
+        case str():
+            return redact(value)
+        case list():
+            return [_redacted(each) for each in value]
+        case dict():
+            return {redact(name): _redacted(each) for name, each in value.items()}
+        case _:
+            return value

@@ -7,6 +7,7 @@ no suggestion: an undo in the wrong place is a second accident.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -210,9 +211,20 @@ def _git_commit(words: Sequence[str]) -> Undo:
     return _command("git", "reset", "--soft", "HEAD@{1}" if "--amend" in words else "HEAD~1", note=note)
 
 
+_RESETS: Final = ("--hard", "--keep", "--merge", "--soft", "--mixed")
+_A_COMMIT: Final = re.compile(r"(HEAD|@|ORIG_HEAD|[0-9a-f]{7,64})([~^@{}0-9]*)")  # and no path, which moves no HEAD
+
+
 def _git_reset(words: Sequence[str]) -> Undo:
+    mode = next((word for word in words if word in _RESETS), "--mixed")
+    names = _operands(words)
+    if mode == "--mixed" and ("--" in words or len(names) != 1 or not _A_COMMIT.fullmatch(names[0])):
+        return Undo(
+            "look", ("git status -sb",), "what was staged is still in the files; with a commit, HEAD moved to it"
+        )
     note = "changes that were not committed and were discarded are gone, but for wal-agent restore"
-    return _command("git", "reset", "--keep", "HEAD@{1}", note=note if "--hard" in words else "")
+    kept = {"--mixed": (), "--soft": ("--soft",)}.get(mode, ("--keep",))
+    return _command("git", "reset", *kept, "HEAD@{1}", note=note if mode == "--hard" else "")
 
 
 def _git_name(kind: str) -> Rule:

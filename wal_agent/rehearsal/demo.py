@@ -99,7 +99,7 @@ class Stage:
 
     def start(self, home: Path, model: Model) -> subprocess.Popen[str]:
         name, args = self.agent.name, self.rehearsal.args(self.task)
-        argv = ["run", name, "--bucket", f"file://{self.bucket}", "--job", f"{name}-shop", "--", *args]
+        argv = ["run", name, "--bucket", f"file://{self.bucket}", "--job", self.job, "--", *args]
         self.show("$ wal-agent " + shlex.join(argv))
         return subprocess.Popen(
             [sys.executable, "-m", "wal_agent", *argv],
@@ -108,6 +108,18 @@ class Stage:
             stdin=subprocess.DEVNULL,
             text=True,
         )
+
+    @property
+    def job(self) -> str:
+        return f"{self.agent.name}-shop"
+
+    def command(self, home: Path, model: Model, *words: str) -> str:
+        """What a command prints on the machine with this home."""
+        argv = [sys.executable, "-m", "wal_agent", *words, "--bucket", f"file://{self.bucket}"]
+        done = subprocess.run(
+            argv, cwd=self.work, env=self.machine(home, model), stdout=subprocess.PIPE, text=True, timeout=SECONDS
+        )
+        return done.stdout
 
     def machine(self, home: Path, model: Model) -> dict[str, str]:
         """The environment on the machine with this home."""
@@ -146,7 +158,7 @@ class Stage:
         """What the log says."""
         bucket = open_bucket(f"file://{self.bucket}")
         try:
-            return replay(bucket, Keys(f"{self.agent.name}-shop")).state
+            return replay(bucket, Keys(self.job)).state
         finally:
             bucket.close()
 
@@ -230,8 +242,15 @@ PAID = "echo A small shop that was paid. > README.md"
 PUSH = "git push origin main && sleep 300"
 
 
-def run_demo(agent: Agent, env: Mapping[str, str], show: Callable[[str], None]) -> int:
-    """Play the story with `agent`; 0 when everything held, else 1. UsageError for one that cannot be scripted."""
+def run_demo(
+    agent: Agent,
+    env: Mapping[str, str],
+    show: Callable[[str], None],
+    task: str = TASK,
+    play: Callable[[Stage, Model], None] | None = None,
+) -> int:
+    """Play a story with `agent`: by default that of three deaths. 0 when everything held, else 1. UsageError for one
+    that cannot be scripted."""
     rehearsal = rehearsal_of(agent)
     if rehearsal is None:
         raise UsageError(f"There is no demo of {agent.name}: it stands for any command.", "For example: --agent claude")
@@ -239,9 +258,11 @@ def run_demo(agent: Agent, env: Mapping[str, str], show: Callable[[str], None]) 
     root = Path(tempfile.mkdtemp(prefix="demo-of-wal-")).resolve()
     runtime = Path(tempfile.mkdtemp(prefix="wal-agent-", dir="/tmp")).resolve()
     try:
-        stage = Stage(root, runtime, env, show, TASK, agent, rehearsal)
+        # Its agent types `wal-agent`.
+        env = {**env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}"}
+        stage = Stage(root, runtime, env, show, task, agent, rehearsal)
         with Model(rehearsal.dialect) as model:
-            _Story(stage, model).play()
+            play(stage, model) if play is not None else _Story(stage, model).play()
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         stage.check(f"the story came to its end ({error})", False)
     finally:
@@ -272,16 +293,16 @@ class _Story:
         show("\n2. The machine dies in the middle of ./charge.sh, by SIGKILL to all of it, and its HOME is lost.")
         show("   The same command again:\n")
         self._push()
-        self._told(0)
-        show("\n3. It dies again: the push has just landed, and nobody wrote that down. The same command again:\n")
+        self._show_prompt(0)
+        show("\n3. It dies again: the push has just landed, and no record says so. The same command again:\n")
         receipt = self._after_the_push()
-        self._told(1)
+        self._show_prompt(1)
         show(
             "\n4. It dies while the model thinks, and now the folder is lost too. In an empty folder, the same again:\n"
         )
         tree, session = self._lose_the_folder(receipt)
         code, home = self._finish()
-        self._told(2)
+        self._show_prompt(2)
         show("\n5. What was promised, checked:\n")
         self._check(tree, session, code, home)
 
@@ -308,7 +329,7 @@ class _Story:
         home = self.stage.home("home-2")
         run = self.stage.start(home, self.model)
         self.stage.wait("the push has landed", self.stage.landed)
-        self._heard()
+        self._keep_request()
         self.stage.die(run, home)
         self.stage.lose(home)
 
@@ -329,7 +350,7 @@ class _Story:
             "all is saved",
             lambda: receipt.exists() and "paid" in paid.read_text() and self.stage.all_saved(home, self.model),
         )
-        self._heard()
+        self._keep_request()
         self.stage.die(run, home)
         hold.set()
         return home
@@ -347,22 +368,22 @@ class _Story:
         self._script(Turn(text="All is as I left it: charged once, pushed once, the receipt is written."))
         home = self.stage.home("home-4")
         code = self.stage.start(home, self.model).wait(SECONDS)
-        self._heard()
+        self._keep_request()
         return code, home
 
     def _script(self, *turns: Turn) -> None:
         self.model.requests.clear()
         self.model.turns[:] = turns
 
-    def _heard(self) -> None:
-        """Keep what the model was told at this start."""
+    def _keep_request(self) -> None:
+        """Keep what the first request of this start held."""
         heard = self.model.history(0) if self.model.requests else []
         self.histories.append(heard)
         said = [part for part in heard if isinstance(part, Said) and part.role != "system"]  # which has the protocol
         prompts = [part.text for part in said if "[wal-agent recovery]" in part.text]
         self.prompts.append(prompts[-1] if prompts else "")
 
-    def _told(self, n: int) -> None:
+    def _show_prompt(self, n: int) -> None:
         self.stage.show("\n   The agent read:\n")
         self.stage.show("\n".join(f"    {line}".rstrip() for line in _gist(self.prompts[n]).splitlines()))
 
@@ -373,8 +394,11 @@ class _Story:
         charged, pushed, _ = self.prompts
         state = stage.state()
         check(f"the customer was charged once: {stage.ledger()}", stage.ledger() == ["charged 49.90"])
-        check("of ./charge.sh the agent was told by this project's own rule, and how to look", _ruled(charged))
-        check("the push was told as completed, not to be repeated", _said(pushed, PUSH, "Finding: completed."))
+        check(
+            "of ./charge.sh the agent was classified by this project's own rule, with a command to check it",
+            _ruled(charged),
+        )
+        check("the push was reported as completed, not to be repeated", _said(pushed, PUSH, "Finding: completed."))
         check(
             f"the remote's branch was moved once by it ({stage.updates()} updates with the first)", stage.updates() == 2
         )

@@ -122,10 +122,10 @@ def _anthropic_message(message: Json) -> list[Heard]:
     role = "model" if message.get("role") == "assistant" else str(message.get("role"))
     content = message.get("content") or []
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return [heard for block in blocks for heard in _anthropic_heard(role, block)]
+    return [heard for block in blocks for heard in _anthropic_block(role, block)]
 
 
-def _anthropic_heard(role: str, block: Json) -> list[Heard]:
+def _anthropic_block(role: str, block: Json) -> list[Heard]:
     if block.get("type") == "tool_use":
         return [Called(block["name"], block.get("input") or {}, block.get("id") or "")]
     if block.get("type") == "tool_result":
@@ -156,7 +156,7 @@ class Gemini:
         heard: list[Heard] = [Said("system", text) for text in _gemini_texts(body.get("systemInstruction") or {})]
         for content in body.get("contents") or []:
             for part in content.get("parts") or []:
-                heard += _gemini_heard(str(content.get("role")), part)
+                heard += _gemini_part(str(content.get("role")), part)
         return heard
 
     def last(self, body: Json) -> str:
@@ -205,7 +205,7 @@ def _gemini_texts(content: Json) -> list[str]:
     return [part["text"] for part in content.get("parts") or [] if isinstance(part.get("text"), str)]
 
 
-def _gemini_heard(role: str, part: Json) -> list[Heard]:
+def _gemini_part(role: str, part: Json) -> list[Heard]:
     if call := part.get("functionCall"):
         return [Called(call["name"], call.get("args") or {}, call.get("id") or "")]
     if response := part.get("functionResponse"):
@@ -241,7 +241,7 @@ class Chat:
     def other(self, method: str, path: str, body: Json) -> Reply:
         plain = path.partition("?")[0]
         if method == "POST" and plain.endswith("/chat/completions"):
-            return _chat_answer(Turn(text="ok"), body)
+            return _chat_answer(Turn(text="ok", tokens=100 + len(json.dumps(body)) // 4), body)
         return beside(method, plain)
 
     def history(self, body: Json) -> list[Heard]:
@@ -296,7 +296,7 @@ def unanswered(history: list[Heard]) -> str:
 
 def _chat_answer(turn: Turn, body: Json) -> Reply:
     base = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": body.get("model") or "scripted"}
-    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    usage = {"prompt_tokens": turn.tokens, "completion_tokens": 10, "total_tokens": turn.tokens + 10}
     calls = [_chat_call(name, args) for name, args in turn.calls]
     finish = "tool_calls" if calls else "stop"
     if not body.get("stream"):
@@ -351,7 +351,7 @@ class Responses:
     def history(self, body: Json) -> list[Heard]:
         heard: list[Heard] = [Said("system", text) for text in texts(body.get("instructions"))]
         for item in _items(body):
-            heard += _heard(item)
+            heard += _response_item(item)
         return heard
 
     def last(self, body: Json) -> str:
@@ -422,7 +422,7 @@ def _call(name: str, args: Json) -> Json:
     return {"type": "function_call", "id": new_id("fc_"), **call, "arguments": json.dumps(args)}
 
 
-def _heard(item: Json) -> list[Heard]:
+def _response_item(item: Json) -> list[Heard]:
     match item.get("type", "message"):
         case "message":
             role = str(item.get("role"))

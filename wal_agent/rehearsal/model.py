@@ -113,6 +113,7 @@ class Model:
     requests: list[Json] = field(default_factory=list)  # bodies of the requests that the script answered
     log: Path | None = None
     host: str = "127.0.0.1"  # where it listens
+    asides: list[Json] = field(default_factory=list)  # bodies of other requests, such as for a summary
 
     def __post_init__(self) -> None:
         self._lock = threading.Condition()
@@ -201,6 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         dialect = self.owner.dialect
         if not dialect.is_turn(path, body):
+            self.owner.asides.append(body)
             return self._send(dialect.other("POST", self.path, body))
         turn = self.owner.take(body)
         if turn.hold is not None:

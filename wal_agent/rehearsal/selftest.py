@@ -32,7 +32,7 @@ IN_PROOF = "WAL_AGENT_IN_PROOF"  # the folder of a proof's run, which must not b
 _PREFIX = "wal-agent-doctor-"
 _GRACE = 2.0  # seconds for killed processes to be gone, before their folder is removed
 ALLOW = "an allowed tool call runs"
-DENY = "a denied tool call does not run, and the agent is told why"
+DENY = "a denied tool call does not run, and the agent reads why"
 
 
 @dataclass(frozen=True, slots=True)

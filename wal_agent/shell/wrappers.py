@@ -81,7 +81,7 @@ def _read_wrapper(w: WrapperSpec, words: Words, c: Simple, away: str = "") -> tu
     if w.dashes:
         more = _count_options(w, words[i:])
         if more is None or words[i + more - 1].text != "--":
-            return _unknown("runs a command that cannot be told from its options")
+            return _unknown("runs a command that its options do not show")
         i += more
     rest = tuple(words[i:])
     if not rest:

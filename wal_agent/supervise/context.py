@@ -17,6 +17,7 @@ from wal_agent.agents.base import (
     Agent,
     AwaitingApproval,
     Command,
+    Compacted,
     Compacting,
     Deny,
     Env,
@@ -163,6 +164,8 @@ def event_of(event: HookEvent, running: int, turn_open: bool) -> PhaseEvent | No
             return "tool_ended" if running else "last_tool_ended"
         case AwaitingApproval():
             return "approval_asked"
+        case Compacting(aside=True):
+            return None
         case Compacting(done=done):
             if not done:
                 return "compaction_started"
@@ -237,8 +240,11 @@ class Supervisor(Protocol):
     def request_save(self) -> None:
         """Capture the session soon."""
 
-    def before_compaction(self, session: str, trigger: str) -> None:
-        """Save the conversation as it is and log the compaction, within a few seconds."""
+    def compacted(self, found: Compacted, session: str) -> None:
+        """The session's file shows a compaction that is done."""
+
+    def know_compactions(self, keys: set[str]) -> None:
+        """Compactions of before this run, by their keys, which the session's file may show again."""
 
     def mark_boundary(self, call: int) -> None:
         """Calls numbered up to this are all in the session file from now on, if they come there at all."""

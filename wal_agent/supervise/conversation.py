@@ -43,7 +43,7 @@ from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
 from wal_agent.recovery import messages
 from wal_agent.safefs import open_plain
-from wal_agent.shell.quote import inline
+from wal_agent.supervise.compaction import CompactionGuard
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
 from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process
@@ -61,9 +61,15 @@ class Conversation:
     """Log and answer what the agent's own hooks report. Called by hook threads."""
 
     def __init__(
-        self, context: RunContext, gate: Gate, launch: Launch, supervisor: Supervisor, inbox: Inbox | None = None
+        self,
+        context: RunContext,
+        gate: Gate,
+        launch: Launch,
+        supervisor: Supervisor,
+        guard: CompactionGuard,
+        inbox: Inbox | None = None,
     ) -> None:
-        self._gate = gate
+        self._gate, self._guard = gate, guard
         self._inbox, self._speaks = inbox, context.agent.capabilities.speaks
         self._writer = context.job.writer
         self._clock = context.clock
@@ -109,18 +115,18 @@ class Conversation:
                 if first and session != self.session:  # an agent that reports no session's start
                     self._begin_session(session)
                 self._begin_turn(session, prompt)
-                decision = Allow(self._messages("turn_started"))
+                decision = Allow(self._say("turn_started"))
             case ToolStarting():
                 decision = self._begin_call(event)
             case ToolEnded():
-                speaks = self._inbox is not None and self._inbox.waiting > 0 and not self._gate.is_inner(event)
+                speaks = self._has_words() and not self._gate.is_inner(event)
                 if not self._gate.finish_call(event):
                     how: Ending = "failed" if event.failed else "done"
                     self._gate.log_unannounced(event.session, event.tool, event.input, event.call_id, how)
                     self._supervisor.stop(unannounced_error(self._agent, event.tool))
                 self._supervisor.request_save()
                 self._advance(event)
-                decision = Allow(self._messages("tool_ended") if speaks else "")
+                decision = Allow(self._say("tool_ended") if speaks else "")
             case ModelRequest():
                 self._at_boundary()
             case TurnCompleted(pending=True):
@@ -131,11 +137,10 @@ class Conversation:
                 decision = Allow(words)
             case TurnCompleted():
                 self._complete_turn(event.session)
-            case Compacting(done=False, session=session, trigger=trigger):
-                self._supervisor.before_compaction(session, trigger)
-                decision = Allow(messages.before_compaction(*self._at_hand()))
-            case ContextRequested():
-                decision = Allow(self._after_compaction())
+            case Compacting(done=False):
+                decision = self._guard.before(event)
+            case ContextRequested():  # the recovery's words as long as its turn lasts, and what the summary lacks
+                decision = Allow(f"{self._notice}\n\n{self._guard.context(event)}".strip())
             case TurnFailed():
                 self.failed = event
                 self._supervisor.request_save()
@@ -149,18 +154,13 @@ class Conversation:
             return ""
         return self._inbox.take()
 
-    def _after_compaction(self) -> str:
-        """The recovery's words as long as its turn lasts, and what the summary may have lost."""
-        words = messages.after_compaction(self._writer.state.compacted, *self._at_hand())
-        return f"{self._notice}\n\n{words}".strip()
+    def _has_words(self) -> bool:
+        return self._guard.waiting or (self._inbox is not None and self._inbox.waiting > 0)
 
-    def _at_hand(self) -> tuple[str, str]:
-        """How the newest prompt of a person begins, and which calls run; quoted, "" for none."""
-        state = self._writer.state
-        asked = state.prompt.prompt.data if state.prompt is not None and state.prompt.prompt is not None else None
-        task = " ".join((asked or b"")[:2000].decode("utf-8", "replace").split())
-        running = ", ".join(f"#{r.call} {r.tool}" for r in self._gate.running()[:10])
-        return inline(task, 300) if task else "", inline(running, 300) if running else ""
+    def _say(self, boundary: Literal["tool_ended", "turn_started"]) -> str:
+        """All that the agent gets here: what a compaction left out, and messages."""
+        behind = self._guard.take() if boundary in self._speaks and not self._gate.refusal else ""
+        return "\n\n".join(filter(None, (behind, self._messages(boundary))))
 
     def _comes_late(self, event: HookEvent) -> bool:
         """Whether a session's start comes behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""

@@ -244,9 +244,9 @@ def spool_notes(seen: StoredLease, local: Local) -> tuple[str, ...]:
     if not doc.spool:
         return ()
     if not loses_spool(seen, local):
-        return (f"{doc.spool} on this machine may hold records that nobody else has: a start here carries them in",)
+        return (f"{doc.spool} on this machine may hold records that are nowhere else: a start here saves them",)
     return (
-        f"{doc.spool} on {doc.host.name} may hold records that nobody else has: a start on that machine carries them "
+        f"{doc.spool} on {doc.host.name} may hold records that are nowhere else: a start on that machine saves them "
         "in, one elsewhere needs --accept-loss and goes on without them",
     )
 
@@ -663,7 +663,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
                 )
             return _pausing(answer, seen.now, question, agents=env.get(MARKER) == doc.run)
         case Wait(_, why):
-            raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Nothing to pause until somebody starts it.")
+            raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "There is nothing to pause until it is started.")
         case Acquire(_):
             how = "unlocked by a person" if doc.state == "unlocked" else f"cut off on {doc.host.name}"
             raise UsageError(
@@ -715,12 +715,12 @@ def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any],
     until = now + lasts
     if agents:
         follows = (
-            "This run ends now in good order and goes on then; the pause counts once the run is saved. Start nothing "
+            "This run now saves, stops and continues then; the pause counts once the run is saved. Start nothing "
             "new; say in one line where you are and stop."
         )
     else:
         follows = (
-            "Its run ends now in good order and goes on then; the pause counts once the run is saved, and is then "
+            "Its run now saves, stops and continues then; the pause counts once the run is saved, and is then "
             f"ended with: {END_PAUSE} --job {job}"
         )
     return PauseResult(

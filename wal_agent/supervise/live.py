@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wal_agent.agents.base import Agent, Deny, TurnCompleted, TurnFailed, TurnStarted
+from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, TurnCompleted, TurnFailed, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
@@ -22,13 +22,14 @@ from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
-from wal_agent.records import AgentStarted, Compaction
-from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG
+from wal_agent.records import AgentStarted
+from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG, DENY_PAUSING, MENDING
 from wal_agent.recovery.project_rules import load_later
 from wal_agent.redact import redact
 from wal_agent.safefs import read_end, read_plain
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.checkpoints import Checkpointer
+from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, Launch, RunContext
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming
 from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
-COMPACTION_WAIT = 3.0  # seconds that an agent waits for its conversation to be saved before it compacts that
+MEND_APART = 600.0  # seconds between two mends of a lost summary: an agent that loses each one is left alone
 FAILURE_BYTES = 64 << 10  # of the session's file in which the failure of its newest turn is looked for
 MAX_BECAUSE = 1000  # characters
 BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
@@ -107,7 +108,8 @@ class Live:
         self.tree = tree and WorktreeSaver(context, self.gate, tree, self.fail, progress)
         self.checkpoints = Checkpointer(context)
         self.inbox = inbox
-        self.conversation = talk = Conversation(context, self.gate, launch, self, inbox)
+        self._compacting = CompactionGuard(context, self.gate, self._surroundings())
+        self.conversation = talk = Conversation(context, self.gate, launch, self, self._compacting, inbox)
         if inbox is not None:
             inbox.resting = lambda: talk.phase == "awaiting_user"
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
@@ -306,17 +308,36 @@ class Live:
     def request_save(self) -> None:
         self.autosave.poke()
 
-    def before_compaction(self, session: str, trigger: str) -> None:
-        """The session's capture, the checkpoint and the record, in this order. A capture that does not end in time is
-        behind the record, which then names what the log had."""
-        until = self._clock.boot() + COMPACTION_WAIT
-        self.autosave.save_now(COMPACTION_WAIT)
-        self.checkpoints.before("pre_compaction")
-        record = Compaction(
-            time=self._clock.now(), n=self._writer.state.compacted + 1, session=session, trigger=trigger
-        )
-        with suppress(WalAgentError):  # a log that has ended ends the run by itself
-            self._writer.append(record).wait(max(0.0, until - self._clock.boot()))
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self.autosave.save_now, self.checkpoints.before, self._mend, self._main_size)
+
+    def compacted(self, found: Compacted, session: str) -> None:
+        self._compacting.found(found, session)
+
+    def know_compactions(self, keys: set[str]) -> None:
+        self._compacting.know(keys)
+
+    def _main_size(self) -> int:
+        context = self._context
+        files = context.agent.session_files(self.conversation.session, context.workspace, context.env)
+        try:
+            return next((file.path.stat().st_size for file in files if file.name == context.agent.main_file), 0)
+        except OSError:
+            return 0
+
+    def _mend(self) -> bool:
+        """End an agent that has lost its conversation, where the restart that follows can put a compact form of it into
+        place (prepare.py)."""
+        context, now = self._context, self._clock
+        able = isinstance(context.agent.capabilities.rewriting, Rewriting) and not self._launch.interactive
+        recent = any(r.record.time > now.now() - MEND_APART for r in self._writer.state.rewrites)
+        in_turn = self.conversation.turn_open  # pi compacts behind its last turn, which nothing need follow
+        if context.settings.restart != "on" or not able or recent or not in_turn:
+            return False
+        until = now.boot() + context.settings.drain
+        down = ShutdownPlan("pause", "mend", now.boot(), until, DENY_PAUSING, now.now(), MENDING)
+        self.shut_down(down)
+        return self._shutdown.down is down
 
     def mark_boundary(self, call: int) -> None:
         self.saver.mark_boundary(call)
@@ -419,7 +440,7 @@ class Live:
         if self.tree:
             with self._screen.waiting_for("git to end", PAUSE):
                 self.tree.pause(self._shutdown.left(PAUSE))
-        with self._screen.waiting_for("what the agent left running to end", processes.ENDING):
+        with self._screen.waiting_for("the processes of the agent to end", processes.ENDING):
             leftovers = processes.end_run_processes(
                 self._run_dir.run, self._shutdown.left(processes.GRACE), adopted=True
             )

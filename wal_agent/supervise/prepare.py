@@ -269,7 +269,7 @@ class Preparation:
         rows([fenced_line(report)])
         rows([row("note", one_line(text, 300)) for text in decided.warnings])
         self.check()
-        with self.screen.waiting_for("what the old run left running to end", processes.ENDING):
+        with self.screen.waiting_for("the processes of the old run to end", processes.ENDING):
             ended = processes.end_run_processes(home.run) if home and running else []
         if ended:
             rows([stopped_line(ended)])
@@ -521,13 +521,23 @@ def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: 
     """Complete a rewrite of the conversation that the log has, and this machine's file has not; compact the old turns
     of a conversation that is about to be resumed, where the person wants that. Returns the job as it is then."""
     state, policy = opened.replay.state, options.settings.compact
-    wanted = policy != "off" and opened.replay.damage is None and state.turn == "started" and bool(state.session)
-    if not (state.rewrites or wanted) or state.owner_agent not in ("", options.agent.name):
+    whole = opened.replay.damage is None and bool(state.session)
+    wanted = policy != "off" and whole and state.turn == "started"
+    goes_on = state.turn == "started" or (state.ended is not None and state.ended.cls == "paused")
+    mends = options.settings.restart == "on" and whole and goes_on and any(c.lost for c in state.compactions[-1:])
+    if not (state.rewrites or wanted or mends) or state.owner_agent not in ("", options.agent.name):
         return opened
-    from wal_agent.supervise.rewrite import Home, compact_before_resume, complete_rewrite
+    from wal_agent.supervise.rewrite import Home, compact_before_resume, complete_rewrite, lost_summary, mend_summary
 
     home = Home(opened.keys.job, options.agent, options.workspace, options.env)
     complete_rewrite(state, home, opened.blobs)
+    lost = lost_summary(state, options.agent) if mends else None
+    if lost is not None and (done := mend_summary(opened, home, lost)).n:
+        what = (
+            f"the empty summary of compaction {lost.n}: a compact form of {plural(done.turns, 'turn')} is in its place"
+        )
+        screen.rows([row("mended", what)])
+        return replace(opened, replay=replace(opened.replay, state=opened.writer.state))
     if wanted and (done := compact_before_resume(opened, home, policy, clock.now())).n:
         what = f"{plural(done.turns, 'old turn')}: about {done.tokens:,} tokens before, {done.left:,} after"
         screen.rows([row("compacted", what)])

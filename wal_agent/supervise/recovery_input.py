@@ -462,7 +462,8 @@ class InnerRuns:
         if named is None or named.agent not in AGENTS:
             return None
         settings = load(named.agent, step.cwd.resolve(), self.env, {"job": named.job})
-        url = settings.bucket if named.bucket is None else named.bucket
+        default = self.settings.bucket if step.words[1:2] == ("task",) else settings.bucket  # a task is its caller's
+        url = default if named.bucket is None else named.bucket
         if url not in (settings.bucket, self.settings.bucket):
             return None
         key = load_key(self.settings.encryption_key_file, self.settings.encryption_key_command, self.env)

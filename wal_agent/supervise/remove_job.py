@@ -15,7 +15,7 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket, Entry
 from wal_agent.clock import Clock
-from wal_agent.errors import Conflict, Unavailable
+from wal_agent.errors import Conflict, Unavailable, UsageError
 from wal_agent.records import End, Progress
 from wal_agent.recovery.lease_policy import REMOVED
 from wal_agent.supervise.intervene import act_unowned, require_lease, sound_state
@@ -64,7 +64,10 @@ def foresee_removal(bucket: Bucket, keys: Keys, state: State) -> Removal:
 
 def names_task(bucket: Bucket, caller: str, job: str) -> bool:
     """Return whether the log of the job `caller` names `job` as its task's, so that it is a trace there."""
-    found = reader.replay(bucket, Keys(caller))
+    try:
+        found = reader.replay(bucket, Keys(caller))
+    except UsageError:  # no job can have that name
+        return False
     return found.damage is None and job in found.state.tasks
 
 

@@ -240,7 +240,9 @@ def halted_event(error: Exception) -> Halted | None:
         return None
     if not isinstance(error, WalAgentError):
         what = f"wal-agent ended by a defect of its own ({type(error).__name__})."
-        return Halted(WalAgentError.exit_code, what, "Its report is on that machine; the same command carries on.")
+        return Halted(
+            WalAgentError.exit_code, what, "Its report is on that machine; the same command continues the job."
+        )
     return None if error.exit_code > 128 else Halted(error.exit_code, error.what, error.hint)
 
 
@@ -255,7 +257,7 @@ def not_done_line(options: RunOptions, finished: RunResult) -> str:
     name = options.agent.name
     return (
         f"{name} ended with 0, but not its turn ({finished.why}), so the task may not be done. "
-        f"The same command carries on."
+        f"The same command continues the job."
     )
 
 

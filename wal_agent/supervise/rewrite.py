@@ -49,7 +49,7 @@ from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
-from wal_agent.wal.state import STEP_NAME, FileState, RewriteAt, State
+from wal_agent.wal.state import STEP_NAME, CompactionAt, FileState, RewriteAt, State
 
 PIECE = 4 << 20  # bytes of one edit
 
@@ -253,6 +253,42 @@ def compact_before_resume(job: OpenedJob, home: Home, policy: str, now: float) -
     if not isinstance(home.agent.capabilities.rewriting, Rewriting) or file is None or file.size > MOST_MAIN:
         return Rewritten()
     return compact(job, home, parse_policy(policy), now)
+
+
+def lost_summary(state: State, agent: Agent) -> CompactionAt | None:
+    """The newest compaction of the agent's own, if its summary says nothing and no rewrite followed it."""
+    newest = state.compactions[-1] if state.compactions else None
+    rewritten = state.rewrites[-1].seq if state.rewrites else 0
+    if newest is None or not newest.lost or newest.session != state.session or newest.seq <= rewritten:
+        return None
+    return newest if isinstance(agent.capabilities.rewriting, Rewriting) else None
+
+
+def mend_summary(job: OpenedJob, home: Home, lost: CompactionAt) -> Rewritten:
+    """Put a compact form of what was there in the place of a summary that says nothing; n = 0 where it is not found."""
+    talk = _conversation(job, home)
+    size = next((size for path, size, _ in lost.files if path == home.agent.main_file), 0)
+    before = talk.how.units(talk.main[:size])
+    known = {unit.key for unit in before}
+    at = _lost_message(talk, home.agent, known, size)
+    turns = turns_of(before)
+    if at is None or not turns:
+        return _unchanged(talk)
+    text = compact_form(before, turns, job.writer.state.rewritten + 1)
+    new = talk.main + talk.how.compact(talk.main, job.writer.state.session, home.workspace, at, at + 1, text)
+    change = _Change("compact", new, talk.how.units(new), talk.units[at : at + 1], len(turns), text)
+    return _save(job, home, talk, change)
+
+
+def _lost_message(talk: _Conversation, agent: Agent, known: set[str], size: int) -> int | None:
+    """The index of the message that the first compaction behind `size` bytes has put in the place of others."""
+    read, end = agent.capabilities.compactions, size
+    for line in talk.main[size:].split(b"\n"):
+        end += len(line) + 1
+        if read is not None and read(line + b"\n"):
+            fresh = [unit.key for unit in talk.how.units(talk.main[:end]) if unit.key not in known]
+            return next((n for n, unit in enumerate(talk.units) if fresh and unit.key == fresh[-1]), None)
+    return None
 
 
 def undo(job: OpenedJob, home: Home) -> Rewritten:

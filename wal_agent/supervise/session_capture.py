@@ -35,6 +35,7 @@ from wal_agent.agents.base import (
     SeenCall,
     SessionFile,
 )
+from wal_agent.agents.session_files import read_start
 from wal_agent.capture.session import SessionCapture
 from wal_agent.events import Saved
 from wal_agent.records import Ending, FileDelta, FileGone
@@ -121,6 +122,7 @@ class SessionSaver:
 
     def _begin(self, files: list[SessionFile]) -> None:
         """What stands in the session's files now is of before this run."""
+        self._compactions_known = False
         self._tails = {f.name: _Tail(_size(f.path)) for f in files if self._reports_calls(f)}
         self._old = self._tails[self._agent.main_file].upto if self._agent.main_file in self._tails else 0
 
@@ -210,6 +212,8 @@ class SessionSaver:
         main = next((f for f in files if f.name == self._agent.main_file), None)
         appended = self._tail(main).read(main.path, self._caught_up) if main else b""
         self._supervisor.check_handshake(appended)
+        if main is not None and appended:
+            self._find_compactions(main.path, appended)
         seen_here = self._unlogged.read(appended, self._agent.seen_calls(appended))
         news = [seen for seen in seen_here if self._is_news(seen)]
         inner = list(self._inner(files)) if self._gate.had_inner or self._unlogged.by_file else []
@@ -230,6 +234,19 @@ class SessionSaver:
             self._settled_upto = upto
         if completed and self._agent.capabilities.settled_length is not None:
             self._gate.forget_reported(upto)  # it wrote the rest before it ended
+
+    def _find_compactions(self, main: Path, appended: bytes) -> None:
+        """Report those that the appended bytes show; in front of the capture that has them."""
+        read = self._agent.capabilities.compactions
+        found = read(appended) if read is not None else []
+        if read is None or not found:
+            return
+        if not self._compactions_known and self._old:
+            before = read_start(main, self._old)
+            self._supervisor.know_compactions({each.key for each in read(before)})
+        self._compactions_known = True
+        for each in found:
+            self._supervisor.compacted(each, self._session)
 
     def _tail(self, file: SessionFile) -> _Tail:
         return self._tails.setdefault(file.name, _Tail())

@@ -17,13 +17,15 @@ from typing import Any, Final
 import msgspec
 
 from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Agent
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
+from wal_agent.errors import UsageError
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import MARKER, SOCKET
 from wal_agent.records import Checkpoint, TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
-from wal_agent.recovery.tasks import CompactForm, compact_form
+from wal_agent.recovery.tasks import AGAIN, CompactForm, Said, compact_form
 from wal_agent.recovery.transcript import read_lines
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import require_lease, unless_refused
@@ -136,21 +138,38 @@ def begin_at_rest(
     return {"checkpoint": made[0].number}
 
 
-def read_result(at: Place, budget: int) -> CompactForm:
-    """The compact form of a task that has come to its end. `budget`: calls, 0 for no limit."""
+def read_result(at: Place, said: Said, budget: int) -> CompactForm:
+    """The compact form of a task that has ended. `said`: its last message; `budget`: calls, 0 for no limit."""
     state = at.state()
     over = budget > 0 and spent_by(at.bucket, state) > budget
-    return compact_form(at.job, at.agent, state, last_answer(at, state), budget if over else 0)
+    return compact_form(at.job, at.agent, state, said, budget if over else 0)
 
 
-def last_answer(at: Place, state: State) -> str:
+def asked_again(state: State) -> bool:
+    """Whether the child was asked for its form a second time."""
+    prompt = state.prompt.prompt if state.prompt else None
+    return prompt is not None and (prompt.data or b"").startswith(AGAIN.encode())
+
+
+def local_file(agent: Agent, session: str, workspace: Path, env: Mapping[str, str]) -> Path:
+    """The main file of a session on this machine. UsageError: there is none."""
+    for file in agent.session_files(session, workspace, env) if session else []:
+        if file.name == agent.main_file:
+            return file.path
+    raise UsageError("The caller's conversation is not on this machine, so it is not forked.", "Leave --fork out.")
+
+
+def last_answer(at: Place) -> str:
     """The last message of the child's conversation, "" where there is none."""
+    state = at.state()
     last, file = "", state.files.get(AGENTS[at.agent].main_file)
     if file is None:
         return last
     with tempfile.TemporaryDirectory(prefix="wal-agent-task-") as folder:
         path = Path(folder) / "session"
         write_file(Blobs(at.bucket, Keys(at.job), SystemClock(), random.Random()), file, path)
+        if (read := AGENTS[at.agent].capabilities.last_answer) is not None:
+            return read(path.read_bytes())
         with path.open("rb") as lines:
             for line in read_lines(lines):
                 last = line.text if line.role == "assistant" and line.text.strip() else last

@@ -295,11 +295,11 @@ def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> Wo
     settings, workspace, env = context.settings, context.workspace, context.env
     private = never_captured(settings, context.agent, env, workspace)
     inside = next((folder for folder in private if workspace.is_relative_to(folder.resolve())), None)
-    why = "as the settings say" if settings.workspace == "off" else too_wide(workspace, env)
+    why = "the settings say so" if settings.workspace == "off" else too_wide(workspace, env)
     if inside is not None and not why:
         why = f"it lies in {inside}"
     if why:
-        say(f"the files of this folder are not saved, {why}; the session is")
+        say(f"only the session is saved, not the files of this folder: {why}")
         return None
     total = int(settings.workspace_cap * (1 << 20))
     caps = Caps(total, max(1, total // 20))

@@ -15,6 +15,7 @@ from wal_agent.records import (
     Checkpoint,
     Class,
     Compaction,
+    CompactionDone,
     End,
     Ending,
     FileDelta,
@@ -133,7 +134,8 @@ class PlanCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class CompactionAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the log had when a compaction began: of each of the session's files name, size and hash; the newest call,
-    and the calls that were open. `seq`: its segment's number."""
+    and the calls that were open. `seq`: its segment's number. `done`: a new history followed; `lost`: its
+    summary says nothing."""
 
     n: int
     seq: int
@@ -144,6 +146,8 @@ class CompactionAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     files: tuple[tuple[str, int, str], ...]
     call: int
     open: tuple[int, ...]
+    done: bool = False
+    lost: bool = False
 
 
 class CheckpointAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -436,6 +440,8 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Compaction():
             begun = (*state.compactions, _compaction(state, seq, epoch, record))[-KEEP_COMPACTIONS:]
             return replace(state, compactions=begun, compacted=max(state.compacted, record.n))
+        case CompactionDone():
+            return replace(state, compactions=tuple(_compacted(c, record) for c in state.compactions))
         case Mark():
             others = [(name, each) for name, each in state.marks.items() if name != record.name]
             return replace(state, marks=dict([*others, (record.name, MarkAt(seq, record))][-KEEP_MARKS:]))
@@ -493,6 +499,12 @@ def _compaction(state: State, seq: int, epoch: int, record: Compaction) -> Compa
         call=state.next_call - 1,
         open=tuple(o.intent.call for o in state.open[-KEEP_COMPACTED:]),
     )
+
+
+def _compacted(begun: CompactionAt, record: CompactionDone) -> CompactionAt:
+    if (begun.n, begun.session) != (record.n, record.session[:200]):
+        return begun
+    return msgspec.structs.replace(begun, done=True, lost=record.lost)
 
 
 def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[MessageAt, ...]:

@@ -290,6 +290,22 @@ def test_what_appended_bytes_tell() -> None:
     assert agent.seen_calls(lines(told("d", "late"))) == []
 
 
+def test_a_reading_that_copilot_itself_requests_is_no_call_without_a_hook() -> None:
+    """After a command that went on in the background. The model's own call of the same tool has its hooks."""
+
+    def reading(id: str, **more: str) -> Json:
+        wanted = [{"toolCallId": id, "name": "read_bash", "arguments": {"shellId": "0", "delay": 0}}]
+        return event("assistant.message", {"content": "", "toolRequests": wanted}, 5, **more)
+
+    ended = event("system.notification", {"kind": {"type": "shell_completed", "shellId": "0"}}, 4)
+    by_copilot = reading("a", parentId="system.notification-4")
+    agent = OpenCalls()
+    assert agent.seen_calls(lines(ended)) == []
+    assert agent.seen_calls(lines(by_copilot, told("a", "1"))) == []
+    (seen,) = agent.seen_calls(lines(reading("b"), told("b", "1")))
+    assert seen.tool == "read_bash"
+
+
 def test_a_subagents_abort_is_not_its_parents() -> None:
     agent = OpenCalls()
     agent.seen_calls(lines(asked(("a", "outer")), asked(("a", "inner"), ("b", "inner"), agentId="s")))

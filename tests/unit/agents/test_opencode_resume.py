@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.opencode.database import Rows, load_rows
 from wal_agent.agents.opencode.resume import reconcile
-from wal_agent.agents.opencode.session import proves_turn, seen_calls
+from wal_agent.agents.opencode.session import last_answer, proves_turn, seen_calls
 from wal_agent.agents.session_files import encode_json
 
 S = "ses_1"
@@ -268,3 +268,14 @@ def test_a_turn_shows_as_a_users_message_or_as_a_session_that_nobody_told() -> N
     assert proves_turn(journal(message("msg_1")))
     assert proves_turn(journal({"type": "turn", "id": "ses_9"}))
     assert not proves_turn(journal(session(), message("msg_1", "assistant")) + b"junk\n")
+
+
+def test_the_last_answer_is_the_text_of_the_newest_message_that_has_one() -> None:
+    def text(id: str, of: str, words: str) -> dict[str, Any]:
+        return {**tool(id, of, "", ""), "data": {"type": "text", "text": words}}
+
+    last = message("msg_000000000003a", "assistant", 1002)
+    rows = (*BASE, text("prt_1", BASE[2]["id"], "First."), text("prt_0", BASE[0]["id"], "The prompt."), last)
+    assert last_answer(journal(*rows, tool("prt_2", last["id"], "c", "completed"))) == "First."
+    assert last_answer(journal(*rows, text("prt_3", last["id"], "A."), text("prt_4", last["id"], "B."))) == "A.\n\nB."
+    assert last_answer(b"") == "" and last_answer(b"{}\nno\n") == ""

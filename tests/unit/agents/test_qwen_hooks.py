@@ -16,6 +16,7 @@ from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Compacting,
+    ContextRequested,
     Deny,
     HookSetup,
     ModelRequest,
@@ -63,7 +64,7 @@ def test_a_prompt_begins_a_turn_and_an_empty_one_is_the_next_request() -> None:
 
 def test_the_others() -> None:
     assert parse("SessionStart", payload(source="clear")) == SessionStarted("s1", "clear")
-    assert isinstance(parse("SessionStart", payload(source="compact")), OtherEvent)
+    assert parse("SessionStart", payload(source="compact")) == ContextRequested("s1")
     assert parse("Stop", payload(stop_hook_active=True)) == TurnCompleted("s1")
     waits = parse("Notification", payload(message="may I?", notification_type="permission_prompt"))
     assert waits == AwaitingApproval("s1", "may I?")

@@ -24,9 +24,10 @@ from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import Caps, LeftOut
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.repository import MAX_MARKS, mark_folder, read_marks, strip_credentials
+from wal_agent.capture.shadow import Contents
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.errors import Unavailable
-from wal_agent.records import Payload, Repository
+from wal_agent.records import Payload, Repository, Workspace
 
 
 @pytest.fixture
@@ -1074,3 +1075,25 @@ def test_our_repository_does_not_grow_with_each_beginning(user: User, log: Log, 
         sizes.append(sum(path.stat().st_size for path in capture._shadow.objects.rglob("*") if path.is_file()))
     assert sizes[-1] < 700_000
     assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+
+
+@pytest.mark.parametrize(
+    ("packs", "grown", "wasted"),
+    [
+        ((10, 10), 0, False),  # the later ones have as much as the first one holds
+        ((10, 11), 0, True),
+        ((10, 30), 10, False),  # 10 of them took in new files
+        ((10, 31), 10, True),
+        ((1, 4), 0, False),  # always so much
+        ((1, 5), 0, True),
+        ((100, *[0] * 6), 0, False),
+        ((100, *[0] * 7), 0, True),  # as many as the log takes
+    ],
+)
+def test_packs_are_wasted_where_the_later_ones_outgrow_the_first(
+    monkeypatch: pytest.MonkeyPatch, packs: tuple[int, ...], grown: int, wasted: bool
+) -> None:
+    monkeypatch.setattr(workspace, "PACK_SLACK", 4)
+    monkeypatch.setattr(workspace, "MAX_PACKS", 8)
+    record = Workspace(time=1.0, holds=0, commit="c", grown=grown)
+    assert workspace.SavedCapture(Contents("c", "t"), None, packs, record).wasted == wasted

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.shelf import EVIL, SECRET, Run
+from tests.unit.cli.shelf import EVIL, SECRET, Run, full
 from tests.unit.fleet.leases import CRASHED, DRAINED, store
 from tests.unit.notify.sink import Sink
 from wal_agent.bucket.file import FileBucket
@@ -124,3 +124,15 @@ def test_a_watcher_messages_once_about_a_job_that_nobody_recovers(
     assert f"wal-agent status --job shop-1 --bucket {bucket.url}" in message["message"]
     assert sink.rest() == []
     sink.close()
+
+
+def test_the_page_of_all_jobs_has_no_script_and_escapes_what_is_foreign(tmp_path: Path, run: Run) -> None:
+    shelf = full(tmp_path / "b", host="</table><script>alert(1)</script>")
+    page = tmp_path / "fleet.html"
+    assert run("fleet", "report", "--bucket", shelf.url, "--html", str(page))[0] == 0
+    text = page.read_text("utf-8")
+    assert "<script" not in text and "&lt;script&gt;" in text and "default-src &#" not in text
+    assert "--job shop --open" in text and SECRET not in text
+    assert run("fleet", "report", "--bucket", shelf.url, "--html", "-")[1].startswith("<!doctype html>")
+    page.write_text("mine")
+    assert run("fleet", "report", "--bucket", shelf.url, "--html", str(page))[0] == 64 and page.read_text() == "mine"

@@ -197,6 +197,10 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
             "(see: wal-agent run --help)",
         ),
         ("pause --for", "Option '--for' requires an argument. See: wal-agent pause --help"),
+        ("status --jsn", "No such option: --jsn. Did you mean --json? See: wal-agent status --help"),
+        ("log -n x", "--number must be a number (got x). See: wal-agent log --help"),
+        ("log -n -1", "--number must be at least 0 (got -1). See: wal-agent log --help"),
+        ("drill gemini --rounds 5000", "--rounds must be 1 to 1000 (got 5000). See: wal-agent drill --help"),
         (
             "status gemni",
             "Got unexpected extra argument(s) (gemni). An agent is named with --agent NAME, a job with --job NAME. "

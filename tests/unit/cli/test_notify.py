@@ -73,11 +73,11 @@ def test_an_acknowledgement_ends_the_reminders(run: Run, monkeypatch: pytest.Mon
     box = halted()
     monkeypatch.delenv(VARIABLE)
     code, _, err = run("notify", "--ack")
-    assert code == 0 and "1 reminder is not told again" in err
+    assert code == 0 and "1 reminder is stopped" in err
     assert not any(waiting.insists for waiting in box.letters().values())
     assert run("notify", "--ack")[::2] == (
         0,
-        "wal-agent: nothing to acknowledge: no reminder waits to be told again.\n",
+        "wal-agent: there are no reminders to stop.\n",
     )
     assert run("notify", "--ack", "--test")[0] == 64
 

@@ -6,13 +6,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import random
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, full, intent, payload
+from tests.unit.cli.test_restore import Story
+from wal_agent.cli.log import entries_of
 from wal_agent.cli.report import MARK, embed_json, render_page
-from wal_agent.records import End, Recovery, Verdict
+from wal_agent.clock import SystemClock
+from wal_agent.records import End, Recovery, Verdict, Workspace
+from wal_agent.recovery.compare_trees import first_capture, tree_steps
+from wal_agent.recovery.restore_target import RestoreTarget
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.reader import iter_segments
 
 BREAKS_OUT = "</script><script>document.title='owned'</script><img src=http://127.0.0.1:9/ onerror=alert(1)>"
 
@@ -123,3 +134,57 @@ def test_no_job_is_64_and_damage_is_73_with_the_rest(tmp_path: Path, run: Run) -
     shelf.bucket.put(seqs[9], b"junk")
     code, out, err = run("report", "--bucket", shelf.url, "--job", "shop", "--html", "-")
     assert code == 73 and "damaged" in err and Page(out).data["entries"]
+
+
+def test_each_capture_has_what_it_changed_and_the_calls_that_did_it(tmp_path: Path, run: Run) -> None:
+    story = Story(tmp_path)
+    records = [story.step("one"), story.step(f"{SECRET}")]
+    (story.work / "one.sh").unlink()
+    records.append(story.step(BREAKS_OUT.replace("/", "")))
+    where = ["report", *story.where, "--html", str(tmp_path / "r.html")]
+    assert run(*where)[0] == 0 and Page((tmp_path / "r.html").read_text("utf-8")).data["trees"] == []
+    code, _, err = run(*where, "--diffs")
+    text = (tmp_path / "r.html").read_text("utf-8")
+    second, third = Page(text).data["trees"]
+    assert code == 0 and SECRET not in text, err
+    assert [(each["record"], each["after"], each["to"]) for each in (second, third)] == [
+        (records[1], 0, 1),
+        (records[2], 1, 2),
+    ]
+    assert {"path": "a.txt", "change": "changed"} in second["files"] and "-one" in second["patch"]
+    assert {"path": "one.sh", "change": "removed"} in third["files"] and BREAKS_OUT.replace("/", "") in third["patch"]
+
+
+def test_a_capture_that_is_damaged_leaves_the_others(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for text in ("one", "two", "three"):
+        story.step(text)
+    bucket = story.shelf.bucket
+    records = [
+        (e.seq, e.record) for e in entries_of(list(iter_segments(bucket, KEYS))) if isinstance(e.record, Workspace)
+    ]
+    records[1] = (records[1][0], msgspec.structs.replace(records[1][1], commit="0" * 40))
+    first = first_capture(bucket, KEYS)
+    assert first is not None
+    target = RestoreTarget(story.work, tmp_path / "state", {"HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+    blobs = Blobs(bucket, KEYS, SystemClock(), random.Random(1))
+    bad, good = tree_steps(first, records, target, blobs, 9)
+    assert bad.why and not bad.files and (bad.after, bad.to) == (0, 1)
+    assert not good.why and (good.after, good.to) == (0, 2)
+    assert [each.path for each in good.files] == ["a.txt", "three.sh", "two.sh"]
+    assert [step.record for step in tree_steps(first, records, target, blobs, 1)] == [good.record]
+
+
+def test_session_and_tree_are_those_of_the_place_asked_for(tmp_path: Path, run: Run) -> None:
+    story = Story(tmp_path)
+    first = story.step(f"one {SECRET}".replace(" ", "-"))
+    story.step("two")
+    code, _, err = run("report", *story.where, "--html", str(tmp_path / "r.html"), "--at", str(first))
+    text = (tmp_path / "r.html").read_text("utf-8")
+    found = Page(text).data
+    assert code == 0 and SECRET not in text, err
+    assert found["then"]["record"] == first == max(entry["record"] for entry in found["entries"])
+    assert found["then"]["open"] == [1] and not found["then"]["short"]
+    assert found["then"]["files"][0]["path"] == "a.txt" and len(found["then"]["files"]) == 2
+    assert found["then"]["session"][0]["text"].startswith("one-") and "two" not in found["then"]["session"][0]["text"]
+    assert run("report", *story.where, "--html", str(tmp_path / "r.html"), "--at", "99")[0] == 64

@@ -12,7 +12,9 @@ import pytest
 
 from tests.unit.cli.shelf import SECRET, Run, Shelf, commit, payload
 from tests.unit.supervise.crew import short_folder
+from wal_agent.errors import UsageError
 from wal_agent.records import AnyRecord, Payload, StatePut, StepBegun, StepEnded, StepPaused
+from wal_agent.steps import state
 from wal_agent.supervise import hook_server
 from wal_agent.wal.job import close_job
 
@@ -62,6 +64,21 @@ def test_json_has_the_value_the_pause_and_the_result(run: Run, where: tuple[str,
 def test_where_there_is_no_value_the_exit_code_is_1(run: Run, where: tuple[str, ...], name: str) -> None:
     code, out, err = run("state", "get", name, *where)
     assert (code, out) == (1, "") and name in err
+
+
+def test_python_reads_a_job_from_outside_of_a_run(where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WAL_AGENT_SOCKET", raising=False)
+    saved = state.of_job("shop", where[1])
+    assert saved.get("raw") == b"y" * 5000 and saved.get("old") is None and saved.get("none") is None
+    cursor = saved.entry("cursor")
+    assert cursor is not None and (cursor.version, cursor.attempt) == (1, 1)
+    assert [entry.step for entry in saved.list()] == ["cursor", "raw", "bytes", "one", "cut"]
+    monkeypatch.setenv("WAL_AGENT_BUCKET", where[1])
+    assert state.of_job("shop").get("bytes") == b"\xff\x00"
+    with pytest.raises(UsageError):
+        state.of_job("another")
+    with pytest.raises(UsageError):
+        state.get("raw")
 
 
 def test_the_list_has_no_secret(run: Run, where: tuple[str, ...]) -> None:

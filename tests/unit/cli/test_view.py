@@ -99,7 +99,7 @@ def test_a_job_that_was_given_up_says_how_and_why(tmp_path: Path, state: JobStat
     [
         ("closed", "completed", "state       ended", False),
         ("closed", "the agent ended with 41", "state       ended, the agent failed with 41", False),
-        ("released", "the agent ended with 41", "the agent failed with 41; the next start carries on", False),
+        ("released", "the agent ended with 41", "the agent failed with 41; the next start continues it", False),
         ("released", "killed: out of memory", "the agent failed: killed: out of memory; the next", False),
         ("released", "stopped: 5 crashes in 10 min", "stopped, a person is needed; see wal-agent log --crashes", True),
         ("released", "stopped (80): 5 crashes", "stopped, a person is needed; see wal-agent log --crashes", True),
@@ -200,10 +200,10 @@ def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
     ask = ("unverified", "settle: wal-agent ack 3 --done | --not-done")
     assert row("released", finding="unknown") == row("running", "awaiting_user", "unknown") == ask
     assert row("cut_off", finding="unknown", cls="unknown") == ask
-    assert row("running", "awaiting_model", "unknown") == ("unverified", "the agent was asked to look")
+    assert row("running", "awaiting_model", "unknown") == ("unverified", "the agent was asked to check")
     for cls in ("read_only", "idempotent"):
-        assert row("released", finding="unknown", cls=cls) == ("in flight", "as well done again")
-    assert row("released", finding="partial") == ("in flight", "looked at: partial")
+        assert row("released", finding="unknown", cls=cls) == ("in flight", "harmless to repeat")
+    assert row("released", finding="partial") == ("in flight", "checked: partial")
 
 
 def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:

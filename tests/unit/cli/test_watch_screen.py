@@ -14,7 +14,7 @@ import termios
 import time
 from pathlib import Path
 
-from tests.unit.cli.shelf import SECRET, full
+from tests.unit.cli.shelf import SECRET, Run, full
 from wal_agent.cli.status import screen_rows
 
 PATIENCE = 60.0
@@ -78,3 +78,32 @@ def test_what_matters_comes_first() -> None:
     rows = screen_rows(["job shop"], ["5 turn"], "away", 2.0)
     assert rows == ["every 2 s; Ctrl-C ends it; waiting: away", "", "job shop", "", "last records", "5 turn"]
     assert screen_rows(["job shop"], [], "", 2.0) == ["every 2 s; Ctrl-C ends it", "", "job shop"]
+
+
+def test_the_fleet_is_drawn_in_place_and_stays_at_the_end(tmp_path: Path) -> None:
+    shelf = full(tmp_path / "b")
+    ours, theirs = pty.openpty()
+    resize(ours, 20, 100)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("WAL_AGENT_", "XDG_", "COLUMNS", "LINES"))}
+    watched = subprocess.Popen(
+        [sys.executable, "-m", "wal_agent", "fleet", "watch", "--screen", "--bucket", shelf.url, "--every", "0.3"],
+        stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, cwd=tmp_path,
+        env={**env, "HOME": str(tmp_path), "TERM": "xterm"}, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        assert b"\x1b[?1049h" in read_until(ours, b"shop")
+        os.kill(watched.pid, signal.SIGINT)
+        end = read_until(ours, b"\x1b[?1049l")
+        if b"shop" not in end.partition(b"\x1b[?1049l")[2]:  # it may have come in one read
+            end += read_until(ours, b"shop")
+        assert SECRET.encode() not in end
+    finally:
+        watched.kill()
+        watched.wait()
+        os.close(ours)
+
+
+def test_a_screen_needs_a_terminal_and_runs_nothing(tmp_path: Path, run: Run) -> None:
+    at = ("fleet", "watch", "--screen", "--bucket", full(tmp_path / "b").url)
+    assert run(*at)[0] == 64 and run(*at, "--on-crash", "true")[0] == 64

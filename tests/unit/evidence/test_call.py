@@ -48,7 +48,7 @@ def test_steps_together(steps: tuple[str, ...], finding: str) -> None:
 
 
 def test_what_is_known_is_named() -> None:
-    assert combine_outcomes(told("completed", "unknown")).why == "`0` completed. Of `1` nothing can be told."
+    assert combine_outcomes(told("completed", "unknown")).why == "`0` completed. The state of `1` is unknown."
     assert combine_outcomes(told("completed", "partial", "not_started", "not_started")).why == (
         "`0` completed; `2` and `3` have not begun; `1` was begun."
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +74,10 @@ class Post:
 
 
 @pytest.fixture
-def post(tmp_path: Path) -> Post:
-    return Post(tmp_path)
+def post() -> Iterator[Post]:
+    """In a folder with a short path: a socket's is at most some 100 bytes long."""
+    with tempfile.TemporaryDirectory(prefix="w", dir="/tmp") as folder:
+        yield Post(Path(folder))
 
 
 def test_each_job_at_rest_is_woken_once_for_its_messages_and_again_for_a_new_one(post: Post) -> None:

@@ -50,7 +50,7 @@ def test_a_halt_is_told_four_times_in_all() -> None:
         titles.append(letters.title_of(waiting))
         waiting = letters.next_reminder(letters.mark_delivered(waiting, ONE), now)
     assert times == [0.0, REMINDERS[0], REMINDERS[0] + REMINDERS[1], sum(REMINDERS)]
-    assert titles == ["t", *(f"t (told for the {n} time)" for n in ("second", "third", "fourth"))]
+    assert titles == ["t", *(f"t (sent for the {n} time)" for n in ("second", "third", "fourth"))]
     assert times[-1] < MAX_AGE, "no reminder is dropped for its age"
 
 

@@ -64,7 +64,7 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
     ),
     (h.LeftOpen(()), None, "", ()),
     (h.Restarting(2, 8.0, "heap"), "info", "shop: the agent died (heap)", ("Attempt 2, in 8 s.",)),
-    (h.Paused(AT + 1800, "rate limit"), "info", "shop: paused until 22:43 UTC", ("Why: rate limit. Whoever",)),
+    (h.Paused(AT + 1800, "rate limit"), "info", "shop: paused until 22:43 UTC", ("Why: rate limit. A start",)),
     (
         h.Paused(AT + 1800, "quota used up", 3 * 3600.0),
         "person_needed",
@@ -77,6 +77,9 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
         "shop: drained",
         ("saved and the job is given up, in 3.2 s; it continues anywhere.",),
     ),
+    (h.CheckpointFailed("no room"), "info", "shop: a checkpoint failed", ("no room. The run goes on",)),
+    (h.SummaryLost(3, False), "recovery", "shop: compaction 3 left an empty summary", ("wal-agent recall WORDS",)),
+    (h.SummaryLost(3, True), "recovery", "shop: compaction 3", ("starts again with a compact form",)),
     (h.DrainFinished(20.0, False), "recovery", "shop: not drained in time", ("takes it for a crash",)),
     (h.NoticeReceived("gcp"), None, "", ()),
     (h.RenewalFailed("bucket away", 20.0), None, "", ()),
@@ -170,6 +173,6 @@ def test_nothing_that_happens_is_forgotten_here() -> None:
     silent = {
         *(h.LeaseTaken, h.LeaseRenewed, h.RenewalFailed, h.LeaseSettled, h.Ready, h.AgentBegan, h.AgentEnded),
         *(h.HookAnswered, h.CallStarted, h.CallEnded, h.PhaseChanged, h.NoticeReceived, h.DrainStarted),
-        *(h.Saved, h.Logged, h.CheckpointCreated, h.CheckpointRestored, h.CheckpointFailed),
+        *(h.Saved, h.Logged, h.CheckpointCreated, h.CheckpointRestored),
     }
     assert {*REPORTED, *silent} == set(get_args(h.Event)) and not {*REPORTED} & silent

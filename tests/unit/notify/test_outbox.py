@@ -203,7 +203,7 @@ for n in range(15):
 
 def test_a_failure_keeps_its_beginning_until_the_url_takes_one(box: Outbox) -> None:
     box.fail(TARGET, "refused", 10.0)
-    box.told()
+    box.mark_reported()
     box.fail(TARGET, "refused again", 20.0)
     assert box.failures() == {TARGET.id: outbox.Failure(10.0, 20.0, "refused again", told=True)}
     box.clear(TARGET)

@@ -30,6 +30,7 @@ from wal_agent.events import (
     RenewalFailed,
     Restarting,
     Saved,
+    SummaryLost,
     TakesLong,
 )
 
@@ -62,6 +63,7 @@ STORY: tuple[Event, ...] = (
     CheckpointRestored(7, 40.0, False),
     CheckpointCreated(8, "phase_change", 9000),
     CheckpointFailed(f"no room for {SECRET}"),
+    SummaryLost(3, False),
     RenewalFailed(f"the store said Authorization: Bearer {SECRET}\x1b[31m\nsecond line", 12.5),
     NoticeReceived("gcp", 30.0),
     DrainStarted("gcp", 20.0),

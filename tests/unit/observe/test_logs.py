@@ -50,6 +50,7 @@ PROMISED: dict[str, tuple[Level, set[str]]] = {
     "checkpoint.created": ("debug", {"number", "trigger", "size"}),
     "checkpoint.restored": ("info", {"number", "age", "rebuilt"}),
     "checkpoint.failed": ("warning", set()),
+    "compaction.lost": ("warning", {"compaction", "mended"}),
     "records.acknowledged": ("debug", {"kinds", "unsettled"}),
 }
 

@@ -8,7 +8,19 @@ from tests.unit.recovery.cases import end, intent, opening, state_of
 from wal_agent.agents import AGENTS
 from wal_agent.errors import UsageError
 from wal_agent.records import TaskOf
-from wal_agent.recovery.tasks import ASK, MOST_PROMPT, MOST_SUMMARY, child_args, child_job, compact_form, depth_of
+from wal_agent.recovery.tasks import (
+    ASK,
+    MOST_PROMPT,
+    MOST_SUMMARY,
+    Said,
+    child_args,
+    child_job,
+    compact_form,
+    depth_of,
+    fork_form,
+    read_said,
+    task_text,
+)
 from wal_agent.wal.keys import check_job
 
 CLAUDE, CODEX = AGENTS["claude"], AGENTS["codex"]
@@ -43,21 +55,90 @@ def test_what_is_no_task_is_refused(prompt: str) -> None:
 
 def test_the_child_has_the_callers_model_and_permissions() -> None:
     caller = ("--model", "haiku", "-p", "move the shop", "--permission-mode", "plan")
-    assert child_args(CLAUDE, caller, "look") == ("--model", "haiku", "-p", f"look{ASK}", "--permission-mode", "plan")
+    assert child_args(CLAUDE, caller, task_text("look")) == (
+        "--model",
+        "haiku",
+        "-p",
+        f"look{ASK}",
+        "--permission-mode",
+        "plan",
+    )
 
 
 @pytest.mark.parametrize("caller", [(), ("--model", "haiku"), ("--resume", "3f2a", "-p", "go")])
 def test_without_a_prompt_or_in_a_named_session_it_is_a_plain_headless_run(caller: tuple[str, ...]) -> None:
-    assert child_args(CLAUDE, caller, "look") == ("-p", f"look{ASK}")
-    assert child_args(CODEX, (), "look") == ("exec", f"look{ASK}")
+    assert child_args(CLAUDE, caller, task_text("look")) == ("-p", f"look{ASK}")
+    assert child_args(CODEX, (), task_text("look")) == ("exec", f"look{ASK}")
 
 
 def test_what_is_left_is_bounded_and_names_the_whole() -> None:
     calls = [record for n in range(1, 60) for record in (intent(n, input=b'{"command":"make x%d"}' % n), end(n))]
-    form = compact_form("shop.task-1", "claude", state_of(opening(), *calls), "It was the clock. ghp_" + "a1B2" * 9)
+    form = compact_form(
+        "shop.task-1", "claude", state_of(opening(), *calls), Said("It was the clock. ghp_" + "a1B2" * 9)
+    )
     assert form.derivation_trail[-1] == "make x59: done" and len(form.derivation_trail) == 30
     text = form.render()
-    assert text.startswith("It was the clock.") and "a1B2a1B2" not in text and "--job shop.task-1" in text
-    long = compact_form("j", "claude", state_of(opening()), "x" * (2 * MOST_SUMMARY))
+    assert text.startswith("It was the clock.") and "a1B2a1B2" not in text and "trace show shop.task-1" in text
+    long = compact_form("j", "claude", state_of(opening()), Said("x" * (2 * MOST_SUMMARY)))
     assert len(long.render()) < MOST_SUMMARY + 500
-    assert "without a last message" in compact_form("j", "claude", state_of(opening()), "").render()
+    assert "without a last message" in compact_form("j", "claude", state_of(opening()), Said("")).render()
+
+
+FORKS = {
+    "claude": ("--resume", "s1", "--fork-session", "-p", "look"),
+    "gemini": ("--session-file", "/f", "-p", "look"),
+    "codex": ("exec", "fork", "s1", "look"),
+    "pi": ("--fork", "/f", "-p", "look"),
+    "opencode": ("run", "--session", "s1", "--fork", "look"),
+}
+
+
+@pytest.mark.parametrize(("name", "args"), FORKS.items())
+def test_a_fork_has_the_agents_own_form(name: str, args: tuple[str, ...]) -> None:
+    agent = AGENTS[name]
+    made = child_args(agent, (), "look", fork_form(agent, "s1", "/f"))
+    assert made == args and agent.session_from_args(made) == "", "the agent gives the copy an id"
+    assert agent.prompt_from_args(made) == "look"
+
+
+def test_a_fork_keeps_the_callers_options() -> None:
+    assert child_args(CODEX, ("exec", "--model", "o", "go"), "look", fork_form(CODEX, "s1", "")) == (
+        *("exec", "fork", "s1"),
+        *("--model", "o", "look"),
+    )
+
+
+@pytest.mark.parametrize("name", ["qwen", "copilot"])
+def test_an_agent_without_a_form_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(UsageError, match="no form to copy a session"):
+        fork_form(AGENTS[name], "s1", "/f")
+
+
+SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault", "outputs"),
+    [
+        ('{"summary": "s", "outputs": {"n": 3}}', "", {"n": 3}),
+        ('```json\n{"summary": "s", "outputs": {"n": 3}}\n```', "", {"n": 3}),
+        ('{"summary": "s", "outputs": {"n": "3"}}', "outputs.n must be", None),
+        ('{"summary": "s"}', "outputs must be", None),
+        ('{"outputs": {"n": 3}}', "no summary", None),
+        ("It is three.", "no JSON", None),
+        ("[" * 100_000, "no JSON", None),
+    ],
+)
+def test_the_outputs_are_those_of_the_schema_or_the_fault_is_named(answer: str, fault: str, outputs: object) -> None:
+    said = read_said(answer, SCHEMA)
+    assert said.outputs == outputs and (fault in said.fault if fault else not said.fault)
+    if fault:
+        form = compact_form("j", "claude", state_of(opening()), said)
+        assert form.fault and "--schema" in form.render() and form.outputs == ()
+
+
+def test_without_a_schema_words_are_the_summary_and_a_form_is_taken() -> None:
+    assert read_said("It is three.") == Said("It is three.")
+    said = read_said('{"summary": "s", "insights": ["i"], "outputs": ["ghp_' + "a1B2" * 9 + '"]}')
+    form = compact_form("j", "claude", state_of(opening()), said)
+    assert form.insights == ("i",) and "a1B2a1B2" not in form.render()

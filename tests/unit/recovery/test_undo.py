@@ -95,3 +95,8 @@ def test_a_call_is_read_by_its_tool() -> None:
     assert suggest_undo("run_shell_command", b"{", rules) == Undo("unknown")
     assert suggest_undo("run_shell_command", b'{"command": 3}', rules) == Undo("unknown")
     assert "restore" in suggest_undo("write_file", b'{"file_path": "a", "content": "b"}', rules).note
+
+
+@pytest.mark.parametrize("text", ["git reset", "git reset a.txt", "git reset HEAD a.txt", "git reset HEAD~1 -- a.txt"])
+def test_a_reset_of_files_moves_no_head_back(text: str) -> None:
+    assert undo_of_text(text).kind == "look"

@@ -15,13 +15,14 @@ from typing import Any, TypeVar, cast
 
 from tests.unit.wal.world import World
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import Agent, Capabilities, Deny, SeenCall, SessionFile, ToolEnded, ToolStarting
+from wal_agent.agents.base import Agent, Capabilities, Compacted, Deny, SeenCall, SessionFile, ToolEnded, ToolStarting
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
 from wal_agent.events import Emit, Event
 from wal_agent.records import AnyRecord, End, Intent
 from wal_agent.shell.rules import Rules, load_rules
+from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.options import Screen
@@ -136,8 +137,11 @@ class Watcher:
     def request_save(self) -> None:
         self.did.append("save")
 
-    def before_compaction(self, session: str, trigger: str) -> None:
-        self.did.append(f"compaction of {session} {trigger}")
+    def compacted(self, found: Compacted, session: str) -> None:
+        self.did.append(f"compacted {session} {found.key}")
+
+    def know_compactions(self, keys: set[str]) -> None:
+        self.did.append(f"known {sorted(keys)}")
 
     def mark_boundary(self, call: int) -> None:
         self.did.append(f"boundary {call}")
@@ -157,6 +161,16 @@ class Watcher:
 
     def check_handshake(self, appended: bytes) -> None:
         self.appended.append(appended)
+
+
+def quiet_guard(context: RunContext, gate: Gate, did: list[str]) -> CompactionGuard:
+    """A guard of a run that saves at once and mends nothing."""
+
+    def save(budget: float) -> bool:
+        did.append("saved")
+        return True
+
+    return CompactionGuard(context, gate, Surroundings(save, did.append, lambda: False, lambda: 400))
 
 
 class Post:

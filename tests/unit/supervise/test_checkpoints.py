@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.unit.supervise.crew import Post
 from tests.unit.wal.world import intent
+from wal_agent.agents.base import Compacting
 from wal_agent.events import CheckpointFailed, Event
-from wal_agent.records import AnyRecord, Checkpoint, FileDelta, PhaseName, Progress, Turn
+from wal_agent.records import AnyRecord, Checkpoint, Compaction, FileDelta, PhaseName, Progress, Turn
 from wal_agent.recovery import checkpoint as pure
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
 from wal_agent.supervise import checkpoints
 from wal_agent.supervise.checkpoints import APART, Checkpointer
-from wal_agent.supervise.live import Live
+from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.wal.reader import replay
 
 
@@ -165,25 +165,19 @@ def test_without_an_interval_only_what_is_asked_for(tmp_path: Path) -> None:
     assert answer(desk, title="Move it")["number"] == 1
 
 
-class SavesNow:
-    """An autosave that captures `delta` when it is asked to."""
-
-    def __init__(self, desk: Desk, delta: FileDelta) -> None:
-        self.desk, self.delta = desk, delta
-
-    def save_now(self, budget: float) -> bool:
-        self.desk.post.job.writer.append(self.delta)
-        return True
-
-
 def test_a_compaction_is_logged_behind_a_capture_and_a_checkpoint(desk: Desk) -> None:
     delta = FileDelta(time=2.0, path="main", size=7, sha256="ab", edits=(), session="s")
     context = desk.post.context
-    live = SimpleNamespace(
-        autosave=SavesNow(desk, delta), checkpoints=desk.made, _clock=context.clock, _writer=context.job.writer
-    )
+
+    def save(budget: float) -> bool:
+        context.job.writer.append(delta)
+        return True
+
+    guard = CompactionGuard(context, desk.post.gate, Surroundings(save, desk.made.before, lambda: False, lambda: 4000))
     with desk.post.committing():
-        Live.before_compaction(cast(Live, live), "s", "auto")
+        guard.before(Compacting("s", done=False, trigger="auto"))
     (found,) = context.job.writer.state.compactions
     assert (found.n, found.files, found.trigger) == (1, (("main", 7, "ab"),), "auto")
-    assert [type(r).__name__ for r in desk.post.log()[-3:]] == ["FileDelta", "Checkpoint", "Compaction"]
+    *_, captured, made, record = desk.post.log()
+    assert isinstance(captured, FileDelta) and isinstance(made, Checkpoint) and isinstance(record, Compaction)
+    assert record.tokens == 1000, "bytes by four, where the agent counts none"

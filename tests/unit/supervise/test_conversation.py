@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.supervise.crew import Post, Watcher, ended, starting
+from tests.unit.supervise.crew import Post, Watcher, ended, quiet_guard, starting
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -42,7 +42,8 @@ class Talk:
 
     def make(self, notice: str, turn_open: bool) -> Conversation:
         launch = Launch(Command((), {}), "s", notice=notice, turn_open=turn_open)
-        return Conversation(self.post.context, self.post.gate, launch, self.watcher)
+        guard = quiet_guard(self.post.context, self.post.gate, self.did)
+        return Conversation(self.post.context, self.post.gate, launch, self.watcher, guard)
 
     def log(self) -> list[AnyRecord]:
         """What it wrote, without the opening and the phases."""
@@ -382,9 +383,9 @@ def words(talk: Talk) -> str:
 def test_behind_a_compaction_the_agent_reads_its_task_and_what_runs(talk: Talk) -> None:
     """A summary may lack both; what was asked is a person's text, so it is quoted as data."""
     talk.on.handle(TurnStarted("s", "move the shop\n\x1b[2Jto v2"))
-    talk.on.handle(Compacting("s", done=False, trigger="auto"))
-    assert "compaction of s auto" in talk.did
     with talk.post.committing():
+        talk.on.handle(Compacting("s", done=False, trigger="auto"))
+        assert talk.did[-2:] == ["saved", "pre_compaction"]
         call = talk.post.begin("run_shell_command", command="make deploy")
     found = words(talk)
     assert "move the shop" in found and "\x1b" not in found

@@ -639,3 +639,14 @@ def test_only_mutations_are_questioned(post: Post) -> None:
     compacted(post)
     with post.committing():
         assert post.gate.begin_call(WRITE) == Allow()
+
+
+def test_an_end_is_awaited_in_the_session_until_it_is_forgotten(post: Post) -> None:
+    assert post.gate.reported_upto() == 0
+    call = post.begin(file_path="a", content="b")
+    assert post.gate.reported_upto() == call - 1, "it runs"
+    with post.committing():
+        post.gate.finish_call(ended("write_file", file_path="a", content="b"))
+    assert post.gate.reported_upto() == call - 1, "it has ended, and the session file does not have that yet"
+    post.gate.forget_reported(call)
+    assert post.gate.reported_upto() == call

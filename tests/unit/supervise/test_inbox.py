@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.supervise.crew import Post, Watcher, ended, starting
+from tests.unit.supervise.crew import Post, Watcher, ended, quiet_guard, starting
 from wal_agent.agents.base import Allow, Command, TurnCompleted, TurnStarted
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.config import Settings
@@ -35,7 +35,8 @@ class Room:
         self.inbox.take_control(self.carry_out)
         self.watcher = Watcher()
         launch = Launch(Command((), {}), "s")
-        self.conversation = Conversation(self.context, self.post.gate, launch, self.watcher, self.inbox)
+        guard = quiet_guard(self.context, self.post.gate, [])
+        self.conversation = Conversation(self.context, self.post.gate, launch, self.watcher, guard, self.inbox)
 
     def carry_out(self, verb: str, text: str) -> str:
         self.did.append((verb, text))

@@ -104,6 +104,7 @@ def test_an_answered_question_is_left_behind_where_others_run() -> None:
         (ToolEnded("s", "t", b"{}", b"{}", False), 1, "executing_tools"),
         (AwaitingApproval("s", "t"), 0, "awaiting_approval"),
         (Compacting("s", done=False), 0, "compacting"),
+        (Compacting("s", done=False, aside=True), 0, "executing_tools"),
         (Compacting("s", done=True), 0, "awaiting_model"),
         (TurnFailed("s", "quota", "429"), 0, "awaiting_user"),
         (TurnCompleted("s"), 0, "awaiting_user"),

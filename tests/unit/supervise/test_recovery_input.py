@@ -271,6 +271,14 @@ def stage() -> object:
         made.run_dir.end()
 
 
+def test_a_task_is_looked_up_in_the_bucket_of_its_caller(stage: Stage) -> None:
+    """It may have been given on the command line alone; the settings then name another one."""
+    settings = load("gemini", stage.work, stage.env, {"job": "outer"})
+    looks = InnerRuns(settings, {**stage.env, "WAL_AGENT_BUCKET": "file:///nowhere"}, stage.here, "gemini")
+    step = Step("run_shell_command", ("wal-agent", "task", "find it"), (), stage.work)
+    assert looks(step, OUTER, 1.0) == NestedRun(task_job("outer", "gemini", "find it"), began=False)
+
+
 def test_its_job_was_never_opened(stage: Stage) -> None:
     assert stage.look() == NestedRun("inner", began=False)
     stage.open("00000000000000cc")

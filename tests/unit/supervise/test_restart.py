@@ -210,7 +210,7 @@ def test_a_pause_is_no_restart_and_keeps_the_person() -> None:
 def test_zero_inside_a_turn_is_told() -> None:
     play = Play(RunResult(0, "incomplete", "the agent ended with 0, but not its turn"), restart="off")
     assert play.go() == 74
-    assert len(play.said) == 1 and "The same command carries on." in play.said[0]
+    assert len(play.said) == 1 and "The same command continues the job." in play.said[0]
 
 
 def test_a_conversation_that_is_too_long_waits_for_a_person() -> None:

@@ -208,7 +208,7 @@ SLOW = {
     "version": "waiting for the version of gemini (since 2 s; gives up after 30 s)",
     "key": "waiting for the key command (since 2 s; gives up after 30 s)",
     "bucket": "waiting for the bucket, for the job's lease (since 2 s)",
-    "leftovers": "waiting for what the agent left running to end (since 2 s; gives up after 35 s)",
+    "leftovers": "waiting for the processes of the agent to end (since 2 s; gives up after 35 s)",
 }
 
 

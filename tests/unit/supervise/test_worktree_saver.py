@@ -501,7 +501,7 @@ def test_captures_that_are_off_are_said(desk: Desk, tmp_path: Path, how: str) ->
     env = {**desk.user.env, "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
     assert open_worktree_capture(fixed(desk, settings, cli, desk.user.top.resolve(), env), said.append) is None
     assert len(said) == 1
-    assert "not saved" in said[0]
+    assert "only the session is saved" in said[0]
 
 
 def test_a_home_is_not_captured_nor_what_is_around_it(desk: Desk, tmp_path: Path) -> None:
@@ -512,7 +512,7 @@ def test_a_home_is_not_captured_nor_what_is_around_it(desk: Desk, tmp_path: Path
     env = {**desk.user.env, "HOME": str(tmp_path / "link"), "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
     for wide in (home, home.parent, Path("/")):
         assert open_worktree_capture(fixed(desk, settings, cli, wide, env), said.append) is None
-        assert said.pop() == f"the files of this folder are not saved, {too_wide(wide, env)}; the session is"
+        assert said.pop() == f"only the session is saved, not the files of this folder: {too_wide(wide, env)}"
     assert said == []
     assert [too_wide(folder, env) for folder in (home / "project", desk.user.top.resolve())] == ["", ""]
     assert too_wide(Path("/"), {}) != ""
@@ -527,7 +527,7 @@ def test_credentials_and_other_agents_folders_are_never_captured(desk: Desk, tmp
         (home / name).mkdir(parents=True)
         inside = home / name
         assert open_worktree_capture(fixed(desk, settings, Cli(tmp_path / "cli"), inside, env), said.append) is None
-        assert said.pop().startswith("the files of this folder are not saved, it lies in ")
+        assert said.pop().startswith("only the session is saved, not the files of this folder: it lies in ")
     (home / ".config" / "gh" / "hosts.yml").write_text("oauth_token: x")
     (home / ".config" / ".npmrc").write_text("mine")
     made = open_worktree_capture(fixed(desk, settings, Cli(tmp_path / "cli"), home / ".config", env), said.append)

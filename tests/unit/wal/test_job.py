@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -11,7 +12,7 @@ from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, in
 from wal_agent.bucket.base import Bucket, BucketDecorator, Object
 from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.errors import Fenced, LeaseHeld, Unavailable
-from wal_agent.records import Opening
+from wal_agent.records import Cause, Opening
 from wal_agent.wal import job as jobs
 from wal_agent.wal import job as openings
 from wal_agent.wal.job import close_job, open_job
@@ -35,6 +36,31 @@ def test_reopening_raises_the_epoch_and_sees_all(how: str) -> None:
     assert again.lease.epoch == 2
     assert again.replay.state.calls == 1
     assert again.replay.state.openings[-1].opening.cause == how
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause", "calls", "says"),
+    [
+        ("starting", "dead", 1, "recovering"),
+        ("starting", "released", 1, "recovering"),
+        ("starting", "closed", 1, "starting"),
+        ("starting", "first", 1, "starting"),
+        ("starting", "dead", 0, "starting"),
+        ("", "dead", 1, ""),
+    ],
+)
+def test_a_lease_says_recovering_only_where_calls_may_have_been_lost(
+    phase: str, cause: Cause, calls: int, says: str
+) -> None:
+    world = World()
+    job = world.open("a")
+    for call in range(1, calls + 1):
+        job.writer.append(intent(call))
+        drain(job)
+    wanted, seen = replace(claim("b"), phase=phase), world.seen()
+    open_job(world.bucket, KEYS, world.clock, world.rng, claim=wanted, fields=FIELDS, seen=seen, cause=cause)
+    taken = world.seen()
+    assert taken is not None and (taken.doc.phase, taken.doc.epoch) == (says, 2)
 
 
 def test_closed_with_an_open_intent_is_released() -> None:

@@ -203,6 +203,64 @@ def rewritten(world: World) -> None:
     world.inner.put(KEYS.lease, found.data, if_version=found.version)
 
 
+def released() -> tuple[World, leases.StoredLease]:
+    world = World()
+    close_job(world.open("a"), "released")
+    seen = world.seen()
+    assert seen is not None
+    return world, seen
+
+
+@pytest.mark.parametrize(("lasts", "until"), [(60.0, 60.0), (0.0, DUE_NOW)])
+def test_a_pause_is_moved_for_exactly_the_lease_that_was_seen(lasts: float, until: float) -> None:
+    world, seen = released()
+    args = {"seen": seen, "lasts": lasts, "reason": "rate limit"}
+    doc = leases.reschedule_pause(world.bucket, KEYS, world.clock, world.rng, **args)  # type: ignore[arg-type]
+    stored = world.seen()
+    assert stored is not None and stored.doc == doc
+    assert (doc.state, doc.epoch, doc.reason, doc.until) == ("released", 1, "rate limit", world.clock.now() + until)
+    with pytest.raises(LeaseHeld):
+        leases.reschedule_pause(world.bucket, KEYS, world.clock, world.rng, **args)  # type: ignore[arg-type]
+    after = world.seen()
+    assert after is not None and after.doc == doc
+
+
+@pytest.mark.parametrize("number", ["started", "time", "since", "until"])
+@pytest.mark.parametrize("value", ["NaN", "1e999", "-1e999"])
+def test_a_time_that_is_no_number_is_damage(number: str, value: str) -> None:
+    _, seen = released()
+    fields = msgspec.json.decode(encode_lease(seen.doc))
+    fields[number] = msgspec.Raw(value.encode())
+    with pytest.raises(Damaged):
+        decode_lease(msgspec.json.encode(fields), KEYS.job)
+
+
+@pytest.mark.parametrize(("pid", "sound"), [(-1, False), (0, True), (10**18, True), (10**18 + 1, False)])
+def test_a_pid_is_none_that_no_system_has(pid: int, sound: bool) -> None:
+    _, seen = released()
+    fields = msgspec.json.decode(encode_lease(seen.doc))
+    fields["host"]["pid"] = pid
+    data = msgspec.json.encode(fields)
+    if sound:
+        assert decode_lease(data, KEYS.job).host.pid == pid
+    else:
+        with pytest.raises(Damaged):
+            decode_lease(data, KEYS.job)
+
+
+def test_a_lease_carries_on_what_the_one_before_it_knew_of_the_log() -> None:
+    """Until the first renewal: else the end of a log that was cut off would not be missed (KnownEnd)."""
+    world = World()
+    assert world.open("a").lease._doc.seq == 0
+    first = world.seen()
+    assert first is not None
+    stored = msgspec.structs.replace(first.doc, seq=41)
+    version = world.bucket.put(KEYS.lease, encode_lease(stored), if_version=first.version)
+    seen = leases.StoredLease(stored, version, first.updated, first.now)
+    lease = leases.acquire(world.bucket, KEYS, world.clock, world.rng, seen=seen, claim=claim("b"), log_epoch=7)
+    assert (lease._doc.seq, lease.epoch) == (41, 8)
+
+
 def test_unlock_of_a_lease_that_was_copied_onto_itself() -> None:
     world = World()
     world.open("a")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import KEYS, World, drain, end, intent
-from wal_agent.bucket.base import Entry
+from wal_agent.bucket.base import BucketDecorator, Entry
 from wal_agent.errors import Damaged
 from wal_agent.records import AnyRecord, End, FileDelta, FileGone, Handoff
 from wal_agent.wal import codec, lease, reader
@@ -28,9 +28,11 @@ from wal_agent.wal.reader import (
     Replay,
     check_end,
     iter_readable,
+    iter_replays_back,
     iter_segments,
     iter_snapshots,
     read_snapshot,
+    read_tail,
     replay,
 )
 from wal_agent.wal.retention import Mirror, SnapshotPolicy, Snapshots
@@ -89,6 +91,39 @@ def test_replay_up_to_a_record() -> None:
     assert (found.state.calls, found.snapshot, found.damage) == (2, 0, None)
     beyond = replay(world.bucket, KEYS, 99)
     assert beyond.damage is not None and beyond.damage.good == 6
+
+
+@pytest.mark.parametrize("hint", range(9))
+def test_the_end_of_the_log_is_found_whatever_the_lease_says_of_it(hint: int) -> None:
+    """And listing begins just before what the lease says: one request for a log of any length."""
+    world, _ = a_log()
+    listed: list[str] = []
+
+    class Counted(BucketDecorator):
+        def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+            listed.append(start_after)
+            return super().list(prefix, start_after)
+
+    counted = Counted(world.bucket)
+    assert read_tail(counted, KEYS, hint).seq == 6
+    assert listed == ([KEYS.segment(hint - 1)] if hint > 1 else [""]) + [""] * (hint > 6)
+
+
+@pytest.mark.parametrize("taken", [(), (1,), (2, 4), (6,)])
+@pytest.mark.parametrize("upto", range(7))
+def test_every_state_up_to_a_record_is_had_backwards(taken: tuple[int, ...], upto: int) -> None:
+    """Whatever snapshots there are, each once, down to the first record."""
+    world = World()
+    job = world.open("a")
+    for n in range(1, 7):
+        if n > 1:
+            job.writer.append(intent(n))
+            drain(job)
+        if n in taken:
+            snapshots(world, job).take()
+    found = [*iter_replays_back(world.bucket, KEYS, upto)]
+    assert [at.seq for at in found] == [*range(upto, 0, -1)]
+    assert [at.state.calls for at in found] == [seq - 1 for seq in range(upto, 0, -1)]
 
 
 def test_a_snapshot_saves_reading() -> None:

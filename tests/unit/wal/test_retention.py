@@ -233,6 +233,26 @@ def test_a_damaged_kept_segment_stops_the_blobs_not_the_segments() -> None:
     assert done.segments.count == 2 and done.blobs == Tally() and "damaged" in done.why
 
 
+def test_damage_is_the_reason_also_where_named_blobs_are_listed_behind_a_loose_one(tmp_path: Path) -> None:
+    """Else blobs that are all there would be called missing, and the segments would stay."""
+    world = World()
+    job = long_job(world)
+    payload = job.blobs.put_payload(BULK)
+    edits = (Edit(offset=0, data=payload),)
+    job.writer.append(FileDelta(time=1.0, path="f", size=len(BULK), sha256=names(BULK), edits=edits, session="s"))
+    drain(job)
+    snapshots(world, job, tmp_path).take()
+    before = next(data for data in (b"%d" % n for n in range(1000)) if names(data) < names(BULK))
+    job.blobs.put(before)
+    job.blobs.names._pins.clear()
+    world.clock.at += DAY + 1
+    job.lease.renew()
+    world.inner.delete(KEYS.segment(9))
+    world.inner.put(KEYS.segment(9), b"junk")
+    done = retention(world, job).run()
+    assert done.segments.count > 0 and done.blobs == Tally() and "damaged" in done.why
+
+
 def test_a_snapshot_whose_blobs_are_missing_is_no_reason_to_delete() -> None:
     world = World()
     job = long_job(world)

@@ -112,6 +112,46 @@ def test_it_takes_so_much_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPa
     assert spool.count == 2
 
 
+def test_the_places_of_a_crash_are_where_the_disk_is_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill tests of R9 are worth what these places are: each with what the disk has there."""
+    spool = made(folder)
+    seen: list[tuple[str, set[str]]] = []
+
+    def visit(place: str) -> None:
+        seen.append((place, {p.relative_to(spool.folder).as_posix() for p in spool.folder.rglob("?" * 20)}))
+
+    monkeypatch.setattr(spools, "failpoint", visit)
+    spool.store(2, b"x")
+    spool.drop(2)
+    spool.begin(2, [])
+    one, two, record = f"{1:020d}", f"{2:020d}", f"{1:020d}/{2:020d}"
+    assert seen == [
+        ("spool.before_store", {one}),
+        ("spool.after_store", {one, record}),
+        ("spool.before_drop", {one, record}),
+        ("spool.before_begin", {one}),
+        ("spool.before_rename", {one}),
+        ("spool.after_rename", {one, two}),
+    ]
+
+
+def test_only_what_is_known_to_hold_nothing_is_empty(folder: Path) -> None:
+    """Else a lease would name no spool while the disk has records that the log lacks."""
+    spool = made(folder)
+    assert spool.empty and spool.count == 0
+    spool.store(2, b"x")
+    assert not spool.empty and spool.count == 1
+    spool.drop(2)
+    assert spool.empty
+    assert Spool.create(folder, "b", OWNER).empty, "new, and not begun"
+    spool.release()
+    spool.release()
+    again = Spool.adopt(folder, str(spool.folder), OWNER)
+    assert again is not None and not again.empty, "not read yet"
+    again.begin(2, [])
+    assert again.empty
+
+
 def test_a_folder_that_cannot_be_made_is_said_before_the_job_is_opened(folder: Path) -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("")

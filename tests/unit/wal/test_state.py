@@ -12,6 +12,7 @@ from wal_agent.records import (
     AgentStarted,
     AnyRecord,
     Compaction,
+    CompactionDone,
     End,
     FileDelta,
     FileGone,
@@ -262,6 +263,8 @@ def test_a_compaction_names_the_conversation_as_it_was_before() -> None:
     (found,) = state.compactions
     assert (found.n, found.seq, found.epoch, found.files) == (1, 4, 2, (("f", 7, "ab"),))
     assert (found.call, found.open, state.compacted) == (1, (1,), 1)
+    again = [CompactionDone(time=2.5, n=1, session="another"), CompactionDone(time=2.5, n=1, session="s", lost=True)]
+    assert [(c.done, c.lost) for c in apply_all(state, 5, 2, again).compactions] == [(True, True)]
     many = apply_all(state, 5, 2, [Compaction(time=3.0, n=n, session="s") for n in range(2, KEEP_COMPACTIONS + 9)])
     assert len(many.compactions) == KEEP_COMPACTIONS and many.compacted == KEEP_COMPACTIONS + 8
 

@@ -30,6 +30,25 @@ def test_appends_that_wait_together_share_a_segment() -> None:
     assert [c.intent.call for c in job.writer.state.open] == [2]
 
 
+def test_the_places_of_a_crash_are_around_the_put_and_behind_the_ack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill tests of I1 and R3 are worth what these places are: each with what the bucket and the caller know."""
+    world = World()
+    job = world.open("a")
+    ticket = job.writer.append(intent(1))
+    seen: list[tuple[str, int, str]] = []
+
+    def visit(place: str) -> None:
+        seen.append((place, replay(world.inner, KEYS).seq, ticket.status))
+
+    monkeypatch.setattr("wal_agent.wal.writer.failpoint", visit)
+    assert job.writer.commit_once() == "acked"
+    assert seen == [
+        ("append.before_put", 1, "undecided"),
+        ("append.after_put", 2, "undecided"),
+        ("append.after_ack", 2, "acked"),
+    ]
+
+
 def test_a_full_segment_leaves_the_rest_for_the_next() -> None:
     job = World().open("a")
     big = [job.writer.append(intent(n, "x" * 400_000)) for n in (1, 2, 3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, RequestedCalls, Rewriting, SettingsWatch
+from wal_agent.agents.base import Capabilities, RequestedCalls, Rewriting, SessionForms, SettingsWatch
 from wal_agent.agents.claude import cli, hooks, resume, rewrite, session
 
 name = "claude"
@@ -21,6 +21,8 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    forms=SessionForms(("--resume", "{session}"), ("--resume", "{session}", "--fork-session")),
+    compactions=session.compactions,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     boundary="file",
     hook_caller="wrapped",  # CLAUDE_CODE_SHELL_PREFIX

@@ -211,6 +211,8 @@ def render(event: str, decision: Decision) -> bytes:
         return refuse_answer(
             json.dumps({"keep": decision.words})
         )  # what this hook prints is added to the summary's instructions
+    if event == "PreCompact" and isinstance(decision, Deny):
+        return refuse_answer(_block(decision))
     if event in SPEAKING and isinstance(decision, Allow) and decision.words:
         return speaking_answer(event, decision.words)
     return _render(event, decision)
@@ -222,6 +224,10 @@ SPEAKING = ("UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "Stop")
 # `stop` has no spelling: with `"continue": false` beside the denial the turn continues all the same, and without the
 # denial the tool even runs.
 _render = renderer(permission_deny, refusable=("PreToolUse",))
+
+
+def _block(decision: Deny) -> str:
+    return json.dumps({"decision": "block", "reason": decision.reason})
 
 
 SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # for `command`: the path of this run's settings; the protocol is beside them

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from wal_agent.agents.base import Env, RequestedCall, SeenCall, SessionFile, TurnFailed
+from wal_agent.agents.base import Compacted, Env, RequestedCall, SeenCall, SessionFile, TurnFailed
 from wal_agent.agents.claude.cli import SESSION
 from wal_agent.agents.claude.hooks import claude_home, failed_turn
 from wal_agent.agents.session_files import (
@@ -347,6 +347,30 @@ def content_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in as_objects(content) if isinstance(part.get("text"), str))
+
+
+# Claude Code's own sentences around a summary: nothing of the conversation.
+_FRAME = re.compile(
+    r"\AThis session is being continued from [^\n]*\s*(?:<system-reminder>.*?</system-reminder>\s*)?(?:Summary:)?"
+    r"|\s*If you need specific details from before compaction.*\Z",
+    re.DOTALL,
+)
+
+
+def compactions(appended: bytes) -> list[Compacted]:
+    """Read `compact_boundary` and the summary behind it; what is kept word for word is only named there."""
+    found: list[Compacted] = []
+    tokens = 0
+    if b"compact_boundary" not in appended and b"isCompactSummary" not in appended:
+        return found
+    for record, _ in records(appended):
+        if record is not None and record.get("subtype") == "compact_boundary":
+            before = as_object(record.get("compactMetadata")).get("preTokens")
+            tokens = before if isinstance(before, int) else 0
+        elif record is not None and record.get("isCompactSummary") is True:
+            text = content_text(as_object(record.get("message")).get("content"))
+            found.append(Compacted(as_text(record.get("uuid")), _FRAME.sub("", text).strip(), text, tokens))
+    return found
 
 
 def proves_turn(appended: bytes) -> bool:

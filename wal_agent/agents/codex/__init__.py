@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, Rewriting
+from wal_agent.agents.base import Capabilities, Rewriting, SessionForms
 from wal_agent.agents.codex import cli, hooks, resume, rewrite, session
 
 name = "codex"
@@ -21,6 +21,8 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    forms=SessionForms(("exec", "resume", "{session}"), ("exec", "fork", "{session}")),
+    compactions=hooks.compactions,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     headless=("exec",),
     hook_caller="session",

@@ -36,9 +36,18 @@ from wal_agent.agents.hook_line import (
     sh_line,
     speaking_answer,
 )
-from wal_agent.agents.session_files import InnerId, SessionId, decode_json
+from wal_agent.agents.session_files import (
+    InnerId,
+    SessionId,
+    as_object,
+    as_objects,
+    as_text,
+    decode_json,
+    plain_text,
+    records,
+)
 from wal_agent.errors import ConfigError
-from wal_agent.safefs import open_plain
+from wal_agent.safefs import open_plain, read_end
 
 _TAILS = (1 << 17, 1 << 22)  # bytes from the end: the line is among the last, behind what other calls printed meanwhile
 
@@ -133,10 +142,31 @@ def _starting(p: _Tool) -> base.ToolStarting:
     return base.ToolStarting(p.session_id, p.tool_name, _check(p), p.tool_use_id, p.agent_id, p.cwd)
 
 
+_PREFIX = "Another language model started to solve this problem and produced a summary"
+
+
+def compactions(appended: bytes) -> list[base.Compacted]:
+    """The newest item of a replacement history is the summary, behind a paragraph of Codex's own."""
+    found: list[base.Compacted] = []
+    if b'"compacted"' not in appended:
+        return found
+    for record, _ in records(appended):
+        if record is None or record.get("type") != "compacted":
+            continue
+        payload = as_object(record.get("payload"))
+        texts = [plain_text(item.get("content")) for item in as_objects(payload.get("replacement_history"))]
+        message = as_text(payload.get("message"))
+        summary = (message.partition("\n")[2] if message.startswith(_PREFIX) else message).strip()
+        key = f"{record.get('ordinal')} {record.get('timestamp')}"
+        found.append(base.Compacted(key, summary, "\n".join([*texts, message])))
+    return found
+
+
 def _started(p: _Start) -> HookEvent:
     """After a compaction it is no start."""
     if p.source == "compact":
-        return base.ContextRequested(p.session_id)
+        end = read_end(p.transcript_path, _TAILS[1]) if p.transcript_path else b""
+        return base.ContextRequested(p.session_id, next(reversed(compactions(end)), None))
     return base.SessionStarted(p.session_id, p.source)
 
 

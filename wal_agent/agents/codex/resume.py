@@ -136,7 +136,7 @@ def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
             _runs_on(child, id, logged.get(id))
             continue
         if id in logged:
-            child.answer(id, call, _told(logged[id], read.items.get(id, (0, {}))[1]))
+            child.answer(id, call, _describe_result(logged[id], read.items.get(id, (0, {}))[1]))
             child.put += 1
         elif id in read.items:
             child.answer(id, call, _of_item(read.items[id][1]))
@@ -146,7 +146,7 @@ def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
         if id not in read.calls and id not in read.outputs:
             call = _call(logged_call)
             child.add(call)
-            child.answer(id, call, _told(logged_call, {}))
+            child.answer(id, call, _describe_result(logged_call, {}))
             read.calls[id] = (len(read.lines), call)
             child.put += 1
 
@@ -164,7 +164,7 @@ def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
     if _followed(child.read, at, text):
         return
     item = child.read.items.get(id, (0, {}))[1]
-    record["payload"]["output"] = f"{text}{MOVED_ON} {_told(logged, item)}]"
+    record["payload"]["output"] = f"{text}{MOVED_ON} {_describe_result(logged, item)}]"
     child.read.lines[at] = well_formed(encode_json(record))
     child.put += 1
 
@@ -202,7 +202,7 @@ def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
     lines = []
     for tag, call in logged.items():
         what = f"{call.tool} {capped_text(call.input.decode('utf-8', 'replace'), call.call)}"
-        lines.append(_line(tag, what, _told(call, read.items.get(tag, (0, {}))[1])))
+        lines.append(_line(tag, what, _describe_result(call, read.items.get(tag, (0, {}))[1])))
     if open_scripts:
         unlogged = [_line(id, _command(item), _of_item(item)) for id, item in items.items() if id not in logged]
         lines = [*unlogged, *lines]
@@ -225,7 +225,7 @@ def _tag(call: LoggedCall) -> str:
     return call.call_id or f"call {call.call}"
 
 
-def _told(call: LoggedCall, item: Json) -> str:
+def _describe_result(call: LoggedCall, item: Json) -> str:
     if call.result is None:
         return _of_item(item) if _ended(item) else unknown_result(call)
     return noted_result(_result(call.result), call)

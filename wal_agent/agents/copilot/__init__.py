@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities
+from wal_agent.agents.base import Capabilities, SessionForms
 from wal_agent.agents.copilot import cli, hooks, resume, session
 
 name = "copilot"
@@ -21,6 +21,9 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    forms=SessionForms(("--resume", "{session}"), "Copilot has no form to copy a session"),
+    speaks=frozenset(("tool_ended", "turn_started")),
+    compactions=session.compactions,
     rewriting="what Copilot makes of a compaction that it did not write itself is not known",
     boundary="file",
     hook_caller="shell",

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, outer, parser, renderer
+from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, outer, parser, refuse_answer, renderer
 from wal_agent.agents.session_files import InnerId, SessionId
 from wal_agent.errors import ConfigError
 from wal_agent.safefs import flock_state
@@ -71,6 +71,10 @@ class _Hook(msgspec.Struct):
 
 class _Start(_Hook):
     source: str = ""
+
+
+class _Compact(_Hook):
+    trigger: str = ""
 
 
 class _Prompt(_Hook):
@@ -140,6 +144,9 @@ _EVENTS = dict(
         ("postToolUse", on(_Ended, _ended)),
         ("postToolUseFailure", on(_Failed, _failed)),
         outer("agentStop", _Hook, lambda p: base.TurnCompleted(_session(p))),
+        outer(
+            "preCompact", _Compact, lambda p: base.Compacting(_session(p), done=False, trigger=p.trigger, aside=True)
+        ),
         ("notification", on(_Notice, _notified)),
     )
 )
@@ -159,7 +166,13 @@ def deny_output(decision: Deny) -> str:
     return json.dumps({"permissionDecision": "deny", "permissionDecisionReason": decision.reason})
 
 
-render = renderer(deny_output, refusable=("preToolUse",))
+_render = renderer(deny_output, refusable=("preToolUse",))
+
+
+def render(event: str, decision: Decision) -> bytes:
+    if event in ("postToolUse", "userPromptSubmitted") and isinstance(decision, Allow) and decision.words:
+        return refuse_answer(json.dumps({"additionalContext": decision.words}))
+    return _render(event, decision)
 
 
 PLUGIN = "WAL_AGENT_COPILOT_PLUGIN"  # for `command`: the path of the plugin

@@ -13,13 +13,14 @@ ever named, so no credential can be. Links are not followed. Left out: locks, `s
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
 from wal_agent.agents.session_files import (
     Json,
@@ -27,6 +28,7 @@ from wal_agent.agents.session_files import (
     LineRecord,
     as_object,
     as_objects,
+    as_text,
     decode_json,
     encode_json,
     is_file,
@@ -185,20 +187,29 @@ _CODES: dict[str, Status] = {
 
 
 class OpenCalls:
-    """Requested calls whose outcome is not reported yet."""
+    """Requested calls whose outcome is not reported yet.
+
+    A command of more than 30 s goes on in the background. When it ends, Copilot itself, and not the model, requests
+    `read_bash` for its output, in a message right behind the notification. No hook fires for that call, which only
+    reads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: dict[_Key, Request] = {}
         self._size = 0
+        self._notified = ""  # the id of the newest notification that a shell has ended
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         with self._lock:
             return [seen for event in load_events(appended).events for seen in self._outcomes(event)]
 
     def _outcomes(self, event: Event) -> list[SeenCall]:
+        if event.kind == "system.notification" and as_object(event.data.get("kind")).get("type") == "shell_completed":
+            self._notified = str(event.value.get("id"))
+        by_copilot = bool(self._notified) and event.value.get("parentId") == self._notified
         for request in call_requests(event):
-            self._remember(request)
+            if not (by_copilot and request.tool == "read_bash"):
+                self._remember(request)
         if event.kind == "session.start" and not event.agent:
             self._asked, self._size = {}, 0
         if event.kind == "abort":  # what this agent had running gets no outcome of its own
@@ -236,6 +247,24 @@ def call_status(event: Event) -> Status:
     if event.data.get("success") is True:
         return "done"
     return _CODES.get(str(as_object(event.data.get("error")).get("code")), "failed")
+
+
+_TAGS = re.compile(r"</?summary>")
+
+
+def compactions(appended: bytes) -> list[Compacted]:
+    """Read the events behind a compaction; one that failed or was cancelled left the conversation as it was."""
+    found: list[Compacted] = []
+    if b"session.compaction_complete" not in appended:
+        return found
+    for event in load_events(appended).events:
+        if event.kind != "session.compaction_complete" or event.agent or event.data.get("success") is not True:
+            continue
+        summary, tokens = as_text(event.data.get("summaryContent")), event.data.get("preCompactionTokens")
+        plain = _TAGS.sub("", summary).strip()
+        key = as_text(event.data.get("compactionAttemptId")) or as_text(event.value.get("id"))
+        found.append(Compacted(key, plain, summary, tokens if isinstance(tokens, int) else 0))
+    return found
 
 
 def proves_turn(appended: bytes) -> bool:

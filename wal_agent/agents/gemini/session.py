@@ -15,6 +15,7 @@ stored yet, also one that is in use, whose Gemini then continues in a new file w
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -24,18 +25,21 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
-from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.gemini.hooks import gemini_home
 from wal_agent.agents.session_files import (
     Json,
     Line,
     LineRecord,
+    as_object,
+    as_objects,
     as_text,
     decode_json,
     encode_json,
     files_below,
     largest_file,
     name_parts,
+    plain_text,
     records,
     walk_files,
     with_ends,
@@ -378,6 +382,25 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
                     str(call.get("name", "")), encode_json(call.get("args", {})), status, id
                 )
     return list(found.values())
+
+
+_READ = "Got it. Thanks for the additional context!"  # Gemini's own answer to its summary
+
+
+def compactions(appended: bytes) -> list[Compacted]:
+    """A compression replaces all messages (`$set`): Gemini's summary, an answer to it, and what it keeps. Each resume
+    writes the same again, so the summary itself is the key."""
+    found: list[Compacted] = []
+    if _READ.encode() not in appended:
+        return found
+    for record, _ in records(appended):
+        messages = as_objects(as_object((record or {}).get("$set")).get("messages"))
+        said = [plain_text(message.get("content")) for message in messages]
+        at = next((n for n, text in enumerate(said) if n and text == _READ), 0)
+        if at:
+            key = hashlib.sha256(said[at - 1].encode("utf-8", "replace")).hexdigest()
+            found.append(Compacted(key, said[at - 1], "\n".join(said)))
+    return found
 
 
 def proves_turn(appended: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, Journal
+from wal_agent.agents.base import Capabilities, Journal, SessionForms
 from wal_agent.agents.opencode import cli, hooks, resume, session
 
 name = "opencode"
@@ -21,9 +21,12 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = resume.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    forms=SessionForms(("run", "--session", "{session}"), ("run", "--session", "{session}", "--fork")),
     rewriting="OpenCode keeps it in a database, into which only what it can import comes back",
     headless=("run",),
+    speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,
+    last_answer=session.last_answer,
     stored_folder=resume.stored_folder,
     journal=Journal(session.update_journal, resume.import_session),
 )

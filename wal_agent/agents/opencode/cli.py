@@ -90,8 +90,7 @@ def _elsewhere(command: str, given: Sequence[Arg], workspace: Path) -> str | Non
     if not folder or os.path.realpath(workspace / folder) == os.path.realpath(workspace):
         return None
     return (
-        f"OpenCode is told to work in {folder}, which is another folder than the one that wal-agent saves. Start "
-        "wal-agent there. Nothing was run."
+        f"OpenCode would work in {folder}, but wal-agent saves another folder. Start wal-agent there. Nothing was run."
     )
 
 

@@ -49,6 +49,11 @@ class _Compact(_Said):
     done: bool = False
 
 
+class _Summary(_Said):
+    id: str
+    text: str
+
+
 class _Tool(_Said):
     tool: str
     call: str
@@ -82,12 +87,15 @@ EVENTS = {
     "after": on(_Ended, _ended),
     "approval": on(_Approval, lambda p: base.AwaitingApproval(p.session, p.what)),
     "compacting": on(_Compact, lambda p: base.Compacting(p.session, p.done)),
+    "summary": on(_Summary, lambda p: base.ContextRequested(p.session, base.Compacted(p.id, p.text.strip(), p.text))),
     "completed": on(_Said, lambda p: base.TurnCompleted(p.session)),
 }
 parse = parser(EVENTS)
 
 
 def render(event: str, decision: Decision) -> bytes:
+    if event in ("after", "compacting", "summary") and isinstance(decision, Allow):
+        return json.dumps({"decision": "allow", "words": decision.words}).encode()
     if isinstance(decision, Allow) or event != "before":
         return b'{"decision":"allow"}'
     return json.dumps({"decision": "deny", "reason": decision.reason, "stop": decision.stop}).encode()

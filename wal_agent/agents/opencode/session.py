@@ -28,7 +28,7 @@ import psutil
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
-from wal_agent.agents.opencode.database import Key, journal_lines, load_rows, row_digest, row_key
+from wal_agent.agents.opencode.database import Key, journal_lines, load_rows, row_digest, row_key, row_order
 from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, is_file, records
 from wal_agent.safefs import read_plain
 
@@ -271,6 +271,18 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         if call is not None:
             found[call.id] = call
     return list(found.values())
+
+
+def last_answer(main: bytes) -> str:
+    """Return the text of the newest message of the model's that has one: a row of its own, beside the message's."""
+    rows = load_rows(main)
+    for message in sorted(rows.of("message"), key=row_order, reverse=True):
+        if message["data"].get("role") == "assistant":
+            parts = [part for part in rows.of("part") if part["message"] == message["id"]]
+            texts = [p for p in parts if p["data"].get("type") == "text" and as_text(p["data"].get("text")).strip()]
+            if texts:
+                return "\n\n".join(as_text(p["data"]["text"]) for p in sorted(texts, key=lambda p: str(p["id"])))
+    return ""
 
 
 def _call(record: Json) -> SeenCall | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, Rewriting
+from wal_agent.agents.base import Capabilities, Rewriting, SessionForms
 from wal_agent.agents.pi import cli, hooks, resume, rewrite, session
 
 name = "pi"
@@ -21,7 +21,10 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    forms=SessionForms(("--session", "{session}"), ("--fork", "{file}")),
+    compactions=session.compactions,
     inject_prompt=resume.inject_prompt,
+    speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,
     rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
 )

@@ -15,8 +15,8 @@ import re
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Env, HookEvent, HookSetup, Injected
-from wal_agent.agents.hook_line import GONE, on, parser, renderer
+from wal_agent.agents.base import Allow, Decision, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.hook_line import GONE, on, parser, refuse_answer, renderer
 from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
 from wal_agent.paths import shipped
@@ -55,11 +55,31 @@ class _End(_Hook):
     stop: str = ""
 
 
+class _Compact(_Hook):
+    tokens: int = 0
+
+
+class _Summary(_Hook):
+    id: str
+    text: str
+
+
 def _ended(p: _Ended) -> base.ToolEnded:
     content = bytes(p.content)
     result, input = b'{"content":' + content + b"}", require_object(p.input)
     clean = not p.failed and _WRONG.search(content) is None
     return base.ToolEnded(p.session, p.tool, input, result, p.failed, p.call_id, clean)
+
+
+# What pi itself writes around a summary.
+_FRAME = re.compile(
+    r"No prior history\.|\*\*Turn Context \(split turn\):\*\*|---|<(read|modified)-files>.*?</\1-files>", re.DOTALL
+)
+
+
+def compacted(key: str, text: str, tokens: int = 0) -> base.Compacted:
+    """Return a compaction whose summary, as pi keeps it, is `text`."""
+    return base.Compacted(key, _FRAME.sub("", text).strip(), text, tokens)
 
 
 def _agent_end(p: _End) -> HookEvent:
@@ -73,13 +93,22 @@ EVENTS = {
     "tool_result": on(_Ended, _ended),
     "turn_end": on(_Hook, lambda p: base.ModelRequest(p.session)),
     "agent_end": on(_End, _agent_end),
-    "session_before_compact": on(_Hook, lambda p: base.Compacting(p.session, done=False)),
+    "session_before_compact": on(_Compact, lambda p: base.Compacting(p.session, done=False, tokens=p.tokens)),
+    "summary": on(_Summary, lambda p: base.ContextRequested(p.session, compacted(p.id, p.text))),
     "session_compact": on(_Hook, lambda p: base.Compacting(p.session, done=True)),
 }
 parse = parser(EVENTS)
 
 
-render = renderer(lambda deny: json.dumps({"reason": deny.reason, "stop": deny.stop}), refusable=("tool_call",))
+REFUSABLE = ("tool_call", "session_before_compact")
+SPEAKING = ("tool_result", "session_before_compact", "summary")
+_render = renderer(lambda deny: json.dumps({"reason": deny.reason, "stop": deny.stop}), REFUSABLE)
+
+
+def render(event: str, decision: Decision) -> bytes:
+    if event in SPEAKING and isinstance(decision, Allow) and decision.words:
+        return refuse_answer(json.dumps({"words": decision.words}))
+    return _render(event, decision)
 
 
 def plain_tool_name(tool: str) -> str:

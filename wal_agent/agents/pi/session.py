@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
+from wal_agent.agents.pi.hooks import compacted
 from wal_agent.agents.program import read_object
 from wal_agent.agents.session_files import (
     EPOCH,
@@ -233,6 +234,19 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             tool = str(as_object(message.get("details")).get(_NAMED, tool))
             status: Literal["done", "failed"] = "failed" if message.get("isError") else "done"
             found.append(SeenCall(tool, asked.get(id, b"{}"), status, entry.id, id))
+    return found
+
+
+def compactions(appended: bytes) -> list[Compacted]:
+    """Read pi's own entries; what a compaction keeps word for word is only named there."""
+    found: list[Compacted] = []
+    if b'"compaction"' not in appended:
+        return found
+    for record, _ in records(appended):
+        if record is not None and record.get("type") == "compaction" and record.get("fromHook") is not True:
+            tokens = record.get("tokensBefore")
+            told = tokens if isinstance(tokens, int) else 0
+            found.append(compacted(as_text(record.get("id")), as_text(record.get("summary")), told))
     return found
 
 

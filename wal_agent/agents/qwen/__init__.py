@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities
+from wal_agent.agents.base import Capabilities, SessionForms
 from wal_agent.agents.qwen import cli, hooks, resume, session
 
 name = "qwen"
@@ -21,6 +21,8 @@ session_files, existing_files, restore_path = session.session_files, session.exi
 resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
 
 capabilities = Capabilities(
+    forms=SessionForms(("--resume", "{session}"), "Qwen Code has no form to copy a session"),
+    compactions=session.compactions,
     rewriting="what Qwen Code makes of a compaction that it did not write itself is not known",
     speaks=frozenset(("tool_ended", "turn_completed")),
     hook_caller="session",  # since 0.24 each hook leads a session; 0.15 runs it in Qwen's own

@@ -168,7 +168,7 @@ def _discovered(layers: list[Layer]) -> str | None:
             if found is not None and found[1]:
                 return (
                     f"Qwen Code takes tools from a command here ({each.shown}: {'.'.join(keys)}). Such a tool may have "
-                    "the name of a built-in one, so nobody could tell what a call of it does. Nothing was run."
+                    "the name of a built-in one, so the effect of a call would be unknown. Nothing was run."
                 )
     return None
 

@@ -99,7 +99,9 @@ def _prompt(p: _Prompt) -> HookEvent:
 
 def _start(p: _Start) -> HookEvent:
     """After a compaction it is no start."""
-    return base.OtherEvent("SessionStart") if p.source == "compact" else base.SessionStarted(p.session_id, p.source)
+    if p.source == "compact":
+        return base.ContextRequested(p.session_id)
+    return base.SessionStarted(p.session_id, p.source)
 
 
 def _starting(p: _Tool) -> base.ToolStarting:
@@ -165,11 +167,13 @@ def deny_output(decision: Deny) -> str:
     return json.dumps({"decision": "deny", "reason": decision.reason})
 
 
+# Behind a compaction Qwen Code 0.24 asks at SessionStart, and adds what PreCompact says to the summary's instructions.
+SPEAKING = ("PostToolUse", "Stop", "SessionStart", "PreCompact")
 _render = renderer(deny_output, refusable=("PreToolUse",))
 
 
 def render(event: str, decision: Decision) -> bytes:
-    if event in ("PostToolUse", "Stop") and isinstance(decision, Allow) and decision.words:
+    if event in SPEAKING and isinstance(decision, Allow) and decision.words:
         return speaking_answer(event, decision.words)
     return _render(event, decision)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.program import effective_setting, read_layer
 from wal_agent.agents.session_files import (
     Json,
@@ -28,11 +28,13 @@ from wal_agent.agents.session_files import (
     LineRecord,
     as_object,
     as_objects,
+    as_text,
     decode_json,
     encode_json,
     files_below,
     is_file,
     name_parts,
+    plain_text,
     records,
     well_formed,
     with_ends,
@@ -346,6 +348,24 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
 def _call_event(record: Json | None) -> Json | None:
     event = as_object(as_object((record or {}).get("systemPayload")).get("uiEvent"))
     return event if event.get("event.name") == "qwen-code.tool_call" else None
+
+
+def compactions(appended: bytes) -> list[Compacted]:
+    """Read what Qwen Code keeps of a compression to build its history again at a resume."""
+    found: list[Compacted] = []
+    if b'"chat_compression"' not in appended:
+        return found
+    for record, _ in records(appended):
+        if record is None or record.get("subtype") != "chat_compression":
+            continue
+        payload = as_object(record.get("systemPayload"))
+        history = as_objects(payload.get("compressedHistory"))
+        said = [plain_text(message.get("parts")) for message in history]
+        tokens = as_object(payload.get("info")).get("originalTokenCount")
+        summary = next((text for text in said if "<state_snapshot>" in text), said[0] if said else "")
+        key = as_text(record.get("uuid"))
+        found.append(Compacted(key, summary, "\n".join(said), tokens if isinstance(tokens, int) else 0))
+    return found
 
 
 def settled_length(appended: bytes) -> int:

@@ -1,0 +1,142 @@
+"""capture/git.py: what a git process is given, and what is believed of it. A script on PATH stands for git."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wal_agent.capture.git import OWN, Change, Git, GitDirs, GitFailed, GitMissing, GitStopped, diff_trees, object_sizes
+
+Fake = Callable[[str], Git]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Fake:
+    """A git that is this shell script, found in a folder of a user's PATH."""
+
+    def make(script: str, folder: str = "bin") -> Git:
+        program = tmp_path / folder / "git"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return Git({"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": "/h", "XDG_CONFIG_HOME": "/x", "A": "1"})
+
+    return make
+
+
+def variables(said: bytes) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in said.decode().splitlines())
+
+
+def test_only_named_variables_reach_git_and_the_users_settings_only_when_asked(fake: Fake) -> None:
+    git = fake("exec env")
+    alone, asked = variables(git.run("x")), variables(git.run("x", user_settings=True))
+    assert "A" not in alone and "A" not in asked
+    assert (alone["HOME"], alone["XDG_CONFIG_HOME"], alone["GIT_CONFIG_NOSYSTEM"]) == ("/nonexistent",) * 2 + ("1",)
+    assert (asked["HOME"], asked["XDG_CONFIG_HOME"]) == ("/h", "/x") and "GIT_CONFIG_NOSYSTEM" not in asked
+    assert alone["GIT_LITERAL_PATHSPECS"] == "1"
+    assert "GIT_LITERAL_PATHSPECS" not in variables(git.run("x", literal=False))
+
+
+def test_a_repository_is_named_whole_and_odd_paths_are_quoted() -> None:
+    assert GitDirs(Path("/g")).env == {"GIT_DIR": "/g"}
+    odd = tuple(map(Path, ("/plain", "/a:b", '/a:"\\b', '"c')))
+    env = GitDirs(Path("/g"), Path("/w"), Path("/i"), Path("/o"), odd).env
+    assert env == {
+        "GIT_DIR": "/g",
+        "GIT_WORK_TREE": "/w",
+        "GIT_INDEX_FILE": "/i",
+        "GIT_OBJECT_DIRECTORY": "/o",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": '/plain:"/a:b":"/a:\\"\\\\b":"\\"c"',
+    }
+
+
+def test_a_git_of_a_relative_folder_or_of_the_project_is_not_run(fake: Fake, tmp_path: Path) -> None:
+    git = fake("echo mine")
+    git.project = (tmp_path / "bin").resolve()
+    assert git.program() != str(tmp_path / "bin/git")
+    git.env = {"PATH": f"{tmp_path / 'bin'}:bin:", "HOME": "/h"}
+    with pytest.raises(GitMissing):
+        git.run("x")
+    git.project = None
+    assert git.run("x") == b"mine\n"
+
+
+@pytest.mark.parametrize("size", [1, 1 << 16, 70_000])
+def test_as_much_as_is_taken_is_whole_and_one_byte_more_is_an_error(fake: Fake, size: int) -> None:
+    """The script lives a little longer than its output, so that an end that comes too early shows."""
+    git = fake(f"head -c {size} /dev/zero; exec sleep 0.1")
+    assert git.run("x", most=size) == bytes(size)
+    with pytest.raises(GitFailed):
+        git.run("x", most=size - 1)
+    with pytest.raises(GitFailed, match="more to say than"):
+        fake(f"head -c {size} /dev/zero").run("x", most=size - 1, ok=(0, -9))
+
+
+def test_an_exit_code_that_is_not_allowed_is_an_error_with_what_was_said(fake: Fake) -> None:
+    git = fake("echo out; echo why >&2; exit 3")
+    with pytest.raises(GitFailed, match=r"^git log -1 ended with 3: why$") as failed:
+        git.run("log", "-1", "HEAD")
+    assert (failed.value.code, failed.value.said) == (3, "why\n")
+    warned: list[str] = []
+    assert git.run("log", ok=(0, 3), warned=warned) == b"out\n"
+    assert warned == ["why", ""]
+    assert git.text("log", ok=(3,)) == "out"
+
+
+def test_input_arrives_and_output_can_go_to_a_file(fake: Fake) -> None:
+    git = fake("exec cat")
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out:
+        given.write(b"from a file")
+        given.seek(0)
+        assert git.run("x", input=b"two\n") == b"two\n"
+        assert git.run("x", given=given) == b"from a file"
+        assert git.run("x", input=b"away", out=out) == b""
+        out.seek(0)
+        assert out.read() == b"away"
+
+
+def test_a_git_that_takes_too_long_is_killed_and_known_no_more(fake: Fake) -> None:
+    git = fake("exec sleep 60")
+    with pytest.raises(GitFailed) as failed:
+        git.run("x", timeout=0.05)
+    assert failed.value.code == -9 and not OWN.pids and git._running is None
+
+
+def test_after_a_stop_nothing_is_started_until_it_may_go_on(fake: Fake, tmp_path: Path) -> None:
+    git = fake(f"echo >>{tmp_path}/ran")
+    git.stop()
+    with pytest.raises(GitStopped):
+        git.run("x")
+    assert not (tmp_path / "ran").exists()
+    git.go_on()
+    git.run("x")
+    assert (tmp_path / "ran").exists() and not OWN.pids
+
+
+def test_a_folder_that_is_gone_is_a_failure_of_git(fake: Fake, tmp_path: Path) -> None:
+    with pytest.raises(GitFailed) as failed:
+        fake("true").run("x", cwd=tmp_path / "gone")
+    assert failed.value.code == 127 and not OWN.pids
+
+
+def test_a_difference_is_read_field_by_field(fake: Fake) -> None:
+    first, second = ":100644 120000 aa bb T\\0one\\0", ":000000 040000 00 cc A\\0two\\0"
+    git = fake(f"printf '{first}{second}'")
+    found = [*diff_trees(git, GitDirs(Path("/")), "old", "new")]
+    assert found == [
+        Change(b"100644", b"120000", "aa", "bb", b"one"),
+        Change(b"000000", b"040000", "00", "cc", b"two"),
+    ]
+    assert [(c.old_blob, c.new_blob, c.new_tree) for c in found] == [(True, True, False), (False, False, True)]
+    assert [*diff_trees(fake("exit 1"), GitDirs(Path("/")), "same", "same")] == []
+
+
+def test_what_is_not_there_has_no_size(fake: Fake) -> None:
+    git = fake("printf '12\\naa missing\\n0\\n'")
+    assert object_sizes(git, GitDirs(Path("/")), ["a", "b", "c"]) == [12, 0, 0]
+    assert object_sizes(fake("exit 1"), GitDirs(Path("/")), []) == []
