@@ -1,20 +1,31 @@
 """Does the supervisor grow? `python -m bench memory` (I9): its resident memory over 10,000 tool calls.
 
-A process with all that a run imports, and a cloud SDK, makes the calls at its own gate; the session grows by 2 KB each,
-snapshots and retention run as they do in a run.
+First: the most that a recovery needs (`python -m bench.memory recovery` alone), for sessions of 10, 50 and 100 MB. A
+process with all that a run imports restores one from a `file://` bucket and mends it; the peak is the kernel's.
+
+Then: a process with all that a run imports, and a cloud SDK, makes the calls at its own gate; the session grows by
+2 KB each, snapshots and retention run as they do in a run.
 """
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from bench.measure import scaled
 from bench.store import NAMES, store
+from wal_agent.bucket import open_bucket
+from wal_agent.clock import SystemClock
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.keys import Keys
 
 CALLS = scaled(10_000, 20)
+SESSIONS = scaled((10_000_000, 50_000_000, 100_000_000), (100_000,))  # bytes
 LOOKS = scaled((500, 1_000, 2_000, 5_000, 10_000), (10, 20))
 
 
@@ -24,7 +35,6 @@ def child(url: str, folder: Path) -> None:
 
     import wal_agent.supervise.run  # noqa: F401 - what a run has in memory
     from bench.flat import Lane, lane
-    from wal_agent.bucket import open_bucket
     from wal_agent.supervise.lease_keeper import Housekeeping
 
     def problem(error: BaseException) -> None:
@@ -44,7 +54,57 @@ def child(url: str, folder: Path) -> None:
         keeper.stop()
 
 
+def store_session(folder: Path, size: int) -> None:
+    """Capture a session of `size` bytes into a bucket below `folder`, as a run does; what the log says of it too."""
+    from bench.flat import SESSION, write_session
+    from wal_agent.agents import AGENTS
+    from wal_agent.agents.base import SessionFile
+    from wal_agent.capture.session import SessionCapture
+
+    write_session(folder / "session.jsonl", size, str(folder / "work"))
+    capture = SessionCapture(SESSION, _blobs(folder).put_payload)
+    (delta,) = capture.capture([SessionFile(AGENTS["gemini"].main_file, folder / "session.jsonl")], 1.0)
+    (folder / "delta").write_bytes(msgspec.msgpack.encode(delta))
+
+
+def restore_session(folder: Path) -> None:
+    """Print the peak of this process's memory in MB, before a restore and behind it."""
+    import wal_agent.supervise.run  # noqa: F401 - what a run has in memory
+    from bench.flat import SESSION
+    from wal_agent.agents import AGENTS
+    from wal_agent.records import FileDelta
+    from wal_agent.recovery.restore_session import SessionTarget, restore
+    from wal_agent.wal.state import FileState
+
+    delta = msgspec.msgpack.decode((folder / "delta").read_bytes(), type=FileDelta)
+    files = {delta.path: FileState(session=SESSION, size=delta.size, sha256=delta.sha256, layers=(delta,))}
+    env = {"HOME": str(folder / "home")}
+    place = SessionTarget(AGENTS["gemini"], SESSION, folder / "work", env, folder / "kept" / "1")
+    before = _peak()
+    restore(place, files, _blobs(folder), (), lambda _: "the notice")
+    print(f"{before:.0f} {_peak():.0f}")
+
+
+def _blobs(folder: Path) -> Blobs:
+    return Blobs(open_bucket(f"file://{folder}/bucket"), Keys("bench"), SystemClock(), random.Random(1), epoch=1)
+
+
+def _peak() -> float:
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+
+def recovery() -> None:
+    for size in SESSIONS:
+        with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
+            argv = [sys.executable, "-m", "bench.memory"]
+            subprocess.run([*argv, "store", folder, str(size)], check=True)
+            found = subprocess.run([*argv, "restore", folder], check=True, capture_output=True, text=True)
+            before, after = map(int, found.stdout.split())
+            print(f"  a session of {size / 1e6:g} MB: {before} MB before its recovery, {after} MB at most", flush=True)
+
+
 def main() -> None:
+    recovery()
     for scheme in NAMES:
         with store(scheme, 0) as at, tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
             print(f"  {at.name}", flush=True)
@@ -52,7 +112,13 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    if sys.argv[1:] == ["recovery"]:
+        recovery()
+    elif sys.argv[1:2] == ["store"]:
+        store_session(Path(sys.argv[2]), int(sys.argv[3]))
+    elif sys.argv[1:2] == ["restore"]:
+        restore_session(Path(sys.argv[2]))
+    elif len(sys.argv) > 2:
         child(sys.argv[1], Path(sys.argv[2]))
     else:
         main()

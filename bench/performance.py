@@ -32,7 +32,7 @@ MISSED = """## What misses its goal, and why
 | goal | now | why |
 |---|---|---|
 | `run` adds at most 0.37 of what it added before this work (200 of 548 ms) | see the table | 105 modules of the run itself are needed before the agent can start. A third of their import is Python making 250 data classes, a fifth the standard library and typer |
-| recovery in at most 120 MB of memory, whatever the session | about 4.5 x the session (458 MB for 100 MB) | each agent's repair takes the whole main file as bytes and gives it as bytes; between them it holds each line and its decoded form |
+| recovery in at most 120 MB of memory, whatever the session | 56, 89 and 97 MB for 10, 50 and 100 MB of Gemini's session (75, 255 and 451 MB before; `python -m bench.memory recovery`). Codex, OpenCode, and Qwen Code where the folder has moved, still grow with it | Codex keeps the texts of its outputs and messages, OpenCode its rows; Qwen's records change with the folder, and changed records are kept. Not measured for them |
 | `log` at most 0.44 of what it took (120 of 270 ms) | see the table | the same, without the run: 258 modules |
 | recovery 30 ms away in 1.0 s | one request fewer, twice as many segments at a time; 1.1 to 1.3 s for 1 MB with latency injected on `file://`, not measured on `s3://` | some 100 segments behind a snapshot cost 2 ms of the SDK's CPU time each, under one interpreter lock |
 | eight calls at once as hooks of their own within 1.3 round trips + 15 ms | 1.3 round trips for eight threads at the gate (`python -m bench follow`); hooks that are processes arrive further apart, and those behind the first 10 ms wait for the put before | one put is in flight at a time (R3); segments in flight at the same time need a new rule, and its check, first |

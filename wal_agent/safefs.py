@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import mmap
 import os
 import stat
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -36,6 +39,25 @@ def read_plain(path: Path | str, most: int | None = None) -> bytes | None:
     with file:
         data = file.read() if most is None else file.read(most + 1)
     return data if most is None or len(data) <= most else None
+
+
+Buffer = bytes | mmap.mmap
+"""A file's bytes, in memory or mapped: both can be searched, and a slice is bytes."""
+Pieces = Sequence[bytes | memoryview | mmap.mmap]
+
+
+def map_file(path: Path) -> Buffer:
+    """Map a file that this process owns and leaves as it is: one that is cut off meanwhile kills the reader."""
+    with open_plain(path) as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def release(data: object) -> None:
+    """Let the pages of a mapped file leave memory; they are read again where they are needed."""
+    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED)
 
 
 def read_end(path: Path | str, most: int) -> bytes:
@@ -96,6 +118,32 @@ def write_new_file(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(fd)
+
+
+def write_pieces(
+    path: Path, pieces: Iterable[bytes | memoryview | mmap.mmap], behind: Callable[[], object] = lambda: None
+) -> str:
+    """`write_new_file` of `pieces`, one after the other; return the hash (SHA-256) of all. `behind` is called after
+    each 8 MiB."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    digest, size = hashlib.sha256(), 0
+    with os.fdopen(fd, "wb", buffering=1 << 20) as file:
+        for piece in pieces:
+            view = memoryview(piece)
+            for at in range(0, len(view), _PIECE):
+                part = view[at : at + _PIECE]
+                file.write(part)
+                digest.update(part)
+                size += len(part)
+                if size >= 2 * _PIECE:
+                    size = 0
+                    behind()
+        file.flush()
+        os.fsync(fd)
+    return digest.hexdigest()
+
+
+_PIECE = 4 << 20
 
 
 def sync_folder(folder: Path) -> None:

@@ -260,7 +260,9 @@ def back(
         reconciled = agent.reconcile(hurt, lost.session, box.ws, lost.calls)
         again = agent.reconcile(reconciled.data, lost.session, box.ws, lost.calls)
         inject_prompt = agent.capabilities.inject_prompt
-        main = inject_prompt(reconciled.data, lost.session, box.ws, PROMPT) if inject_prompt else reconciled.data
+        main = (
+            b"".join(inject_prompt(reconciled.data, lost.session, box.ws, PROMPT)) if inject_prompt else reconciled.data
+        )
         box.restore(main, lost.session)
         run = Run(box, session=lost.session)
         codes = [done(run.start(model, "do it", resume=PROMPT))[0]]

@@ -291,7 +291,7 @@ def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[R
         other = Box(tmp_path / str(n), box.program, CLAUDE)
         mended = CLAUDE.reconcile(data, run.session, other.ws, calls)
         assert mended.put_back == 1
-        told = CLAUDE.resume.inject_prompt(mended.data, run.session, other.ws, PROMPT)
+        told = b"".join(CLAUDE.resume.inject_prompt(mended.data, run.session, other.ws, PROMPT))
         assert told is not None
         back = Run(other, session=run.session)
         runs.append(back)
@@ -358,8 +358,10 @@ def test_what_it_shortens_before_its_first_turn_has_the_notice(box: Box, runs: l
     notice = "[wal-agent recovery] " + "k" * 6_000 + " the end"
     (tmp_path / "there").mkdir()
     there = Box(tmp_path / "there", box.program, CLAUDE)
-    told = CLAUDE.resume.inject_prompt(
-        CLAUDE.reconcile(main, run.session, there.ws, run.calls()).data, run.session, there.ws, notice
+    told = b"".join(
+        CLAUDE.resume.inject_prompt(
+            CLAUDE.reconcile(main, run.session, there.ws, run.calls()).data, run.session, there.ws, notice
+        )
     )
     assert told is not None and b"185000" in told
     there.extra = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "150000"}
@@ -411,7 +413,7 @@ def test_a_dangling_call_in_the_middle_hides_nothing(box: Box, runs: list[Run]) 
 def test_a_session_of_only_the_notice(box: Box, runs: list[Run]) -> None:
     """Nothing was saved: the notice is the session."""
     session = str(uuid.uuid4())
-    told = CLAUDE.resume.inject_prompt(b"", session, box.ws, PROMPT)
+    told = b"".join(CLAUDE.resume.inject_prompt(b"", session, box.ws, PROMPT))
     assert told is not None
     run = Run(box, session=session)
     runs.append(run)
@@ -467,8 +469,10 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
 
     (tmp_path / "other").mkdir()
     other = Box(tmp_path / "other", box.program, CLAUDE)
-    told = CLAUDE.resume.inject_prompt(
-        CLAUDE.reconcile(main.read_bytes(), run.session, other.ws, run.calls()).data, run.session, other.ws, PROMPT
+    told = b"".join(
+        CLAUDE.resume.inject_prompt(
+            CLAUDE.reconcile(main.read_bytes(), run.session, other.ws, run.calls()).data, run.session, other.ws, PROMPT
+        )
     )
     assert told is not None
     back = Run(other, session=run.session)

@@ -68,7 +68,7 @@ def resumed(box: Box, runs: list[Run], main: bytes, session: str, calls: list[Lo
     there = elsewhere(box, "there")
     child = CODEX.reconcile(main, session, there.ws, calls)
     assert CODEX.reconcile(child.data, session, there.ws, calls).data == child.data
-    told = CODEX.resume.inject_prompt(child.data, session, there.ws, PROMPT)
+    told = b"".join(CODEX.resume.inject_prompt(child.data, session, there.ws, PROMPT))
     assert told is not None
     there.restore(told, session)
     run = Run(there, session=session)
@@ -174,7 +174,7 @@ def test_a_command_that_the_turn_leaves_running(box: Box, runs: list[Run]) -> No
 def test_a_session_of_only_the_notice(box: Box, runs: list[Run]) -> None:
     """For a task whose own session was never saved: under an id of ours."""
     session = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
-    planted = CODEX.resume.inject_prompt(b"", session, box.ws, PROMPT)
+    planted = b"".join(CODEX.resume.inject_prompt(b"", session, box.ws, PROMPT))
     assert planted is not None
     box.restore(planted, session)
     run = Run(box, session=session)
@@ -396,7 +396,7 @@ def test_on_a_terminal(box: Box, runs: list[Run]) -> None:
     session = run.heard_session
     there = elsewhere(box, "there")
     child = CODEX.reconcile(box.main(session).read_bytes(), session, there.ws, run.calls())
-    told = CODEX.resume.inject_prompt(child.data, session, there.ws, PROMPT)
+    told = b"".join(CODEX.resume.inject_prompt(child.data, session, there.ws, PROMPT))
     assert told is not None
     there.restore(told, session)
     again = Run(there, session=session)

@@ -87,7 +87,7 @@ def back(lost: Lost, tmp_path_factory: pytest.TempPathFactory) -> Back:
     hurt = b"\n".join(lines).replace(b'"text":"do it"', b'"text":"<hook_context>x</hook_context>\\n\\ndo it"')  # S4
     hurt += b'{"id":"torn","type":"gemini","con' + bytes(300)
     reconciled = GEMINI.reconcile(hurt, lost.session, box.ws, lost.run.calls())
-    told = GEMINI.resume.inject_prompt(reconciled.data, lost.session, box.ws, PROMPT)
+    told = b"".join(GEMINI.resume.inject_prompt(reconciled.data, lost.session, box.ws, PROMPT))
     assert told is not None
     main = box.restore(told, lost.session)
 
@@ -188,7 +188,7 @@ def test_a_long_session_is_loaded_before_its_first_turn(lost: Lost, back: Back, 
     shown = {"id": "shown", "timestamp": "2026-11-22T10:00:00Z", "type": "gemini", "content": "", "toolCalls": [call]}
     line = json.dumps(shown).encode() + b"\n"
     long = reconciled.data + b"".join(line.replace(b'"shown"', b'"shown%d"' % n) for n in range(20))
-    told = GEMINI.resume.inject_prompt(long, lost.session, box.ws, PROMPT)
+    told = b"".join(GEMINI.resume.inject_prompt(long, lost.session, box.ws, PROMPT))
     assert told is not None and len(told) > 20_000_000
     main = box.restore(told, lost.session)
     resuming = Resuming(GEMINI, lost.session, box.ws, box.user_env)
@@ -217,7 +217,7 @@ def test_an_interactive_resume(lost: Lost, back: Back, tmp_path: Path) -> None:
     box = Box(tmp_path, lost.box.program)
     (box.ws / "README.md").write_text("not this")
     reconciled = GEMINI.reconcile(lost.main, lost.session, box.ws, lost.run.calls())
-    told = GEMINI.resume.inject_prompt(reconciled.data, lost.session, box.ws, PROMPT)
+    told = b"".join(GEMINI.resume.inject_prompt(reconciled.data, lost.session, box.ws, PROMPT))
     assert told is not None
     box.restore(told, lost.session)
     run = Run(box, session=lost.session)

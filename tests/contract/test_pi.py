@@ -216,7 +216,7 @@ def test_a_session_of_another_folder_runs_nothing(box: Box, run: Run, tmp_path: 
     """pi goes where the session belongs, whatever the folder it was started in."""
     other = tmp_path / "other"
     other.mkdir()
-    main = PI.resume.inject_prompt(b"", str(uuid.uuid4()), other, "hello")
+    main = b"".join(PI.resume.inject_prompt(b"", str(uuid.uuid4()), other, "hello"))
     assert main is not None
     place = tmp_path / "its.jsonl"
     place.write_bytes(main)
@@ -232,7 +232,7 @@ def test_a_task_that_begins_again(box: Box, run: Run) -> None:
     box.extra["PI_CODING_AGENT_SESSION_DIR"] = str(box.base / "sessions")
     with box.model(Turn("I begin.", [box.shell("echo hi")]), Turn("bye"), Turn("more")) as model:
         env = box.env(model)
-        main = PI.resume.inject_prompt(b"", run.session, box.ws, PROMPT)
+        main = b"".join(PI.resume.inject_prompt(b"", run.session, box.ws, PROMPT))
         assert main is not None
         place = PI.restore_path(PI.main_file, run.session, box.ws, env)
         place.parent.mkdir()
@@ -283,7 +283,7 @@ def test_on_a_terminal(box: Box, run: Run) -> None:
 
         run.session = sessions[0]
         main = box.main(run.session)
-        told = PI.resume.inject_prompt(main.read_bytes(), run.session, box.ws, PROMPT)
+        told = b"".join(PI.resume.inject_prompt(main.read_bytes(), run.session, box.ws, PROMPT))
         assert told is not None
         main.write_bytes(told)
         before = len(run.heard.events)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from wal_agent.rehearsal.model import Call, Dialect
+    from wal_agent.safefs import Buffer, Pieces
 
 Env = Mapping[str, str]
 
@@ -301,15 +302,21 @@ class RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The derived copy of a restored session file. `put_back`: the number of calls that only the log had. `heard`: all
+    """The derived copy of a restored session file, in pieces that may be views of the one that it was made from.
+    `put_back`: the number of calls that only the log had. `heard`: all
     user prompts in it, spelled as in the hooks' payloads; () where none was saved. None: the file has prompts in
     another spelling, or never has any."""
 
-    data: bytes
+    pieces: Pieces
     put_back: int
     messages: int
     repairs: tuple[str, ...] = ()  # one sentence for each part that was cut or mended
     heard: tuple[str, ...] | None = None
+
+    @property
+    def data(self) -> bytes:
+        """All of it, in memory."""
+        return b"".join(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,10 +486,10 @@ class Capabilities:
     tidy: Callable[[str, Path, Env], None] | None = None
     """(session, workspace, env): remove what a resume leaves that would harm. To be called before each start, and once
     the agent works in the session that it resumed."""
-    inject_prompt: Callable[[bytes, str, Path, str], bytes] | None = None
-    """(main, session, workspace, prompt): a copy of `main` (from `reconcile`; empty: a session of only this) in which
-    `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command line;
-    `command` gets the same `ResumeSession.prompt` and then only refers to it. Pure and idempotent."""
+    inject_prompt: Callable[[Buffer, str, Path, str], Pieces] | None = None
+    """(main, session, workspace, prompt): the pieces of a copy of `main` (from `reconcile`; empty: a session of only
+    this) in which `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command
+    line; `command` gets the same `ResumeSession.prompt` and then only refers to it. Pure and idempotent."""
     last_answer: Callable[[bytes], str] | None = None
     """(main): the text of the model's newest message that has one. Pure. For an agent whose main file has it in no line
     that says who speaks."""
@@ -572,7 +579,7 @@ class Agent(Protocol):
     def resumable(self, session: str, workspace: Path, env: Env) -> bool:
         """Return whether `ResumeSession` would find a session here. If not, only one of a new id can be started."""
 
-    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    def reconcile(self, main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         """Derive a main file that resumes well: torn tail cut, known hazards mended, each of `calls` that the file
         lacks put back. Pure. Idempotent: reconcile(reconcile(x)) == reconcile(x)."""
 

@@ -15,12 +15,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from wal_agent.agents.base import LoggedCall, SessionFile
-from wal_agent.safefs import open_plain
+from wal_agent.safefs import Buffer, open_plain, release
 from wal_agent.text import is_utf8
 
 Json = dict[str, Any]
@@ -95,22 +95,34 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def contains(data: Buffer, part: bytes) -> bool:
+    """Whether a file's bytes hold `part`. For a mapped file `in` compares single bytes, and its pages leave memory."""
+    if isinstance(data, bytes):
+        return part in data
+    for at in range(0, len(data), RELEASE):
+        if data.find(part, at, at + RELEASE + len(part) - 1) >= 0:
+            return True
+        release(data)
+    return False
+
+
 def one_line(text: bytes) -> bytes:
     if text.isascii() or b"\xe2\x80" not in text:  # nearly always; spares two copies of each line
         return text
     return text.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
 
 
-def records(data: bytes) -> Iterator[tuple[Json | None, Line]]:
-    """Yield each line that is not blank: the object in it (None for junk), and the line to write again."""
-    clean = one_line(data) is data
+def records(data: Buffer) -> Iterator[tuple[Json | None, Line]]:
+    """Yield each line that is not blank: the object in it (None for junk), and the line to write again. What is behind
+    of a mapped file leaves memory."""
+    clean = not contains(data, b"\xe2\x80")
     view = memoryview(data)  # most lines are not touched: they are not copied either
-    begin = 0
+    begin = released = 0
     while begin < len(data):
         end = data.find(b"\n", begin)
         end = len(data) if end < 0 else end
         raw = view[begin:end]
-        bare = data.startswith(b"{", begin, end) and data.endswith(b"}", begin, end)
+        bare = end > begin and data[begin] == _OPEN and data[end - 1] == _CLOSE
         line: Line = raw if bare else bytes(raw).strip(b"\0 \t\r")
         begin = end + 1
         if not line:
@@ -122,11 +134,71 @@ def records(data: bytes) -> Iterator[tuple[Json | None, Line]]:
         except ValueError:
             value = None
         yield (value if isinstance(value, dict) else None), line if clean else one_line(bytes(line))
+        if begin - released > RELEASE:
+            release(data)
+            released = begin
+    release(data)
 
 
-def whole_lines(data: bytes) -> bytes:
+RELEASE = 8 << 20  # bytes of a mapped file that are read before they leave memory
+DECODED = 8 << 20  # bytes of a session's lines that are kept in their decoded form too
+_OPEN, _CLOSE = b"{}"
+
+
+class LineRecord:
+    """One object of a session file and its line, None once the object was changed. The decoded form takes at least as
+    much memory again: in a long session that of a shelved record is made anew at each look."""
+
+    __slots__ = ("_value", "line")
+    _looked_at: ClassVar[tuple[object, Json]] = (None, {})
+    _read: ClassVar[int] = 0
+
+    def __init__(self, value: Json, line: Line | None = None) -> None:
+        self._value: Json | None = value
+        self.line = line
+
+    @property
+    def value(self) -> Json:
+        """Not to be changed in place: assign another one."""
+        if self._value is not None or self.line is None:
+            return self._value or {}
+        whose, value = LineRecord._looked_at
+        if whose is not self:
+            value = decode_json(self.line)
+            LineRecord._looked_at = self, value
+            LineRecord._read += len(self.line)
+            if LineRecord._read > RELEASE and isinstance(self.line, memoryview):
+                LineRecord._read = 0
+                release(self.line.obj)
+        return value
+
+    @value.setter
+    def value(self, value: Json) -> None:
+        self._value = value
+
+    @property
+    def written(self) -> Line:
+        """The line to write: the file's own where the object is unchanged."""
+        return self.line if self.line is not None else encode_json(self.value)
+
+    def shelve(self, size: int) -> int:
+        """Forget the decoded form where the lines before, of `size` bytes, and this one are more than DECODED; return
+        their bytes."""
+        size += len(self.line or b"")
+        if size > DECODED and self.line is not None:
+            self._value = None
+        return size
+
+
+def whole_lines(data: Buffer) -> Buffer:
     """Return the data up to the last complete line, without a torn tail and NULs that a crash may have left."""
-    return data[: data.rfind(b"\n") + 1]
+    end = data.rfind(b"\n") + 1
+    return data if end == len(data) else data[:end]
+
+
+def with_ends(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines as pieces of a file, each followed by its end."""
+    return [piece for line in lines for piece in (line, b"\n")]
 
 
 def require_object(raw: msgspec.Raw) -> bytes:

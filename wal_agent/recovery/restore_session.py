@@ -15,13 +15,24 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
+from wal_agent.safefs import (
+    Pieces,
+    make_private_folder,
+    map_file,
+    open_plain,
+    read_plain,
+    release,
+    sync_folder,
+    write_new_file,
+    write_pieces,
+)
 from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.damage import with_hint
@@ -41,16 +52,16 @@ class StagedFile:
     sha256: str
 
 
-def stage_file(target: Path, data: bytes, root: Path) -> StagedFile:
-    """Write `data` beside `target`, fsynced, under a name that the agent ignores. ConfigError: not a safe place."""
+def stage_file(target: Path, pieces: Pieces, root: Path, behind: Callable[[], object] = lambda: None) -> StagedFile:
+    """Write `pieces` beside `target`, fsynced, under a name that the agent ignores. `behind`: as in `write_pieces`.
+    ConfigError: not a safe place."""
     make_parents(target.parent, root)
     if os.path.lexists(target) and not stat.S_ISREG(target.lstat().st_mode):
         raise ConfigError(f"{target} is not a plain file, so the session cannot be restored there.", _MOVE_AWAY_HINT)
     staged = target.with_name(STAGED + hashlib.sha256(target.name.encode()).hexdigest()[:16])
     with suppress(FileNotFoundError):
         staged.unlink()  # of a restore that was cut off
-    write_new_file(staged, data)
-    return StagedFile(staged, target, hashlib.sha256(data).hexdigest())
+    return StagedFile(staged, target, write_pieces(staged, pieces, behind))
 
 
 def make_parents(folder: Path, root: Path) -> None:
@@ -69,14 +80,23 @@ def make_parents(folder: Path, root: Path) -> None:
 
 def _back_up(path: Path, root: Path, kept: Path) -> Path:
     """Make a durable copy below `kept`. ConfigError where the file cannot be read: it is not replaced then."""
-    data = read_plain(path)
-    if data is None:
-        raise ConfigError(f"{path} cannot be read, so it cannot be kept before it is replaced.", _MOVE_AWAY_HINT)
     copy = kept / "replaced" / path.relative_to(root)
-    make_private_folder(copy.parent)
-    write_new_file(copy, data)
-    sync_folder(copy.parent)
+    if not _copy(path, copy):
+        raise ConfigError(f"{path} cannot be read, so it cannot be kept before it is replaced.", _MOVE_AWAY_HINT)
     return copy
+
+
+def _copy(path: Path, copy: Path) -> bool:
+    """Make a durable copy, piece by piece: another program may have `path` open. Return whether it can be read."""
+    try:
+        file = open_plain(path)
+    except OSError:
+        return False
+    make_private_folder(copy.parent)
+    with file:
+        write_pieces(copy, iter(lambda: file.read(1 << 20), b""))
+    sync_folder(copy.parent)
+    return True
 
 
 def discard_staged(moves: Iterable[StagedFile]) -> None:
@@ -169,19 +189,25 @@ def restore(
         _check_disk_space(place, files)
         main = place.agent.main_file
         exact = _write_exact_copies(place, files, blobs)
-        longer = {name: data for name, file in files.items() if (data := find_longer(place, name, file)) is not None}
-        for name, data in longer.items():
-            target = _path_below(place.kept / "longer", name)
-            write_new_file(target, data)
-            sync_folder(target.parent)
-        data = longer.get(main) or exact[main].read_bytes()
+        longer = _keep_longer(place, files)
+        data = map_file(longer.get(main) or exact[main])
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
-        main_data, prompt = reconciled.data, notice(reconciled)
+        prompt = notice(reconciled)
+        release(data)
+        for name in sorted({*files} - {main}):
+            other = map_file(longer.get(name) or exact[name])
+            staged.append(stage_file(path := place.path(name), [other], place.root_of(path), partial(release, other)))
+        child = place.kept / "reconciled"
+        write_pieces(child, reconciled.pieces, partial(release, data))
+        reconciled = replace(reconciled, pieces=())  # from here on nothing of the session is in memory
+        data = map_file(child)
+        pieces: Pieces = [data]
         if inject_prompt := place.agent.capabilities.inject_prompt:
-            main_data = inject_prompt(main_data, place.session, place.workspace, prompt)
-        for name in sorted(files, key=lambda n: (n == main, n)):  # the main file last: it makes the session
-            data = main_data if name == main else longer.get(name) or exact[name].read_bytes()
-            staged.append(stage_file(path := place.path(name), data, place.root_of(path)))
+            pieces = inject_prompt(data, place.session, place.workspace, prompt)
+        release(data)
+        path = place.path(main)  # the main file last: it makes the session
+        staged.append(stage_file(path, pieces, place.root_of(path), partial(release, data)))
+        child.unlink()
         _move_in(place, staged)
     except OSError as error:
         raise ConfigError(f"The session could not be restored: {error}.") from error
@@ -189,7 +215,7 @@ def restore(
         raise with_hint(error) from error
     finally:
         discard_staged(staged)
-    size = sum(len(longer[name]) if name in longer else file.size for name, file in files.items())
+    size = sum(longer[name].stat().st_size if name in longer else file.size for name, file in files.items())
     return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept)
 
 
@@ -223,10 +249,10 @@ def create_session(place: SessionTarget, prompt: str) -> None:
     inject_prompt = place.agent.capabilities.inject_prompt
     if inject_prompt is None:
         return
-    data = inject_prompt(b"", place.session, place.workspace, prompt)
+    pieces = inject_prompt(b"", place.session, place.workspace, prompt)
     try:
         make_private_folder(place.kept)
-        _move_in(place, [stage_file(place.path(place.agent.main_file), data, place.root)])
+        _move_in(place, [stage_file(place.path(place.agent.main_file), pieces, place.root)])
     except OSError as error:
         raise ConfigError(f"The new session could not be written: {error}.") from error
 
@@ -256,24 +282,55 @@ def _path_below(folder: Path, name: str) -> Path:
     return target
 
 
-def find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | None:
-    """Return this machine's copy where it extends the log's: it has what was not captured any more.
+def _keep_longer(place: SessionTarget, files: Mapping[str, FileState]) -> dict[str, Path]:
+    """Copy what this machine has beyond the log below `kept`; return the copies by logical name."""
+    found = {}
+    for name, file in files.items():
+        copy = _path_below(place.kept / "longer", name)
+        if find_longer(place, name, file, copy):
+            found[name] = copy
+    return found
+
+
+def find_longer(place: SessionTarget, name: str, file: FileState, copy: Path) -> bool:
+    """Copy this machine's file to `copy` where it extends the log's: it has what was not captured any more. Return
+    whether it does.
 
     What an earlier restore put there is longer only by the notice; then the longer copy that that restore found counts
     again, or a second crash would lose it."""
-    if place.foreign:
-        return None
+    if place.foreign or file.size <= 0:
+        return False
     is_main = name == place.agent.main_file
     here = place.agent.existing_files(place.session, place.workspace, place.env) if is_main else [place.path(name)]
     placed = _read_placed(place.kept.parent)
     for path in here:
-        data = read_plain(path)
-        if data is not None and (earlier := placed.get(hashlib.sha256(data).hexdigest())) is not None:
-            data = read_plain(earlier / "longer" / name)
-        longer = data is not None and 0 < file.size < len(data)
-        if data and longer and hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256:
-            return data
-    return None
+        earlier = placed.get(sha256) if (sha256 := _hash_of(path)) else None
+        if _copy_longer(path if earlier is None else earlier / "longer" / name, file, copy):
+            return True
+    return False
+
+
+def _copy_longer(path: Path, file: FileState, copy: Path) -> bool:
+    with suppress(OSError):
+        if path.lstat().st_size <= file.size or not _copy(path, copy):
+            return False
+        if _hash_of(copy, file.size) == file.sha256:  # of the copy: another program may have `path` open
+            return True
+        copy.unlink()
+    return False
+
+
+def _hash_of(path: Path, size: int | None = None) -> str:
+    """Return the hash (SHA-256) of a plain file's first `size` bytes, or of all; "" where it has fewer or cannot be
+    read."""
+    digest = hashlib.sha256()
+    with suppress(OSError), open_plain(path) as file:
+        left = os.fstat(file.fileno()).st_size if size is None else size
+        while left and (piece := file.read(min(1 << 20, left))):
+            digest.update(piece)
+            left -= len(piece)
+        return "" if left else digest.hexdigest()
+    return ""
 
 
 def _move_in(place: SessionTarget, moves: Sequence[StagedFile]) -> None:
@@ -311,5 +368,5 @@ def _undo_move(path: Path, copy: Path | None, root: Path) -> None:
         if copy is None:
             path.unlink()
         else:
-            move = stage_file(path, copy.read_bytes(), root)
+            move = stage_file(path, [map_file(copy)], root)
             move.staged.rename(path)

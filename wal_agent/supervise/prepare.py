@@ -51,6 +51,7 @@ from wal_agent.recovery.restore_session import (
     restore,
 )
 from wal_agent.redact import redact
+from wal_agent.safefs import Pieces
 from wal_agent.supervise import processes, recovery_input
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.options import RunOptions, Screen
@@ -381,7 +382,7 @@ class Preparation:
             prompt = recovery_input.write_prompt(
                 facts, reconciled, self.at, self.options.agent, self.options.args, templates
             )
-            prompts.append(prompt + self._tell_again(pending, reconciled.data))
+            prompts.append(prompt + self._tell_again(pending, reconciled.pieces))
             return prompts[-1]
 
         effects = self.tree.effects(self.done)
@@ -431,7 +432,7 @@ class Preparation:
             kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
             prompt = render_prompt(replace(facts, task=recovery_input.task_text(kept, asked or "")), templates)
             said = "the session had not been saved yet; the task begins again, with what is known"
-        prompt += self._tell_again(self._unseen_messages(), b"")
+        prompt += self._tell_again(self._unseen_messages(), ())
         create_session(place, prompt)
         self.screen.rows([row("new", said)])
         return prompt
@@ -457,13 +458,14 @@ class Preparation:
         found = {m.identity: m for m in call_with_timeout(MESSAGES_WAIT, fetch, none)}
         return {at: found[identity] for identity, at in wanted.items() if identity in found}
 
-    def _tell_again(self, pending: dict[MessageAt, Message], session: bytes) -> str:
+    def _tell_again(self, pending: dict[MessageAt, Message], session: Pieces) -> str:
         """The words on messages that `session`, a restored main file, does not have; what it has was seen."""
         if not pending:
             return ""
         from wal_agent.supervise.inbox import tell_again
 
-        has = {at for at in pending if messages.message_mark(at.id).encode() in session}
+        marks = {at: messages.message_mark(at.id).encode() for at in pending}
+        has = {at for line in map(bytes, session) for at, mark in marks.items() if mark in line}
         now = self.clock.now()
         if has:
             self.opened.writer.append(*(MessageSeen(time=now, sender=at.sender, id=at.id) for at in has))

@@ -46,6 +46,7 @@ from wal_agent.recovery.prompt import (
     render_prompt,
 )
 from wal_agent.recovery.restore_session import MOST_MAIN
+from wal_agent.safefs import map_file
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.settings import load
@@ -241,7 +242,7 @@ def has_conversation(at: Situation, agent: Agent, blobs: Blobs, workspace: Path)
         path = Path(folder) / "main"
         try:
             write_file(blobs, main, path)
-            found = agent.reconcile(path.read_bytes(), at.before.session, workspace, [])
+            found = agent.reconcile(map_file(path), at.before.session, workspace, [])
         except Damaged:
             return True
     return found.messages > 0 and found.heard != ()

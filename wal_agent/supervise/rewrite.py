@@ -393,9 +393,11 @@ def _catch_up(job: OpenedJob, home: Home) -> None:
     file, kept = state.files[path], state_dir(home.env) / "jobs" / home.job / "pre-restore" / "rewrite"
     foreign = SessionOwner(state_dir(home.env), state.session, home.workspace).foreign(home.job)
     place = SessionTarget(home.agent, state.session, home.workspace, home.env, kept, foreign)
-    longer = find_longer(place, path, file)
-    if longer is None:
-        return
+    with tempfile.TemporaryDirectory(prefix="wal-agent-session-") as folder:
+        copy = Path(folder) / "longer"
+        if not find_longer(place, path, file, copy):
+            return
+        longer = copy.read_bytes()
     edits = _edits(longer[: file.size], longer, job.blobs)
     sha256, time = hashlib.sha256(longer).hexdigest(), SystemClock().now()
     size, session = len(longer), state.session
@@ -479,7 +481,7 @@ def place_rewritten(state: State, home: Home, version: Callable[[], bytes]) -> P
     if here is None or _sha256(here) not in before:
         return None
     try:
-        move = stage_file(here, version(), here.parent)
+        move = stage_file(here, [version()], here.parent)
         failpoint("rewrite.staged")
         move.staged.rename(here)
         sync_folder(here.parent)

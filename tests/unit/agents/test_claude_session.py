@@ -259,9 +259,9 @@ def test_whatever_stands_there_each_call_is_told_once(found: list[bytes], calls:
     again = CLAUDE.reconcile(made.data, ID, WS, calls)
     assert (again.data, again.put_back) == (made.data, 0)
     prompt = "/x \u2028"
-    told_once = CLAUDE.resume.inject_prompt(made.data, ID, WS, prompt)
+    told_once = b"".join(CLAUDE.resume.inject_prompt(made.data, ID, WS, prompt))
     assert told_once is not None
-    assert CLAUDE.resume.inject_prompt(told_once, ID, WS, prompt) == told_once
+    assert b"".join(CLAUDE.resume.inject_prompt(told_once, ID, WS, prompt)) == told_once
     assert lines(told_once)[-1]["message"]["content"] == prompt
     assert CLAUDE.proves_turn(told_once)
     CLAUDE.seen_calls(made.data)

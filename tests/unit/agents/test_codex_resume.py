@@ -154,9 +154,9 @@ def test_half_a_pair() -> None:
     made = child(main, logged(1, "a", "x", "cut \ud83d"), logged(2, "b", "echo \ud83d", None))
     assert results(made)["a"] == "cut \ufffd"
     assert "echo \ufffd" in made.data.decode() and b"\\ud83d" not in made.data
-    told = CODEX.resume.inject_prompt(made.data, S, WS, "p\ud83d \U0001f600")
+    told = b"".join(CODEX.resume.inject_prompt(made.data, S, WS, "p\ud83d \U0001f600"))
     assert told is not None and told.decode().splitlines()[-1].count("p\ufffd \U0001f600") == 1
-    assert CODEX.resume.inject_prompt(told, S, WS, "p\ud83d \U0001f600") == told
+    assert b"".join(CODEX.resume.inject_prompt(told, S, WS, "p\ud83d \U0001f600")) == told
 
 
 def test_an_output_whose_call_was_damaged() -> None:
@@ -265,9 +265,9 @@ def test_any_file(lines: list[bytes], calls: list[LoggedCall], prompt: str) -> N
     made = CODEX.reconcile(b"\n".join(lines), S, WS, calls)
     assert CODEX.reconcile(made.data, S, WS, calls).data == made.data
     assert all(isinstance(json.loads(text)["payload"], dict) for text in made.data.split(b"\n")[:-1])
-    told = CODEX.resume.inject_prompt(made.data, S, WS, prompt)
+    told = b"".join(CODEX.resume.inject_prompt(made.data, S, WS, prompt))
     assert told is not None and told.startswith(made.data)
-    assert CODEX.resume.inject_prompt(told, S, WS, prompt) == told
+    assert b"".join(CODEX.resume.inject_prompt(told, S, WS, prompt)) == told
     last = json.loads(told.split(b"\n")[-2])["payload"]
     assert last["content"][0]["text"] == prompt
     CODEX.seen_calls(b"\n".join(lines))

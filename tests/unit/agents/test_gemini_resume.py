@@ -316,9 +316,9 @@ def test_a_damaged_record_of_the_log_does_not_stop_it(raw: bytes) -> None:
 @given(st.text())
 def test_a_prompt_is_told_exactly_and_once(prompt: str) -> None:
     main = child(lines(META, user("u", "x"), gemini("g", "y"))).data
-    told = GEMINI.resume.inject_prompt(main, "S", WS, prompt)
+    told = b"".join(GEMINI.resume.inject_prompt(main, "S", WS, prompt))
     assert told is not None
-    assert GEMINI.resume.inject_prompt(told, "S", WS, prompt) == told
+    assert b"".join(GEMINI.resume.inject_prompt(told, "S", WS, prompt)) == told
     last = [json.loads(line) for line in told.decode().split("\n")[:-1]][-1]
     assert last["type"] == "user"
     assert last["content"][-1] == {"text": prompt}
@@ -328,23 +328,25 @@ def test_a_prompt_is_told_exactly_and_once(prompt: str) -> None:
 
 
 def test_a_prompt_can_be_told_again_later() -> None:
-    told = GEMINI.resume.inject_prompt(child(lines(META, user("u", "x"))).data, "S", WS, "P")
+    told = b"".join(GEMINI.resume.inject_prompt(child(lines(META, user("u", "x"))).data, "S", WS, "P"))
     assert told is not None
-    again = GEMINI.resume.inject_prompt(child(told + lines(gemini("g", "did"))).data, "S", WS, "P")
+    again = b"".join(GEMINI.resume.inject_prompt(child(told + lines(gemini("g", "did"))).data, "S", WS, "P"))
     assert again is not None
     assert again.count(b'"text":"P"') == 2
 
 
 def test_a_head_that_looks_like_a_message_says_nothing() -> None:
-    told = GEMINI.resume.inject_prompt(
-        child(lines({**META, "type": "user", "content": [{"text": "P"}]})).data, "S", WS, "P"
+    told = b"".join(
+        GEMINI.resume.inject_prompt(
+            child(lines({**META, "type": "user", "content": [{"text": "P"}]})).data, "S", WS, "P"
+        )
     )
     assert told is not None
     assert [m.parts() for m in load_session(told).said()] == [[{"text": "P"}]]
 
 
 def test_a_prompt_alone_makes_a_session() -> None:
-    told = GEMINI.resume.inject_prompt(b"", "S", WS, "P")
+    told = b"".join(GEMINI.resume.inject_prompt(b"", "S", WS, "P"))
     assert told is not None
     head, said = (json.loads(line) for line in told.splitlines())
     assert (head["sessionId"], head["kind"], said["content"]) == ("S", "main", [{"text": "P"}])
@@ -442,7 +444,7 @@ def test_telling_adds_one_line_to_whatever_was_reconciled(
     """It reads only the file's end; reading and writing all of it gives the same. Again changes nothing."""
     log = [logged(n, c, r, t) for n, (c, r, t) in enumerate(calls, 1)]
     main = child(lines(*kept, *[user(f"p{n}", f"{prompt}{n}") for n in range(before)]), *log).data
-    told = GEMINI.resume.inject_prompt(main, "S", WS, prompt)
+    told = b"".join(GEMINI.resume.inject_prompt(main, "S", WS, prompt))
     assert told is not None
     read, after = load_session(main), load_session(told)
     told_before = (
@@ -457,7 +459,7 @@ def test_telling_adds_one_line_to_whatever_was_reconciled(
         assert [(k, m.value) for k, m in rest] == [(k, m.value) for k, m in read.messages.items()]
         assert (last[1].kind, last[1].parts()[-1]) == ("user", {"text": prompt})
         assert last[1].value["timestamp"] == (read.said()[-1].value.get("timestamp", EPOCH) if read.said() else EPOCH)
-    assert GEMINI.resume.inject_prompt(told, "S", WS, prompt) == told
+    assert b"".join(GEMINI.resume.inject_prompt(told, "S", WS, prompt)) == told
 
 
 def words(session: Any) -> list[str]:

@@ -244,8 +244,8 @@ def test_a_result_that_was_cut_comes_back_as_text(size: int) -> None:
 
 def test_the_notice_hangs_on_the_last_entry_that_can_carry_it() -> None:
     main = PI.reconcile(lines(*BATCH, {"type": "custom"}, {"type": "message", "message": user("x")}), ID, WS, []).data
-    said = PI.resume.inject_prompt(main, ID, WS, "go on")
-    assert said is not None and PI.resume.inject_prompt(said, ID, WS, "go on") == said
+    said = b"".join(PI.resume.inject_prompt(main, ID, WS, "go on"))
+    assert said is not None and b"".join(PI.resume.inject_prompt(said, ID, WS, "go on")) == said
     made = [json.loads(x) for x in said.splitlines()]
     assert made[-1]["parentId"] == next(r["id"] for r in reversed(made[:-1]) if r.get("id"))
     assert path([r for r in made if r.get("id")])[0]["id"] == "a"
@@ -273,9 +273,9 @@ def test_results_in_words_of_ours_and_cut_off_ones() -> None:
 def test_the_notice_is_the_last_word_once() -> None:
     made, _ = mended(lines(*BATCH))
     for prompt in ("@x $HOME \u2028 ünï \ud800", " ", "[wal-agent recovery] " + "k" * 9000):
-        said = PI.resume.inject_prompt(made.data, ID, WS, prompt)
+        said = b"".join(PI.resume.inject_prompt(made.data, ID, WS, prompt))
         assert said is not None and said.startswith(made.data)
-        assert PI.resume.inject_prompt(said, ID, WS, prompt) == said
+        assert b"".join(PI.resume.inject_prompt(said, ID, WS, prompt)) == said
         records = [json.loads(x) for x in said.split(b"\n")[:-1]]
         assert records[-1]["message"]["content"][0]["text"].endswith(prompt)
         assert records[-1]["message"]["content"][0]["text"].strip()
@@ -283,7 +283,7 @@ def test_the_notice_is_the_last_word_once() -> None:
 
 
 def test_a_session_of_only_the_notice() -> None:
-    said = PI.resume.inject_prompt(b"", ID, WS, "go on")
+    said = b"".join(PI.resume.inject_prompt(b"", ID, WS, "go on"))
     assert said is not None
     head, last = (json.loads(x) for x in said.splitlines())
     assert (head["id"], head["cwd"], last["parentId"]) == (ID, str(WS), None)

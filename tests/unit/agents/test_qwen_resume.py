@@ -189,12 +189,12 @@ def test_results_as_the_log_may_have_them() -> None:
 def test_the_notice_is_the_last_word_once_and_exactly() -> None:
     words = "@x `$(y)` \u2028 😀 \"'\\\n"
     main = again(lines(*BATCH), CALLS)
-    data = inject_prompt(main, SESSION, WS, words)
-    assert data.startswith(main) and inject_prompt(data, SESSION, WS, words) == data
+    data = b"".join(inject_prompt(main, SESSION, WS, words))
+    assert data.startswith(main) and b"".join(inject_prompt(data, SESSION, WS, words)) == data
     assert again(data, CALLS) == data
     last = load_chat(data).live()[-1]
     assert (last.kind, last.parts()) == ("user", [{"text": words}])
-    alone = inject_prompt(b"", SESSION, WS, words)
+    alone = b"".join(inject_prompt(b"", SESSION, WS, words))
     assert json.loads(alone)["cwd"] == str(WS)
 
 

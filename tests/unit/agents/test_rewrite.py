@@ -175,7 +175,7 @@ def test_a_recovery_keeps_what_a_rewrite_left(name: str) -> None:
         assert shown(how.units(again)) == shown(how.units(rewritten))
         prompt = AGENTS[name].capabilities.inject_prompt
         assert prompt is not None
-        asked = how.units(prompt(again, SESSION, WORKSPACE, "go on"))
+        asked = how.units(b"".join(prompt(again, SESSION, WORKSPACE, "go on")))
         assert shown(asked)[:-1] == shown(how.units(rewritten)) and asked[-1].prompt == "go on"
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.agents.session_files import DEPTH, decode_json, encode_json, records, well_formed
+from wal_agent.agents import AGENTS, session_files
+from wal_agent.agents.base import LoggedCall
+from wal_agent.agents.session_files import DEPTH, LineRecord, contains, decode_json, encode_json, records, well_formed
+from wal_agent.safefs import map_file
 
 _PIECES = st.lists(
     st.sampled_from(["\ud83d", "\ude00", "\U0001f600", "\\", "\\ud83d", '"', "ud83d", "\n", "é", "\0"]), max_size=8
@@ -72,3 +76,79 @@ def test_a_line_that_is_too_deep_is_junk_as_it_stands() -> None:
         (None, deep),
         ({"b": 1}, b'{"b":1}'),
     ]
+
+
+_S, _T = "aaaaaaaa-0000-4000-8000-000000000000", "2026-01-01T00:00:00.000Z"
+_SESSIONS: dict[str, list[object]] = {
+    "gemini": [
+        {"sessionId": _S, "projectHash": "h", "startTime": _T, "lastUpdated": _T, "kind": "main"},
+        {"id": "u", "timestamp": _T, "type": "user", "content": [{"text": "<hook_context>c</hook_context>\n\ngo"}]},
+        {"id": "g", "timestamp": _T, "type": "gemini", "content": "did"},
+    ],
+    "claude": [
+        {
+            "type": "user",
+            "uuid": "1",
+            "parentUuid": None,
+            "timestamp": _T,
+            "message": {"role": "user", "content": "go"},
+        },
+        {"type": "assistant", "uuid": "3", "parentUuid": "2", "timestamp": _T, "message": {"id": "m", "content": []}},
+    ],
+    "codex": [
+        {"timestamp": _T, "type": "session_meta", "payload": {"id": _S}},
+        {"timestamp": _T, "type": "response_item", "payload": {"type": "message", "role": "assistant", "content": []}},
+    ],
+    "qwen": [
+        {"uuid": "1", "parentUuid": None, "sessionId": "x", "type": "user", "cwd": "/old", "message": {"parts": []}},
+        {
+            "uuid": "3",
+            "parentUuid": "2",
+            "sessionId": "x",
+            "type": "assistant",
+            "timestamp": _T,
+            "message": {"parts": []},
+        },
+    ],
+    "pi": [
+        {"type": "session", "id": _S, "timestamp": _T, "cwd": "/old"},
+        {"type": "message", "id": "b", "parentId": "a", "timestamp": _T, "message": {"role": "user", "content": "go"}},
+    ],
+    "copilot": [
+        {"type": "user.message", "id": "1", "timestamp": _T, "data": {"content": "go"}},
+        {"type": "assistant.message", "id": "2", "timestamp": _T, "data": {"toolRequests": []}},
+    ],
+}
+
+
+@pytest.mark.parametrize("agent", _SESSIONS)
+@pytest.mark.parametrize("end", [b"\n", b"", b'\n{"torn', b"\n\0\0"])
+def test_a_mapped_file_whose_records_are_shelved_gives_the_same_bytes(
+    agent: str, end: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: what is restored does not depend on how much of it is in memory."""
+    separator = json.dumps({"type": "x", "id": "u2028", "uuid": "9", "text": "a\u2028b"}, ensure_ascii=False)
+    lines = [*(json.dumps(each) for each in _SESSIONS[agent]), "no JSON", separator]
+    main = tmp_path / "main"
+    main.write_bytes("\n".join(lines).encode() + end)
+    call = LoggedCall(7, "run_shell_command", b'{"command":"make"}', b'{"llmContent":"ok"}', False)
+    mended = AGENTS[agent].reconcile(main.read_bytes(), _S, tmp_path, [call])
+    monkeypatch.setattr(session_files, "DECODED", 0)
+    monkeypatch.setattr(session_files, "RELEASE", 16)
+    monkeypatch.setattr(LineRecord, "_looked_at", (None, {}))
+    mapped = AGENTS[agent].reconcile(map_file(main), _S, tmp_path, [call])
+    assert mapped.data == mended.data
+    assert (mapped.put_back, mapped.messages, mapped.repairs) == (mended.put_back, mended.messages, mended.repairs)
+    if (prompt := AGENTS[agent].capabilities.inject_prompt) is not None:
+        main.write_bytes(mapped.data)
+        asked = b"".join(prompt(map_file(main), _S, tmp_path, "carry on"))
+        assert asked == b"".join(prompt(mended.data, _S, tmp_path, "carry on")) and b"carry on" in asked
+
+
+def test_a_part_is_found_across_the_pieces_of_a_mapped_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_files, "RELEASE", 4)
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    for part in (b"0", b"34", b"2345", b"789"):
+        assert contains(map_file(path), part) and contains(path.read_bytes(), part)
+    assert not contains(map_file(path), b"43")

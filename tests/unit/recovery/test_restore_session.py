@@ -8,8 +8,9 @@ import os
 import random
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from mmap import mmap
 from pathlib import Path
 from typing import cast
 
@@ -27,7 +28,7 @@ from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery import restore_session
 from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores
-from wal_agent.safefs import write_new_file
+from wal_agent.safefs import Buffer, Pieces, write_pieces
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState
@@ -58,12 +59,13 @@ class Fake:
         found = [self.home / "chats" / f"{session}.jsonl", *self.stray]
         return [p for p in found if p.is_file() and not p.is_symlink()]
 
-    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    def reconcile(self, main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        main = main[:]
         put = [c for c in calls if b"call %d\n" % c.call not in main]
-        return Reconciled(main + b"".join(b"call %d\n" % c.call for c in put), len(put), main.count(b"\n"))
+        return Reconciled([main, *(b"call %d\n" % c.call for c in put)], len(put), main.count(b"\n"))
 
-    def inject_prompt(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
-        return main + prompt.encode()
+    def inject_prompt(self, main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
+        return [main, prompt.encode()]
 
     @property
     def capabilities(self) -> Capabilities:
@@ -354,13 +356,13 @@ def test_a_failure_between_the_moves_puts_everything_back(
 def test_a_full_disk_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [2]
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, pieces: Iterable[bytes | memoryview | mmap], behind: Callable[[], object] = print) -> str:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(28, "No space left on device")
-        write_new_file(path, data)
+        return write_pieces(path, pieces, behind)
 
-    monkeypatch.setattr(restore_session, "write_new_file", full)
+    monkeypatch.setattr(restore_session, "write_pieces", full)
     raises_and_changes_nothing(machine, FILES, ConfigError, "No space left")
 
 

@@ -71,9 +71,9 @@ def lost_run(
 def told(at: Situation, heard: tuple[str, ...] | None, *args: str) -> str:
     """What follows the recovery prompt."""
     now = replace(TOLD, turn_completed=at.before.turn == "completed")
-    made = Reconciled(b"", 0, 0, (), heard)
+    made = Reconciled((), 0, 0, (), heard)
     alone = write_prompt(
-        now, Reconciled(b"", 0, 0), replace(at, asked=b"", home=None), AGENTS["copilot"], (), Templates()
+        now, Reconciled((), 0, 0), replace(at, asked=b"", home=None), AGENTS["copilot"], (), Templates()
     )
     whole = write_prompt(now, made, at, AGENTS["copilot"], args or HOME.args, Templates())
     assert whole.startswith(alone)

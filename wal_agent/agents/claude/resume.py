@@ -24,12 +24,12 @@ from wal_agent.agents.claude.session import (
     Session,
     content_text,
     conversation_end,
-    dump_session,
     has_no_outcome,
     is_turn,
     load_session,
     new_entry,
     one_ms_later,
+    session_pieces,
     time_after,
     time_seconds,
 )
@@ -38,11 +38,13 @@ from wal_agent.agents.session_files import (
     as_objects,
     call_input,
     canonical_json,
+    contains,
     junk_repair,
     logged_value,
     noted_result,
     unknown_result,
 )
+from wal_agent.safefs import Buffer, Pieces
 
 IMAGE = "[an image, which is not kept; look at it again if it is needed]"
 MODEL = "claude-unknown"  # where no other line names the model
@@ -238,20 +240,20 @@ def _shown_text(content: Any) -> str:
     return "\n".join(filter(None, [content_text(content), *shown]))
 
 
-def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     read = load_session(main)
     repairs = junk_repair(read.junk)
     if linked := mend_chain(read):
         repairs.append(f"{linked} line(s) whose predecessor was lost follow the one before them again.")
     put = put_back(read, session, workspace, calls)
-    if f"/{session}/tool-results/".encode() in main:
+    if contains(main, f"/{session}/tool-results/".encode()):
         repairs.append(
             "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
             f"files under {session}/tool-results of this machine instead."
         )
     asked = _asked(read)
     answers = {str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid}
-    return Reconciled(dump_session(read), put, asked + len(answers), tuple(repairs), None if asked else ())
+    return Reconciled(session_pieces(read), put, asked + len(answers), tuple(repairs), None if asked else ())
 
 
 def mend_chain(read: Session) -> int:
@@ -276,15 +278,14 @@ def _asked(read: Session) -> int:
     return sum(is_turn(e.value) and not any(True for _ in e.results()) for e in read.entries)
 
 
-def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
     """Add the prompt at the end, once."""
     read = load_session(main)
     last = next((e for e in reversed(read.entries) if e.uuid), None)
     if last is not None and last.kind == "user" and last.message.get("content") == prompt:
-        return main
+        return [main]
     name = uuid.uuid5(uuid.NAMESPACE_OID, f"{conversation_end(read)} {prompt!r}")
     told = LineTemplate.of(read, session, workspace).line(
         "user", conversation_end(read), prompt, str(name), time_after(read)
     )
-    read.entries.append(new_entry(told))
-    return dump_session(read)
+    return [*session_pieces(read), new_entry(told).written, b"\n"]

@@ -69,7 +69,7 @@ def _unit(entry: Entry) -> Unit:
     at = time_of(entry.time)
     return Unit(
         key=entry.uuid,
-        data=bytes(entry.line) + b"\n",
+        data=bytes(entry.written) + b"\n",
         prompt=text if begins else "",
         time=at.timestamp() if at else 0.0,
         asks=tuple(

@@ -25,6 +25,7 @@ from wal_agent.agents.session_files import (
     EPOCH,
     Json,
     Line,
+    LineRecord,
     as_object,
     as_objects,
     as_text,
@@ -34,18 +35,17 @@ from wal_agent.agents.session_files import (
     name_parts,
     records,
     time_of,
+    with_ends,
 )
-from wal_agent.safefs import open_plain
+from wal_agent.safefs import Buffer, open_plain
 
 CHAIN = ("user", "assistant", "attachment", "system")
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(LineRecord):
     """One line. A line that is not touched keeps its bytes."""
 
-    value: Json
-    line: Line
+    __slots__ = ()
 
     @property
     def kind(self) -> str:
@@ -92,18 +92,24 @@ class Session:
     junk: int = 0  # lines that are not JSON objects
 
 
-def load_session(data: bytes) -> Session:
-    session = Session()
+def load_session(data: Buffer) -> Session:
+    session, size = Session(), 0
     for record, line in records(data):
         if record is None:
             session.junk += 1
         else:
-            session.entries.append(Entry(record, line))
+            session.entries.append(made := Entry(record, line))
+            size = made.shelve(size)
     return session
 
 
 def dump_session(session: Session) -> bytes:
-    return b"".join(part for e in session.entries for part in (e.line, b"\n"))
+    return b"".join(session_pieces(session))
+
+
+def session_pieces(session: Session) -> list[Line]:
+    """What `dump_session` joins."""
+    return with_ends(e.written for e in session.entries)
 
 
 def conversation_end(session: Session) -> str | None:

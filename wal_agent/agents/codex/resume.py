@@ -24,6 +24,7 @@ from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
     Json,
+    Line,
     as_object,
     capped_text,
     decode_json,
@@ -33,7 +34,9 @@ from wal_agent.agents.session_files import (
     noted_result,
     unknown_result,
     well_formed,
+    with_ends,
 )
+from wal_agent.safefs import Buffer, Pieces
 
 
 def head_line(session: str, workspace: Path, time: str) -> bytes:
@@ -88,10 +91,13 @@ class Child:
         self.read.outputs[call_id] = len(self.read.lines)
 
     def bytes(self) -> bytes:
-        return b"".join(part for line in (*self.read.lines, *self.added) for part in (line, b"\n"))
+        return b"".join(self.pieces())
+
+    def pieces(self) -> list[Line]:
+        return with_ends((*self.read.lines, *self.added))
 
 
-def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     read = load_rollout(main)
     repairs = junk_repair(read.junk)
     child = Child(read)
@@ -102,7 +108,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     _orphans(child, calls)
     _plain(child, calls)
     _scripts(child, calls)
-    return Reconciled(child.bytes(), child.put, read.messages, tuple(repairs), None if read.asked else ())
+    return Reconciled(child.pieces(), child.put, read.messages, tuple(repairs), None if read.asked else ())
 
 
 def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:
@@ -280,7 +286,7 @@ def _call(call: LoggedCall) -> Json:
     return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call.call_id}
 
 
-def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
     """Add the prompt at the end, once. `main` is empty or made by `reconcile`."""
     prompt = prompt.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # Codex drops a line with half a pair
     main = main or head_line(session, workspace, "") + b"\n"
@@ -288,7 +294,7 @@ def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> by
     content = [{"type": "input_text", "text": prompt}]
     last = read.last_said
     if last.get("role") == "user" and output_text(last.get("content")) == prompt:
-        return main
+        return [main]
     message: Json = {"type": "message", "role": "user", "content": content}
     record = {"timestamp": read.time or EPOCH, "ordinal": read.ordinal + 1, "type": "response_item", "payload": message}
-    return main + encode_json(record) + b"\n"
+    return [main, encode_json(record), b"\n"]

@@ -43,6 +43,7 @@ from wal_agent.agents.session_files import (
     walk_files,
     whole_lines,
 )
+from wal_agent.safefs import Buffer
 
 ROLLOUT = re.compile(
     r"rollout-(\d{4})-(\d\d)-(\d\d)T\d\d-\d\d-\d\d-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.jsonl"
@@ -197,7 +198,7 @@ class Rollout:
     last_said: Json = field(default_factory=dict)
 
 
-def load_rollout(main: bytes) -> Rollout:
+def load_rollout(main: Buffer) -> Rollout:
     """Parse the complete lines; cut a torn tail, count junk and leave it out."""
     read = Rollout()
     good = whole_lines(main)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.copilot.session import Event, Request, call_requests, dump_events, load_events
+from wal_agent.agents.copilot.session import Event, Request, call_requests, event_pieces, load_events
 from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
@@ -32,6 +32,7 @@ from wal_agent.agents.session_files import (
     unknown_result,
     well_formed,
 )
+from wal_agent.safefs import Buffer
 
 OURS = "wal-agent"  # `interactionId` of what is put back; of an outcome with the call of the log behind it
 _BOUNDS = ("assistant.message", "assistant.turn_end", "user.message", "abort", "session.resume", "session.shutdown")
@@ -262,7 +263,7 @@ def canonical_json(input: bytes) -> str:
 _SAID = ("user.message", "assistant.message")
 
 
-def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     read = load_events(main)
     repairs: list[str] = []
     if read.torn:
@@ -273,7 +274,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     put = put_back(read.events, session, calls)
     messages = sum(e.kind in _SAID and not e.agent for e in read.events)
     heard = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.agent)
-    return Reconciled(dump_events(read.events), put, messages, tuple(repairs), heard)
+    return Reconciled(event_pieces(read.events), put, messages, tuple(repairs), heard)
 
 
 def mend_head(events: list[Event], session: str, workspace: Path) -> bool:

@@ -24,6 +24,8 @@ from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
 from wal_agent.agents.session_files import (
     Json,
+    Line,
+    LineRecord,
     as_object,
     as_objects,
     as_text,
@@ -36,15 +38,15 @@ from wal_agent.agents.session_files import (
     walk_files,
     well_formed,
     whole_lines,
+    with_ends,
 )
+from wal_agent.safefs import Buffer
 
 
-@dataclass(slots=True)
-class Event:
+class Event(LineRecord):
     """`line`: its bytes in the file; None once `value` was changed."""
 
-    value: Json
-    line: bytes | memoryview | None = None
+    __slots__ = ()
 
     @property
     def kind(self) -> str:
@@ -79,19 +81,26 @@ class EventLog:
     torn: bool
 
 
-def load_events(data: bytes) -> EventLog:
+def load_events(data: Buffer) -> EventLog:
     kept = whole_lines(data)
     read = EventLog([], 0, torn=bool(data[len(kept) :].strip(b"\0 \t\r\n")))
+    size = 0
     for value, line in records(kept):
         if value is None or not isinstance(value.get("type"), str):
             read.junk += 1
         else:
-            read.events.append(Event(value, line))
+            read.events.append(made := Event(value, line))
+            size = made.shelve(size)
     return read
 
 
 def dump_events(events: list[Event]) -> bytes:
-    return b"".join(part for e in events for part in (e.line if e.line is not None else encode_json(e.value), b"\n"))
+    return b"".join(event_pieces(events))
+
+
+def event_pieces(events: list[Event]) -> list[Line]:
+    """What `dump_events` joins."""
+    return with_ends(e.written for e in events)
 
 
 def call_requests(event: Event) -> list[Request]:

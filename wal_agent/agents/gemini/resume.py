@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.gemini.session import Message, Session, dump_session, load_session
+from wal_agent.agents.gemini.session import Message, Session, dump_session, load_session, session_pieces
 from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
@@ -28,6 +28,7 @@ from wal_agent.agents.session_files import (
     call_input,
     canonical_json,
     capped_text,
+    contains,
     decode_json,
     encode_json,
     end_time,
@@ -37,6 +38,7 @@ from wal_agent.agents.session_files import (
     plain_text,
     unknown_result,
 )
+from wal_agent.safefs import Buffer, Pieces
 
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
 
@@ -137,7 +139,7 @@ def _last_time(read: Session) -> str:
 CONTEXTS = ("<session_context>", "<hook_context>")
 
 
-def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     read = load_session(main)
     repairs = junk_repair(read.junk)
     if mend_head(read, session, workspace):
@@ -146,13 +148,13 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
         repairs.append("A prompt that Gemini had merged into a context record stands by itself again.")
     mend_results(read)
     put = put_back(read, session, calls)
-    if b"/tool-outputs/session-" in main:
+    if contains(main, b"/tool-outputs/session-"):
         repairs.append(
             "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
             f"files under tool-outputs/session-{session} of this machine instead."
         )
     heard = None if any(map(_has_words, read.messages.values())) else ()
-    return Reconciled(dump_session(read), put, len(read.said()), tuple(repairs), heard)
+    return Reconciled(session_pieces(read), put, len(read.said()), tuple(repairs), heard)
 
 
 def mend_head(read: Session, session: str, workspace: Path) -> bool:
@@ -255,7 +257,7 @@ def _response_id(part: Any) -> str | None:
 TITLE = "[wal-agent recovery]"
 
 
-def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
     """Add the prompt at the end, once. `main` is empty or made by `reconcile`: only its end is read, and one line
     added. A prompt that Gemini would drop from the history gets a title before it."""
     main = main or _head(session, workspace)
@@ -263,12 +265,12 @@ def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> by
     content = [{"text": TITLE + "\n"}, {"text": prompt}] if dropped else [{"text": prompt}]
     last: Json = next((r for r in _backwards(main) if r.get("type") in ("user", "gemini")), {})
     if last.get("type") == "user" and last.get("content") == content:
-        return main
+        return [main]
     # A free id: this record follows `last`, so while `last` is the last, it is not in the file.
     new = uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {last.get('id')} {prompt!r}")
     line = encode_json({"id": str(new), "timestamp": last.get("timestamp", EPOCH), "type": "user", "content": content})
     end = _scratchpad(main)
-    return b"".join((memoryview(main)[:end], line, b"\n", memoryview(main)[end:]))
+    return [memoryview(main)[:end], line, b"\n", memoryview(main)[end:]]
 
 
 def _head(session: str, workspace: Path) -> bytes:
@@ -277,14 +279,14 @@ def _head(session: str, workspace: Path) -> bytes:
     return dump_session(read)
 
 
-def _scratchpad(main: bytes) -> int:
+def _scratchpad(main: Buffer) -> int:
     """Return where the last line begins, if it is the memory scratchpad (which stays last), else where the file
     ends."""
     last = next(_backwards(main), {})
     return main.rfind(b"\n", 0, len(main) - 1) + 1 if "$set" in last and "id" not in last else len(main)
 
 
-def _backwards(main: bytes) -> Iterator[Json]:
+def _backwards(main: Buffer) -> Iterator[Json]:
     """Yield the records behind the head, from the last, of a file whose every line is one."""
     end = len(main) - 1
     while (begin := main.rfind(b"\n", 0, end) + 1) > 0:

@@ -30,8 +30,10 @@ from wal_agent.agents.gemini.hooks import gemini_home
 from wal_agent.agents.session_files import (
     Json,
     Line,
+    LineRecord,
     as_object,
     as_objects,
+    as_text,
     decode_json,
     encode_json,
     files_below,
@@ -40,8 +42,9 @@ from wal_agent.agents.session_files import (
     plain_text,
     records,
     walk_files,
+    with_ends,
 )
-from wal_agent.safefs import open_plain
+from wal_agent.safefs import Buffer, open_plain
 
 _REGISTRY_LIMIT = 1 << 22  # of a registry or a marker that is worth reading
 _SLUG = re.compile(r"[a-z0-9-]+")
@@ -110,12 +113,10 @@ def _read(path: Path) -> bytes:
         return f.read(_REGISTRY_LIMIT)
 
 
-@dataclass(slots=True)
-class Message:
+class Message(LineRecord):
     """One message and its line. After a change, `line` is dropped and the value is written anew."""
 
-    value: Json
-    line: Line | None = None
+    __slots__ = ()
 
     @property
     def kind(self) -> str:
@@ -145,13 +146,15 @@ class Session:
         return [m for m in self.messages.values() if m.kind in ("user", "gemini")]
 
 
-def load_session(data: bytes) -> Session:
-    session = Session()
+def load_session(data: Buffer) -> Session:
+    session, size = Session(), 0
     for n, (record, line) in enumerate(records(data)):
         if record is None:
             session.junk += 1
         else:
             _apply(session, record, line)
+            if (made := session.messages.get(as_text(record.get("id")))) is not None:
+                size = made.shelve(size)
             if n == 0:
                 session.headed = _is_head(record)
     return session
@@ -196,11 +199,16 @@ def _rewind(session: Session, to: str) -> None:
 
 def dump_session(session: Session) -> bytes:
     """The head, then each message once. Loading it gives the same session again."""
+    return b"".join(session_pieces(session))
+
+
+def session_pieces(session: Session) -> list[Line]:
+    """What `dump_session` joins."""
     lines: list[Line] = [encode_json(session.meta)]
-    lines += [m.line if m.line is not None else encode_json(m.value) for m in session.messages.values()]
+    lines += [m.written for m in session.messages.values()]
     if session.scratchpad is not None:
         lines.append(session.scratchpad)
-    return b"\n".join(lines) + b"\n"
+    return with_ends(lines)
 
 
 # Of a file only the first lines are read, whatever its size (I9).

@@ -33,6 +33,7 @@ from wal_agent.agents.session_files import name_parts
 from wal_agent.config import FILE, Consents, Want, check_keys, content_digest, own_document, read_document
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir, home, in_a_secret_place, secret_name, state_dir
+from wal_agent.safefs import Buffer
 from wal_agent.text import shorten
 
 GENERIC_MEANS = "these files are saved to the bucket, and written from it at a recovery"
@@ -264,15 +265,15 @@ def write_note(session: str, workspace: Path, env: Env) -> None:
         new.replace(path)
 
 
-def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     """Return the note, or a new one where it is damaged or another session's."""
     try:
         note = _NOTE.decode(main)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         note = Note("")
     if note.session == session:
-        return Reconciled(main, 0, 0)
-    return Reconciled(msgspec.json.encode(Note(session)) + b"\n", 0, 0)
+        return Reconciled([main], 0, 0)
+    return Reconciled([msgspec.json.encode(Note(session)) + b"\n"], 0, 0)
 
 
 def sweep(env: Env, runtime: Path) -> None:

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import msgspec
 
 from wal_agent.agents.session_files import Json, decode_json, encode_json, records
+from wal_agent.safefs import Buffer
 
 Key = tuple[str, str]  # kind, id
 COLUMNS = {  # of each table, beside the id; `data` and `row` hold the rest
@@ -96,7 +97,7 @@ def _sane(kind: str, record: Json) -> bool:
     return state is None or isinstance(state, dict)
 
 
-def load_rows(data: bytes) -> Rows:
+def load_rows(data: Buffer) -> Rows:
     rows = Rows()
     for record, _ in records(data):
         key = row_key(record) if record is not None else None

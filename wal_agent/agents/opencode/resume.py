@@ -55,7 +55,7 @@ from wal_agent.agents.session_files import (
     unknown_result,
 )
 from wal_agent.errors import ConfigError
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import Buffer, read_plain
 
 BUSY = 5.0  # seconds to wait for another process's transaction
 KEPT = 20  # files of rows that were replaced, for each session
@@ -306,7 +306,7 @@ UNLOGGED = "outcome unknown: the machine was lost before the end of this call wa
 _ID = re.compile(r"[a-z]+_([0-9a-f]{12})")
 
 
-def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     rows = load_rows(main)
     repairs: list[str] = []
     if rows.junk:
@@ -318,7 +318,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     put = _resolve(rows, session, calls)
     parts = rows.parts()  # those of a message are written behind it
     asked = any(m["data"].get("role") == "user" and m["id"] in parts for m in rows.messages(session))
-    return Reconciled(dump_rows(rows), put, len(rows.messages(session)), tuple(repairs), None if asked else ())
+    return Reconciled([dump_rows(rows)], put, len(rows.messages(session)), tuple(repairs), None if asked else ())
 
 
 def _mend_sessions(rows: Rows, session: str, workspace: Path) -> bool:

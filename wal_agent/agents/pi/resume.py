@@ -20,7 +20,7 @@ from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.pi.hooks import plain_tool_name
-from wal_agent.agents.pi.session import Entry, Tree, dump_tree, load_tree, mend_head
+from wal_agent.agents.pi.session import Entry, Tree, dump_tree, load_tree, mend_head, tree_pieces
 from wal_agent.agents.session_files import (
     HEAD_REPAIR,
     MAX_RESULT,
@@ -29,6 +29,7 @@ from wal_agent.agents.session_files import (
     as_objects,
     call_input,
     canonical_json,
+    contains,
     decode_json,
     encode_json,
     junk_repair,
@@ -36,6 +37,7 @@ from wal_agent.agents.session_files import (
     time_of,
     unknown_result,
 )
+from wal_agent.safefs import Buffer, Pieces
 
 _TEXT = re.compile(rb'"text":"((?:[^"\\\x00-\x1f]|\\(?:u[0-9a-fA-F]{4}|[^u]))*)')
 MARK = "wal-agent"
@@ -109,7 +111,7 @@ _CLOSE = 0.001  # seconds: pi's times are whole milliseconds
 _TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 
 
-def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     tree = load_tree(main)
     repairs = junk_repair(tree.junk)
     if tree.orphans:
@@ -120,7 +122,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     put = _put_back(tree, session, calls)
     messages = sum(entry.role in ("user", "assistant") for entry in tree.entries)
     asked = any(entry.role == "user" for entry in tree.entries)
-    return Reconciled(dump_tree(tree), put, messages, tuple(repairs), None if asked else ())
+    return Reconciled(tree_pieces(tree), put, messages, tuple(repairs), None if asked else ())
 
 
 class _FileCalls:
@@ -324,7 +326,7 @@ def _key(call: Json) -> tuple[str, bytes]:
 TITLE = "[wal-agent recovery]\n"  # before a prompt that would be dropped from the history
 
 
-def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
     """Add the prompt at the end, once. `main` is empty or made by `reconcile`: only its end is read, and one line
     added."""
     main = main or _head_of(session, workspace)
@@ -332,14 +334,14 @@ def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> by
     text = prompt if prompt.strip() else TITLE + prompt
     content = [{"type": "text", "text": text}]
     if last.role == "user" and last.message.get("content") == content:
-        return main
+        return [main]
     beside = Tree(entries=[last])
     parent = last.id if last.value.get("type") != "session" else ""
     name = f"{session} {parent} {text!r}"
-    while f'"{(new := free_id((), name))}"'.encode() in main:
+    while contains(main, f'"{(new := free_id((), name))}"'.encode()):
         name += "+"
     message = {"role": "user", "content": content, "timestamp": entry_time(beside)}
-    return main + encode_json(new_entry(new, parent or None, beside.time, message).value) + b"\n"
+    return [main, encode_json(new_entry(new, parent or None, beside.time, message).value), b"\n"]
 
 
 def _head_of(session: str, workspace: Path) -> bytes:
@@ -348,7 +350,7 @@ def _head_of(session: str, workspace: Path) -> bytes:
     return dump_tree(tree)
 
 
-def _last_entry(main: bytes) -> Entry:
+def _last_entry(main: Buffer) -> Entry:
     """Return the last entry with an id, else the head, of a file whose every line is a record."""
     end = len(main)
     while end > 0:

@@ -19,6 +19,7 @@ from wal_agent.agents.session_files import (
     EPOCH,
     Json,
     Line,
+    LineRecord,
     as_object,
     as_objects,
     as_text,
@@ -28,7 +29,9 @@ from wal_agent.agents.session_files import (
     read_start,
     records,
     walk_files,
+    with_ends,
 )
+from wal_agent.safefs import Buffer
 
 MAIN = "session.jsonl"
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -106,12 +109,10 @@ def read_head(path: Path) -> dict[str, object]:
 VERSION = 3
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(LineRecord):
     """After a change, `line` is dropped and the value is written anew."""
 
-    value: Json
-    line: Line | None = None
+    __slots__ = ()
 
     @property
     def id(self) -> str:
@@ -164,9 +165,9 @@ class Tree:
         return next(times, None) or as_text(self.head.get("timestamp")) or EPOCH
 
 
-def load_tree(data: bytes) -> Tree:
+def load_tree(data: Buffer) -> Tree:
     """Parse the file. pi writes the head and all entries once more where the file held no answer of the model's yet."""
-    tree = Tree()
+    tree, size = Tree(), 0
     known: dict[str, Entry] = {}
     for n, (record, line) in enumerate(records(data)):
         if record is None:
@@ -181,6 +182,7 @@ def load_tree(data: bytes) -> Tree:
             _hang(tree, entry, known)
             known |= {entry.id: entry} if entry.id else {}
             tree.entries.append(entry)
+            size = entry.shelve(size)
     return tree
 
 
@@ -205,9 +207,14 @@ def mend_head(tree: Tree, session: str, workspace: Path) -> None:
 
 
 def dump_tree(tree: Tree) -> bytes:
+    return b"".join(tree_pieces(tree))
+
+
+def tree_pieces(tree: Tree) -> list[Line]:
+    """What `dump_tree` joins."""
     lines: list[Line] = [encode_json(tree.head)]
-    lines += [e.line if e.line is not None else encode_json(e.value) for e in tree.entries]
-    return b"\n".join(lines) + b"\n"
+    lines += [e.written for e in tree.entries]
+    return with_ends(lines)
 
 
 _NAMED = "wal-agent-tool"  # in a result's details: the name that hooks/pi.ts gives a tool that replaces pi's own

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.qwen.session import Chat, Record, dump_chat, load_chat
+from wal_agent.agents.qwen.session import Chat, Record, chat_pieces, load_chat
 from wal_agent.agents.session_files import (
     EPOCH,
     Json,
@@ -34,6 +34,7 @@ from wal_agent.agents.session_files import (
     plain_text,
     unknown_result,
 )
+from wal_agent.safefs import Buffer, Pieces
 
 NOT_BEGUN = (
     "not known to have begun: the machine was lost, and wal-agent's log holds no start of this call. Look before you "
@@ -217,7 +218,7 @@ def _key(tool: str, args: Any) -> tuple[str, bytes]:
     return tool, canonical_json(args)
 
 
-def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     chat = load_chat(main)
     repairs = junk_repair(chat.junk)
     if mend_links(chat):
@@ -229,7 +230,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     put = put_back(chat, session, workspace, calls)
     said = sum(record.kind in ("user", "assistant") for record in chat.records)
     asked = any(record.kind == "user" for record in chat.live())
-    return Reconciled(dump_chat(chat), put, said, tuple(repairs), None if asked else ())
+    return Reconciled(chat_pieces(chat), put, said, tuple(repairs), None if asked else ())
 
 
 def mend_links(chat: Chat) -> int:
@@ -248,13 +249,13 @@ def mend_links(chat: Chat) -> int:
     return mended
 
 
-def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
     """Add the prompt at the end, once."""
     chat = load_chat(main)
     last = chat.records[-1] if chat.records else None
     message = {"role": "user", "parts": [{"text": prompt}]}
     if last is not None and last.kind == "user" and last.value.get("message") == message:
-        return main
+        return [main]
     before = last.uuid if last is not None else None
     value = {
         "uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {before} {prompt!r}")),
@@ -266,4 +267,4 @@ def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> by
         "version": chat.last("version"),
         "message": message,
     }
-    return main + encode_json(value) + b"\n"
+    return [main, encode_json(value), b"\n"]

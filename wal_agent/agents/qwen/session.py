@@ -25,6 +25,7 @@ from wal_agent.agents.program import effective_setting, read_layer
 from wal_agent.agents.session_files import (
     Json,
     Line,
+    LineRecord,
     as_object,
     as_objects,
     as_text,
@@ -36,9 +37,10 @@ from wal_agent.agents.session_files import (
     plain_text,
     records,
     well_formed,
+    with_ends,
 )
 from wal_agent.errors import ConfigError
-from wal_agent.safefs import open_plain
+from wal_agent.safefs import Buffer, open_plain
 
 _BLANKS = "\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _SPACE = f"[{_BLANKS}]"
@@ -172,12 +174,10 @@ def _plain(name: str, text: str) -> Path:
     return Path(os.path.normpath("/" + text.lstrip("/")))
 
 
-@dataclass(slots=True)
-class Record:
+class Record(LineRecord):
     """One record and its line. After a change, `line` is dropped and the value is written anew."""
 
-    value: Json
-    line: Line | None = None
+    __slots__ = ()
 
     @property
     def uuid(self) -> str:
@@ -223,12 +223,13 @@ class Chat:
         return next((text for text in found if isinstance(text, str)), "")
 
 
-def load_chat(data: bytes) -> Chat:
-    chat = Chat()
+def load_chat(data: Buffer) -> Chat:
+    chat, size = Chat(), 0
     for record, line in records(data):
         found = Record(record, line) if record is not None else _glued(line)
         if found is not None and isinstance(found.value.get("uuid"), str):
             chat.records.append(found)
+            size = found.shelve(size)
         chat.junk += record is None or "uuid" not in record
     return chat
 
@@ -246,9 +247,12 @@ def _glued(line: Line) -> Record | None:
 
 def dump_chat(chat: Chat) -> bytes:
     """Write the file: loading it gives the same records again."""
-    return b"".join(
-        line for r in chat.records for line in (r.line if r.line is not None else encode_json(r.value), b"\n")
-    )
+    return b"".join(chat_pieces(chat))
+
+
+def chat_pieces(chat: Chat) -> list[Line]:
+    """What `dump_chat` joins."""
+    return with_ends(r.written for r in chat.records)
 
 
 MAIN = "session.jsonl"
