@@ -294,7 +294,7 @@ def test_on_the_machine_of_the_spool_all_say_that_a_start_carries_it_in(world: W
     assert "refused" not in seen.plan and any("first carry in 1 segment of" in row for row in seen.rows)
     done = unlock(world.bucket, KEYS, UnlockRequest(None), here.env)
     assert not done.done and done.said.endswith("The next `wal-agent run` opens it at once.")
-    assert "a start here carries them in" in done.notes[0] and "accept-loss" not in done.notes[0]
+    assert "a start here saves them" in done.notes[0] and "accept-loss" not in done.notes[0]
     assert read_view(world.bucket, KEYS, here.env).state == "cut_off"
     job, run_dir = here.start("next")
     assert [o.intent.agent_call for o in job.replay.state.open] == ["one"]
