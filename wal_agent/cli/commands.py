@@ -98,7 +98,9 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "intervene:pause",
         "Save a job, end its agent and resume later: automatically here, or wherever the job is started.",
     ),
-    "stop": Entry("intervene:stop", "Stop the job's run cleanly, here or on its machine: save everything, then end the agent."),
+    "stop": Entry(
+        "intervene:stop", "Stop the job's run cleanly, here or on its machine: save everything, then end the agent."
+    ),
     "notify": Entry(
         "notify:notify",
         "Show where notifications go (addresses hidden), which are waiting, and which failed.",
