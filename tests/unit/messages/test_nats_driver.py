@@ -18,7 +18,7 @@ import pytest
 from tests.servers.nats import NatsServer
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.errors import Unavailable
-from wal_agent.inbox import MOST_TEXT, BucketDriver, Message
+from wal_agent.inbox import MOST_TEXT, BucketDriver, Driver, Message
 from wal_agent.messages import connection, nats_driver
 from wal_agent.messages.both import Both
 from wal_agent.messages.connection import Connection
@@ -342,7 +342,7 @@ def test_a_sender_keeps_its_order_over_both_ways(first_by: str, new: Callable[[]
     both = Both(bucket, driver, every=30.0, now=lambda: 0.0)
     assert list(both.fetch(nobody)) == []
     older, newer = (msgspec.structs.replace(STOP, id=id, sent=sent) for id, sent in (("a", 1.0), ("b", 2.0)))
-    ways = (bucket, driver) if first_by == "bucket" else (driver, bucket)
+    ways: tuple[Driver, Driver] = (bucket, driver) if first_by == "bucket" else (driver, bucket)
     for way, each in zip(ways, (older, newer), strict=True):
         assert way.send(each)
     assert list(both.fetch(nobody)) == [older, newer]
