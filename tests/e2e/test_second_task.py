@@ -62,7 +62,8 @@ def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Sc
     assert other.process.returncode == 0, other.stderr()
     (request,) = scene.model.requests[seen:]
     assert notices(request) == [] and not any("go on" in text for text in texts_in(request))
-    assert messages.still_open(1, "run_shell_command", "only begun is in side") in other.stderr()
+    job = f"--job job --bucket {scene.url}"
+    assert messages.still_open(1, "run_shell_command", "only begun is in side", job) in other.stderr()
     assert machine.run("-y", "-p", "another task", options=["--once"], wait=True).process.returncode == 0
     assert len(scene.model.requests) == seen + 1
 

@@ -207,7 +207,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
     if not calls:
         return None
     lines = [
-        f"#{call} {tool}: {facts.command('ack', str(call))} --done | --not-done" for call, tool in calls[:MAX_CALLS]
+        f"#{call} {tool}: {facts.command('ack', str(call))} --done (or --not-done)" for call, tool in calls[:MAX_CALLS]
     ]
     if len(calls) > MAX_CALLS:
         lines.append(f"... and {len(calls) - MAX_CALLS} more: {facts.command('status')}")

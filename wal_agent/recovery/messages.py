@@ -170,15 +170,17 @@ def continue_with(command: str) -> str:
 # ---- a run's end on the screen ---------------------------------------------------------------------------------------
 
 
-def to_settle(calls: str, first: int) -> str:
-    """`calls`: "#1 tool, #2 tool"."""
-    return f"unverified: {calls}. Check whether it happened, then: wal-agent ack {first} --done | --not-done"
+def to_settle(calls: str, first: int, job: str) -> str:
+    """`calls`: "#1 tool, #2 tool"; `job`: the options that name it."""
+    return f"unverified: {calls}. Check whether it happened, then: wal-agent ack {first} {job} --done (or --not-done)"
 
 
-def still_open(call: int, tool: str, because: str) -> str:
-    """At the start of a new session. `because`: the agent's words, "" for none."""
+def still_open(call: int, tool: str, because: str, job: str) -> str:
+    """At the start of a new session. `because`: the agent's words, "" for none; `job`: the options that name it."""
     answered = f"the agent says: {because}" if because else "the agent was asked and could not prove it"
-    return f"call #{call} {tool} is still open ({answered}). Confirm it: wal-agent ack {call} --done | --not-done"
+    return (
+        f"call #{call} {tool} is still open ({answered}). Confirm it: wal-agent ack {call} {job} --done (or --not-done)"
+    )
 
 
 def left_in_flight(calls: str, follows: bool) -> str:
@@ -192,7 +194,7 @@ def left_in_flight(calls: str, follows: bool) -> str:
 OTHER_NAME = "Choose another name with --job."
 OTHER_FOLDER = "Run it there, or choose another name with --job."
 OTHER_REPOSITORY = "Run it in that repository, or choose another name with --job."
-SETTLE_EACH = "Settle each with: wal-agent ack N --done | --not-done"
+SETTLE_EACH = "Settle each with: wal-agent ack N --done (or --not-done)"
 SEE_CRASHES = "See: wal-agent log --crashes"
 NO_SESSION_ID = "The log names a session by an id that no agent gives. Nothing was run."
 TAKE_OUT = "Take out what was saved, with: wal-agent restore --to DIR"
@@ -231,7 +233,7 @@ def stuck(call: str, way: str) -> str:
 def stuck_hint(call: int | None) -> str:
     if call is None:
         return "See: wal-agent log --crashes. Then go on at a terminal, or begin anew with --fresh."
-    return f"Check whether it happened, then: wal-agent ack {call} --done | --not-done; or at a terminal."
+    return f"Check whether it happened, then: wal-agent ack {call} --done (or --not-done); or at a terminal."
 
 
 def halted(calls: str) -> str:
@@ -292,12 +294,12 @@ def other_version(agent: str, then: str, now: str) -> str:
     return f"{agent} is {now} here; it was {then} when this session was saved."
 
 
-def steps_left(names: list[str]) -> str:
-    """At the end of a run; ends with a command that takes options."""
+def steps_left(names: list[str], job: str) -> str:
+    """At the end of a run. `job`: the options that name it."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (
         f"cut off, and not known whether it was done: step {', '.join(names[:3])}{more}. The same `wal-agent step` in "
-        f"the next run verifies it; or check it, then: wal-agent ack {names[0]} --done | --not-done"
+        f"the next run verifies it; or check it, then: wal-agent ack {names[0]} {job} --done (or --not-done)"
     )
 
 

@@ -423,7 +423,7 @@ def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
     if said is None:
         raise UsageError(
             "`wal-agent settle` is for the agent, in a tool of its run; no such run answers here.",
-            f"A person settles a call with: wal-agent ack {call} --done | --not-done",
+            f"A person settles a call with: wal-agent ack {call} --done (or --not-done)",
         )
     if "error" in said:
         raise UsageError(str(said["error"]))

@@ -55,7 +55,7 @@ from wal_agent.safefs import Pieces
 from wal_agent.supervise import processes, recovery_input
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.options import RunOptions, Screen
-from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
+from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, job_options, may_end_leftovers
 from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_payload, logged_calls, read_situation
 from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
 from wal_agent.text import plural
@@ -229,7 +229,8 @@ class Preparation:
         state = self.at.before
         said = {a.call: one_line(a.because, 120) for a in state.answers}
         calls = [o.intent for o in state.open if o.intent.call in said]
-        texts = [messages.still_open(c.call, one_line(c.tool, 60), said[c.call]) for c in calls[:MOST_OPEN_LINES]]
+        job = job_options(self.options.settings)
+        texts = [messages.still_open(c.call, one_line(c.tool, 60), said[c.call], job) for c in calls[:MOST_OPEN_LINES]]
         if len(calls) > MOST_OPEN_LINES:
             texts.append(messages.more_calls(len(calls) - MOST_OPEN_LINES))
         return [row("open", text) for text in texts]

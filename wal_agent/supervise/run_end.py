@@ -32,7 +32,7 @@ from wal_agent.supervise.exits import (
 )
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
-from wal_agent.supervise.provenance import resume_command
+from wal_agent.supervise.provenance import job_options, resume_command
 from wal_agent.text import describe_reach, quote_word
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
@@ -147,10 +147,11 @@ def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
     return LeftOpen(tuple((intent.call, intent.tool) for intent in matters)) if matters else None
 
 
-def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool) -> str:
-    """What is said of `calls` without an end; `left`: those that a person is asked of."""
+def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool, job: str) -> str:
+    """What is said of `calls` without an end; `left`: those that a person is asked of; `job`: the options that name
+    the job."""
     if left is not None:
-        return messages.to_settle(_three(left.calls), left.calls[0][0])
+        return messages.to_settle(_three(left.calls), left.calls[0][0], job)
     return messages.left_in_flight(_three([(o.intent.call, o.intent.tool) for o in calls]), follows)
 
 
@@ -297,11 +298,11 @@ class _Closing:
         if open_calls := [o for o in self.opened.writer.state.open if o.intent.call not in answered]:
             follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)
             left = None if follows else left_open(open_calls)
-            say(open_calls_line(open_calls, left, follows))
+            say(open_calls_line(open_calls, left, follows, job_options(options.settings)))
             if left is not None:
                 options.emit(left)
         if cut_off := list(self.opened.writer.state.undecided_steps):
-            say(f"{messages.steps_left(cut_off)} --job {self.opened.keys.job}")
+            say(messages.steps_left(cut_off, job_options(options.settings)))
         if ended.trouble is not None:
             say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:

@@ -60,7 +60,7 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
         h.LeftOpen(((412, "deploy"), (413, "push"))),
         "person_needed",
         "shop: 2 calls not settled",
-        ("#412 deploy: wal-agent ack 412 --job shop --bucket gs://acme/jobs --done | --not-done", "#413 push"),
+        ("#412 deploy: wal-agent ack 412 --job shop --bucket gs://acme/jobs --done (or --not-done)", "#413 push"),
     ),
     (h.LeftOpen(()), None, "", ()),
     (h.Restarting(2, 8.0, "heap"), "info", "shop: the agent died (heap)", ("Attempt 2, in 8 s.",)),

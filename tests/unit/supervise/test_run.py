@@ -93,13 +93,15 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
     assert left_open(calls) == LeftOpen(((2, "mutation"), (3, "unknown")))
     assert left_open(calls[:2]) is None and left_open([]) is None
 
-    follows = open_calls_line(calls, None, True)
+    follows = open_calls_line(calls, None, True, "--job shop")
     assert follows.startswith(
         "in flight: #0 read_only, #1 idempotent, #2 mutation and 1 more; the next start will check"
     )
-    asked = open_calls_line(calls, left_open(calls), False)
-    assert asked.startswith("unverified: #2 mutation, #3 unknown. Check") and "wal-agent ack 2 --done" in asked
-    assert open_calls_line(calls[:2], None, False).startswith(
+    asked = open_calls_line(calls, left_open(calls), False, "--job shop")
+    assert (
+        asked.startswith("unverified: #2 mutation, #3 unknown. Check") and "wal-agent ack 2 --job shop --done" in asked
+    )
+    assert open_calls_line(calls[:2], None, False, "--job shop").startswith(
         "in flight: #0 read_only, #1 idempotent; harmless to repeat"
     )
 
