@@ -92,7 +92,7 @@ def parse_line(data: bytes, at: int = 0) -> Line | None:
     with suppress(_Full):
         enveloped = isinstance(given.get("message"), dict)
         _collect({key: given.get(key) for key in _ENVELOPE} if enveloped else given, parts, [MOST_TEXT], 0)
-    text = "\n".join(parts)
+    text = "\n".join(dict.fromkeys(parts))  # some agents keep a tool's output twice
     return Line(at, at + len(data), role_of(given), time_of(given), text) if text.strip() else None
 
 

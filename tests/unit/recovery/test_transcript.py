@@ -81,6 +81,13 @@ def test_what_stands_around_a_message_is_left_out() -> None:
     assert found is not None and found.text == WORDS
 
 
+def test_what_a_line_says_twice_is_read_once() -> None:
+    """Claude Code keeps a tool's output for the model and for its own screen."""
+    result = {"role": "user", "content": [{"type": "tool_result", "content": WORDS}]}
+    found = parse_line(json.dumps({"type": "user", "message": result, "toolUseResult": {"stdout": WORDS}}).encode())
+    assert found is not None and found.text == WORDS
+
+
 def test_what_is_no_talk_is_left_out() -> None:
     blob = "QUJD" * 300
     copies = {"type": "api-request-blob", "content": WORDS}
