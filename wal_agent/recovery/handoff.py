@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from wal_agent.errors import Damaged
 from wal_agent.records import Handoff, Opening
 from wal_agent.recovery.transcript import Line, read_lines
@@ -39,8 +41,9 @@ def hand_over(state: State, opening: Opening) -> Handoff | None:
 
 
 def handed_over(state: State, record: Handoff) -> State:
-    """The state behind the record; where it is placed in the log does not matter for what is planned. Pure."""
-    return apply(state, 0, state.epoch, record)
+    """The state behind the record; where it is placed in the log does not matter for what is planned. The run before
+    ended when it did, not when it was handed over. Pure."""
+    return msgspec.structs.replace(apply(state, 0, state.epoch, record), time=state.time)
 
 
 def calls_since(state: State) -> tuple[RecentCall, ...]:

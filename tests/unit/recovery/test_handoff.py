@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,15 @@ def test_the_new_agent_gets_the_call_in_flight_and_no_argument_of_the_other() ->
     assert isinstance(got, StartAgain) and got.alert == "handoff" and got.args == ()
     assert [o.intent.call for o in got.dangling] == [2] and got.finished == ()
     assert [c.call for c in calls_since(state)] == [1]
+
+
+def test_the_run_before_ended_when_it_did() -> None:
+    """The headline and the prompt say when the other agent stopped, not when the job was handed over."""
+    before = state_of(*GEMINI)
+    late = msgspec.structs.replace(claude(), time=before.time + 3600)
+    state, record = taken(*GEMINI, ours=late)
+    assert record is not None and record.time > before.time
+    assert state.time == before.time
 
 
 def test_a_job_that_had_ended_is_handed_over_too() -> None:
