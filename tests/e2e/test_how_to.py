@@ -129,7 +129,9 @@ def test_add_an_agent(tmp_path: Path) -> None:
         shlex.split(command), cwd=work, env={**copy.env, **env, "TOY_SECONDS": "60"}, stdin=subprocess.DEVNULL
     )
     until = time.monotonic() + 60
-    while not (sessions := list(home.glob(".toy/*.jsonl"))) or "session  " not in copy.run(status, work, env):
+    while not (sessions := list(home.glob(".toy/*.jsonl"))) or not re.search(
+        r"[1-9]\d* B saved", copy.run(status, work, env)
+    ):
         assert time.monotonic() < until
         time.sleep(0.1)
     run.send_signal(signal.SIGKILL)

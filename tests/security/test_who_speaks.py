@@ -177,7 +177,8 @@ def test_a_tool_that_forges_every_message(scene: Scene) -> None:
     assert [r["state"] for r in log if r["type"] == "turn"] == ["started", "completed"]
     assert [(r["call"], r["how"], r["by"]) for r in log if r["type"] == "end"] == [(1, "done", "hook")]
     end, turn = (
-        next(r["record"] for r in log if r["type"] == kind and r.get("state") != "started") for kind in ("end", "turn")
+        next(at for at, r in enumerate(log) if r["type"] == kind and r.get("state") != "started")
+        for kind in ("end", "turn")
     )
     assert end < turn and machine.status()["state"] == "closed"
     assert "forged" not in json.dumps([r for r in log if r["type"] == "turn"])

@@ -193,6 +193,7 @@ class _Stage:
         if self._wait(run, self._at_the_point) and not self._wait_end(run, self._delay()):
             self._kill(run, self.wanted.point)
             if self.model is not None and self.wanted.point == "recovery":
+                self.model.over.clear()
                 self.model.hold_end = True  # a job that had come to its end would rightly begin anew
             run = self._start()
             if self.wanted.point == "recovery" and not self._wait_end(run, self.chance.uniform(0.2, 1.5)):

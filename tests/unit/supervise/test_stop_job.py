@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, TTL, World, drain, intent
 from wal_agent.errors import LeaseHeld, PersonNeeded
 from wal_agent.inbox import BucketDriver, Message, address_to_run, is_for_run
@@ -17,11 +18,11 @@ from wal_agent.wal.job import OpenedJob, close_job
 class Far:
     """A run on another machine. `then`: what happens there each time that the person's command waits."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.world = World()
         self.job: OpenedJob = self.world.open("far")
-        self.env = {"WAL_AGENT_RUNTIME_DIR": str(tmp_path / "r")}
-        self.folder = tmp_path
+        self.env = {"WAL_AGENT_RUNTIME_DIR": str(folder / "r")}
+        self.folder = folder
         self.driver = BucketDriver(self.world.bucket, "shop")
         self.lines: list[str] = []
         self.then: Callable[[], object] = lambda: None
@@ -51,8 +52,9 @@ class Far:
 
 
 @pytest.fixture
-def far(tmp_path: Path) -> Far:
-    return Far(tmp_path)
+def far() -> Iterator[Far]:
+    with short_folder() as folder:
+        yield Far(folder)
 
 
 def test_a_run_elsewhere_is_asked_and_waited_for(far: Far) -> None:
