@@ -121,6 +121,34 @@ def test_killed_in_a_rewind_the_conversation_is_the_old_or_the_new_one(scene: Sc
     assert machine.status()["state"] == "closed"
 
 
+@pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)
+def test_killed_in_a_compaction_the_same_command_again_does_it_once(scene: Scene) -> None:
+    """I4: at each failpoint the file here is the old version; the same command completes it, a third one has nothing to
+    do, and each trace is the file as it was."""
+    machine = scene.machine("vm-1")
+    for n in ("one", "two"):
+        ask(scene, machine, f"ask number {n}", first=n == "one")
+    compact = ("compact", "--policy", "turns=1", "--keep", "1")
+    for n, point in enumerate(("rewrite.before_record", "rewrite.before_place", "rewrite.staged"), 1):
+        before = session_file(scene, machine).read_bytes()
+        killed = machine.cli(*compact, WAL_AGENT_FAILPOINT=point)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert session_file(scene, machine).read_bytes() == before
+        logged = point != "rewrite.before_record"
+        assert len(scene.replay().state.rewrites) == (n if logged else n - 1)
+        for again in ("the same", "a third"):
+            done = json.loads(command(machine, *compact, "--json"))
+            assert done["n"] == (n if again == "the same" and not logged else 0), again
+            compacted = session_file(scene, machine).read_bytes()
+            assert compacted != before and scene.replay().state.rewritten == n
+        assert command(machine, "trace", "show", str(n), "--raw").encode() == before
+        found = ask(scene, machine, f"ask number after-{n}")
+        assert session_file(scene, machine).read_bytes().startswith(compacted)
+        assert holds(found, "Asked: ask number one", f"wal-agent trace show {n}") and not holds(found, "heron one")
+    assert scene.side() == ["one", "two", "after-1", "after-2", "after-3"]
+    assert machine.status()["state"] == "closed"
+
+
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_conversation_is_not_rewritten_while_a_tool_runs_or_a_call_is_open(scene: Scene) -> None:
     """I8: a call in flight stays in the conversation until its outcome is settled."""

@@ -388,7 +388,9 @@ def _conversation(job: OpenedJob, home: Home) -> _Conversation:
 
 
 def _catch_up(job: OpenedJob, home: Home) -> None:
-    """Save what this machine has of the session beyond the log's version, as a recovery would take it over."""
+    """Complete a rewrite that was cut off here; save what this machine has of the session beyond the log's version, as a
+    recovery would take it over."""
+    complete_rewrite(job.writer.state, home, job.blobs)
     state, path = job.writer.state, home.agent.main_file
     file, kept = state.files[path], state_dir(home.env) / "jobs" / home.job / "pre-restore" / "rewrite"
     foreign = SessionOwner(state_dir(home.env), state.session, home.workspace).foreign(home.job)
