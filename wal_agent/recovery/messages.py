@@ -470,6 +470,8 @@ NOT_COMPACTED: Final = (
     "wal-agent: the conversation could not be saved (bucket unreachable), so it is not compacted now. Try again later."
 )
 MENDING: Final = "its conversation was compacted to nothing; it starts again with a compact form of what was said"
+REWINDING: Final = "a person takes its conversation to another place"
+OWN_PAUSES: Final = (MENDING, REWINDING)  # that are over once the agent runs again
 
 
 # ---- messages to the job

@@ -381,7 +381,7 @@ def _template_values(
         "tree": facts.tree,
         "alone": facts.alone,
         "unlogged": facts.unlogged,
-        "waiting_for": inline(facts.pause.reason, 200) if facts.pause and facts.pause.reason else "",
+        "waiting_for": bool(facts.pause and facts.pause.reason and facts.pause.reason not in messages.OWN_PAUSES),
         "warnings": [_cut_sentence(text) for text in facts.warnings],
     }
 
