@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -302,8 +303,8 @@ def test_what_is_left_out_and_what_is_private_go_into_the_state() -> None:
 
 def test_another_run_in_the_workspace_is_waited_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, other, times = capture(tmp_path), capture(tmp_path), [0.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: times[0])
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: times.append(times.pop() + seconds))
+    monkeypatch.setattr(time, "monotonic", lambda: times[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: times.append(times.pop() + seconds))
     with other._alone():
         with pytest.raises(Busy), mine._alone():
             raise AssertionError

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.wal.world import KEYS, World, drain, intent
 from wal_agent.errors import Damaged
-from wal_agent.wal import damage
+from wal_agent.wal.blobs import CHUNK
 from wal_agent.wal.damage import (
     BlobProblem,
     damaged_log_error,
@@ -64,12 +64,12 @@ def test_an_error_of_opening_says_what_can_be_restored_where_the_log_is_damaged(
     assert explain_open_error(world.bucket, KEYS, seen, hinted) is hinted
 
 
-@pytest.mark.parametrize("base", [1, damage.CHUNK - 1, damage.CHUNK, damage.CHUNK + 1, 2 * damage.CHUNK])
+@pytest.mark.parametrize("base", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
 def test_each_chunk_of_a_file_is_full_but_the_last(base: int) -> None:
-    count = -(-base // damage.CHUNK)
+    count = -(-base // CHUNK)
     file = FileState(session="s", size=base, sha256="", base_size=base, chunks=tuple(f"c{n}" for n in range(count)))
     sizes = [size for size, _ in needed_blobs(State(files={"f": file})).values()]
-    assert sum(sizes) == base and {*sizes[:-1]} <= {damage.CHUNK} and len(sizes) == count
+    assert sum(sizes) == base and {*sizes[:-1]} <= {CHUNK} and len(sizes) == count
     assert needed_blobs(State(files={"f": file}), session=False) == {}
     more = FileState(session="s", size=base, sha256="", base_size=1, chunks=("a", "b"))
     assert [size for size, _ in needed_blobs(State(files={"f": more})).values()] == [1, 0], "a hostile file"
