@@ -1,5 +1,5 @@
-"""`wal-agent ack`, `settle`, `pause`, `stop`, `unlock`, `rm` and `gc`: decisions about a job, and deleting what it no
-longer needs.
+"""`wal-agent ack`, `settle`, `pause`, `stop`, `unlock`, `rename`, `rm` and `gc`: decisions about a job, and deleting
+what it no longer needs.
 
 `gc` works also for a job that nobody runs (R4). It takes no lease and stops nobody: wal/retention.py says why anybody
 may do this at any time.
@@ -8,6 +8,7 @@ may do this at any time.
 from __future__ import annotations
 
 import os
+import random
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -200,6 +201,47 @@ def unlock(
     lines([f"  {note}" for note in done.notes])
 
 
+def rename(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="The job, unless it is this folder's or --job names it, and its new name.", metavar="[JOB] NEW"
+        ),
+    ],
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+) -> None:
+    """Give a job a display name, which every command and `--job` take like its own name.
+
+    Its own name stays, and goes before any display name; `list` and `status` show both. A job has one display name; its
+    own name as NEW takes that away. The job may run meanwhile, and who shares the bucket sees the new name at once.
+    Exit code 64: the name is taken; 75: another person renamed the job at the same moment.
+    """
+    from contextlib import suppress
+
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import UsageError
+    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.identity import remember_alias
+    from wal_agent.wal.names import is_job_there, rename_job
+
+    if len(names) > 2 or (len(names) == 2 and job is not None):
+        raise UsageError("Name the job once, and then its new name.", "For example: wal-agent rename JOB NEW")
+    require_person("wal-agent rename")
+    *typed, new = names
+    at = open_job_context(agent, bucket, typed[0] if typed else job)
+    if not is_job_there(at.bucket, at.keys.job):
+        raise at.missing()
+    own = at.keys.job
+    before = rename_job(at.bucket, own, new, os.environ, SystemClock(), random.Random())
+    with suppress(OSError):  # for completion only
+        remember_alias(os.environ, at.bucket.url, own, "" if new == own else new)
+    was = f", and no longer {before}" if before not in ("", new) else ""
+    say(f"job {own} has {'only its own name now' if new == own else f'the display name {new} now'}{was}.")
+
+
 def rm(
     job: Annotated[str, typer.Argument(help="The job's name (`wal-agent list`).", autocompletion=complete_job)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
@@ -216,22 +258,25 @@ def rm(
     somewhere: the lease, each opening (with the arguments that were typed) and the record before it. `wal-agent list`
     does not show the job any more, and its name can be used again. The files of the folder are not touched.
     """
+    from contextlib import suppress
     from json import dumps
 
     import msgspec
 
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
-    from wal_agent.errors import PersonNeeded, UsageError
+    from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
     from wal_agent.recovery.export import replay_at
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
+    from wal_agent.wal.names import rename_job
 
     if not dry_run:
         require_person(f"wal-agent rm {job}")
     at = open_job_context(None, bucket, job, encryption_key_file, encryption_key_command)
     clock = SystemClock()
+    job = at.keys.job
     state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, clock.now()))
     if state.task is not None and names_task(at.bucket, state.task.job, job):
         raise UsageError(
@@ -252,6 +297,8 @@ def rm(
             raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {command}")
         typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)
     done = remove_job(at.bucket, at.keys, at.settings.ttl, os.environ, clock, at.key_id)
+    with suppress(WalAgentError):  # a display name of no job counts for nothing
+        rename_job(at.bucket, job, job, os.environ, clock, random.Random())
     if json:
         sys.stdout.write(dumps({"dry_run": False, **msgspec.to_builtins(done)}) + "\n")
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from wal_agent.cli.options import JobContext
     from wal_agent.config import Settings
     from wal_agent.fleet.jobs import FolderJob, Job
-    from wal_agent.supervise.options import RunOptions
+    from wal_agent.supervise.options import RunOptions, Screen
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 
@@ -194,6 +195,9 @@ def start(
             successors=_successors(agent, settings),
             **wishes,
         )
+        if not options.agent.passthrough(args):
+            settings = _settle_name(settings, screen)
+            options = replace(options, settings=settings)
         if from_ is not None or once:
             screen.once(settings.origin)
         if from_ is None:
@@ -211,6 +215,21 @@ def start(
     with attach_listeners(options, screen) as watched:
         code = run_with_restarts(watched, screen)
     raise typer.Exit(code)
+
+
+def _settle_name(settings: Settings, screen: Screen) -> Settings:
+    """As options.with_own_name, before the bucket of the run is open. Where the names cannot be read, nothing is run:
+    a new job would have the display name of another one."""
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.decorators import RetryBucket
+    from wal_agent.cli.options import with_own_name
+    from wal_agent.clock import SystemClock
+
+    if settings.sources.get("job") == "default":
+        return settings
+    screen.once(settings.origin)
+    with closing(open_bucket(settings.bucket)) as bucket:
+        return with_own_name(settings, RetryBucket(bucket, SystemClock(), random.Random()))
 
 
 def _successors(agent: str, settings: Settings) -> tuple[str, ...]:

@@ -367,7 +367,8 @@ def reason_given_up(why: str, calls: bool) -> str:
 
 def paused(at: float, until: str, reason: str, early: bool) -> str:
     why = f", for this reason: {reason}" if reason else ""
-    return f"The job was paused at {clock_time(at)} UTC until {until}{why}." + (
+    ending = f" until {until}" if until else ""
+    return f"The job was paused at {clock_time(at)} UTC{ending}{why}." + (
         " The pause was ended early." if early else ""
     )
 

@@ -420,7 +420,8 @@ def _what_happened(facts: PromptInput) -> str:
 def _paused(facts: PromptInput) -> str:
     if facts.pause is None:
         return messages.PAUSED
-    until = moment(facts.pause.until, facts.stopped, exact=facts.pause.until - facts.stopped < 600, utc=True)
+    lasts = facts.pause.until - facts.stopped  # not above 0 where the run was to start again at once
+    until = moment(facts.pause.until, facts.stopped, exact=lasts < 600, utc=True) if lasts > 0 else ""
     reason = inline(facts.pause.reason, 200) if facts.pause.reason else ""
     return messages.paused(facts.stopped, until, reason, early=facts.now < facts.pause.until - EARLY)
 

@@ -56,6 +56,7 @@ from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, StoredLease
+from wal_agent.wal.names import resolve_name
 from wal_agent.wal.reader import Damage, Replay, replay
 from wal_agent.wal.state import EndedCall, State
 
@@ -469,10 +470,10 @@ class InnerRuns:
         key = load_key(self.settings.encryption_key_file, self.settings.encryption_key_command, self.env)
         with closing(open_bucket(url)) as plain:
             bucket = RetryBucket(plain, SystemClock(), random.Random())
-            keys = Keys(settings.job)
+            keys = Keys(resolve_name(bucket, settings.job, self.env) if named.job else settings.job)
             seen = leases.read_lease(bucket, keys)
             if seen is None:
-                return NestedRun(settings.job, began=False)
+                return NestedRun(keys.job, began=False)
             if seen.doc.key not in ("", key_id(key)):
                 return None
             return self._find_run(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)

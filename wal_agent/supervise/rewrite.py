@@ -32,6 +32,7 @@ from wal_agent.recovery.rewrite import (
     Policy,
     aged,
     compact_form,
+    compacted_units,
     kept_units,
     parse_policy,
     resting_place,
@@ -303,27 +304,16 @@ def mend_summary(job: OpenedJob, home: Home, lost: CompactionAt) -> Rewritten:
     """Put a compact form of what was there in the place of a summary that says nothing; n = 0 where it is not found."""
     talk = _conversation(job, home)
     size = next((size for path, size, _ in lost.files if path == home.agent.main_file), 0)
-    before = talk.how.units(talk.main[:size])
-    known = {unit.key for unit in before}
-    at = _lost_message(talk, home.agent, known, size)
-    turns = turns_of(before)
-    if at is None or not turns:
+    read = home.agent.capabilities.compactions
+    found = compacted_units(talk.main, size, talk.how.units, read) if read is not None else None
+    at = next((n for n, unit in enumerate(talk.units) if found and unit.key == found.summary), None)
+    turns = turns_of(found.before) if found else []
+    if found is None or at is None or not turns:
         return _unchanged(talk)
-    text = compact_form(before, turns, job.writer.state.rewritten + 1)
+    text = compact_form(found.before, turns, job.writer.state.rewritten + 1)
     new = talk.main + talk.how.compact(talk.main, job.writer.state.session, home.workspace, at, at + 1, text)
     change = _Change("compact", new, talk.how.units(new), talk.units[at : at + 1], len(turns), text)
     return _save(job, home, talk, change)
-
-
-def _lost_message(talk: _Conversation, agent: Agent, known: set[str], size: int) -> int | None:
-    """The index of the message that the first compaction behind `size` bytes has put in the place of others."""
-    read, end = agent.capabilities.compactions, size
-    for line in talk.main[size:].split(b"\n"):
-        end += len(line) + 1
-        if read is not None and read(line + b"\n"):
-            fresh = [unit.key for unit in talk.how.units(talk.main[:end]) if unit.key not in known]
-            return next((n for n, unit in enumerate(talk.units) if fresh and unit.key == fresh[-1]), None)
-    return None
 
 
 def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Rewriting, Unit
+from wal_agent.recovery.rewrite import CompactedUnits, compacted_units
 
 SESSION = "0197a9be-1111-7000-8000-000000000001"
 WORKSPACE = Path("/work")
@@ -204,6 +205,21 @@ def test_a_recovery_keeps_what_a_rewrite_left(name: str) -> None:
         assert prompt is not None
         asked = how.units(b"".join(prompt(again, SESSION, WORKSPACE, "go on")))
         assert shown(asked)[:-1] == shown(how.units(rewritten)) and asked[-1].prompt == "go on"
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_what_a_compaction_left_out_is_all_that_stands_before_it(name: str) -> None:
+    """Also what the agent wrote behind the log's last save, wherever that was."""
+    main, how, read = session(name, 3), rewriting(name), AGENTS[name].capabilities.compactions
+    assert read is not None
+    whole = how.units(main)
+    compacted = main + how.compact(main, SESSION, WORKSPACE, first_of(whole), len(whole), TEXT)
+    summary = next(unit.key for unit in how.units(compacted) if TEXT in unit.summary)
+    lines = main.splitlines(keepends=True)
+    for saved in range(1, len(lines) + 1):
+        size = sum(map(len, lines[:saved]))
+        assert compacted_units(compacted, size, how.units, read) == CompactedUnits(whole, summary), saved
+    assert compacted_units(main, 0, how.units, read) is None
 
 
 @each_agent
