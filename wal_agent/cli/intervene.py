@@ -130,7 +130,8 @@ def stop(
 
     A later `wal-agent run` or `wal-agent resume` carries on, here or on another machine; with --done nobody does. A run
     on another machine is asked through the bucket, and answers within 30 s, or 5 minutes while its agent waits for a
-    person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays.
+    person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays. Where the run's
+    settings forbid it, the command says so and ends with 78.
     """
     from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.hook_server import require_person
