@@ -38,6 +38,13 @@ def test_it_is_a_private_folder_named_by_the_real_path(tmp_path: Path) -> None:
     assert made.folder.parent.stat().st_mode & 0o077 == 0 or made.folder.stat().st_mode & 0o077 == 0
 
 
+def test_another_version_finds_the_repository_and_the_refs_of_a_job_by_the_same_names() -> None:
+    """Else all is sent again after an update."""
+    shadow = Shadow.of(Path("/state"), Path("/home/me/shop"), Git({}), "gemini-shop")
+    assert str(shadow.folder) == "/state/workspaces/4a68c726aa051718"
+    assert shadow.name(SAVED) == "refs/wal-agent/16299d0f379b1278/saved"
+
+
 def test_a_capture_is_read_as_it_was_written(tmp_path: Path) -> None:
     shadow = shadow_in(tmp_path)
     empty = shadow.git.run("mktree", at=shadow.at(), input=b"").decode().strip()
