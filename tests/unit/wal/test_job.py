@@ -275,6 +275,15 @@ def test_a_stop_before_the_opening_leaves_the_lease() -> None:
     assert stopped.value.lease is None
 
 
+@pytest.mark.parametrize(
+    ("seq", "epoch", "then"), [(0, 0, "last"), (9, 3, "give_up"), (9, 2, "again"), (9, 1, "again")]
+)
+def test_only_a_higher_epoch_behind_the_opening_ends_the_attempt_at_once(seq: int, epoch: int, then: str) -> None:
+    """R1, list after. What else is there is read as the tail, where an equal epoch ends it too (may_chain)."""
+    assert openings.resolve_later_segment(Tail(seq, epoch), 2) == then
+    assert openings.may_chain(Tail(seq, epoch), 2) == (epoch < 2)
+
+
 def test_a_taken_seq_is_mine_only_byte_for_byte() -> None:
     assert openings.resolve_opening_conflict(b"x", 2, b"x", 2) == "mine"
     assert openings.resolve_opening_conflict(b"y", 1, b"x", 2) == "next"
