@@ -110,6 +110,14 @@ def test_an_opening_survives_lost_replies(fates: list[str]) -> None:
     assert replay(world.bucket, KEYS).state.opened == 1
 
 
+def test_the_places_of_a_crash_are_around_the_put_of_an_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill tests of R1 are worth what these places are; each send has them."""
+    world, seen = World(), list[tuple[str, int]]()
+    monkeypatch.setattr(jobs, "failpoint", lambda place: seen.append((place, read_tail(world.inner, KEYS).seq)))
+    world.open("a")
+    assert seen == [("opening.before_put", 0), ("opening.after_put", 1)]
+
+
 def test_an_opening_gives_up_when_the_bucket_stays_away() -> None:
     world = World()
     world.bucket.fates = [""] + ["dropped"] * 1000

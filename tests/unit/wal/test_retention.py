@@ -452,6 +452,30 @@ def test_strangers_objects_stay() -> None:
     assert len([e for p in (KEYS.blobs, KEYS.log, KEYS.snapshots) for e in world.inner.list(p) if e.size == 0]) == 4
 
 
+def test_the_places_of_a_crash_are_where_a_snapshot_is_stored_and_between_deletes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kill tests of R4 and R5 are worth what these places are: each with what the bucket has then."""
+    world = World()
+    job = long_job(world)
+    seen: list[tuple[str, int, int]] = []
+
+    def visit(place: str) -> None:
+        seen.append((place, len([*world.inner.list(KEYS.snapshots)]), len(stored(world))))
+
+    monkeypatch.setattr("wal_agent.wal.retention.failpoint", visit)
+    monkeypatch.setattr("wal_agent.wal.retention.BATCH", 1)
+    grown(job)
+    snapshots(world, job).take()
+    assert seen == [("snapshot.before_put", 2, 10), ("snapshot.after_put", 3, 10)]
+    world.clock.at += DAY + 1
+    job.lease.renew()
+    seen.clear()
+    done = retention(world, job).run()
+    assert (done.snapshots.count, done.segments.count) == (1, 4)
+    assert seen == [("retention.between_deletes", 2, left) for left in (10, 9, 8, 7, 6)]
+
+
 # --- what it costs (I9)
 
 
