@@ -15,9 +15,9 @@ from tests.e2e.scene import Machine, Scene, until
 from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import Called, Returned, Said, Turn
 
-AGENTS_THAT_CAN = ("claude", "codex", "gemini", "pi")
+AGENTS_THAT_CAN = ("claude", "codex", "gemini", "pi", "qwen")
 WAL_AGENT = f"{shlex.quote(sys.executable)} -m wal_agent"
-CONTINUE = {"claude": ("--continue",), "gemini": ("--resume", "latest"), "pi": ("--continue",)}
+CONTINUE = {"claude": ("--continue",), "gemini": ("--resume", "latest"), "pi": ("--continue",), "qwen": ("--continue",)}
 
 
 def ask(scene: Scene, machine: Machine, prompt: str, first: bool = False) -> list[str]:
@@ -190,14 +190,14 @@ def test_the_agent_marks_a_place_of_the_turn_that_it_is_in(scene: Scene) -> None
     assert not any(word in text for word in ("heron two", "heron three", "all is done") for text in found)
 
 
-@pytest.mark.parametrize("scene", ["qwen"], indirect=True)
+@pytest.mark.parametrize("scene", ["copilot"], indirect=True)
 def test_an_agent_whose_conversation_cannot_be_rewritten_is_named_with_the_reason(scene: Scene) -> None:
     machine = scene.machine("vm-1")
     scene.script(Turn("heron one"))
     assert machine.run(*machine.rehearsal.args("ask number one"), wait=True).process.returncode == 0
     for words in (("rewind", "--last", "1"), ("compact",), ("mark", "here")):
         refused = machine.cli(*words)
-        assert refused.returncode == 64 and "qwen" in refused.stderr
+        assert refused.returncode == 64 and "copilot" in refused.stderr
     assert json.loads(command(machine, "trace", "list", "--json")) == []
 
 
@@ -280,7 +280,7 @@ def test_a_live_run_is_rewound_and_goes_on(scene: Scene) -> None:
     args = ("exec", "resume", "--last", *args[1:]) if scene.agent == "codex" else (*CONTINUE[scene.agent], *args)
     scene.script(
         Turn("heron two", calls=[machine.rehearsal.shell("echo two >> side")]),
-        Turn("waiting"),
+        Turn("pelican"),
         Turn("finished three", when="other way"),
     )
     held = scene.hold_turn(1)
@@ -299,7 +299,7 @@ def test_a_live_run_is_rewound_and_goes_on(scene: Scene) -> None:
     assert run.process.returncode == 0, run.stderr()
     found = texts(scene, len(scene.model.requests) - 1)
     assert holds(found, "heron one", "Take the other way.", "[wal-agent recovery]")
-    assert not any(word in text for word in ("heron two", "waiting") for text in found)
+    assert not any(word in text for word in ("heron two", "pelican") for text in found)
     state = scene.replay().state
     rewritten = state.rewrites[-1].seq
     opened = [o for o in state.openings if o.opening.epoch > before.openings[-1].opening.epoch]

@@ -128,7 +128,7 @@ def resume(
     args = tuple(context.args)
     if not args and at.agent.capabilities.hookless:
         args = _last_command(at)
-    start(at.agent.name, args, {**flags, "job": at.keys.job}, go_on=True, wait=wait)
+    start(at.agent.name, args, {**flags, "job": at.keys.job}, said=at.settings.origin, go_on=True, wait=wait)
 
 
 def _last_command(at: JobContext) -> tuple[str, ...]:
@@ -151,12 +151,14 @@ def start(
     flags: Mapping[str, object],
     from_: str | None = None,
     *,
+    said: str = "",
     once: bool = False,
     fresh: bool = False,
     go_on: bool = False,
     **wishes: Any,
 ) -> None:
-    """Run `agent` with `args` and exit with its code. `wishes`: further switches of RunOptions."""
+    """Run `agent` with `args` and exit with its code. `said`: a line that the person has read already; `wishes`:
+    further switches of RunOptions."""
     from wal_agent import notify
     from wal_agent.agents import AGENTS
     from wal_agent.cli.listeners import attach_listeners, report_refusals
@@ -177,7 +179,7 @@ def start(
             "Rename the folder.",
         )
     flags = _settle_handoff(agent, workspace, flags, fresh, wishes)
-    screen = Screen(say, lines, Waiting(say).waiting_for, redraw=redraw)
+    screen = Screen(say, lines, Waiting(say).waiting_for, {said}, redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with report_refusals(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)

@@ -315,6 +315,8 @@ def steps_cut_off(shown: list[str], count: int) -> str:
 
 # ---- the agent's prompt ----------------------------------------------------------------------------------------------
 
+REPLACES = "This notice replaces each recovery notice before it that you have not answered; a task in one still holds."
+TASK = "The task, as it was given:"
 TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
 TREE_KEPT = "The working tree is the one that you worked in, as it stands now."
 TREE_UNREAD = "git cannot read the .git of this folder, so no repository was made."

@@ -94,7 +94,34 @@ def pi(turns: int) -> list[Any]:
     return lines
 
 
-MAKERS: dict[str, Callable[[int], list[Any]]] = {"claude": claude, "codex": codex, "gemini": gemini, "pi": pi}
+def qwen(turns: int) -> list[Any]:
+    lines: list[Any] = []
+
+    def add(kind: str, *parts: Any) -> None:
+        parent, role = lines[-1]["uuid"] if lines else None, "model" if kind == "assistant" else "user"
+        same = {"sessionId": SESSION, "timestamp": TIME, "cwd": "/work", "version": "0.24.4"}
+        message = {"role": role, "parts": [*parts]}
+        lines.append({"uuid": f"u{len(lines)}", "parentUuid": parent, "type": kind, "message": message, **same})
+
+    for n in range(turns):
+        add("user", {"text": f"ask {n}"})
+        add(
+            "assistant",
+            {"functionCall": {"id": f"c{n}", "name": "run_shell_command", "args": {"command": f"make {n}"}}},
+        )
+        response = {"id": f"c{n}", "name": "run_shell_command", "response": {"output": "ok"}}
+        add("tool_result", {"functionResponse": response})
+        add("assistant", {"text": f"done {n}"})
+    return lines
+
+
+MAKERS: dict[str, Callable[[int], list[Any]]] = {
+    "claude": claude,
+    "codex": codex,
+    "gemini": gemini,
+    "pi": pi,
+    "qwen": qwen,
+}
 each_agent = pytest.mark.parametrize("name", MAKERS)
 
 
@@ -232,12 +259,27 @@ junk = st.recursive(
                     "firstKeptEntryId",
                     "replacement_history",
                     "leafUuid",
+                    "systemPayload",
+                    "compressedHistory",
+                    "parts",
                     "text",
                     "call_id",
                 ]
             ),
             inner
-            | st.sampled_from(["user", "assistant", "gemini", "compacted", "system", "compact_boundary", "u1", "e1"]),
+            | st.sampled_from(
+                [
+                    "user",
+                    "assistant",
+                    "gemini",
+                    "compacted",
+                    "system",
+                    "compact_boundary",
+                    "chat_compression",
+                    "u1",
+                    "e1",
+                ]
+            ),
             max_size=6,
         )
     ),

@@ -91,6 +91,8 @@ def test_a_start_takes_it_too(run: Run, shelf: Shelf, monkeypatch: pytest.Monkey
     assert run("run", "gemini", "--job", "nightly")[0] == 0
     monkeypatch.setenv("WAL_AGENT_JOB", "nightly")
     assert run("run", "gemini")[0] == 0
+    code, _, err = run("resume", "--job", "nightly")
+    assert code == 0 and begun.pop() == "shop" and "display name" in err
     monkeypatch.setenv("WAL_AGENT_JOB", "new")
     assert run("run", "gemini")[0] == 0
     assert begun == ["shop", "shop", "new"]
