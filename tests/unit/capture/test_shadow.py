@@ -33,9 +33,15 @@ def test_it_is_a_private_folder_named_by_the_real_path(tmp_path: Path) -> None:
     one, other = (Shadow.of(tmp_path, tmp_path / name, Git({})) for name in ("a", "b"))
     assert one.folder.parent == other.folder.parent == tmp_path / "workspaces"
     assert one.folder != other.folder
-    made = shadow_in(tmp_path)
-    assert made.folder.stat().st_mode & 0o777 == 0o700
-    assert made.folder.parent.stat().st_mode & 0o077 == 0 or made.folder.stat().st_mode & 0o077 == 0
+    mask = os.umask(0)
+    try:
+        made = Shadow.of(tmp_path / "state" / "deep", tmp_path / "work", Git(user_env(tmp_path)))
+        with made.locked():
+            made.ensure()
+    finally:
+        os.umask(mask)
+    for path in (made.folder.parent, made.folder, made.tmp):
+        assert path.stat().st_mode & 0o777 == 0o700, path
 
 
 def test_another_version_finds_the_repository_and_the_refs_of_a_job_by_the_same_names() -> None:
