@@ -303,6 +303,8 @@ class _Closing:
                 options.emit(left)
         if cut_off := list(self.opened.writer.state.undecided_steps):
             say(messages.steps_left(cut_off, job_options(options.settings)))
+        if lost := self._lost():
+            say(messages.summaries_lost(lost, job_options(options.settings)))
         if ended.trouble is not None:
             say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:
@@ -323,6 +325,12 @@ class _Closing:
         if ended.silent and ended.stopped is None:
             silence = no_hooks_error(options.agent.name, ended.exit.code)
             say(f"{silence.what} {silence.hint}")
+
+    def _lost(self) -> list[int]:
+        """This run's compactions that left the agent nothing; none where the next start mends them."""
+        if self.ended.down is not None and self.ended.down.source == "mend":
+            return []
+        return [c.n for c in self.opened.writer.state.compactions if c.lost and c.epoch == self.opened.lease.epoch]
 
     @property
     def _restarts(self) -> bool:
