@@ -108,6 +108,9 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
     "unlock": Entry(
         "intervene:unlock", "Take a job away from a machine that hangs or is gone, so that any machine can run it."
     ),
+    "rename": Entry(
+        "intervene:rename", "Give a job a display name, which every command and `--job` take like its own name."
+    ),
     "rm": Entry(
         "intervene:rm", "Delete a job from the bucket for good: conversation, files, calls, values, checkpoints."
     ),

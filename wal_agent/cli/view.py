@@ -147,6 +147,7 @@ class View(msgspec.Struct, frozen=True):
     job: str
     bucket: str
     state: JobState
+    name: str = ""  # its display name (`wal-agent rename`)
     agent: str = ""
     agent_version: str = ""
     workspace: str = ""

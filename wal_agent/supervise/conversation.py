@@ -176,7 +176,10 @@ class Conversation:
             self._advance(event)
             if self.turned and not self.turn_open and not event.inner:
                 self._go_on(event.session)
-            return self._gate.begin_call(event)
+            decision = self._gate.begin_call(event)
+            if self._gate.stuck is not None:
+                self._supervisor.stop(self._gate.stuck)
+            return decision
         finally:
             with self._lock:
                 self._beginning -= 1
@@ -245,6 +248,7 @@ class Conversation:
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
+        self._gate.recovered.begin_turn()
         if self._inbox is not None:
             self._inbox.turn_started()
         if self._by_file:

@@ -12,7 +12,7 @@ from typing import Literal
 from wal_agent.agents.base import Agent, TurnFailed
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
-from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
+from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import exhausted, report_bug
@@ -298,7 +298,8 @@ class _Closing:
         if open_calls := [o for o in self.opened.writer.state.open if o.intent.call not in answered]:
             follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)
             left = None if follows else left_open(open_calls)
-            say(open_calls_line(open_calls, left, follows, job_options(options.settings)))
+            if not (isinstance(ended.stopped, PersonNeeded) and len(open_calls) == 1):  # else the error names the call
+                say(open_calls_line(open_calls, left, follows, job_options(options.settings)))
             if left is not None:
                 options.emit(left)
         if cut_off := list(self.opened.writer.state.undecided_steps):

@@ -27,9 +27,13 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
+from wal_agent.errors import PersonNeeded
 from wal_agent.records import AgentStarted, AnyRecord, End, Payload, PhaseChange, Turn
+from wal_agent.recovery.inflight import AskedCall
+from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.context import Launch
 from wal_agent.supervise.conversation import MAX_PROMPT, Conversation
+from wal_agent.supervise.gate import STUBBORN, Gate, RecoveredCalls
 
 
 class Talk:
@@ -150,6 +154,30 @@ def test_an_end_that_no_beginning_was_told_of_is_reported(talk: Talk) -> None:
     talk.post.commit()
     assert [(i.tool, i.unlogged) for i in talk.post.intents()] == [("write_file", True)]
     assert [(e.how, e.by) for e in talk.post.ends()] == [("done", "session")]
+
+
+def test_an_agent_that_only_repeats_a_call_in_flight_is_ended_and_a_person_is_asked(talk: Talk) -> None:
+    """Decision 052: not every agent ends its turn for a hook. A prompt begins the count anew."""
+    charge, post = starting("run_shell_command", command="./charge 1"), talk.post
+    post.begin("run_shell_command", command="./charge 1")
+    asked = AskedCall(1, charge.tool, charge.input)
+    post.gate = Gate(post.context, load_rules, lambda: True, RecoveredCalls(post.context, asked=[asked]))
+    talk.on = talk.make("", turn_open=False)
+
+    def repeat(times: int) -> None:
+        for _ in range(times):
+            assert isinstance(talk.on.handle(charge), Deny)
+
+    talk.on.handle(TurnStarted("s", "p"))
+    repeat(STUBBORN - 1)
+    talk.on.handle(TurnStarted("s", "try again"))
+    repeat(STUBBORN - 1)
+    assert not talk.watcher.stopped
+    repeat(1)
+    [error] = talk.watcher.stopped
+    assert isinstance(error, PersonNeeded) and error.exit_code == 79
+    assert "`./charge 1`" in error.what and "wal-agent ack 1 --job job" in error.hint and "--not-done" in error.hint
+    assert [i.call for i in post.intents()] == [1], "a refused call is none"
 
 
 def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Talk) -> None:
