@@ -109,7 +109,9 @@ def test_claude_does_not_compact_what_the_bucket_does_not_have(scene: Scene) -> 
         Turn("All is done."),
     )
     held = scene.hold_turn(6)
-    run = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), options=SYNC, **env, **outage.env)
+    run = machine.run(
+        *args, *machine.rehearsal.args("move the shop to v2"), options=SYNC, wait=False, **env, **outage.env
+    )
     scene.asked(7)
     assert PHRASE in heard(scene)[6] and summaries(scene) == 0
     outage.end()
@@ -148,7 +150,7 @@ def test_pi_does_not_compact_what_the_bucket_does_not_have(scene: Scene) -> None
     before = len(scene.model.requests)
     scene.script(Turn("All is done.", tokens=190_000))
     held = scene.hold_turn(0)
-    run = machine.run(*machine.rehearsal.args("move the shop to v2"), options=SYNC, **outage.env)
+    run = machine.run(*machine.rehearsal.args("move the shop to v2"), options=SYNC, wait=False, **outage.env)
     scene.asked(before + 1)
     assert PHRASE in heard(scene)[before] and summaries(scene) == 0
     outage.end()
