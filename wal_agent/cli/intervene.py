@@ -20,7 +20,7 @@ from wal_agent.text import answer, lines, say, size
 if TYPE_CHECKING:
     from wal_agent.cli.options import JobContext
     from wal_agent.supervise.remove_job import Removal
-    from wal_agent.wal.retention import Retention, RetentionResult
+    from wal_agent.wal.retention import RetentionResult
 
 
 def ack(
@@ -317,9 +317,6 @@ def describe_removal(found: Removal, verb: str) -> list[str]:
     return rows
 
 
-MAX_BLOBS = 10_000  # blobs whose names are held in memory
-
-
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     agent: AgentName = None,
@@ -332,17 +329,21 @@ def gc(
     """Delete data that the job no longer needs: older than a day and covered by two snapshots.
 
     A run does that by itself, now and then. This is for jobs that nobody runs any more, by hand or from cron. It may be
-    used at any time, also while the job runs.
+    used at any time, also while the job runs. If a job at rest keeps 50 or more blobs of its last run that nothing
+    needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
+    from dataclasses import replace
     from json import dumps
 
     import msgspec
 
     from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
+    from wal_agent.errors import Damaged, LeaseHeld
     from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
     from wal_agent.wal import lease as leases
-    from wal_agent.wal.retention import Retention
+    from wal_agent.wal.retention import Retention, RetentionResult, tally
 
     if not dry_run:
         require_person("wal-agent gc")
@@ -350,8 +351,18 @@ def gc(
     seen = leases.read_lease(at.bucket, at.keys)
     if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
         raise problem
-    retention = Retention(at.bucket, at.keys, most=MAX_BLOBS)
-    done = preview_collection(retention) if dry_run else collect_all(retention)
+    opened = blobs_at_rest(at.bucket, at.keys, seen)
+    if dry_run:
+        due = Retention(at.bucket, at.keys).plan()
+        blobs = due.loose if opened is None else opened
+        done = RetentionResult(tally(due.segments), tally(due.snapshots), blobs, False, due.since, due.why)
+    elif opened is None:
+        done = collect(at.bucket, at.keys)
+    else:
+        try:
+            done = collect_at_rest(at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id)
+        except (Damaged, LeaseHeld) as error:
+            done = replace(collect(at.bucket, at.keys), why=error.what)
     gone = seen is None and not (done.segments.count or done.blobs.count)
     if gone and next(iter(at.bucket.list(at.keys.log)), None) is None:
         raise at.missing()
@@ -360,25 +371,6 @@ def gc(
         sys.stdout.write(dumps(told) + "\n")
     else:
         answer([f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}"])
-
-
-def preview_collection(retention: Retention) -> RetentionResult:
-    """What a run of it would do."""
-    from wal_agent.wal.retention import RetentionResult, tally
-
-    due = retention.plan()
-    return RetentionResult(tally(due.segments), tally(due.snapshots), due.loose, False, due.since, due.why)
-
-
-def collect_all(retention: Retention) -> RetentionResult:
-    """Run it until nothing is left that may go."""
-    from dataclasses import replace
-
-    done = retention.run()
-    while done.more:
-        again = retention.run()
-        done = replace(again, **{n: getattr(done, n) + getattr(again, n) for n in ("segments", "snapshots", "blobs")})
-    return done
 
 
 def describe_result(done: RetentionResult, verb: str) -> str:
