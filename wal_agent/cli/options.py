@@ -410,7 +410,7 @@ MAX_NAMED = 5  # jobs of a folder that an error names
 def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
     """Agent and name of the only job that `folder` has, of `agent` where it is named. `default`: the name that a start
     would give the folder's job. NoJob, UsageError."""
-    from wal_agent.fleet.jobs import find_jobs_here
+    from wal_agent.fleet.jobs import find_folder_jobs, find_jobs_here
     from wal_agent.supervise.identity import known_folders, read_owner
 
     every = find_jobs_here(bucket, folder, os.environ)
@@ -433,6 +433,12 @@ def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> 
     if every:
         _print_choices(every)
         raise NoJob(f"This folder has no job of {agent} in {bucket.url}.", "Its jobs: the commands above.")
+    if around := [each.job for each in find_folder_jobs(bucket, folder, os.environ) if agent in (None, each.job.agent)]:
+        _print_choices(around)
+        raise NoJob(
+            f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
+            "Those of the folders above and below it: the commands above.",
+        )
     raise NoJob(
         f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
         f"Start one: wal-agent run {agent or 'AGENT'}. Or name another: --job NAME (see: wal-agent list)",
