@@ -1,10 +1,11 @@
 """Break the code in small ways, one at a time, and see whether a unit test notices: a sample of mutants, by seed.
 
-    scripts/mutants.py [--sample 60] [--seed 1] [--jobs 2] [--list] [PATH ...]
+    scripts/mutants.py [--sample 60] [--seed 1] [--jobs 2] [--list] [PATH[:LINE] ...]
 
-A mutant lives in memory only: a forked child imports the changed source in place of the module and runs the module's
-mirrored unit tests (tests/unit/<room>/test_<module>*.py). If those pass, it runs all of the room's. A failed or hanging
-test kills the mutant. Mutants that behave like the original are listed with the reason in equivalent_mutants.txt.
+A first run of a room's unit tests (tests/unit/<room>) traces which test runs which line. A mutant lives in memory only:
+a forked child imports the changed source in place of the module and runs the tests that run the changed line, the
+fastest first. A failed or hanging test kills the mutant. Mutants that behave like the original are listed with the
+reason in equivalent_mutants.txt.
 
 Not mutmut: it has no sample, and runs the whole suite first to see which test calls what. Not cosmic-ray: it changes
 the files on disk.
@@ -15,27 +16,40 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
+import json
 import os
 import random
 import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import Any
+
+import hypothesis  # noqa: F401 - what takes long to import, once, before the forks
+import msgspec  # noqa: F401
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 GOAL = 0.92  # of the mutants that are not equivalent
 TARGETS = ("wal_agent/wal", "wal_agent/capture", "wal_agent/supervise/gate.py", "wal_agent/recovery/plan*")
-HEAVY = {"tests/unit/supervise", "tests/unit/recovery"}  # rooms that take minutes: the mirrored tests decide alone
+HEAVY = {"tests/unit/supervise", "tests/unit/recovery"}  # rooms that take minutes: only test_<module>*.py decide
+OPTIONS = (
+    *("-x", "--hypothesis-seed=0", "-pno:cacheprovider", "-pno:xdist"),
+    "-Wignore::pytest.PytestAssertRewriteWarning",  # hypothesis is imported already
+)
+Lines = dict[int, dict[str, float]]  # by line: node ids of tests, with seconds
+TraceFunction = Callable[[FrameType, str, object], Any]
 OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
     ast.LtE: ("<=", "<"),
@@ -163,10 +177,46 @@ class Loader(SourceFileLoader):
         exec(self._code, module.__dict__)
 
 
-def run(tests: Sequence[str], mutant: Mutant | None, timeout: float) -> tuple[str, float]:
-    """Run the tests in a forked child: "passed", "failed" or "hung", and seconds."""
+class Tracer:
+    """A pytest plugin: which lines of the traced files each test runs, in all threads, and how long it takes."""
+
+    def __init__(self, files: frozenset[str]) -> None:
+        self.tests = dict[str, tuple[float, list[tuple[str, int]]]]()  # by node id: seconds and lines
+        self._files, self._lines = files, set[tuple[str, int]]()
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> TraceFunction | None:
+        return self._line if frame.f_code.co_filename in self._files else None
+
+    def _line(self, frame: FrameType, event: str, arg: object) -> TraceFunction:
+        self._lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._lines, self._began = set(), time.monotonic()
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        sys.settrace(None)
+        threading.settrace(None)
+        self.tests[nodeid] = time.monotonic() - self._began, sorted(self._lines)
+
+
+class Selection:
+    """A pytest plugin: only the given tests, in the given order."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._place = {name: n for n, name in enumerate(names)}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = sorted((i for i in items if i.nodeid in self._place), key=lambda item: self._place[item.nodeid])
+
+
+def run(files: Sequence[str], mutant: Mutant | None, plugin: Tracer | Selection, timeout: float) -> tuple[str, bytes]:
+    """Run tests in a forked child: "passed", "failed" or "hung", and what the tracer saw, as JSON."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
+        traced = Path(scratch, "traced.json")
         if (pid := os.fork()) == 0:
             code = 9
             try:
@@ -178,10 +228,9 @@ def run(tests: Sequence[str], mutant: Mutant | None, timeout: float) -> tuple[st
                 if mutant is not None:
                     name = mutant.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
                     sys.meta_path.insert(0, Loader(name, str(ROOT / mutant.path), mutant.source()))
-                import pytest
-
-                off = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist")]
-                code = int(pytest.main(["-x", "--hypothesis-seed=0", f"--basetemp={scratch}/t", *off, *tests]))
+                code = int(pytest.main([*OPTIONS, f"--basetemp={scratch}/t", *files], plugins=[plugin]))
+                if isinstance(plugin, Tracer):
+                    traced.write_bytes(json.dumps(plugin.tests).encode())
             finally:
                 os._exit(code)
         while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() - began < timeout:
@@ -189,34 +238,59 @@ def run(tests: Sequence[str], mutant: Mutant | None, timeout: float) -> tuple[st
         if ended[0] == 0:
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return "hung", timeout
-    return "passed" if ended[1] == 0 else "failed", time.monotonic() - began
+            return "hung", b""
+        return "passed" if ended[1] == 0 else "failed", traced.read_bytes() if traced.exists() else b""
 
 
-def suites(path: str) -> list[tuple[str, ...]]:
-    """The mirrored tests of a module, and then the room's."""
+def suite(path: str) -> tuple[str, ...]:
+    """The tests that may decide on the mutants of a module."""
     room = f"tests/unit/{Path(path).parent.relative_to('wal_agent')}"
-    mirrored = tuple(str(f.relative_to(ROOT)) for f in sorted((ROOT / room).glob(f"test_{Path(path).stem}*.py")))
-    if not mirrored:
-        return [(room,)]
-    return [mirrored] if room in HEAVY else [mirrored, (room,)]
+    mirrored = sorted((ROOT / room).glob(f"test_{Path(path).stem}*.py"))
+    return tuple(str(f.relative_to(ROOT)) for f in mirrored) if room in HEAVY and mirrored else (room,)
 
 
-def survives(mutant: Mutant, seconds: dict[tuple[str, ...], float]) -> bool:
-    return all(run(tests, mutant, 10 + 4 * seconds[tests])[0] == "passed" for tests in suites(mutant.path))
+def trace(paths: Iterable[str]) -> dict[str, Lines]:
+    """For each module: by line, the tests that run it, and by 0, all tests of its suite.
+
+    Raises SystemExit: a test fails without a mutant."""
+    found = dict[str, Lines]()
+    for tests, modules in groupby(sorted(paths, key=suite), key=suite):
+        files = {str(ROOT / path): found.setdefault(path, {0: {}}) for path in modules}
+        how, data = run(tests, None, Tracer(frozenset(files)), 900)
+        if how != "passed":
+            sys.exit(f"The tests fail without a mutant: {' '.join(tests)}")
+        for name, (seconds, lines) in json.loads(data).items():
+            for lines_of in files.values():
+                lines_of[0][name] = seconds
+            for file, line in lines:
+                files[file].setdefault(line, {})[name] = seconds
+    return found
+
+
+def survives(mutant: Mutant, lines: Lines) -> bool:
+    last = mutant.line + (ROOT / mutant.path).read_bytes()[mutant.begin : mutant.end].count(b"\n")
+    running = {test: s for line in range(mutant.line, last + 1) for test, s in lines.get(line, {}).items()}
+    running = running or lines[0]  # runs at the import, in another process, or never
+    names = sorted(running, key=lambda name: running[name])
+    files = sorted({name.partition("::")[0] for name in names})
+    return run(files, mutant, Selection(names), 10 + 4 * sum(running.values()))[0] == "passed"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", default=TARGETS, help="files or folders below wal_agent")
+    parser.add_argument("paths", nargs="*", default=TARGETS, help="files or folders below wal_agent, or FILE:LINE")
     parser.add_argument("--sample", type=int, default=60, help="how many mutants (0: all)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="only list the sample")
     given = parser.parse_args()
     os.chdir(ROOT)
-    files = sorted({f for p in given.paths for q in ROOT.glob(p) for f in ([q] if q.is_file() else q.rglob("*.py"))})
+    named = [path.partition(":") for path in given.paths]
+    lines = {(path, int(line)) for path, colon, line in named if colon}
+    roots = [found for path, _, _ in named for found in ROOT.glob(path)]
+    files = sorted({f for root in roots for f in ([root] if root.is_file() else root.rglob("*.py"))})
     mutants = [m for f in files for m in Finder(str(f.relative_to(ROOT))).found]
+    mutants = [m for m in mutants if not lines or (m.path, m.line) in lines]
     known = {line.rpartition(" | ")[0] for line in EQUIVALENT.read_text().splitlines() if not line.startswith("#")}
     chosen = random.Random(given.seed).sample(mutants, min(given.sample or len(mutants), len(mutants)))
     chosen = sorted((m for m in chosen if m.name not in known), key=lambda m: (m.path, m.begin))
@@ -224,15 +298,10 @@ def main() -> int:
     if given.list:
         print(*(f"{m.path}:{m.line}: {m.what}: {m.code}" for m in chosen), sep="\n")
         return 0
-    import msgspec  # noqa: F401 - before the forks, which then start faster
-
-    seconds, survivors = dict[tuple[str, ...], float](), list[Mutant]()
-    for tests in {tests for m in chosen for tests in suites(m.path)}:
-        how, seconds[tests] = run(tests, None, 900)
-        if how != "passed":
-            sys.exit(f"The tests fail without a mutant: {' '.join(tests)}")
+    traced, survivors = trace({m.path for m in chosen}), list[Mutant]()
     with ProcessPoolExecutor(given.jobs) as pool:  # each worker has one thread, so that it can fork
-        for mutant, survived in zip(chosen, pool.map(survives, chosen, repeat(seconds)), strict=True):
+        results = pool.map(survives, chosen, [traced[m.path] for m in chosen])
+        for mutant, survived in zip(chosen, results, strict=True):
             survivors += [mutant] * survived
             how = "survived" if survived else "killed"
             print(f"{how:8} {mutant.path}:{mutant.line}: {mutant.what}: {mutant.code}", flush=True)

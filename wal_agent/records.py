@@ -376,7 +376,7 @@ class Rewrite(Record, frozen=True, kw_only=True, tag="rewrite"):
 
     `n` counts the job's rewrites from 1. `turns`: how many the model does not get any more; `compact`: what it gets in
     their place; `tokens` and `left`: estimates, before and after. `undoes`: the rewrite that is taken back, 0 for
-    none."""
+    none. `tree`: where the working tree was put back with it, the newest segment that still had the one before."""
 
     n: int
     kind: RewriteKind
@@ -392,6 +392,7 @@ class Rewrite(Record, frozen=True, kw_only=True, tag="rewrite"):
     tokens: int = 0
     left: int = 0
     undoes: int = 0
+    tree: int = 0
 
 
 class Handoff(Record, frozen=True, kw_only=True, tag="handoff"):

@@ -5,10 +5,24 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.scene import Scene, until
+from tests.e2e.scene import Machine, Scene, until
 from wal_agent.rehearsal.model import Returned, Turn
+from wal_agent.supervise.gate import STUBBORN
 
 CHARGE = "#!/bin/sh\necho charged >> side\n[ -e calm ] || exec sleep 1000\n"
+
+
+def cut_off_in_charge(scene: Scene, machine: Machine) -> None:
+    """Leave a job whose machine died in the middle of `./charge 49.90`, after the charge."""
+    program = scene.workspace / "charge"
+    program.write_text(CHARGE)
+    program.chmod(0o755)
+    scene.script(Turn(calls=[machine.rehearsal.shell("./charge 49.90")]))
+    run = machine.run(*machine.rehearsal.args("charge the customer"))
+    until(lambda: scene.side() == ["charged"], "the charge has happened")
+    run.kill()
+    run.died()
+    machine.end()
 
 
 @pytest.mark.parametrize("scene", ["claude", "codex", "gemini"], indirect=True)
@@ -16,15 +30,7 @@ def test_a_call_in_flight_does_not_run_again_before_anything_has_looked(scene: S
     """I1, I8: whether it happened is not known, so nothing is changed; the same call runs once the agent has looked."""
     machine = scene.machine("vm-1")
     shell = machine.rehearsal.shell
-    program = scene.workspace / "charge"
-    program.write_text(CHARGE)
-    program.chmod(0o755)
-    scene.script(Turn(calls=[shell("./charge 49.90")]))
-    run = machine.run(*machine.rehearsal.args("charge the customer"))
-    until(lambda: scene.side() == ["charged"], "the charge has happened")
-    run.kill()
-    run.died()
-    machine.end()
+    cut_off_in_charge(scene, machine)
 
     (scene.workspace / "calm").touch()
     scene.script(
@@ -42,3 +48,19 @@ def test_a_call_in_flight_does_not_run_again_before_anything_has_looked(scene: S
     assert scene.side() == ["charged", "charged"], "the first one, and the one behind the look"
     intents = [r["input"]["data"] for r in scene.records() if r["type"] == "intent"]
     assert sum("charge 49.90" in text for text in intents) == 2 and sum("cat side" in text for text in intents) == 1
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_a_model_that_only_repeats_a_call_in_flight_ends_the_run(scene: Scene) -> None:
+    """I8: no hook can end Claude Code's turn, so the run ends with 79 and a command for a person, and stays ended."""
+    machine = scene.machine("vm-1")
+    cut_off_in_charge(scene, machine)
+    (scene.workspace / "calm").touch()
+    scene.script(*[Turn(calls=[machine.rehearsal.shell("./charge 49.90")])] * (3 * STUBBORN))
+    asked = len(scene.model.requests)
+    again = machine.run(*machine.rehearsal.args("charge the customer"), options=("--restart",), wait=True)
+    said = again.stderr()
+    assert again.process.returncode == 79, said
+    assert said.count(f"{STUBBORN} times without checking anything") == said.count("wal-agent ack 1 --job") == 1
+    assert len(scene.model.requests) - asked < 2 * STUBBORN and scene.side() == ["charged"]
+    assert machine.status()["state"] == "released" and [o.intent.call for o in scene.replay().state.open] == [1]

@@ -20,6 +20,7 @@ PERSONS = {  # each also where the tool has stripped its environment or left its
     "ack": "ack 1 --done",
     "unlock": "unlock --epoch 1 --now",
     "gc": "gc",
+    "rename": "rename shop other",
     "rm": "rm shop --yes",
     "skip": "configure-hooks --skip read_file",
     "install": "configure-hooks --install",

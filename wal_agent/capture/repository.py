@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -277,6 +278,7 @@ def strip_credentials(url: str) -> str:
 
 
 MOST_INDEX = 256 << 20  # bytes of the user's index file
+MOST_SHARED = 16  # files that a split index stands on
 MOST_UNMERGED = 1 << 20  # bytes of the list of what is unmerged
 
 
@@ -312,7 +314,7 @@ class UserIndex:
         assert place.git_dir is not None
         for old in self._shadow.folder.glob("sharedindex.*"):
             old.unlink()
-        for shared in list(place.git_dir.glob("sharedindex.*"))[:16]:  # of a split index
+        for shared in islice(place.git_dir.glob("sharedindex.*"), MOST_SHARED):
             _copy_index(shared, self._shadow.folder / shared.name, MOST_INDEX)
         work = self._shadow.tmp / "index-tree"
         at = self._shadow.at(*place.alternates, work_tree=place.top, index=work)

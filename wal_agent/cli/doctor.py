@@ -211,14 +211,16 @@ def _forget(name: str, url: str | None, job: str | None) -> None:
     from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.errors import ConfigError
     from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.identity import noted_job
 
     require_person("wal-agent doctor --forget")
     settings = settings_for(name, Path.cwd().resolve(), {"bucket": url, "job": job}, NAMES)
     say_bucket(settings)
     bucket = open_bucket(settings.bucket).url
-    what = f"bucket {bucket}" if job is None else f"job {settings.job} in {bucket}"
+    own = job if job is None else noted_job(os.environ, bucket, settings.job)
+    what = f"bucket {bucket}" if own is None else f"job {own} in {bucket}"
     try:
-        known = forget_bucket(bucket, None if job is None else settings.job, os.environ)
+        known = forget_bucket(bucket, own, os.environ)
     except OSError as error:
         raise ConfigError(f"What this machine knows of {what} cannot be removed: {error.strerror}.") from error
     say(f"forgot {what}; the next run begins anew there." if known else f"this machine knows nothing of {what}.")

@@ -58,11 +58,12 @@ def ls(
     """
     from json import dumps
 
-    from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, read_open_work, sort_jobs
+    from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, read_open_work, sort_jobs, with_names
+    from wal_agent.wal.names import names_to_show
 
     wanted = _states(state, STATES)
     opened = _opened(bucket)
-    jobs = sort_jobs(Reader.of(opened, os.environ).all())
+    jobs = sort_jobs(with_names(Reader.of(opened, os.environ).all(), names_to_show(opened)))
     shown = [job for job in jobs if job.state in wanted]
     if json:
         sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
@@ -90,14 +91,15 @@ def list_jobs(
     from json import dumps
 
     from wal_agent.errors import NoJob
-    from wal_agent.fleet.jobs import Reader, find_jobs_here, job_as_json, read_open_work
+    from wal_agent.fleet.jobs import Reader, find_jobs_here, job_as_json, read_open_work, with_names
+    from wal_agent.wal.names import names_to_show
 
     opened = _opened(bucket)
     if here:
         found = find_jobs_here(opened, Path.cwd().resolve(), os.environ)
     else:
         found = Reader.of(opened, os.environ).all()
-    jobs = sorted(found, key=lambda job: (job.age, job.job))
+    jobs = sorted(with_names(found, names_to_show(opened)), key=lambda job: (job.age, job.job))
     if json:
         sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in jobs)
         return
@@ -119,10 +121,11 @@ def fleet_report(
     The page loads nothing and has no script. Only a file that is such a page is replaced.
     """
     from wal_agent.cli.report import write_page
-    from wal_agent.fleet.jobs import Reader, read_open_work, sort_jobs
+    from wal_agent.fleet.jobs import Reader, read_open_work, sort_jobs, with_names
+    from wal_agent.wal.names import names_to_show
 
     opened = _opened(bucket)
-    jobs = sort_jobs(Reader.of(opened, os.environ).all())
+    jobs = sort_jobs(with_names(Reader.of(opened, os.environ).all(), names_to_show(opened)))
     text = fleet_page(opened.url, jobs, read_open_work(opened, jobs))
     if html_file == "-":
         sys.stdout.write(text)
@@ -334,7 +337,8 @@ def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
     """Show all jobs in place, those first that need a host or a person. UsageError: there is no terminal; Denied."""
     from wal_agent.cli.display import STATE, draw_in_place, is_rich, plain_table
     from wal_agent.errors import Unavailable, UsageError
-    from wal_agent.fleet.jobs import Reader, count_states, read_open_work, sort_jobs
+    from wal_agent.fleet.jobs import Reader, count_states, read_open_work, sort_jobs, with_names
+    from wal_agent.wal.names import names_to_show
 
     if not is_rich():
         raise UsageError("--screen needs a terminal.", "Use: wal-agent fleet ls")
@@ -344,7 +348,7 @@ def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
         nonlocal shown
         trouble = ""
         try:
-            jobs = sort_jobs(reader.all())
+            jobs = sort_jobs(with_names(reader.all(), names_to_show(bucket)))
             work = read_open_work(bucket, jobs)
             rows = plain_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right="CALLS")
             shown = [f"{len(jobs)} in {bucket.url}{': ' if jobs else ''}{count_states(jobs)}", "", *rows]
@@ -415,7 +419,7 @@ def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
     from wal_agent.text import shorten
 
     calls, task = (str(work.calls), shorten(work.task, TASK)) if work else ("-", "-")
-    cells = (job.state, job.job, job.agent, job.host, calls, task, job.workspace)
+    cells = (job.state, job.title, job.agent, job.host, calls, task, job.workspace)
     return (*(shorten(cell, WIDEST) for cell in cells), shorten(_what(job), 300))
 
 

@@ -97,6 +97,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "fleet report": ("wal-agent fleet report", "wal-agent fleet report --bucket gs://acme-agents --html jobs.html"),
     "fleet claim": ("wal-agent fleet claim --bucket gs://acme-agents --root /work",),
     "unlock": ("wal-agent unlock --epoch 3", 'wal-agent unlock --epoch 3 --now --reason "vm-17 is deleted"'),
+    "rename": ("wal-agent rename nightly", "wal-agent rename gemini-shop-k3f9 nightly --bucket gs://acme-agents"),
     "rm": ("wal-agent rm nightly --dry-run", "wal-agent rm nightly --bucket gs://acme-agents"),
     "gc": ("wal-agent gc --dry-run", "wal-agent gc --job nightly"),
     "configure-hooks": (

@@ -1,5 +1,5 @@
-"""`wal-agent ack`, `settle`, `pause`, `stop`, `unlock`, `rm` and `gc`: decisions about a job, and deleting what it no
-longer needs.
+"""`wal-agent ack`, `settle`, `pause`, `stop`, `unlock`, `rename`, `rm` and `gc`: decisions about a job, and deleting
+what it no longer needs.
 
 `gc` works also for a job that nobody runs (R4). It takes no lease and stops nobody: wal/retention.py says why anybody
 may do this at any time.
@@ -8,6 +8,7 @@ may do this at any time.
 from __future__ import annotations
 
 import os
+import random
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from wal_agent.text import answer, lines, say, size
 if TYPE_CHECKING:
     from wal_agent.cli.options import JobContext
     from wal_agent.supervise.remove_job import Removal
-    from wal_agent.wal.retention import Retention, RetentionResult
+    from wal_agent.wal.retention import RetentionResult
 
 
 def ack(
@@ -129,7 +130,8 @@ def stop(
 
     A later `wal-agent run` or `wal-agent resume` carries on, here or on another machine; with --done nobody does. A run
     on another machine is asked through the bucket, and answers within 30 s, or 5 minutes while its agent waits for a
-    person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays.
+    person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays. Where the run's
+    settings forbid it, the command says so and ends with 78.
     """
     from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.hook_server import require_person
@@ -200,6 +202,47 @@ def unlock(
     lines([f"  {note}" for note in done.notes])
 
 
+def rename(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="The job, unless it is this folder's or --job names it, and its new name.", metavar="[JOB] NEW"
+        ),
+    ],
+    agent: AgentName = None,
+    bucket: BucketUrl = None,
+    job: JobName = None,
+) -> None:
+    """Give a job a display name, which every command and `--job` take like its own name.
+
+    Its own name stays, and goes before any display name; `list` and `status` show both. A job has one display name; its
+    own name as NEW takes that away. The job may run meanwhile, and who shares the bucket sees the new name at once.
+    Exit code 64: the name is taken; 75: another person renamed the job at the same moment.
+    """
+    from contextlib import suppress
+
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import UsageError
+    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.identity import remember_alias
+    from wal_agent.wal.names import is_job_there, rename_job
+
+    if len(names) > 2 or (len(names) == 2 and job is not None):
+        raise UsageError("Name the job once, and then its new name.", "For example: wal-agent rename JOB NEW")
+    require_person("wal-agent rename")
+    *typed, new = names
+    at = open_job_context(agent, bucket, typed[0] if typed else job)
+    if not is_job_there(at.bucket, at.keys.job):
+        raise at.missing()
+    own = at.keys.job
+    before = rename_job(at.bucket, own, new, os.environ, SystemClock(), random.Random())
+    with suppress(OSError):  # for completion only
+        remember_alias(os.environ, at.bucket.url, own, "" if new == own else new)
+    was = f", and no longer {before}" if before not in ("", new) else ""
+    say(f"job {own} has {'only its own name now' if new == own else f'the display name {new} now'}{was}.")
+
+
 def rm(
     job: Annotated[str, typer.Argument(help="The job's name (`wal-agent list`).", autocompletion=complete_job)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
@@ -216,22 +259,25 @@ def rm(
     somewhere: the lease, each opening (with the arguments that were typed) and the record before it. `wal-agent list`
     does not show the job any more, and its name can be used again. The files of the folder are not touched.
     """
+    from contextlib import suppress
     from json import dumps
 
     import msgspec
 
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
-    from wal_agent.errors import PersonNeeded, UsageError
+    from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
     from wal_agent.recovery.export import replay_at
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
+    from wal_agent.wal.names import rename_job
 
     if not dry_run:
         require_person(f"wal-agent rm {job}")
     at = open_job_context(None, bucket, job, encryption_key_file, encryption_key_command)
     clock = SystemClock()
+    job = at.keys.job
     state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, clock.now()))
     if state.task is not None and names_task(at.bucket, state.task.job, job):
         raise UsageError(
@@ -252,6 +298,8 @@ def rm(
             raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {command}")
         typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)
     done = remove_job(at.bucket, at.keys, at.settings.ttl, os.environ, clock, at.key_id)
+    with suppress(WalAgentError):  # a display name of no job counts for nothing
+        rename_job(at.bucket, job, job, os.environ, clock, random.Random())
     if json:
         sys.stdout.write(dumps({"dry_run": False, **msgspec.to_builtins(done)}) + "\n")
     else:
@@ -269,9 +317,6 @@ def describe_removal(found: Removal, verb: str) -> list[str]:
     return rows
 
 
-MAX_BLOBS = 10_000  # blobs whose names are held in memory
-
-
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     agent: AgentName = None,
@@ -284,17 +329,21 @@ def gc(
     """Delete data that the job no longer needs: older than a day and covered by two snapshots.
 
     A run does that by itself, now and then. This is for jobs that nobody runs any more, by hand or from cron. It may be
-    used at any time, also while the job runs.
+    used at any time, also while the job runs. If a job at rest keeps 50 or more blobs of its last run that nothing
+    needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
+    from dataclasses import replace
     from json import dumps
 
     import msgspec
 
     from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
+    from wal_agent.errors import Damaged, LeaseHeld
     from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
     from wal_agent.wal import lease as leases
-    from wal_agent.wal.retention import Retention
+    from wal_agent.wal.retention import Retention, RetentionResult, tally
 
     if not dry_run:
         require_person("wal-agent gc")
@@ -302,8 +351,18 @@ def gc(
     seen = leases.read_lease(at.bucket, at.keys)
     if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
         raise problem
-    retention = Retention(at.bucket, at.keys, most=MAX_BLOBS)
-    done = preview_collection(retention) if dry_run else collect_all(retention)
+    opened = blobs_at_rest(at.bucket, at.keys, seen)
+    if dry_run:
+        due = Retention(at.bucket, at.keys).plan()
+        blobs = due.loose if opened is None else opened
+        done = RetentionResult(tally(due.segments), tally(due.snapshots), blobs, False, due.since, due.why)
+    elif opened is None:
+        done = collect(at.bucket, at.keys)
+    else:
+        try:
+            done = collect_at_rest(at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id)
+        except (Damaged, LeaseHeld) as error:
+            done = replace(collect(at.bucket, at.keys), why=error.what)
     gone = seen is None and not (done.segments.count or done.blobs.count)
     if gone and next(iter(at.bucket.list(at.keys.log)), None) is None:
         raise at.missing()
@@ -312,25 +371,6 @@ def gc(
         sys.stdout.write(dumps(told) + "\n")
     else:
         answer([f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}"])
-
-
-def preview_collection(retention: Retention) -> RetentionResult:
-    """What a run of it would do."""
-    from wal_agent.wal.retention import RetentionResult, tally
-
-    due = retention.plan()
-    return RetentionResult(tally(due.segments), tally(due.snapshots), due.loose, False, due.since, due.why)
-
-
-def collect_all(retention: Retention) -> RetentionResult:
-    """Run it until nothing is left that may go."""
-    from dataclasses import replace
-
-    done = retention.run()
-    while done.more:
-        again = retention.run()
-        done = replace(again, **{n: getattr(done, n) + getattr(again, n) for n in ("segments", "snapshots", "blobs")})
-    return done
 
 
 def describe_result(done: RetentionResult, verb: str) -> str:

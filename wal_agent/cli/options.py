@@ -128,10 +128,12 @@ def complete_agent(incomplete: str) -> list[str]:
 
 
 def complete_job(incomplete: str) -> list[str]:
-    """Return the jobs of this person on this machine whose name begins so, for shell completion: from local notes."""
+    """Return the jobs of this person on this machine whose own or display name begins so, for shell completion: from
+    local notes."""
     from wal_agent.supervise.identity import known_folders
 
-    names = {at.job for known in known_folders(os.environ) for at in known.jobs}
+    jobs = [at for known in known_folders(os.environ) for at in known.jobs]
+    names = {name for at in jobs for name in (at.job, at.alias) if name}
     return sorted(name for name in names if name.startswith(incomplete))
 
 
@@ -277,6 +279,25 @@ def settings_for(
     return load(agent, workspace, os.environ, flags, uses=uses)
 
 
+def with_own_name(settings: Settings, bucket: Bucket) -> Settings:
+    """The settings with the job's own name where its display name was given. As own_name."""
+    if settings.sources.get("job") == "default":
+        return settings
+    return replace(settings, job=own_name(settings.job, bucket))
+
+
+def own_name(name: str, bucket: Bucket) -> str:
+    """Return the own name of the job that a person calls `name`; say so where it is another one.
+
+    UsageError: it can name no job. Damaged, Newer, Unavailable."""
+    from wal_agent.wal.names import resolve_name
+
+    own = resolve_name(bucket, name, os.environ)
+    if own != name:
+        say(f"{name} is the display name of job {own}.")
+    return own
+
+
 def say_bucket(settings: Settings) -> None:
     """Who chose the bucket, before it is asked for anything."""
     if settings.origin:
@@ -325,6 +346,7 @@ def open_job_context(
     opened = EncryptedBucket(open_bucket(settings.bucket), key)
     retrying = RetryBucket(opened, SystemClock(), random.Random())
     named = settings.sources.get("job") != "default"
+    settings = settings if own is not None else with_own_name(settings, retrying)
     if agent is None or not (named or as_a_run):
         if named:
             name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
@@ -389,7 +411,7 @@ MAX_NAMED = 5  # jobs of a folder that an error names
 def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
     """Agent and name of the only job that `folder` has, of `agent` where it is named. `default`: the name that a start
     would give the folder's job. NoJob, UsageError."""
-    from wal_agent.fleet.jobs import find_jobs_here
+    from wal_agent.fleet.jobs import find_folder_jobs, find_jobs_here
     from wal_agent.supervise.identity import known_folders, read_owner
 
     every = find_jobs_here(bucket, folder, os.environ)
@@ -412,6 +434,12 @@ def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> 
     if every:
         _print_choices(every)
         raise NoJob(f"This folder has no job of {agent} in {bucket.url}.", "Its jobs: the commands above.")
+    if around := [each.job for each in find_folder_jobs(bucket, folder, os.environ) if agent in (None, each.job.agent)]:
+        _print_choices(around)
+        raise NoJob(
+            f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
+            "Those of the folders above and below it: the commands above.",
+        )
     raise NoJob(
         f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
         f"Start one: wal-agent run {agent or 'AGENT'}. Or name another: --job NAME (see: wal-agent list)",

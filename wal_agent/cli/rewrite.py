@@ -22,7 +22,7 @@ from wal_agent.cli.options import (
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.supervise.rewrite import Home, Place, Rewritten
+    from wal_agent.supervise.rewrite import Home, Rewritten
     from wal_agent.wal.reader import Replay
     from wal_agent.wal.state import RewriteAt, State
 
@@ -97,11 +97,12 @@ def rewind(
     files: Annotated[
         bool,
         typer.Option(
-            "--files", help="With --to: also restore the working tree of that record; replaced files are kept."
+            "--files",
+            help="With --to: also restore the working tree of that record; with --undo: the one that was replaced.",
         ),
     ] = False,
     stop: Annotated[
-        bool, typer.Option("--stop", help="If the job runs on this machine: stop it cleanly first.")
+        bool, typer.Option("--stop", help="If the job runs: stop it cleanly first, and leave it stopped.")
     ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Undo the newest rewind or compaction, if nothing was said since.")
@@ -113,20 +114,21 @@ def rewind(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Take the conversation of a stopped job back to an earlier place. Without options: list its turns.
+    """Take a job's conversation back to an earlier place. Without options: list its turns.
 
     What was said after that place stays in the log (`wal-agent trace`). --files restores the working tree; no other
-    effect is undone, and the agent reads that in a note. A running job is refused without --stop.
+    effect is undone, and the agent reads that in a note. A run on this machine pauses for it and goes on; it is refused
+    while a call runs.
     """
     from wal_agent.cli.intervene import stop_run
     from wal_agent.errors import UsageError
-    from wal_agent.supervise import rewrite
     from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.rewind import FoundRewind, JobLog, RewindRequest, carry_out, find_place, rewind_live
 
     if sum((to is not None, last > 0, undo)) > 1 or (compact is not None and (undo or not (to or last))):
         raise UsageError("Say one of --to, --last and --undo; --compact goes with the first two.")
-    if files and to is None:
-        raise UsageError("--files goes with --to, which says as of when.", "A record's number is in: wal-agent log")
+    if files and not (to or undo):
+        raise UsageError("--files goes with --to or --undo.", "A record's number is in: wal-agent log")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     home = _home(at)
     if not (to or last or undo):
@@ -136,11 +138,15 @@ def rewind(
     words = _words(compact) if compact not in (None, "auto") else compact
     if stop:
         say(stop_run(at))
-    place = _place(at, home, to, last, files)
-    done = _act(
-        at, home, lambda opened: rewrite.undo(opened, home) if undo else rewrite.rewind(opened, home, place, words)
-    )
-    _report(at, done, "taken back" if undo else f"rewound: {plural(done.turns, 'turn')} left out", json)
+    log = JobLog(at.bucket, at.keys, at.key_id, _blobs(at))
+    place = find_place(log, home, RewindRequest(to=to, last=last, undo=undo, files=files))
+    asked = FoundRewind(place=place, undo=undo, compact=words)
+    done = rewind_live(at.bucket, at.keys, asked)
+    live = done is not None
+    if done is None:
+        done = _act(at, home, lambda opened: carry_out(opened, home, asked))
+    what = "taken back" if undo else f"rewound: {plural(done.turns, 'turn')} left out"
+    _report(at, done, f"{what}, and its run goes on" if live else what, json)
 
 
 def compact(
@@ -331,30 +337,6 @@ def _words(name: str | None) -> str:
     if len(data) > MOST_COMPACT or not data.strip():
         raise UsageError(f"{name} is empty or has more than {MOST_COMPACT >> 10} KiB.", "It stays in the conversation.")
     return data.decode("utf-8", "replace")
-
-
-def _place(at: JobContext, home: Home, to: str | None, last: int, files: bool) -> Place:
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
-    from wal_agent.recovery.export import replay_at
-    from wal_agent.supervise.rewrite import Place, end_of
-
-    if to is None:
-        return Place(last=last)
-    number = to.isascii() and to.isdigit()
-    marked = None if number else _read(at).state.marks.get(to)
-    if marked is None and not number:
-        raise UsageError(f"No place is marked {shorten(to, 60)}.", f"See: wal-agent mark{at.options()}")
-    if marked is not None and not files:
-        return Place(marked.record.session, marked.record.key)
-    record = str(marked.seq) if marked is not None else to
-    state = replay_at(at.bucket, at.keys, at.key_id, record, SystemClock().now()).state
-    if files and state.workspace is None:
-        raise UsageError(f"No working tree was saved up to record {record}.", "See: wal-agent log")
-    tree = state.workspace if files else None
-    if marked is not None:
-        return Place(marked.record.session, marked.record.key, tree=tree)
-    return Place(state.session, end_of(state, _blobs(at), home), tree=tree)
 
 
 def _list_turns(at: JobContext, home: Home, json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from wal_agent.cli.options import JobContext
     from wal_agent.config import Settings
     from wal_agent.fleet.jobs import FolderJob, Job
-    from wal_agent.supervise.options import RunOptions
+    from wal_agent.supervise.options import RunOptions, Screen
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 
@@ -127,7 +128,7 @@ def resume(
     args = tuple(context.args)
     if not args and at.agent.capabilities.hookless:
         args = _last_command(at)
-    start(at.agent.name, args, {**flags, "job": at.keys.job}, go_on=True, wait=wait)
+    start(at.agent.name, args, {**flags, "job": at.keys.job}, said=at.settings.origin, go_on=True, wait=wait)
 
 
 def _last_command(at: JobContext) -> tuple[str, ...]:
@@ -150,12 +151,14 @@ def start(
     flags: Mapping[str, object],
     from_: str | None = None,
     *,
+    said: str = "",
     once: bool = False,
     fresh: bool = False,
     go_on: bool = False,
     **wishes: Any,
 ) -> None:
-    """Run `agent` with `args` and exit with its code. `wishes`: further switches of RunOptions."""
+    """Run `agent` with `args` and exit with its code. `said`: a line that the person has read already; `wishes`:
+    further switches of RunOptions."""
     from wal_agent import notify
     from wal_agent.agents import AGENTS
     from wal_agent.cli.listeners import attach_listeners, report_refusals
@@ -176,7 +179,7 @@ def start(
             "Rename the folder.",
         )
     flags = _settle_handoff(agent, workspace, flags, fresh, wishes)
-    screen = Screen(say, lines, Waiting(say).waiting_for, redraw=redraw)
+    screen = Screen(say, lines, Waiting(say).waiting_for, {said}, redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with report_refusals(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)
@@ -194,6 +197,9 @@ def start(
             successors=_successors(agent, settings),
             **wishes,
         )
+        if not options.agent.passthrough(args):
+            settings = _settle_name(settings, screen)
+            options = replace(options, settings=settings)
         if from_ is not None or once:
             screen.once(settings.origin)
         if from_ is None:
@@ -211,6 +217,21 @@ def start(
     with attach_listeners(options, screen) as watched:
         code = run_with_restarts(watched, screen)
     raise typer.Exit(code)
+
+
+def _settle_name(settings: Settings, screen: Screen) -> Settings:
+    """As options.with_own_name, before the bucket of the run is open. Where the names cannot be read, nothing is run:
+    a new job would have the display name of another one."""
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.decorators import RetryBucket
+    from wal_agent.cli.options import with_own_name
+    from wal_agent.clock import SystemClock
+
+    if settings.sources.get("job") == "default":
+        return settings
+    screen.once(settings.origin)
+    with closing(open_bucket(settings.bucket)) as bucket:
+        return with_own_name(settings, RetryBucket(bucket, SystemClock(), random.Random()))
 
 
 def _successors(agent: str, settings: Settings) -> tuple[str, ...]:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.cli.options import ANY_AGENT, AsJson, BucketUrl, KeyCommand, KeyFile, complete_job, say_bucket
+from wal_agent.cli.options import (
+    ANY_AGENT,
+    AsJson,
+    BucketUrl,
+    KeyCommand,
+    KeyFile,
+    complete_job,
+    own_name,
+    say_bucket,
+)
 from wal_agent.cli.options import settings_for as load_settings
 from wal_agent.text import answer, lines, plural, redraw, timestamp
 
@@ -110,7 +119,7 @@ def measure(bucket: Bucket, job: str | None, key: str) -> tuple[list[Measured], 
     from wal_agent.fleet.stats import measure_job
     from wal_agent.wal.keys import Keys
 
-    names = [Keys(job).job] if job else sorted(filter(is_job, bucket.folders("")))
+    names = [own_name(job, bucket)] if job else sorted(filter(is_job, bucket.folders("")))
     found: list[Measured] = []
     unread: dict[str, WalAgentError] = {}
     for n, name in enumerate(names, 1):

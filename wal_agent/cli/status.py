@@ -31,11 +31,16 @@ def watch_status(
 ) -> NoReturn:
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
+    import msgspec
+
     from wal_agent.cli.view import continue_view
     from wal_agent.wal.damage import CheckedBlobs
+    from wal_agent.wal.names import name_to_show
 
     check_every(every)
     known = CheckedBlobs()
+
+    name = name_to_show(at.bucket, at.keys.job)
 
     def look(before: Replay) -> tuple[View | None, Replay, str]:
         """The job, or why the bucket could not be asked now."""
@@ -43,7 +48,7 @@ def watch_status(
             view, found = continue_view(at.bucket, at.keys, env, at.key_id, before, known, options)
         except Unavailable as error:
             return None, before, str(error)
-        return view, found, ""
+        return msgspec.structs.replace(view, name=name), found, ""
 
     def rows(view: View) -> list[str]:
         return status_rows(view, options, _following(at, view))
@@ -160,12 +165,14 @@ def status(
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.view import read_view
     from wal_agent.errors import Damaged
+    from wal_agent.wal.names import name_to_show
 
     check_every(every)
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     if watch:
         watch_status(at, every, os.environ, at.options(), json=json)
     view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())
+    view = msgspec.structs.replace(view, name=name_to_show(at.bucket, at.keys.job))
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
     elif view.state != "none":
@@ -187,7 +194,8 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
         where += f", up {duration(now - view.started)}, heartbeat {duration(view.heartbeat_age)} ago"
-    rows = [("job", f"{view.job:<19} {view.bucket}")]
+    rows = [("name", view.name)] if view.name else []
+    rows.append(("job", f"{view.job:<19} {view.bucket}"))
     if view.state == "running":
         rows.append(("state", f"{'running':<19} {where}"))
     else:

@@ -98,6 +98,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""  # id of the key that the job is encrypted with
     problem: str = ""  # why a `damaged` or `newer` lease cannot be read
     mark: str = ""  # of the newest write of its lease
+    name: str = ""  # its display name (`wal-agent rename`); "": none, or another job's own name
+
+    @property
+    def title(self) -> str:
+        """The name for people: the display name goes first."""
+        return f"{self.name} ({self.job})" if self.name else self.job
 
     @property
     def loss(self) -> tuple[str, int, str]:
@@ -187,6 +193,13 @@ def clean_text(text: str) -> str:
 
 def _phase_age(seconds: float) -> float:
     return min(max(0.0, seconds), LONGEST_AGE)
+
+
+def with_names(jobs: Iterable[Job], names: Mapping[str, str]) -> list[Job]:
+    """The jobs with their display names (`names`, by job), but those that are the own name of one of them. Pure."""
+    found = list(jobs)
+    own = {job.job for job in found}
+    return [msgspec.structs.replace(j, name=n) if (n := names.get(j.job, "")) not in own else j for j in found]
 
 
 PARALLEL = 32  # requests at once; as many connections are kept

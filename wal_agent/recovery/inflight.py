@@ -260,6 +260,7 @@ class Resolver:
         self._looked: dict[int, list[int]] = {}
         self._touched: set[int] = set()  # calls of which a later one may have looked what became of them
         self._refused: set[int] = set()
+        self._in_a_row: Counter[int] = Counter()  # refusals of a call in this turn since any other succeeded
         self.ended: set[int] = set()  # calls whose end was returned
 
     @property
@@ -278,6 +279,7 @@ class Resolver:
                     if reads:
                         self._looked.setdefault(asked.call, []).append(call)
             self._touched |= self._refused  # an agent may look with a script that names nothing
+            self._in_a_row.clear()
         with self._lock:
             there = [a for a in self._asked_in(cwd) if a.call not in self._found]
             for asked in _equal(there, tool, input)[:1]:  # of identical ones, one was run again
@@ -295,7 +297,18 @@ class Resolver:
             if not left or any(a.call in self._touched for a in equal):
                 return None
             self._refused.add(left[0].call)
+            self._in_a_row[left[0].call] += 1
             return left[0]
+
+    def refused(self, call: int) -> int:
+        """How often an asked call was refused in this turn since any other succeeded."""
+        with self._lock:
+            return self._in_a_row[call]
+
+    def begin_turn(self) -> None:
+        """Count refusals anew: somebody has prompted the agent."""
+        with self._lock:
+            self._in_a_row.clear()
 
     def _asked_in(self, cwd: str) -> list[AskedCall]:
         folder = "" if cwd == self._workspace else cwd

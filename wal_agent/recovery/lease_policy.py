@@ -212,11 +212,13 @@ def _decline_running(job: str, seen: StoredLease, local: Local) -> Decline:
         return Decline(
             _describe_holder(job, seen),
             f"If it is dead, it can be taken over in {_format_seconds(left)}; wait for it with --wait, "
-            "look with `wal-agent status`, or stop it there.",
+            f"{_look_or_stop(job)}.",
         )
-    return Decline(
-        _describe_holder(job, seen), "Wait for it with --wait, look with `wal-agent status`, or stop it there."
-    )
+    return Decline(_describe_holder(job, seen), f"Wait for it with --wait, {_look_or_stop(job)}.")
+
+
+def _look_or_stop(job: str) -> str:
+    return f"look with `wal-agent status --job {job}`, or end it with `wal-agent stop --job {job}`"
 
 
 def _decline_spooled(job: str, seen: StoredLease, local: Local, wait: bool) -> Decline | Wait:

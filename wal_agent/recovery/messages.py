@@ -303,6 +303,15 @@ def steps_left(names: list[str], job: str) -> str:
     )
 
 
+def summaries_lost(numbers: list[int], job: str) -> str:
+    """At the end of a run. `numbers`: its compactions whose summaries say nothing; `job`: the options that name it."""
+    which = ", ".join(map(str, numbers))
+    return (
+        f"the agent compacted its conversation, and the summary is empty (compaction {which}). What was said before is "
+        f"kept: wal-agent recall WORDS {job}"
+    )
+
+
 def steps_cut_off(shown: list[str], count: int) -> str:
     """`shown`: the first of `count` steps, with their commands."""
     more = f" and {count - len(shown)} more" if count > len(shown) else ""
@@ -315,6 +324,8 @@ def steps_cut_off(shown: list[str], count: int) -> str:
 
 # ---- the agent's prompt ----------------------------------------------------------------------------------------------
 
+REPLACES = "This notice replaces each recovery notice before it that you have not answered; a task in one still holds."
+TASK = "The task, as it was given:"
 TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
 TREE_KEPT = "The working tree is the one that you worked in, as it stands now."
 TREE_UNREAD = "git cannot read the .git of this folder, so no repository was made."
@@ -367,7 +378,8 @@ def reason_given_up(why: str, calls: bool) -> str:
 
 def paused(at: float, until: str, reason: str, early: bool) -> str:
     why = f", for this reason: {reason}" if reason else ""
-    return f"The job was paused at {clock_time(at)} UTC until {until}{why}." + (
+    ending = f" until {until}" if until else ""
+    return f"The job was paused at {clock_time(at)} UTC{ending}{why}." + (
         " The pause was ended early." if early else ""
     )
 
@@ -469,6 +481,8 @@ NOT_COMPACTED: Final = (
     "wal-agent: the conversation could not be saved (bucket unreachable), so it is not compacted now. Try again later."
 )
 MENDING: Final = "its conversation was compacted to nothing; it starts again with a compact form of what was said"
+REWINDING: Final = "a person takes its conversation to another place"
+OWN_PAUSES: Final = (MENDING, REWINDING)  # that are over once the agent runs again
 
 
 # ---- messages to the job

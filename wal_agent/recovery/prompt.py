@@ -289,6 +289,7 @@ class PromptInput:
     lost: LostCalls = LostCalls()
     work: WorkSoFar = NO_WORK
     handed: HandedOver | None = None  # where the alert is "handoff"
+    replaces: bool = False  # a notice at the session's end that the model has not answered
 
 
 def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
@@ -309,7 +310,7 @@ def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES)
         assert name in templates.own, "the built-in text fits, whatever the facts are"
         warned = replace(facts, warnings=(*facts.warnings, messages.own_text_used(inline(why, 300))))
         return render_prompt(warned, replace(templates, own={}))
-    return notice if facts.task is None else f"{notice}\nThe task, as it was given:\n\n{facts.task}"
+    return notice if facts.task is None else f"{notice}\n{messages.TASK}\n\n{facts.task}"
 
 
 _RUN = re.compile(r"[A-Za-z]+|[0-9]+| +|\s|[^\sA-Za-z0-9]")
@@ -381,7 +382,7 @@ def _template_values(
         "tree": facts.tree,
         "alone": facts.alone,
         "unlogged": facts.unlogged,
-        "waiting_for": inline(facts.pause.reason, 200) if facts.pause and facts.pause.reason else "",
+        "waiting_for": bool(facts.pause and facts.pause.reason and facts.pause.reason not in messages.OWN_PAUSES),
         "warnings": [_cut_sentence(text) for text in facts.warnings],
     }
 
@@ -405,7 +406,7 @@ def _handed_values(handed: HandedOver | None, most: int, chars: int) -> dict[str
 
 
 def _what_happened(facts: PromptInput) -> str:
-    return messages.what_happened(
+    said = messages.what_happened(
         facts.alert,
         facts.same_host,
         inline(facts.old_host, 60),
@@ -415,12 +416,14 @@ def _what_happened(facts: PromptInput) -> str:
         _paused(facts),
         messages.reason_given_up(facts.given_up, bool(facts.calls)),
     )
+    return f"{said} {messages.REPLACES}" if facts.replaces else said
 
 
 def _paused(facts: PromptInput) -> str:
     if facts.pause is None:
         return messages.PAUSED
-    until = moment(facts.pause.until, facts.stopped, exact=facts.pause.until - facts.stopped < 600, utc=True)
+    lasts = facts.pause.until - facts.stopped  # not above 0 where the run was to start again at once
+    until = moment(facts.pause.until, facts.stopped, exact=lasts < 600, utc=True) if lasts > 0 else ""
     reason = inline(facts.pause.reason, 200) if facts.pause.reason else ""
     return messages.paused(facts.stopped, until, reason, early=facts.now < facts.pause.until - EARLY)
 

@@ -7,12 +7,12 @@ all of it. It is made of the session's own lines, so the same turns give the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import AskedCall, Compacted, Unit
 from wal_agent.errors import UsageError
 from wal_agent.recovery.transcript import parse_line
 from wal_agent.redact import redact
@@ -78,6 +78,40 @@ def kept_units(newest: str, units: Sequence[Unit]) -> int:
             "What the conversation has: wal-agent rewind. What was there: wal-agent trace list",
         )
     return at
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedUnits:
+    """A compaction of the agent's own. `before`: the messages that it left out; `summary`: the key of its message."""
+
+    before: tuple[Unit, ...]
+    summary: str
+
+
+def compacted_units(
+    main: bytes,
+    size: int,
+    units: Callable[[bytes], tuple[Unit, ...]],
+    compactions: Callable[[bytes], Sequence[Compacted]],
+) -> CompactedUnits | None:
+    """Find the first compaction behind `size` bytes of a main file; None: there is none.
+
+    `size` is what the log had when the compaction began. An agent may write lines of before it later still (Claude
+    Code does, a moment after their hooks), so the longest conversation in front of it counts."""
+    ends = [size]
+    for line in main[size:].splitlines(keepends=True):
+        ends.append(ends[-1] + len(line))
+        if compactions(line):
+            break
+    else:
+        return None
+    saved = units(main[:size])
+    known = {unit.key for unit in saved}
+    shown = (units(main[:end]) for end in reversed(ends[1:-1]))
+    before = next((found for found in shown if known <= {unit.key for unit in found}), saved)
+    left_out = {unit.key for unit in before}
+    fresh = [unit.key for unit in units(main[: ends[-1]]) if unit.key not in left_out]
+    return CompactedUnits(before, fresh[-1]) if fresh else None
 
 
 @dataclass(frozen=True, slots=True)

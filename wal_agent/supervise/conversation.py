@@ -158,8 +158,10 @@ class Conversation:
         return self._guard.waiting or (self._inbox is not None and self._inbox.waiting > 0)
 
     def _say(self, boundary: Literal["tool_ended", "turn_started"]) -> str:
-        """All that the agent gets here: what a compaction left out, and messages."""
+        """All that the agent gets here: what a compaction left out, a recovery's words too, and messages."""
         behind = self._guard.take() if boundary in self._speaks and not self._gate.refusal else ""
+        if behind and self._notice:
+            behind = f"{self._notice}\n\n{behind}"
         return "\n\n".join(filter(None, (behind, self._messages(boundary))))
 
     def _comes_late(self, event: HookEvent) -> bool:
@@ -174,7 +176,10 @@ class Conversation:
             self._advance(event)
             if self.turned and not self.turn_open and not event.inner:
                 self._go_on(event.session)
-            return self._gate.begin_call(event)
+            decision = self._gate.begin_call(event)
+            if self._gate.stuck is not None:
+                self._supervisor.stop(self._gate.stuck)
+            return decision
         finally:
             with self._lock:
                 self._beginning -= 1
@@ -243,6 +248,7 @@ class Conversation:
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
+        self._gate.recovered.begin_turn()
         if self._inbox is not None:
             self._inbox.turn_started()
         if self._by_file:

@@ -21,7 +21,7 @@ import msgspec
 
 from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
-from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
+from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
 from wal_agent.records import Answer, Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
 from wal_agent.recovery.messages import (
@@ -37,6 +37,7 @@ from wal_agent.recovery.messages import (
 )
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
+from wal_agent.supervise.provenance import job_options
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
@@ -180,6 +181,7 @@ MOST_BEYOND = 256  # calls
 IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
 UNLOGGED = "it ran before it was logged: no hook announced it"
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
+STUBBORN = 10  # refusals of one call in flight in a row after which the run ends: not every agent ends its turn
 
 
 class RecoveredCalls:
@@ -225,6 +227,15 @@ class RecoveredCalls:
             return None
         answered = {a.call for a in self._writer.state.answers}
         return self._answers.refuse(event.tool, event.input, event.cwd, self._open() - answered - self._harmless)
+
+    def is_stubborn(self, asked: AskedCall) -> bool:
+        """Whether the agent does nothing any more but make this call again (decision 052)."""
+        return self._answers.refused(asked.call) >= STUBBORN
+
+    def begin_turn(self) -> None:
+        """The agent was prompted."""
+        if self._asked:
+            self._answers.begin_turn()
 
     def after_turn(self) -> list[End | Answer]:
         """The ends of calls that a completed turn settles: by evidence, or because doing them again harms nothing.
@@ -280,6 +291,7 @@ class Gate:
         self._may_allow = may_allow
         self._bounds = bounds
         self._rules = rules
+        self._agent, self._settings = context.agent.name, context.settings
         self._workspace = context.workspace
         self._clock = context.clock
         self._deadline = context.settings.append_deadline
@@ -300,6 +312,7 @@ class Gate:
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: RunningCall | None = None
         self.had_inner = False  # a subagent made calls that have ids
+        self.stuck: PersonNeeded | None = None  # why only a person can carry on
 
     # ---- before and after
 
@@ -320,6 +333,8 @@ class Gate:
             return self._deny(reason, "repeated", nested=nested)
         risky = found.cls in ("mutation", "unknown") and not nested
         if risky and (asked := self.recovered.refuse(event)) is not None:
+            if self.recovered.is_stubborn(asked):
+                self.stuck = self.stuck or stuck_error(self._agent, event, asked, job_options(self._settings))
             reason = deny_in_flight(inline(event.tool, 60), asked.call, inline(asked.verify, 300))
             return self._deny(reason, "in_flight")
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
@@ -626,4 +641,13 @@ def unannounced_error(agent: str, tool: str) -> ConfigError:
     return ConfigError(
         f"{agent} ran {tool}, which no hook announced, so not logged before. The run was stopped.",
         f"See what ran: wal-agent log. Whether hooks work here: wal-agent doctor {agent}",
+    )
+
+
+def stuck_error(agent: str, event: ToolStarting, asked: AskedCall, job: str) -> PersonNeeded:
+    """Decision 052: why a run ends whose agent only repeats a call in flight. `job`: the options that name the job."""
+    return PersonNeeded(
+        f"{agent} repeated {inline(event.tool, 60)} {inline(show_input(event.tool, event.input))} {STUBBORN} times "
+        f"without checking anything, and whether it happened is not known (call #{asked.call}). The run was stopped.",
+        f"Check whether it happened, then: wal-agent ack {asked.call} {job} --done (or --not-done)",
     )

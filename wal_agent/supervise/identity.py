@@ -40,12 +40,14 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class KnownJob(msgspec.Struct, frozen=True):
-    """A job that ran in a folder of this machine. `named`: a person or a file chose its name."""
+    """A job that ran in a folder of this machine. `named`: a person or a file chose its name. `alias`: its display
+    name, as far as this machine gave it (`wal-agent rename`)."""
 
     bucket: str
     job: str
     agent: str
     named: bool = False
+    alias: str = ""
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -97,10 +99,29 @@ def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:
     A name that the folder gave stays so when `resume` or a person names the job later."""
     note = _read(env, folder)
     if note is not None:
-        same = [known for known in note.jobs if msgspec.structs.replace(known, named=job.named) == job]
-        job = msgspec.structs.replace(job, named=job.named and all(known.named for known in same))
+        key = (job.bucket, job.job, job.agent)
+        same = [known for known in note.jobs if (known.bucket, known.job, known.agent) == key]
+        alias = next((known.alias for known in same if known.alias), "")
+        job = msgspec.structs.replace(job, named=job.named and all(known.named for known in same), alias=alias)
         others = tuple(known for known in note.jobs if known not in same)
         _write(env, folder, msgspec.structs.replace(note, jobs=(job, *others)[:MAX_JOBS]))
+
+
+def remember_alias(env: Mapping[str, str], bucket: str, job: str, alias: str) -> None:
+    """Note the display name of a job wherever it is noted; "" takes it away. OSError: as `remember_job`."""
+    for id, note in _notes(env):
+        jobs = tuple(
+            msgspec.structs.replace(known, alias=alias) if (known.bucket, known.job) == (bucket, job) else known
+            for known in note.jobs
+        )
+        _write(env, id, msgspec.structs.replace(note, jobs=jobs))
+
+
+def noted_job(env: Mapping[str, str], bucket: str, name: str) -> str:
+    """Return the own name of the job that this machine's notes call `name`; else `name` itself."""
+    jobs = [known for _, note in _notes(env) for known in note.jobs if known.bucket == bucket]
+    aliased = (known.job for known in jobs if known.alias == name)
+    return name if any(known.job == name for known in jobs) else next(aliased, name)
 
 
 def default_job_here(agent: str, folder: Path, bucket: str, env: Mapping[str, str]) -> str:

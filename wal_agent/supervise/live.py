@@ -19,7 +19,7 @@ from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.concurrency import start_daemon
 from wal_agent.config import APPEND_DEADLINE, Settings
-from wal_agent.errors import BucketError, Fenced, UsageError, WalAgentError
+from wal_agent.errors import BucketError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
 from wal_agent.inbox import is_for_run
@@ -48,10 +48,11 @@ from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsave
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
 from wal_agent.supervise.tasks import TaskBounds, begin_task
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
-from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
+from wal_agent.supervise.worktree import PAUSE, WorktreeSaver, never_captured
 from wal_agent.text import duration, plural
 
 if TYPE_CHECKING:
+    from wal_agent.supervise.rewind import LiveRewind
     from wal_agent.supervise.steps import StepKeeper
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
@@ -116,6 +117,8 @@ class Live:
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
         self._steps_lock = threading.Lock()
         self._steps: StepKeeper | None = None
+        self._rewind_lock = threading.Lock()
+        self.rewinding: LiveRewind | None = None  # made when a person asks for the first
         self._hooks = HookHandler(context, self.conversation, self._nested, self)
         self.server = HookServer(run_dir.socket, run_dir.run, self._hooks.answer, self.fail)
 
@@ -164,6 +167,8 @@ class Live:
             return self.checkpoints.answer(question, by_agent)
         if event == hook_server.MARK:
             return self._mark(str(question.get("name")))
+        if event == hook_server.REWIND:
+            return self._rewind(question, by_agent)
         if event == hook_server.STEP:
             return self.steps.answer(question, by_agent)
         if event == hook_server.TASK:
@@ -207,6 +212,28 @@ class Live:
         if word == "undecided":
             return {"error": "The bucket cannot be reached now. Try again."}
         return {"job": context.job.keys.job}
+
+    def _rewind(self, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
+        from wal_agent.supervise.rewind import LiveRewind  # late: few runs are rewound
+        from wal_agent.supervise.rewrite import Home
+
+        if by_agent:
+            return {"error": BY_AGENT, "exit": PersonNeeded.exit_code}
+        context, agent = self._context, self._agent
+        with self._rewind_lock:
+            if self.rewinding is None:
+                private = tuple(never_captured(context.settings, agent, context.env, context.workspace))
+                home = Home(context.job.keys.job, agent, context.workspace, context.env, private)
+                self.rewinding = LiveRewind(context.job, home, self._clock, context.settings.drain)
+        calls = [f"#{call.call} {call.tool}" for call in [*self.gate.running(), *self.gate.nested()]]
+        steps = self._steps is not None and self._steps.running()
+        running = calls[0] if calls else "of a step" if steps else ""
+
+        def shut_down(down: ShutdownPlan) -> bool:
+            self.shut_down(down)
+            return self._shutdown.down is down
+
+        return self.rewinding.answer(question, running, shut_down)
 
     def _task(self, question: dict[str, Any]) -> dict[str, Any]:
         job = self._context.job

@@ -32,8 +32,9 @@ from wal_agent.clock import SystemClock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged, WalAgentError
-from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Verdict
+from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Recovery, Verdict
 from wal_agent.recovery.checkpoint import work_so_far
+from wal_agent.recovery.messages import TASK
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain, decide
 from wal_agent.recovery.prompt import (
     FinishedCall,
@@ -56,6 +57,7 @@ from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, StoredLease
+from wal_agent.wal.names import resolve_name
 from wal_agent.wal.reader import Damage, Replay, replay
 from wal_agent.wal.state import EndedCall, State
 
@@ -206,6 +208,7 @@ def finished_calls(at: Situation, ended: Sequence[EndedCall]) -> tuple[FinishedC
 
 
 WITH_START = "The user's message with this start, to follow after the above:"
+NOTICE = "[wal-agent recovery]"  # how each recovery prompt of prompts/ begins
 LOST = "Your conversation was cut off before the user's last message was saved in it."
 
 
@@ -278,6 +281,9 @@ def collect_prompt_facts(
     lost = at.lost
     main = at.before.files.get(agent.main_file)
     end = at.before.ended
+    unread = unread_notice(at) if isinstance(decided, Resume) and decided.alert != "handoff" else None
+    left = unread.leftovers if unread is not None and at.same_host(here) else ()
+    worked_in = workspace_of_the_model(at) if unread is not None else lost.workspace
     return PromptInput(
         alert=decided.alert or "cut_off",
         old_host=lost.host.name,
@@ -298,8 +304,8 @@ def collect_prompt_facts(
         unannounced=tuple(
             Unannounced(c.intent.tool, at.inputs.get(c.intent.call), c.intent.cls, c.how) for c in at.before.unlogged
         ),
-        leftovers=tuple(ended),
-        moved=None if lost.workspace == str(workspace) else (lost.workspace, str(workspace)),
+        leftovers=tuple(dict.fromkeys((*ended, *left))),
+        moved=None if worked_in == str(workspace) else (worked_in, str(workspace)),
         turn_completed=at.before.turn == "completed",
         tree=tree,
         alone=decided.alone,
@@ -310,7 +316,27 @@ def collect_prompt_facts(
         work=work_so_far(at.before, job, agent.name),
         handed=_handed_over(at.before, isinstance(decided, StartAgain)) if decided.alert == "handoff" else None,
         given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",
+        replaces=unread is not None,
     )
+
+
+def unread_notice(at: Situation) -> Recovery | None:
+    """The recovery whose notice the lost run gave to the model, where nothing in the log shows that the model answered
+    it: no call since, and no turn of that run that was completed. Such a notice is at the session's end. Pure."""
+    state, home = at.before, at.home
+    notice = state.recovery
+    if notice is None or home is None or notice.time < home.time or notice.from_epoch >= home.epoch:
+        return None  # there is none, it was an earlier run's, or its run never started the agent
+    answered = state.turn == "completed" and state.turned >= home.epoch
+    return None if answered or any(call.time >= notice.time for call in state.recent) else notice
+
+
+def workspace_of_the_model(at: Situation) -> str:
+    """Where the model worked last, before the runs whose notices it has not answered. Pure."""
+    state, home, notice = at.before, at.home, unread_notice(at)
+    before = state.turned if home is not None and 0 < state.turned < home.epoch else notice.from_epoch if notice else 0
+    found = (o.opening.workspace for o in state.openings if o.opening.epoch == before)
+    return next(found, at.lost.workspace)
 
 
 def _handed_over(state: State, new: bool) -> HandedOver | None:
@@ -339,11 +365,26 @@ def write_prompt(
     given = agent.prompt_from_args(at.home.args) if at.home is not None else None
     asked = agent.prompt_from_args(args)
     new = asked if asked != given else None
-    if given and asked in (None, given) and unasked(at, agent, given):
-        new = None if any(given in text for text in reconciled.heard or ()) else given
-    if (lost := lost_task(reconciled, at, given or "")) and lost != new:
-        text += f"\n{LOST} The task, as it was given:\n\n{lost}\n"
+    # A notice that this one replaces may hold the only copy of words that nobody has answered.
+    unread = unread_notice(at) if facts.replaces else None
+    held = unread.told if unread is not None else ""
+    if unread is not None:
+        reconciled = replace(reconciled, heard=_without_notices(reconciled.heard, TASK in held))
+    missing = given if given and not any(given in text for text in reconciled.heard or ()) else None
+    if given and asked in (None, given) and (unasked(at, agent, given) or WITH_START in held):
+        new = missing
+    lost = lost_task(reconciled, at, given or "") or (missing if TASK in held else "")
+    if lost and lost != new:
+        text += f"\n{LOST} {TASK}\n\n{lost}\n"
     return f"{text}\n{WITH_START}\n\n{new}\n" if new else text
+
+
+def _without_notices(heard: tuple[str, ...] | None, lost: bool) -> tuple[str, ...] | None:
+    """The words of a session without the recovery prompts. `lost`: such a prompt holds the task, because the session
+    lacked it; a session whose words are not known lacks it still."""
+    if heard is None:
+        return () if lost else None
+    return tuple(text for text in heard if not text.startswith(NOTICE))
 
 
 def handed_words(at: Situation) -> str:
@@ -357,7 +398,7 @@ def add_newest_words(text: str, task: str, asked: str | None, heard: Sequence[st
     """The notice of a handoff, and behind it the task, where the agent's own session lacks it, and what the user asks
     for with this start."""
     if task and not any(task.rstrip("\ufffd") in words for words in heard):
-        text += f"\nThe task, as it was given:\n\n{task}\n"
+        text += f"\n{TASK}\n\n{task}\n"
     if asked and asked != task:
         text += f"\n{WITH_START}\n\n{asked}\n"
     return text
@@ -469,10 +510,10 @@ class InnerRuns:
         key = load_key(self.settings.encryption_key_file, self.settings.encryption_key_command, self.env)
         with closing(open_bucket(url)) as plain:
             bucket = RetryBucket(plain, SystemClock(), random.Random())
-            keys = Keys(settings.job)
+            keys = Keys(resolve_name(bucket, settings.job, self.env) if named.job else settings.job)
             seen = leases.read_lease(bucket, keys)
             if seen is None:
-                return NestedRun(settings.job, began=False)
+                return NestedRun(keys.job, began=False)
             if seen.doc.key not in ("", key_id(key)):
                 return None
             return self._find_run(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)

@@ -1,31 +1,44 @@
-"""Delete a job from its bucket, for `wal-agent rm`, so that no run of before can ever write to it again.
+"""Delete a job from its bucket, for `wal-agent rm`, so that no run of before can ever write to it again; and what a job
+at rest no longer needs, for `wal-agent gc`.
 
 The log is the lock, so the job is opened first (R1). What locks old runs out stays, as R4 wants it: the lease, each
 opening, the segment before each, and two snapshots of an empty state that make the rest of the log unneeded
 (docs/decisions/045). Whatever happens in between, the log is whole: the same command goes on with it.
+
+`gc` deletes by R4 without opening anything, and so leaves the blobs of the newest epoch to their own run, which is over
+where a job is at rest. If these are many, the job is opened for a moment: two snapshots behind the opening make its
+epoch past (docs/decisions/057).
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
 from wal_agent.bucket.base import Bucket, Entry
-from wal_agent.clock import Clock
+from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import Conflict, Unavailable, UsageError
 from wal_agent.records import End, Progress
-from wal_agent.recovery.lease_policy import REMOVED
-from wal_agent.supervise.intervene import act_unowned, require_lease, sound_state
+from wal_agent.recovery.lease_policy import REMOVED, pause_left, paused_until
+from wal_agent.supervise.intervene import act_unowned, leaving, require_lease, sound_state
 from wal_agent.wal import codec, reader
 from wal_agent.wal.codec import Snapshot
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.reader import Fetched
 from wal_agent.wal.retention import (
     BATCH,
+    Mirror,
+    Retention,
+    RetentionResult,
+    Snapshots,
     Tally,
     keeps_before_opening,
     keeps_opening,
@@ -35,6 +48,9 @@ from wal_agent.wal.state import State
 
 WHY: Final = "a person deleted the job"
 COMMIT_TRIES = 100
+MOST_NAMES = 10_000  # blobs whose names `gc` holds in memory
+FEW = 50  # blobs of the last run that a job at rest may keep
+CLEANED: Final = "a person deleted what the job no longer needs"
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -89,15 +105,70 @@ def remove_job(
     return done[0]
 
 
+def collect(bucket: Bucket, keys: Keys) -> RetentionResult:
+    """Delete what may go beside any run. Unavailable, Denied."""
+    retention = Retention(bucket, keys, most=MOST_NAMES)
+    done = retention.run()
+    while done.more:
+        done = _with(retention.run(), done)
+    return done
+
+
+def blobs_at_rest(bucket: Bucket, keys: Keys, seen: StoredLease | None) -> Tally | None:
+    """Return the blobs that may go once the job is opened (`collect_at_rest`); None where it runs, or where that would
+    let few more go than `collect` does. Reads only. `seen`: the job's lease. Unavailable, Denied."""
+    if seen is None or seen.doc.state not in ("closed", "released"):
+        return None
+    retention = Retention(bucket, keys, most=MOST_NAMES)
+    opened = retention.plan(over=seen.doc.epoch).loose
+    return opened if opened.count >= FEW + retention.plan().loose.count else None
+
+
+def collect_at_rest(bucket: Bucket, keys: Keys, ttl: float, env: Mapping[str, str], key_id: str) -> RetentionResult:
+    """Open a job that nobody runs, so that blobs of its last run may go too, and leave it as it was. What its log has
+    before that goes as well.
+
+    LeaseHeld: somebody runs it; Damaged: its log cannot be opened; Unavailable: the same command goes on."""
+    done: list[RetentionResult] = []
+    seen = require_lease(bucket, keys)
+    rests = pause_left(seen) if paused_until(seen) else None
+    state: Literal["closed", "released"] = "closed" if seen.doc.state == "closed" else "released"
+
+    def act(job: OpenedJob) -> None:
+        with leaving(job, state, rests, seen.doc.reason, seen.doc.reason):
+            with tempfile.TemporaryDirectory(prefix="wal-agent-") as folder:
+                snapshots = Snapshots(bucket, keys, job.writer, Mirror(Path(folder), job.blobs))
+                snapshots.take()
+                job.writer.append(Progress(time=SystemClock().now(), note=CLEANED, by="person"))
+                _commit(job, f"wal-agent gc --job {keys.job}")
+                snapshots.take()
+            done.append(collect(bucket, keys))
+
+    refused = act_unowned(bucket, keys, ttl, env, seen, key_id, lambda _: None, act)
+    if refused is not None:
+        raise refused
+    return done[0]
+
+
+def _with(done: RetentionResult, before: RetentionResult) -> RetentionResult:
+    return replace(
+        done,
+        segments=before.segments + done.segments,
+        snapshots=before.snapshots + done.snapshots,
+        blobs=before.blobs + done.blobs,
+    )
+
+
 def _empty(bucket: Bucket, keys: Keys, job: OpenedJob, clock: Clock) -> Removal:
     state, now = sound_state(job.replay), clock.now()
     names = tuple(f"#{o.intent.call} {o.intent.tool}" for o in state.open)
     for each in state.open:  # I8
         job.writer.append(End(time=now, call=each.intent.call, how="acknowledged", by="person", why=WHY))
-    _commit(job)
+    command = f"wal-agent rm {keys.job}"
+    _commit(job, command)
     first = _snapshot(bucket, keys, job)
     job.writer.append(Progress(time=now, note=WHY, by="person"))
-    _commit(job)
+    _commit(job, command)
     second = _snapshot(bucket, keys, job)
     old = (e for e in bucket.list(keys.snapshots) if keys.seq_of(e.key) not in (first, second))
     snapshots = _delete(bucket, old)
@@ -106,17 +177,17 @@ def _empty(bucket: Bucket, keys: Keys, job: OpenedJob, clock: Clock) -> Removal:
     stay = kept | {first, second}
     segments = _delete(bucket, (e for e in bucket.list(keys.log) if keys.seq_of(e.key) not in stay))
     if close_job(job, "closed", REMOVED) != "closed":
-        raise Unavailable("The bucket did not take the last change.", f"Once more: wal-agent rm {keys.job}")
+        raise Unavailable("The bucket did not take the last change.", f"Once more: {command}")
     return Removal(keys.job, segments, snapshots, blobs, names, len(stay) + 3)
 
 
-def _commit(job: OpenedJob) -> None:
-    """Unavailable: what was appended is not acknowledged."""
+def _commit(job: OpenedJob, command: str) -> None:
+    """Unavailable: what was appended is not acknowledged; `command` goes on."""
     for _ in range(COMMIT_TRIES):
         if not job.writer.pending:
             return
         job.writer.commit_once()
-    raise Unavailable("The bucket does not take the change.", f"Once more: wal-agent rm {job.keys.job}")
+    raise Unavailable("The bucket does not take the change.", f"Once more: {command}")
 
 
 def _snapshot(bucket: Bucket, keys: Keys, job: OpenedJob) -> int:

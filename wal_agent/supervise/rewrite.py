@@ -26,12 +26,13 @@ from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind, Works
 from wal_agent.recovery.lease_policy import pause_left, paused_until
 from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
 from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
-from wal_agent.recovery.restore_target import PutBack, RestoreTarget
-from wal_agent.recovery.restore_workspace import restore_files
+from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
+from wal_agent.recovery.restore_workspace import restore_files, restore_kept
 from wal_agent.recovery.rewrite import (
     Policy,
     aged,
     compact_form,
+    compacted_units,
     kept_units,
     parse_policy,
     resting_place,
@@ -186,15 +187,7 @@ def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["aut
     talk = _conversation(job, home)
     state, units = job.writer.state, talk.units
     turns = turns_of(units)
-    if place.key is not None:
-        if place.session != state.session:
-            raise UsageError("That place is in another session of the job.", "Its marks: wal-agent mark")
-        keep = kept_units(place.key, units)
-    elif not 0 < place.last <= len(turns):
-        raise UsageError(f"The conversation has {len(turns)} turns.", f"Say --last 1 to --last {len(turns)}.")
-    else:
-        keep = turns[-place.last].first
-    keep = resting_place(units, keep)
+    keep = resting_place(units, kept_at(place, units, state.session))
     gone = units[keep:]
     if not gone:
         raise UsageError("The conversation is at that place.", "Nothing was said behind it.")
@@ -205,24 +198,67 @@ def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["aut
         moved = [replace(t, first=t.first - keep, last=t.last - keep) for t in behind]
         form = compact_form(gone, moved, n)
     calls = sum(len(unit.asks) for unit in gone)
-    files = put_files_back(job, home, place.tree) if place.tree is not None else None
+    files = put_files_back(job, home, place.tree, n) if place.tree is not None else None
     note = rewound_note(len(behind), calls, n, form, files=files is not None)
     new = talk.main + talk.how.rewind(talk.main, state.session, home.workspace, keep, note)
-    done = _save(job, home, talk, _Change("rewind", new, talk.how.units(new), gone, len(behind), note))
-    return replace(done, files=files or ())
+    return _save(job, home, talk, _Change("rewind", new, talk.how.units(new), gone, len(behind), note), files)
 
 
-def put_files_back(job: OpenedJob, home: Home, captured: Workspace) -> tuple[str, ...]:
-    """Make the files here those of `captured`, which is the newest capture then; what was done, in lines. What is
-    replaced is kept. Damaged, ConfigError: nothing was changed."""
+def kept_at(place: Place, units: Sequence[Unit], session: str) -> int:
+    """How many messages there are at the place. UsageError: there is no such place."""
+    if place.key is not None:
+        if place.session != session:
+            raise UsageError("That place is in another session of the job.", "Its marks: wal-agent mark")
+        return kept_units(place.key, units)
+    turns = turns_of(units)
+    if not 0 < place.last <= len(turns):
+        raise UsageError(f"The conversation has {len(turns)} turns.", f"Say --last 1 to --last {len(turns)}.")
+    return turns[-place.last].first
+
+
+@dataclass(frozen=True, slots=True)
+class _FilesBack:
+    """The working tree was put back. `record`: what says so in the log; `before`: the newest segment without it."""
+
+    record: Workspace
+    before: int
+    lines: tuple[str, ...]
+
+
+def put_files_back(job: OpenedJob, home: Home, captured: Workspace, n: int) -> _FilesBack:
+    """Make the files here those of `captured`, for rewrite `n`. What is replaced is kept, under a name that this
+    machine remembers. Damaged, ConfigError: nothing was changed."""
     if why := too_wide(home.workspace, home.env):
         raise ConfigError(f"The files of {home.workspace} are not put back: {why}.", "Leave --files out.")
-    target = RestoreTarget(home.workspace, state_dir(home.env), home.env, home.private, job.keys.job)
-    now = SystemClock().now()
+    target = _target(job, home)
+    now, before = SystemClock().now(), job.writer.acked.seq
     done = restore_files(target, captured, job.blobs, PutBack(make_repository=False), now)
+    if done.kept is not None and done.files_kept:
+        name = _kept_name(home, n)
+        name.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name.write_text(KeptFiles(done.kept, done.kept.saves[-1], now).name)
     calls = job.writer.state.next_call - 1  # whose effects on the files are left out on purpose
-    job.writer.append(msgspec.structs.replace(captured, time=now, whole=True, replaces=0, holds=calls, also=()))
-    return (tree_summary(done), *tree_lines(done))
+    record = msgspec.structs.replace(captured, time=now, whole=True, replaces=0, holds=calls, also=())
+    return _FilesBack(record, before, (tree_summary(done), *tree_lines(done)))
+
+
+def _target(job: OpenedJob, home: Home) -> RestoreTarget:
+    return RestoreTarget(home.workspace, state_dir(home.env), home.env, home.private, job.keys.job)
+
+
+def _kept_name(home: Home, n: int) -> Path:
+    """The file here that names what the working tree of rewrite `n` has replaced."""
+    return state_dir(home.env) / "jobs" / home.job / "rewound" / str(n)
+
+
+def _bring_kept(job: OpenedJob, home: Home, n: int) -> tuple[str, ...]:
+    """Bring back the files that rewrite `n` has replaced here, as they were; nothing where it was elsewhere."""
+    target, name = _target(job, home), (read_plain(_kept_name(home, n)) or b"").decode("utf-8", "replace")
+    kept = next((kept for kept in list_kept(target) if kept.name == name), None)
+    if kept is None:
+        return ()
+    changes, _ = restore_kept(target, kept, SystemClock().now())
+    return ("files that no run had saved are back too",) if changes.any else ()
 
 
 def compact(job: OpenedJob, home: Home, policy: Policy, now: float) -> Rewritten:
@@ -268,45 +304,45 @@ def mend_summary(job: OpenedJob, home: Home, lost: CompactionAt) -> Rewritten:
     """Put a compact form of what was there in the place of a summary that says nothing; n = 0 where it is not found."""
     talk = _conversation(job, home)
     size = next((size for path, size, _ in lost.files if path == home.agent.main_file), 0)
-    before = talk.how.units(talk.main[:size])
-    known = {unit.key for unit in before}
-    at = _lost_message(talk, home.agent, known, size)
-    turns = turns_of(before)
-    if at is None or not turns:
+    read = home.agent.capabilities.compactions
+    found = compacted_units(talk.main, size, talk.how.units, read) if read is not None else None
+    at = next((n for n, unit in enumerate(talk.units) if found and unit.key == found.summary), None)
+    turns = turns_of(found.before) if found else []
+    if found is None or at is None or not turns:
         return _unchanged(talk)
-    text = compact_form(before, turns, job.writer.state.rewritten + 1)
+    text = compact_form(found.before, turns, job.writer.state.rewritten + 1)
     new = talk.main + talk.how.compact(talk.main, job.writer.state.session, home.workspace, at, at + 1, text)
     change = _Change("compact", new, talk.how.units(new), talk.units[at : at + 1], len(turns), text)
     return _save(job, home, talk, change)
 
 
-def _lost_message(talk: _Conversation, agent: Agent, known: set[str], size: int) -> int | None:
-    """The index of the message that the first compaction behind `size` bytes has put in the place of others."""
-    read, end = agent.capabilities.compactions, size
-    for line in talk.main[size:].split(b"\n"):
-        end += len(line) + 1
-        if read is not None and read(line + b"\n"):
-            fresh = [unit.key for unit in talk.how.units(talk.main[:end]) if unit.key not in known]
-            return next((n for n, unit in enumerate(talk.units) if fresh and unit.key == fresh[-1]), None)
-    return None
-
-
-def undo(job: OpenedJob, home: Home) -> Rewritten:
-    """Put the version before the newest rewrite back. UsageError: there is none, or the conversation went on."""
+def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten:
+    """Put the version before the newest rewrite back; with `tree` the files too, which that rewrite has replaced.
+    UsageError: there is none, or the conversation went on."""
     _catch_up(job, home)
     state = job.writer.state
+    newest = newest_rewrite(state)
+    file, n = state.files.get(newest.record.path), newest.record.n
+    if file is None or file.sha256 != newest.record.result:
+        raise UsageError(
+            f"The conversation went on behind rewrite {n}, so it is not undone.",
+            f"What was there before: wal-agent trace show {n}",
+        )
+    talk, new = _read(state, job.blobs, home), read_trace(newest, job.blobs)
+    files = None
+    if tree is not None:
+        files = put_files_back(job, home, tree, state.rewritten + 1)
+        files = replace(files, lines=(*files.lines, *_bring_kept(job, home, n)))
+    return _save(job, home, talk, _Change("undo", new, talk.how.units(new), (), 0, "", n), files)
+
+
+def newest_rewrite(state: State) -> RewriteAt:
+    """The newest rewrite that is not undone. UsageError: there is none."""
     undone = {r.record.undoes for r in state.rewrites}
     newest = next((r for r in reversed(state.rewrites) if r.record.kind != "undo" and r.record.n not in undone), None)
     if newest is None:
         raise UsageError("No rewrite of this job can be undone.", "See: wal-agent trace list")
-    file = state.files.get(newest.record.path)
-    if file is None or file.sha256 != newest.record.result:
-        raise UsageError(
-            f"The conversation went on behind rewrite {newest.record.n}, so it is not undone.",
-            f"What was there before: wal-agent trace show {newest.record.n}",
-        )
-    talk, new = _read(state, job.blobs, home), read_trace(newest, job.blobs)
-    return _save(job, home, talk, _Change("undo", new, talk.how.units(new), (), 0, "", newest.record.n))
+    return newest
 
 
 def foresee_compaction(state: State, blobs: Blobs, home: Home, policy: Policy, now: float) -> Rewritten:
@@ -388,7 +424,9 @@ def _conversation(job: OpenedJob, home: Home) -> _Conversation:
 
 
 def _catch_up(job: OpenedJob, home: Home) -> None:
-    """Save what this machine has of the session beyond the log's version, as a recovery would take it over."""
+    """Complete a rewrite that was cut off here; save what this machine has of the session beyond the log's version, as
+    a recovery would take it over."""
+    complete_rewrite(job.writer.state, home, job.blobs)
     state, path = job.writer.state, home.agent.main_file
     file, kept = state.files[path], state_dir(home.env) / "jobs" / home.job / "pre-restore" / "rewrite"
     foreign = SessionOwner(state_dir(home.env), state.session, home.workspace).foreign(home.job)
@@ -424,8 +462,11 @@ class _Change:
     undoes: int = 0
 
 
-def _save(job: OpenedJob, home: Home, before: _Conversation, change: _Change) -> Rewritten:
-    """Append the new version, wait until it is durable, then put it in place here."""
+def _save(
+    job: OpenedJob, home: Home, before: _Conversation, change: _Change, files: _FilesBack | None = None
+) -> Rewritten:
+    """Append the new version, and the working tree that goes with it, as one segment; wait until it is durable, then
+    put it in place here."""
     state, time = job.writer.state, SystemClock().now()
     path = home.agent.main_file
     file = state.files[path]
@@ -445,6 +486,7 @@ def _save(job: OpenedJob, home: Home, before: _Conversation, change: _Change) ->
         tokens=tokens_of(before.units),
         left=tokens_of(change.now),
         undoes=change.undoes,
+        tree=files.before if files else 0,
     )
     delta = FileDelta(
         time=time,
@@ -456,11 +498,12 @@ def _save(job: OpenedJob, home: Home, before: _Conversation, change: _Change) ->
         settled=state.next_call - 1,
     )
     failpoint("rewrite.before_record")
-    job.writer.append(record, delta)
+    job.writer.append(record, delta, *([files.record] if files else []))
     _flush(job)
     failpoint("rewrite.before_place")
     placed = place_rewritten(job.writer.state, home, lambda: change.data)
-    return Rewritten(record.n, change.turns, record.tokens, record.left, placed)
+    lines = files.lines if files else ()
+    return Rewritten(record.n, change.turns, record.tokens, record.left, placed, lines)
 
 
 def _edits(old: bytes, new: bytes, blobs: Blobs) -> tuple[Edit, ...]:

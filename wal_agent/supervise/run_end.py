@@ -12,7 +12,7 @@ from typing import Literal
 from wal_agent.agents.base import Agent, TurnFailed
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
-from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
+from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import exhausted, report_bug
@@ -298,11 +298,14 @@ class _Closing:
         if open_calls := [o for o in self.opened.writer.state.open if o.intent.call not in answered]:
             follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)
             left = None if follows else left_open(open_calls)
-            say(open_calls_line(open_calls, left, follows, job_options(options.settings)))
+            if not (isinstance(ended.stopped, PersonNeeded) and len(open_calls) == 1):  # else the error names the call
+                say(open_calls_line(open_calls, left, follows, job_options(options.settings)))
             if left is not None:
                 options.emit(left)
         if cut_off := list(self.opened.writer.state.undecided_steps):
             say(messages.steps_left(cut_off, job_options(options.settings)))
+        if lost := self._lost():
+            say(messages.summaries_lost(lost, job_options(options.settings)))
         if ended.trouble is not None:
             say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:
@@ -323,6 +326,12 @@ class _Closing:
         if ended.silent and ended.stopped is None:
             silence = no_hooks_error(options.agent.name, ended.exit.code)
             say(f"{silence.what} {silence.hint}")
+
+    def _lost(self) -> list[int]:
+        """This run's compactions that left the agent nothing; none where the next start mends them."""
+        if self.ended.down is not None and self.ended.down.source == "mend":
+            return []
+        return [c.n for c in self.opened.writer.state.compactions if c.lost and c.epoch == self.opened.lease.epoch]
 
     @property
     def _restarts(self) -> bool:

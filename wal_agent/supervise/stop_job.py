@@ -9,22 +9,25 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import Clock
-from wal_agent.errors import LeaseHeld, PersonNeeded, Unavailable
+from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.inbox import Message, address_to_run, default_sender, make_message
 from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, same_kernel
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import act_unowned, require_lease
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.text import duration, quote_word
+from wal_agent.text import duration, printable, quote_word, shorten
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.reader import Replay, continue_replay, replay
 from wal_agent.wal.state import State
 
 LOCAL_DEADLINE: Final = 120.0  # seconds for a run on this machine to save, end its agent and release the job
@@ -32,6 +35,8 @@ FAR_DEADLINE: Final = 600.0  # the same elsewhere: a run that waits for a person
 LOCAL_POLL: Final = 0.5  # seconds between two reads of the lease
 FAR_POLL: Final = 2.0
 PROGRESS: Final = 15.0  # seconds between two lines for the person who waits
+RESTING: Final = "awaiting_user"  # the phase of a run whose agent waits for a person
+SELDOM: Final = "Its agent waits for a person, so it looks for messages every 5 minutes. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,9 @@ def stop_job(
     """End the job's live run in good order, wherever it is, and with `done` close the job, so that the next start
     begins anew. Returns what was done, in a line.
 
-    UsageError: there is no such job. LeaseHeld: the run does not end in time, or another one has the job meanwhile.
-    PersonNeeded: `done`, and calls are in flight that nobody has answered for."""
+    UsageError: there is no such job. ConfigError: the run's settings refuse it. LeaseHeld: the run does not end in
+    time, or another one has the job meanwhile. PersonNeeded: `done`, and calls are in flight that nobody has answered
+    for."""
     seen = require_lease(bucket, keys)
     here = this_host(env, Path(os.devnull))
     what = f"job {keys.job} is not running"
@@ -71,7 +77,7 @@ def stop_job(
             os.kill(seen.doc.host.pid, signal.SIGTERM)
             seen, what = _await_end(bucket, keys, seen, known, clock, request, near=True)
         else:
-            seen, what = _ask_to_end(bucket, keys, seen, known, clock, request)
+            seen, what = _ask_to_end(bucket, keys, seen, known, clock, request, key_id)
     if not request.done and seen.doc.state == "closed":
         return f"{what}: it has ended"
     if not request.done:
@@ -96,20 +102,49 @@ def _died(seen: StoredLease) -> str:
 
 
 def _ask_to_end(
-    bucket: Bucket, keys: Keys, seen: StoredLease, known: Local, clock: Clock, request: StopRequest
+    bucket: Bucket, keys: Keys, seen: StoredLease, known: Local, clock: Clock, request: StopRequest, key_id: str
 ) -> tuple[StoredLease, str]:
-    """As `_await_end`, for a run that no signal reaches from here."""
+    """As `_await_end`, for a run that no signal reaches from here. ConfigError: its settings refuse the message."""
     doc = seen.doc
-    request.send(make_message(address_to_run(doc.run), default_sender(), control="drain"))
+    message = make_message(address_to_run(doc.run), default_sender(), control="drain")
+    request.send(message)
     request.report(
         f"job {keys.job} runs on {doc.host.name}, which is asked to save and stop ({_heartbeat(seen)}). "
-        "Ctrl-C leaves; the request stays."
+        f"{SELDOM if doc.phase == RESTING else ''}Ctrl-C leaves; the request stays."
     )
-    return _await_end(bucket, keys, seen, known, clock, request, near=False)
+    readable = wrong_key_error(keys.job, doc.key, key_id) is None
+    outcome = _Outcome(bucket, keys, message) if readable else None
+    return _await_end(bucket, keys, seen, known, clock, request, outcome)
+
+
+class _Outcome:
+    """Reads why the run refused a message (docs/MESSAGES.md). A log that cannot be read says nothing."""
+
+    def __init__(self, bucket: Bucket, keys: Keys, message: Message) -> None:
+        self._bucket, self._keys, self._message, self._log = bucket, keys, message, Replay()
+
+    def refused(self) -> str:
+        """ "": it was not refused, or that is not known."""
+        with suppress(WalAgentError):
+            before = self._log
+            go_on = (
+                continue_replay(self._bucket, self._keys, before) if before.seq else replay(self._bucket, self._keys)
+            )
+            self._log = go_on
+        found = (m for m in self._log.state.messages if (m.sender, m.id) == (self._message.sender, self._message.id))
+        return next((m.refused for m in found), "")
 
 
 def _await_end(
-    bucket: Bucket, keys: Keys, seen: StoredLease, known: Local, clock: Clock, request: StopRequest, near: bool
+    bucket: Bucket,
+    keys: Keys,
+    seen: StoredLease,
+    known: Local,
+    clock: Clock,
+    request: StopRequest,
+    outcome: _Outcome | None = None,
+    *,
+    near: bool = False,
 ) -> tuple[StoredLease, str]:
     """Wait until the run has released the lease, or is dead; the lease then, and what happened, for a person."""
     run, began = seen.doc.run, clock.boot()
@@ -129,16 +164,27 @@ def _await_end(
             return seen, f"job {keys.job} is saved and stopped"
         if not near and owner_is_dead(seen, replace(known, unchanged=now - changed)):
             return seen, _died(seen)
+        if outcome is not None and (why := outcome.refused()):
+            raise _refused(seen, request.options, why)
         if now - began >= deadline:
             raise _still_runs(seen, request.options, now - began, near)
         if now - said >= PROGRESS:
             said = now
-            request.report(f"  waiting for {doc.host.name}: {_heartbeat(seen)}")
+            seldom = f". {SELDOM.strip()}" if not near and doc.phase == RESTING else ""
+            request.report(f"  waiting for {doc.host.name}: {_heartbeat(seen)}{seldom}")
 
 
 def _heartbeat(seen: StoredLease) -> str:
     doc = seen.doc
     return ", ".join(filter(None, (doc.phase, doc.tool, f"last heartbeat {duration(lease_age(seen))} ago")))
+
+
+def _refused(seen: StoredLease, options: str, why: str) -> ConfigError:
+    doc = seen.doc
+    return ConfigError(
+        f"The run of job {doc.job} on {doc.host.name} refused to stop: {shorten(printable(why), 300)}. It goes on.",
+        f"Stop it there, or take the job from it: wal-agent unlock{options} --epoch {doc.epoch}",
+    )
 
 
 def _still_runs(seen: StoredLease, options: str, waited: float, near: bool) -> LeaseHeld:
@@ -147,7 +193,7 @@ def _still_runs(seen: StoredLease, options: str, waited: float, near: bool) -> L
     if near:
         return LeaseHeld(why, f"See: wal-agent status{options}")
     return LeaseHeld(
-        f"{why} Its settings may refuse control messages (--control, --inbox).",
+        f"{why} It may not look for messages (--inbox off).",
         f"Stop it there, or take the job from it: wal-agent unlock{options} --epoch {doc.epoch}",
     )
 

@@ -316,8 +316,11 @@ class Retention:
             self._rest = now + self._age / RUNS_PER_AGE
         return RetentionResult(segments, snapshots, blobs, more, due.since, due.why)
 
-    def plan(self) -> DeletionPlan:
-        """Return what may be deleted now. Unavailable, Denied."""
+    def plan(self, over: int = 0) -> DeletionPlan:
+        """Return what may be deleted now. Unavailable, Denied.
+
+        `over`: count the runs up to this epoch as over, to foresee what an opening behind them would let go (what is
+        returned must not be deleted then)."""
         snapshots = dict(self._from(self._keys.snapshots))
         kept = self._named.newest_checked(snapshots.keys(), KEEP_SNAPSHOTS)
         if len(kept) < KEEP_SNAPSHOTS:
@@ -340,7 +343,7 @@ class Retention:
             segments=tuple((seq, sizes[seq]) for seq in doomed),
             since=first_contiguous(sizes.keys() - set(doomed), edge),
         )
-        return self._loose(due, newest.names | older.names, older, stay, now)
+        return self._loose(due, newest.names | older.names, older.seq, max(older.state.epoch, over + 1), stay, now)
 
     def _following(self, newest: CheckedSnapshot, older: CheckedSnapshot) -> OpeningAt | None:
         """The first opening behind `older`. The log is read after the snapshots: whoever opens it later
@@ -364,10 +367,10 @@ class Retention:
             yield seq, entry.updated
 
     def _loose(
-        self, due: DeletionPlan, sure: frozenset[str], older: CheckedSnapshot, stay: Collection[int], now: float
+        self, due: DeletionPlan, sure: frozenset[str], older: int, epoch: int, stay: Collection[int], now: float
     ) -> DeletionPlan:
         """`due` and the blobs that may go with it; nothing of it where one of `sure`, the blobs that the two newest
-        snapshots name, is missing."""
+        snapshots name, is missing. `older`: the older of the two; `epoch`: runs before it can name nothing any more."""
         if self._names is not None:
             self._names.next_round()
         missing = set(sure)
@@ -377,10 +380,10 @@ class Retention:
         for entry in self._bucket.list(self._keys.blobs):
             name = entry.key.rpartition("/")[2]
             missing.discard(name)
-            if why or name in sure or not old_enough(entry.updated, now, self._age) or not self._past(name, older):
+            if why or name in sure or not old_enough(entry.updated, now, self._age) or not self._past(name, epoch):
                 continue
             try:
-                named = self._all_named(stay, older.seq) if named is None else named
+                named = self._all_named(stay, older) if named is None else named
             except Damaged as error:
                 why = error.what
                 continue
@@ -392,7 +395,7 @@ class Retention:
             return DeletionPlan(why=f"blob {min(missing)} of a snapshot is missing")
         if self._names is not None:
             self._names.unpin(named or sure, self._age)
-        past = UnreferencedBlobs((named or set()) | sure, older.state.epoch, now, self._age)
+        past = UnreferencedBlobs((named or set()) | sure, epoch, now, self._age)
         return replace(due, blobs=tuple(blobs), loose=loose, past=past, why=why)
 
     def _others(self, due: DeletionPlan) -> Iterator[tuple[str, int]]:
@@ -402,13 +405,11 @@ class Retention:
             if due.past.loose(entry):
                 yield entry.key, entry.size
 
-    def _past(self, name: str, older: CheckedSnapshot) -> bool:
-        """Whether all that may ever name this blob can be read by now."""
+    def _past(self, name: str, epoch: int) -> bool:
+        """Whether all that may ever name this blob can be read by now; `epoch` as in `_loose`."""
         if not is_blob(name):
             return False
-        return is_past_epoch(blob_epoch(name), older.state.epoch) or (
-            self._names is not None and self._names.may_go(name)
-        )
+        return is_past_epoch(blob_epoch(name), epoch) or (self._names is not None and self._names.may_go(name))
 
     def _all_named(self, snapshots: Collection[int], edge: int) -> set[str]:
         """The blobs that the stored snapshots which stay, and the segments from `edge` on, name. Damaged."""

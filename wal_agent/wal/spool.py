@@ -73,7 +73,7 @@ class Spool:
         self.folder, self.owner = folder, owner
         self.adopted = adopted
         """Whether an earlier run may have left something here."""
-        self._lock = lock
+        self._lock: int | None = lock
         self._tree = Tree(folder)
         self._epoch = 0
         self._sizes: dict[int, int] = {}
@@ -241,9 +241,9 @@ class Spool:
 
     def release(self) -> None:
         """Let go of it; what it holds stays for the next run. Twice is fine."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def remove(self) -> None:
         """The lease names it no more and the bucket has all that it held."""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Rewriting, Unit
+from wal_agent.recovery.rewrite import CompactedUnits, compacted_units
 
 SESSION = "0197a9be-1111-7000-8000-000000000001"
 WORKSPACE = Path("/work")
@@ -93,7 +94,34 @@ def pi(turns: int) -> list[Any]:
     return lines
 
 
-MAKERS: dict[str, Callable[[int], list[Any]]] = {"claude": claude, "codex": codex, "gemini": gemini, "pi": pi}
+def qwen(turns: int) -> list[Any]:
+    lines: list[Any] = []
+
+    def add(kind: str, *parts: Any) -> None:
+        parent, role = lines[-1]["uuid"] if lines else None, "model" if kind == "assistant" else "user"
+        same = {"sessionId": SESSION, "timestamp": TIME, "cwd": "/work", "version": "0.24.4"}
+        message = {"role": role, "parts": [*parts]}
+        lines.append({"uuid": f"u{len(lines)}", "parentUuid": parent, "type": kind, "message": message, **same})
+
+    for n in range(turns):
+        add("user", {"text": f"ask {n}"})
+        add(
+            "assistant",
+            {"functionCall": {"id": f"c{n}", "name": "run_shell_command", "args": {"command": f"make {n}"}}},
+        )
+        response = {"id": f"c{n}", "name": "run_shell_command", "response": {"output": "ok"}}
+        add("tool_result", {"functionResponse": response})
+        add("assistant", {"text": f"done {n}"})
+    return lines
+
+
+MAKERS: dict[str, Callable[[int], list[Any]]] = {
+    "claude": claude,
+    "codex": codex,
+    "gemini": gemini,
+    "pi": pi,
+    "qwen": qwen,
+}
 each_agent = pytest.mark.parametrize("name", MAKERS)
 
 
@@ -179,6 +207,21 @@ def test_a_recovery_keeps_what_a_rewrite_left(name: str) -> None:
         assert shown(asked)[:-1] == shown(how.units(rewritten)) and asked[-1].prompt == "go on"
 
 
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_what_a_compaction_left_out_is_all_that_stands_before_it(name: str) -> None:
+    """Also what the agent wrote behind the log's last save, wherever that was."""
+    main, how, read = session(name, 3), rewriting(name), AGENTS[name].capabilities.compactions
+    assert read is not None
+    whole = how.units(main)
+    compacted = main + how.compact(main, SESSION, WORKSPACE, first_of(whole), len(whole), TEXT)
+    summary = next(unit.key for unit in how.units(compacted) if TEXT in unit.summary)
+    lines = main.splitlines(keepends=True)
+    for saved in range(1, len(lines) + 1):
+        size = sum(map(len, lines[:saved]))
+        assert compacted_units(compacted, size, how.units, read) == CompactedUnits(whole, summary), saved
+    assert compacted_units(main, 0, how.units, read) is None
+
+
 @each_agent
 def test_there_is_no_such_message(name: str) -> None:
     main, how = session(name, 2), rewriting(name)
@@ -216,12 +259,27 @@ junk = st.recursive(
                     "firstKeptEntryId",
                     "replacement_history",
                     "leafUuid",
+                    "systemPayload",
+                    "compressedHistory",
+                    "parts",
                     "text",
                     "call_id",
                 ]
             ),
             inner
-            | st.sampled_from(["user", "assistant", "gemini", "compacted", "system", "compact_boundary", "u1", "e1"]),
+            | st.sampled_from(
+                [
+                    "user",
+                    "assistant",
+                    "gemini",
+                    "compacted",
+                    "system",
+                    "compact_boundary",
+                    "chat_compression",
+                    "u1",
+                    "e1",
+                ]
+            ),
             max_size=6,
         )
     ),

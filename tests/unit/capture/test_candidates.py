@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from wal_agent.capture import candidates
@@ -12,13 +15,18 @@ from wal_agent.capture.candidates import (
     MAX_NAMED,
     NESTED,
     PRIVATE,
+    SPECIAL,
     UNREADABLE,
     Add,
+    Candidates,
+    Caps,
     LeftOut,
     bound_paths,
     describe_unexpected,
     is_within,
+    select_candidates,
     take_first,
+    too_big_reason,
     total_cost,
 )
 
@@ -78,3 +86,83 @@ def test_one_capture_takes_new_small_and_recent_files_first() -> None:
     assert (taken, later) == ([edited, old], [clean]), "half of it is for new files, unchanged ones come last"
     assert take_first([big, small], 1) == ([small], [big]), "at least one"
     assert total_cost([small]) == 10 + FILE_COST
+
+
+# ---- what a scan found on the disk
+
+
+def select(
+    top: Path, found: dict[str, str], total: int = 0, tracked: frozenset[bytes] = frozenset()
+) -> tuple[Candidates, LeftOut]:
+    out = LeftOut()
+    listed = {os.fsencode(path): letter.encode() for path, letter in found.items()}
+    return select_candidates(top, listed, total, Caps(total=100, file=50), out, lambda: tracked), out
+
+
+def test_what_is_found_is_hashed_left_out_or_leaves_the_index(tmp_path: Path) -> None:
+    for name, size in (("known", 5), ("new", 6), ("fits", 50), ("big", 51)):
+        (tmp_path / name).write_bytes(bytes(size))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "inner/.git").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("known")
+    letters = {"known": "C", "new": "?", "fits": "C", "big": "?", "pipe": "?", "folder": "?", "inner/": "?"}
+    found, out = select(tmp_path, {**letters, "link": "?", "gone": "R"})
+    assert [(add.path, add.size, add.new) for add in found.adds] == [
+        (b"known", 5, False),
+        (b"fits", 50, False),
+        (b"new", 6, True),
+        (b"link", 5, True),
+    ]
+    info = (tmp_path / "new").lstat()
+    assert (found.adds[2].modified, found.adds[2].changed) == (info.st_mtime, info.st_ctime)
+    assert found.removes == [b"big", b"pipe", b"folder", b"gone"] and [n.path for n in found.nested] == [b"inner"]
+    assert out.why == {b"big": too_big_reason(50), b"pipe": SPECIAL}
+
+
+def test_a_file_below_a_link_is_not_in_this_workspace(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/x").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("other")
+    found, out = select(tmp_path, {"link": "?", "link/x": "?"})
+    assert [add.path for add in found.adds] == [b"link"] and out.why == {}
+
+
+@pytest.mark.parametrize(("total", "left"), [(60, []), (61, [b"c"]), (81, [b"b", b"c"])])
+def test_of_new_files_the_smallest_have_room(tmp_path: Path, total: int, left: list[bytes]) -> None:
+    """And what the user edited is never left out for room."""
+    for name, size in (("a", 9), ("b", 11), ("c", 20), ("edited", 50)):
+        (tmp_path / name).write_bytes(bytes(size))
+    found, out = select(tmp_path, dict.fromkeys(("a", "b", "c", "edited"), "?"), total, frozenset({b"edited"}))
+    kept = {add.path for add in found.adds}
+    assert kept == {b"a", b"b", b"c", b"edited"} - {*left} and sorted(found.removes) == left
+    assert out.why == dict.fromkeys(left, FULL)
+
+
+def test_nothing_is_asked_of_git_where_all_have_room(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(40))
+
+    def never() -> frozenset[bytes]:
+        raise AssertionError("asked")
+
+    for total, asks in ((60, False), (61, True)):
+        if asks:
+            with pytest.raises(AssertionError, match="asked"):
+                select_candidates(tmp_path, {b"a": b"?"}, total, Caps(total=100), LeftOut(), never)
+        else:
+            assert select_candidates(tmp_path, {b"a": b"?"}, total, Caps(total=100), LeftOut(), never).adds
+
+
+def test_small_files_come_before_big_ones_by_class() -> None:
+    sizes = [8 << 20, (8 << 20) + 1, 1 << 20, (1 << 20) + 1, 64 << 10, (64 << 10) + 1]
+    adds = [Add(b"%d" % n, size, modified=float(n)) for n, size in enumerate(sizes)]
+    taken, later = take_first(adds, total_cost(adds) - 1)
+    assert [add.path for add in (*taken, *later)] == [b"4", b"5", b"2", b"3", b"0", b"1"]
+
+
+@pytest.mark.parametrize(("budget", "count"), [(0, 1), (2 * (10 + FILE_COST) - 1, 1), (2 * (10 + FILE_COST), 2)])
+def test_a_capture_takes_as_many_files_as_fit(budget: int, count: int) -> None:
+    """Each costs its bytes and its share of a request."""
+    adds = [Add(b"%d" % n, 10, new=True) for n in range(5)]
+    taken, later = take_first(adds, budget)
+    assert len(taken) == count and len(later) == 5 - count

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from wal_agent.capture.git import OWN, Change, Git, GitDirs, GitFailed, GitMissing, GitStopped, diff_trees, object_sizes
+from wal_agent.capture.git import (
+    NICE,
+    OWN,
+    Change,
+    Git,
+    GitDirs,
+    GitFailed,
+    GitMissing,
+    GitStopped,
+    diff_trees,
+    file_sizes,
+    list_reachable,
+    object_sizes,
+    reap_others,
+)
 
 Fake = Callable[[str], Git]
 
@@ -105,6 +121,52 @@ def test_a_git_that_takes_too_long_is_killed_and_known_no_more(fake: Fake) -> No
     with pytest.raises(GitFailed) as failed:
         git.run("x", timeout=0.05)
     assert failed.value.code == -9 and not OWN.pids and git._running is None
+
+
+def test_while_it_runs_it_is_known_as_our_own_and_yields_to_the_agent(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reaps the agent's leftovers leaves it alone, and the agent has the machine first."""
+    git, seen = fake("exec cat"), list[tuple[bool, int, bool]]()
+
+    def look(process: subprocess.Popen[bytes], most: int) -> bytes:
+        known = process.pid in OWN.pids and git._running is process
+        seen.append((known, os.getpriority(os.PRIO_PROCESS, process.pid), os.getsid(process.pid) == process.pid))
+        return b"said"
+
+    monkeypatch.setattr("wal_agent.capture.git._read", look)
+    assert git.run("x") == b"said"
+    assert seen == [(True, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)), True)]
+    assert not OWN.pids and git._running is None
+
+
+def test_a_dead_child_of_ours_is_left_to_the_thread_that_waits_for_it(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only for that moment: others are reaped."""
+    other = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    reaped: list[tuple[int, int]] = []
+    monkeypatch.setattr(OWN, "pids", {other.pid})
+    reap_others(lambda pid, status: reaped.append((pid, status)))
+    assert reaped == []
+    monkeypatch.setattr(OWN, "pids", set())
+    with suppress(ChildProcessError):
+        reap_others(lambda pid, status: reaped.append((pid, status)))
+    assert (other.pid, 0) in reaped
+    other.returncode = 0
+
+
+def test_what_is_not_on_this_machine_is_passed_over_only_where_that_is_asked_for(fake: Fake) -> None:
+    git, at = fake('for word; do echo "$word"; done; cat'), GitDirs(Path("/"))
+    strict, lenient = ([*list_reachable(git, at, ["a"], ["b"], strict=strict)] for strict in (True, False))
+    assert strict[-2:] == [b"a", b"^b"]
+    assert {*lenient} - {*strict} == {b"--missing=allow-any", b"--ignore-missing"}
+
+
+def test_files_of_a_tree_have_sizes_and_repositories_inside_none(fake: Fake) -> None:
+    git = fake("printf '100644 blob aa      12\\ta b\\000160000 commit bb       -\\tc\\000100644 blob dd 0\\te\\000'")
+    assert [*file_sizes(git, GitDirs(Path("/")), "t")] == [12, 0]
 
 
 def test_after_a_stop_nothing_is_started_until_it_may_go_on(fake: Fake, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk, user_env
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
-from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, read_state
+from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, is_object_id, read_state
 from wal_agent.errors import Damaged
 
 EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's id of the tree without entries
@@ -90,6 +91,93 @@ def test_what_was_saved_is_remembered_and_only_one_works_in_it(tmp_path: Path) -
         assert (shadow.ref(saved), shadow.ref(base)) == (two, "")
         shadow.save(one)
         assert (shadow.ref(saved), shadow.ref(base)) == (one, "")
+
+
+def commits(shadow: Shadow, count: int) -> list[str]:
+    """Captures of trees with a file each of 100 bytes that compress to nothing less."""
+    made = []
+    for n in range(count):
+        data = hashlib.sha512(b"%d" % n).hexdigest().encode()
+        blob = shadow.git.run("hash-object", "-w", "--stdin", at=shadow.at(), input=data).decode().strip()
+        tree = shadow.git.run("mktree", at=shadow.at(), input=f"100644 blob {blob}\tx\n".encode()).decode().strip()
+        made.append(shadow.commit(tree, "", b"", float(n)).commit)
+    return made
+
+
+def test_the_captures_that_the_log_may_hold_are_kept_and_no_others(tmp_path: Path) -> None:
+    shadow = shadow_in(tmp_path)
+    one, two, three = commits(shadow, 3)
+    other = Shadow(shadow.folder, shadow.git, "another job")
+    other.hold(three)
+    for commit in (one, two):
+        shadow.hold(commit)
+    shadow.keep(two, "", (one, two))
+    assert shadow.ref(shadow.name(SAVED)) == two and shadow.ref(shadow.name(BASE)) == ""
+    assert [shadow.has(commit) for commit in (one, two, three)] == [True, True, True]
+    shadow.keep(two, one, (two,))
+    assert shadow.ref(shadow.name(BASE)) == one
+    shadow.keep(two, "", (two,))
+    assert [shadow.has(commit) for commit in (one, two, three)] == [False, True, True], "another job's stay"
+    shadow.save(one)
+    assert [shadow.has(commit) for commit in (one, two, three)] == [True, False, False], "the folder is that one now"
+    assert not shadow.has("1" * 40)
+
+
+def objects(shadow: Shadow) -> tuple[int, int]:
+    """Loose ones, and packs."""
+    return len([*shadow.objects.glob("??/*")]), len([*shadow.objects.glob("pack/*.pack")])
+
+
+def packed(shadow: Shadow, *commits: str) -> Path:
+    words = ("pack-objects", "-q", "--stdout", "--revs")
+    path = shadow.tmp / "made"
+    path.write_bytes(shadow.git.run(*words, at=shadow.at(), input="".join(f"{c}\n" for c in commits).encode()))
+    return path
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_no_capture_needs_goes_and_one_pack_is_left(tmp_path: Path, given: bool) -> None:
+    shadow = shadow_in(tmp_path)
+    old, new, unsaved = commits(shadow, 3)
+    shadow.keep(old, "", (old,))
+    shadow.take_in(packed(shadow, old))
+    assert objects(shadow) == (8, 1), "what is in the pack is loose no more"
+    shadow.keep(new, "", (new,))
+    shadow.tidy(packed(shadow, new) if given else None)
+    assert objects(shadow) == (0, 1)
+    assert shadow.contents(new).commit == new
+    for gone in (old, unsaved):
+        with pytest.raises(Damaged):
+            shadow.contents(gone)
+    assert {path.suffix for path in (shadow.objects / "pack").iterdir()} <= {".pack", ".idx", ".rev"}
+
+
+def test_where_nothing_was_packed_only_what_is_loose_is_cleared(tmp_path: Path) -> None:
+    shadow = shadow_in(tmp_path)
+    one, unsaved = commits(shadow, 2)
+    shadow.keep(one, "", (one,))
+    shadow.tidy(None)
+    assert objects(shadow) == (4, 0) and shadow.contents(one).commit == one
+    with pytest.raises(Damaged):
+        shadow.contents(unsaved)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [("a" * 40, True), ("0" * 64, True), ("a" * 39, False), ("a" * 41, False), ("g" * 40, False), ("A" * 40, False)],
+)
+def test_an_objects_id_is_hexadecimal_and_of_one_of_two_lengths(text: str, is_one: bool) -> None:
+    assert is_object_id(text) is is_one
+
+
+def test_the_lock_outlives_us_as_long_as_git_works_under_it(tmp_path: Path) -> None:
+    shadow = Shadow.of(tmp_path / "not" / "there", tmp_path / "work", Git(user_env(tmp_path)))
+    with shadow.locked() as mine:
+        (fd,) = shadow.git.keep
+        assert mine and os.fstat(fd).st_mode & 0o777 == 0o600
+    assert not shadow.git.keep
+    with pytest.raises(OSError):
+        os.fstat(fd)
 
 
 def test_another_object_format_begins_anew(tmp_path: Path) -> None:

@@ -304,6 +304,22 @@ def test_a_call_in_flight_is_refused_until_a_look_and_never_behind_one(typed: li
         looked = looked or refused
 
 
+def test_refusals_of_a_call_are_counted_until_another_succeeds_or_the_agent_is_prompted() -> None:
+    """Decision 052: each call apart, since a batch of several may be refused before the agent has read of one."""
+    charge, other = AskedCall(7, "Bash", shell("./charge 1")), AskedCall(8, "Bash", shell("./charge 2"))
+    answers = Resolver([charge, other])
+
+    def repeat(asked: AskedCall) -> int:
+        assert answers.refuse("Bash", asked.input or b"", "", {7, 8}) == asked
+        return answers.refused(asked.call)
+
+    assert [repeat(charge), repeat(charge), repeat(other), repeat(charge)] == [1, 2, 1, 3]
+    answers.begin_turn()
+    assert [repeat(charge), repeat(charge), repeat(other)] == [1, 2, 1]
+    answers.observe_call(9, "Bash", shell("ls"))
+    assert answers.refused(7) == answers.refused(8) == 0
+
+
 @pytest.mark.parametrize("finding", ["completed", "not_started", "partial"])
 def test_a_call_whose_outcome_was_told_is_not_refused(finding: Finding) -> None:
     answers = Resolver([replace(DEPLOY, finding=finding)])

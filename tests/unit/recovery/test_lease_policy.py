@@ -66,7 +66,7 @@ def test_what_was_given_up_may_be_taken(state: LeaseState) -> None:
 def test_a_live_owner_is_named() -> None:
     assert admit("shop", seen(), ELSEWHERE) == Decline(
         "job shop is running on vm-22 (pid 8123, heartbeat 3 s ago).",
-        "Wait for it with --wait, look with `wal-agent status`, or stop it there.",
+        "Wait for it with --wait, look with `wal-agent status --job shop`, or end it with `wal-agent stop --job shop`.",
     )
 
 

@@ -96,6 +96,8 @@ it. Then go on with the task where you left off.
     early = render_prompt(replace(PAUSED, pause=Pause(50_533.0 + 86_400, "")))
     assert "until 1970-01-02 14:02 UTC. The pause was ended early. You are now" in early
     assert "for this reason" not in early and "pause again" not in early
+    at_once = render_prompt(replace(PAUSED, pause=Pause(PAUSED.stopped, "its conversation was compacted to nothing")))
+    assert "was paused at 14:02:13 UTC, for this reason: `its conversation" in at_once
     calls = render_prompt(replace(PAUSED, calls=(PUSH,), same_host=True))
     assert (
         "was paused" in calls and "One tool call was in flight" in calls and "You continue on the same machine" in calls

@@ -121,9 +121,11 @@ class Watcher:
         self.appended: list[bytes] = []
         self.refusal: Deny | None = None
         self.failures: list[BaseException] = []
+        self.stopped: list[WalAgentError] = []
 
     def stop(self, error: WalAgentError) -> None:
         found = re.search(r" ran (.+), which no hook announced", error.what)
+        self.stopped.append(error)
         self.did.append(f"stop: {error.what}" if found is None else f"unseen {found[1]}")
 
     @property

@@ -12,6 +12,7 @@ from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Command,
+    Compacted,
     Compacting,
     ContextRequested,
     Decision,
@@ -26,9 +27,13 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
+from wal_agent.errors import PersonNeeded
 from wal_agent.records import AgentStarted, AnyRecord, End, Payload, PhaseChange, Turn
+from wal_agent.recovery.inflight import AskedCall
+from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.context import Launch
 from wal_agent.supervise.conversation import MAX_PROMPT, Conversation
+from wal_agent.supervise.gate import STUBBORN, Gate, RecoveredCalls
 
 
 class Talk:
@@ -42,8 +47,8 @@ class Talk:
 
     def make(self, notice: str, turn_open: bool) -> Conversation:
         launch = Launch(Command((), {}), "s", notice=notice, turn_open=turn_open)
-        guard = quiet_guard(self.post.context, self.post.gate, self.did)
-        return Conversation(self.post.context, self.post.gate, launch, self.watcher, guard)
+        self.guard = quiet_guard(self.post.context, self.post.gate, self.did)
+        return Conversation(self.post.context, self.post.gate, launch, self.watcher, self.guard)
 
     def log(self) -> list[AnyRecord]:
         """What it wrote, without the opening and the phases."""
@@ -149,6 +154,30 @@ def test_an_end_that_no_beginning_was_told_of_is_reported(talk: Talk) -> None:
     talk.post.commit()
     assert [(i.tool, i.unlogged) for i in talk.post.intents()] == [("write_file", True)]
     assert [(e.how, e.by) for e in talk.post.ends()] == [("done", "session")]
+
+
+def test_an_agent_that_only_repeats_a_call_in_flight_is_ended_and_a_person_is_asked(talk: Talk) -> None:
+    """Decision 052: not every agent ends its turn for a hook. A prompt begins the count anew."""
+    charge, post = starting("run_shell_command", command="./charge 1"), talk.post
+    post.begin("run_shell_command", command="./charge 1")
+    asked = AskedCall(1, charge.tool, charge.input)
+    post.gate = Gate(post.context, load_rules, lambda: True, RecoveredCalls(post.context, asked=[asked]))
+    talk.on = talk.make("", turn_open=False)
+
+    def repeat(times: int) -> None:
+        for _ in range(times):
+            assert isinstance(talk.on.handle(charge), Deny)
+
+    talk.on.handle(TurnStarted("s", "p"))
+    repeat(STUBBORN - 1)
+    talk.on.handle(TurnStarted("s", "try again"))
+    repeat(STUBBORN - 1)
+    assert not talk.watcher.stopped
+    repeat(1)
+    [error] = talk.watcher.stopped
+    assert isinstance(error, PersonNeeded) and error.exit_code == 79
+    assert "`./charge 1`" in error.what and "wal-agent ack 1 --job job" in error.hint and "--not-done" in error.hint
+    assert [i.call for i in post.intents()] == [1], "a refused call is none"
 
 
 def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Talk) -> None:
@@ -372,6 +401,19 @@ def test_a_shortened_conversation_has_the_recoverys_words_until_its_turn_is_over
     assert [words(talk).split("\n")[0] for _ in range(2)] == ["look first"] * 2
     talk.on.handle(TurnCompleted("s"))
     assert "look first" not in words(talk)
+
+
+def test_what_a_file_shows_as_compacted_is_said_with_the_recoverys_words(tmp_path: Path) -> None:
+    """I8, where no hook of the agent asks for words: behind its next tool, and a call that has ended runs no more."""
+    talk = Talk(tmp_path, notice="look first")
+    talk.on.handle(TurnStarted("s", "go on"))
+    with talk.post.committing():
+        talk.on.handle(starting("write_file", file_path="a"))
+        talk.guard.found(Compacted("k", "a summary of what there was", "a summary of what there was"), "s")
+        found = talk.on.handle(ended("write_file", file_path="a"))
+    assert isinstance(found, Allow) and found.words.startswith("look first\n\n[wal-agent] Your conversation")
+    assert "write_file" not in found.words
+    assert talk.on.handle(TurnStarted("s", "more")) == Allow()
 
 
 def words(talk: Talk) -> str:

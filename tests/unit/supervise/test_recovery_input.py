@@ -24,13 +24,16 @@ from wal_agent.evidence import collector
 from wal_agent.evidence.collector import judge_nested_run
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
-from wal_agent.recovery.prompt import LostCall, LostCalls, PromptInput, Templates
+from wal_agent.recovery.messages import REPLACES
+from wal_agent.recovery.messages import TASK as TASK_AS_GIVEN
+from wal_agent.recovery.prompt import LostCall, LostCalls, PromptInput, Templates, render_prompt
 from wal_agent.recovery.report import MissingEffects
 from wal_agent.recovery.tasks import task_job
 from wal_agent.supervise import machine
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.recovery_input import (
     LOST,
+    WITH_START,
     InnerCommand,
     InnerRuns,
     Situation,
@@ -38,6 +41,8 @@ from wal_agent.supervise.recovery_input import (
     observe_log,
     parse_inner_command,
     task_text,
+    unread_notice,
+    workspace_of_the_model,
     write_prompt,
 )
 from wal_agent.supervise.settings import load
@@ -179,6 +184,77 @@ def test_words_that_were_asked_are_not_asked_again() -> None:
 def test_the_same_words_on_an_ended_job_are_a_task_of_their_own() -> None:
     """Issue 12.6."""
     assert told(resumed_run("closed", TASK, turned=1), None, "-p", TASK) == NEW.format(TASK)
+
+
+# ---- a notice that the model has not answered (issue 14, 6)
+
+
+def told_before(words: str, at: Situation, **state: object) -> Situation:
+    """The lost run gave the model a notice that ended with `words`."""
+    assert at.home is not None
+    notice = Recovery(
+        time=at.home.time + 1, from_epoch=at.home.epoch - 1, verdicts=(), told=f"[wal-agent recovery] ...\n{words}"
+    )
+    return replace(at, before=msgspec.structs.replace(at.before, recovery=notice, **state))
+
+
+def replaced(at: Situation, heard: tuple[str, ...] | None, *args: str) -> str:
+    made = Reconciled((), 0, 0, (), heard)
+    return write_prompt(replace(TOLD, replaces=True), made, at, AGENTS["copilot"], args or HOME.args, Templates())
+
+
+def test_a_notice_is_unread_until_the_model_has_acted_or_completed_a_turn() -> None:
+    at = told_before("", lost_run(turn="completed"))
+    assert unread_notice(at) is not None, "the completed turn was one of the run before"
+    assert unread_notice(told_before("", lost_run(turn="completed"), turned=1)) is None
+    assert unread_notice(told_before("", lost_run(), turned=1)) is not None, "its turn began, no more"
+    acted = apply_all(at.before, 1, 1, [msgspec.structs.replace(intent(9), time=HOME.time + 2)])
+    assert unread_notice(replace(at, before=acted)) is None
+    assert unread_notice(lost_run()) is None
+    assert at.before.recovery is not None
+    older = msgspec.structs.replace(at.before, recovery=Recovery(time=1.0, from_epoch=1, verdicts=(), told=""))
+    assert unread_notice(replace(at, before=older)) is None, "of a run before the lost one"
+    never = msgspec.structs.replace(at.before.recovery, from_epoch=HOME.epoch)
+    assert unread_notice(replace(at, before=msgspec.structs.replace(at.before, recovery=never))) is None, "no agent"
+
+
+def test_the_newest_notice_says_in_its_first_line_that_it_replaces_those_before() -> None:
+    first = render_prompt(replace(TOLD, replaces=True)).splitlines()[0]
+    assert REPLACES in first and REPLACES not in render_prompt(TOLD)
+
+
+@pytest.mark.parametrize("heard", [None, (), (f"[wal-agent recovery] ...\n{TASK_AS_GIVEN}\n\n{TASK}\n",)])
+def test_the_task_that_only_an_unread_notice_holds_is_in_the_next_one(heard: tuple[str, ...] | None) -> None:
+    """Whatever the agent says of its session: a notice that the model never answered is not heard."""
+    at = told_before(f"{LOST} {TASK_AS_GIVEN}\n\n{TASK}\n", lost_run())
+    assert as_given(TASK) in replaced(at, heard)
+    assert TASK not in replaced(at, (TASK,)), "the session has the person's own message"
+
+
+@pytest.mark.parametrize("heard", [None, ("[wal-agent recovery] ... do it",)])
+def test_a_new_conversation_that_had_only_the_notice(heard: tuple[str, ...] | None) -> None:
+    """Its task stood behind the notice, and the log knows no turn of it."""
+    at = told_before(f"{TASK_AS_GIVEN}\n\ndo it", lost_run(turn="none", known=False))
+    assert as_given("do it") in replaced(at, heard)
+    assert as_given("do it") in replaced(at, heard, "-p", "another")
+    assert replaced(at, heard, "-p", "another").endswith(NEW.format("another"))
+
+
+@pytest.mark.parametrize("heard", [None, (TASK, "[wal-agent recovery] ... and another")])
+def test_words_of_a_start_that_only_an_unread_notice_holds(heard: tuple[str, ...] | None) -> None:
+    """Its turn began (turned=2), so the log alone would take them for asked."""
+    at = resumed_run("closed", "and another", turned=2)
+    started = msgspec.structs.replace(at.before, turn="started")
+    notice = told_before(f"{WITH_START}\n\nand another\n", replace(at, before=started))
+    assert replaced(notice, heard, "-p", "and another").endswith(NEW.format("and another"))
+
+
+def test_where_the_model_worked_before_the_notices_that_it_has_not_answered() -> None:
+    homes = (opening(1, "first", workspace="/a"), opening(2, "dead", workspace="/b"))
+    at = resumed_run("dead", TASK, turned=1)
+    state = msgspec.structs.replace(at.before, openings=tuple(OpeningAt(n, o) for n, o in enumerate(homes, 1)))
+    at = told_before("", replace(at, before=state, home=homes[1]))
+    assert workspace_of_the_model(at) == "/a"
 
 
 OUTER = "00000000000000aa"

@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, TTL, World, drain, intent
-from wal_agent.errors import LeaseHeld, PersonNeeded
+from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded
 from wal_agent.inbox import BucketDriver, Message, address_to_run, is_for_run
+from wal_agent.records import MessageGiven, MessageSeen, Payload
 from wal_agent.supervise.stop_job import FAR_DEADLINE, StopRequest, stop_job
 from wal_agent.wal.job import OpenedJob, close_job
 
@@ -101,6 +102,34 @@ def test_a_run_that_does_not_obey_is_left_alone_in_the_end(far: Far) -> None:
     assert far.world.clock.at - began >= FAR_DEADLINE and len(far.lines) > 10
     assert refused.value.hint.endswith(f"wal-agent unlock --job shop --epoch {far.job.lease.epoch}")
     assert all("last heartbeat" in line for line in far.lines)
+
+
+def test_a_run_that_refuses_ends_the_wait_at_once(far: Far) -> None:
+    """Its settings forbid `drain`; the line says who, why, and what to do."""
+
+    def refuses() -> None:
+        (message,) = far.asked()
+        sender, id, why = message.sender, message.id, "the settings do not allow it\x1b[2J"
+        given = MessageGiven(time=1.0, sender=sender, id=id, sent=1.0, verb="drain", text=Payload(size=0, data=b""))
+        far.job.writer.append(given, MessageSeen(time=1.0, sender=sender, id=id, refused=why))
+        drain(far.job)
+        far.lives()
+
+    began, far.then = far.world.clock.at, refuses
+    with pytest.raises(ConfigError) as refused:
+        far.stop()
+    assert far.world.clock.at - began < FAR_DEADLINE / 10
+    assert "host-far" in refused.value.what and "the settings do not allow it" in refused.value.what
+    assert "\x1b" not in refused.value.what
+    assert refused.value.hint.endswith(f"wal-agent unlock --job shop --epoch {far.job.lease.epoch}")
+
+
+def test_the_wait_says_that_an_agent_waits_for_a_person(far: Far) -> None:
+    far.lives()
+    rounds = iter([far.lives] * 12 + [far.obeys])
+    far.then = lambda: next(rounds)()
+    far.stop()
+    assert len(far.lines) > 1 and all("waits for a person" in line for line in far.lines)
 
 
 def test_another_run_that_has_the_job_meanwhile_is_not_stopped(far: Far) -> None:

@@ -100,6 +100,30 @@ def test_a_bomb_is_not_unpacked() -> None:
             codec.decode_segment(data, job="j", seq=1)
 
 
+def test_a_frame_is_read_up_to_its_bound_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = codec.compress(b"x" * 100)
+    assert codec.decompress(data, 100) == b"x" * 100
+    for wrong, limit in ((data, 99), (data + data, 200), (data[:-1], 100), (b"", 100)):
+        with pytest.raises(Damaged):
+            codec.decompress(wrong, limit)
+
+
+@pytest.mark.parametrize(("job", "seq"), [("other", 3), ("j", 4)])
+def test_a_snapshot_that_calls_itself_another_is_damaged(job: str, seq: int) -> None:
+    made = codec.encode_snapshot(codec.Snapshot(format=1, job="j", seq=3, hash=bytes(32), state=State(), time=1.0))
+    assert codec.decode_snapshot(made, job="j", seq=3).seq == 3
+    with pytest.raises(Damaged, match="calls itself snapshot 3 of job 'j'"):
+        codec.decode_snapshot(made, job=job, seq=seq)
+
+
+def test_a_record_is_written_up_to_the_size_that_fits_a_segment() -> None:
+    room = codec.MAX_SEGMENT - codec.OVERHEAD
+    size = len(codec.encode_record(intent(1, "x" * 70_000))[0])
+    assert len(codec.encode_record(intent(1, "x" * (70_000 + room - size)))[0]) == room
+    with pytest.raises(ValueError, match="fits no segment"):
+        codec.encode_record(intent(1, "x" * (70_001 + room - size)))
+
+
 def test_nesting_does_not_break_the_reader() -> None:
     with pytest.raises(Damaged):
         codec.decode_segment(codec.compress(b"\x91" * 200_000), job="j", seq=1)

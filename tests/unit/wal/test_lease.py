@@ -20,6 +20,7 @@ from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.wal import job as openings
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.keys import MAX_SEQ
 from wal_agent.wal.lease import (
     DUE_NOW,
     MAX_BYTES,
@@ -195,6 +196,141 @@ def test_unlock_through_a_lost_reply(fate: str) -> None:
     leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="", off=True)
     after = world.seen()
     assert after is not None and after.doc.state == "unlocked" and after.doc.off
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"state": "unlocked", "reason": "host is gone"}, "unlocked by hand (host is gone)"),
+        ({"state": "unlocked"}, "unlocked by hand (no reason given)"),
+        ({"state": "unlocked", "epoch": 3, "run": "c"}, "taken over by host-a (epoch 3); this run had epoch 2"),
+        ({"epoch": 3}, "taken over by host-a (epoch 3)"),
+        ({"run": "c"}, "taken over by host-a (epoch 2)"),
+        ({"state": "released"}, "says released (epoch 2)"),
+        (None, "was deleted"),
+    ],
+)
+def test_a_run_that_lost_its_lease_says_to_whom(change: dict[str, Any] | None, words: str) -> None:
+    world = World()
+    mine = msgspec.structs.replace(world.open("a").lease.doc, epoch=2)
+    seen = None
+    if change is not None:
+        seen = leases.StoredLease(msgspec.structs.replace(mine, **change), "v", 0.0, 0.0)
+    error = leases.lease_lost_error(mine, seen)
+    assert isinstance(error, Fenced) and words in error.what
+
+
+def test_what_a_heartbeat_says_of_the_log_never_goes_back() -> None:
+    world = World()
+    job = world.open("a")
+    for seq in (9, 3):
+        job.lease.renew(seq=seq, since=5.0)
+    seen = world.seen()
+    assert seen is not None and (seen.doc.seq, seen.doc.since, seen.doc.beat) == (9, 5.0, 2)
+    job.lease.settle("released", seq=4)
+    seen = world.seen()
+    assert seen is not None and seen.doc.seq == 9
+
+
+def test_r7_counts_on_the_shortest_ttl_that_may_have_landed() -> None:
+    """A shorter one that was thought lost may be stored, and whoever takes the lease goes by it."""
+    world = World()
+    lease = world.open("a").lease
+    world.bucket.fates = ["dropped"]
+    with pytest.raises(Unavailable):
+        lease.renew(ttl=TTL / 2)
+    assert (lease.ttl, lease.doc.ttl) == (TTL / 2, TTL)
+    world.bucket.fates = ["dropped"]
+    with pytest.raises(Unavailable):
+        lease.renew(ttl=2 * TTL)
+    assert lease.ttl == TTL / 2, "a longer one is not counted on before it is known to be stored"
+    lease.renew(ttl=2 * TTL)
+    assert lease.ttl == lease.doc.ttl == 2 * TTL
+    world.clock.at += 2 * TTL - 1
+    assert lease.may_allow(0.5) and not lease.may_allow(1)
+
+
+def test_no_heartbeat_follows_a_settled_lease() -> None:
+    world = World()
+    job = world.open("a")
+    assert job.lease.held
+    job.lease.settle("closed", "over")
+    puts = len(world.bucket.puts)
+    job.lease.renew()
+    assert len(world.bucket.puts) == puts and not job.lease.held and not job.lease.may_allow(0)
+    seen = world.seen()
+    assert seen is not None and (seen.doc.state, seen.doc.reason) == ("closed", "over")
+    job.lease.settle("released")
+    assert len(world.bucket.puts) == puts, "it is settled once"
+
+
+def test_a_settling_that_gave_up_lets_the_next_one_in() -> None:
+    world = World()
+    job = world.open("a")
+    world.bucket.fates = ["dropped"] * 1000
+    with pytest.raises(Unavailable):
+        job.lease.settle("released", budget=1.0)
+    world.bucket.fates = []
+    job.lease.settle("released", budget=1.0)
+    seen = world.seen()
+    assert seen is not None and seen.doc.state == "released"
+
+
+def test_there_is_no_epoch_above_the_last() -> None:
+    world, seen = released()
+    for epoch, taken in ((MAX_SEQ - 1, True), (MAX_SEQ, False)):
+        old = leases.StoredLease(msgspec.structs.replace(seen.doc, epoch=epoch), seen.version, 0.0, 0.0)
+        if taken:
+            args = (world.bucket, KEYS, world.clock, world.rng)
+            assert leases.acquire(*args, seen=old, claim=claim("b"), log_epoch=1).epoch == MAX_SEQ
+        else:
+            with pytest.raises(Damaged, match="there is none above"):
+                leases.acquire(world.bucket, KEYS, world.clock, world.rng, seen=old, claim=claim("b"), log_epoch=1)
+
+
+@pytest.mark.parametrize("state", ["held", "released"])
+def test_an_acquisition_is_not_made_from_a_lease_that_its_own_run_has_given_up(state: str) -> None:
+    """R10: what is stored there by the same run and epoch is an own write that was thought lost, while it is held."""
+    world, seen = released()
+
+    def faster(key: str) -> None:
+        doc = msgspec.structs.replace(seen.doc, run="b", epoch=2, state=state)
+        world.inner.put(KEYS.lease, encode_lease(doc), if_version=seen.version)
+
+    world.bucket.before_put = faster
+    args = (world.bucket, KEYS, world.clock, world.rng)
+    if state == "held":
+        assert leases.acquire(*args, seen=seen, claim=claim("b"), log_epoch=1).epoch == 2
+    else:
+        with pytest.raises(LeaseHeld, match="taken by host-a"):
+            leases.acquire(*args, seen=seen, claim=claim("b"), log_epoch=1)
+
+
+def test_an_unlock_that_another_person_was_faster_with_is_done() -> None:
+    world = World()
+    world.open("a")
+    seen = world.seen()
+    assert seen is not None
+    args = (world.bucket, KEYS, world.clock, world.rng)
+    theirs = leases.unlock(*args, seen=seen, reason="theirs")
+    assert leases.unlock(*args, seen=seen, reason="mine") == theirs
+    world.inner.delete(KEYS.lease)
+    with pytest.raises(Fenced, match="was deleted"):
+        leases.unlock(*args, seen=seen, reason="mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "ttl"),
+    [
+        (b'"ttl": 86400}', 86_400.0),
+        (b'"ttl": 86400.5}', None),
+        (b'"ttl": 0}', None),
+        (b'"ttl": 0.5,', 0.5),
+        (b'"ttl": 30, "ttl": 60, "ttl": 45,', 60.0),
+    ],
+)
+def test_the_longest_time_that_damaged_bytes_may_say(text: bytes, ttl: float | None) -> None:
+    assert leases.find_ttl(text) == ttl
 
 
 def rewritten(world: World) -> None:
@@ -407,6 +543,7 @@ def test_it_says_what_the_log_says() -> None:
     seen = world.seen()
     assert seen is not None and seen.doc == doc
     assert (doc.state, doc.epoch, doc.seq, doc.key, doc.off, doc.spool) == ("unlocked", 2, 2, "k1", True, "")
+    assert (doc.host.pid, doc.run, doc.until, doc.beat) == (0, "", 0.0, 0), "of its owner nothing is known"
 
 
 @pytest.mark.parametrize("fate", ["lost", "dropped"])

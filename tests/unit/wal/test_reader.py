@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import KEYS, World, drain, end, intent
-from wal_agent.bucket.base import BucketDecorator, Entry
+from wal_agent.bucket.base import BucketDecorator, Entry, Object
 from wal_agent.errors import Damaged
 from wal_agent.records import AnyRecord, End, FileDelta, FileGone, Handoff
 from wal_agent.wal import codec, lease, reader
@@ -356,6 +356,130 @@ def test_records_for_people_go_over_gaps() -> None:
 
 def test_an_empty_log() -> None:
     assert replay(World().bucket, KEYS) == Replay()
+
+
+def timed(*times: float) -> World:
+    """Records at these times, the opening first."""
+    world = World()
+    world.clock.at = times[0]
+    job = world.open("a")
+    for n, at in enumerate(times[1:], 1):
+        world.clock.at = at
+        job.writer.append(intent(n))
+        drain(job)
+    return world
+
+
+@pytest.mark.parametrize(("time", "seq"), [(99.0, 0), (100.0, 1), (149.0, 1), (150.0, 2), (151.0, 3), (9e9, 4)])
+def test_a_time_means_the_last_record_made_by_then(time: float, seq: int) -> None:
+    world = timed(100.0, 150.0, 151.0, 200.0)
+    assert reader.seq_at_time(world.bucket, KEYS, time) == seq
+    assert reader.seq_at_time(World().bucket, KEYS, time) == 0
+    world.inner.delete(KEYS.segment(2))
+    assert reader.seq_at_time(world.bucket, KEYS, time) == (1 if seq == 2 else seq), "gaps of retention"
+
+
+def test_a_time_is_found_in_a_few_reads() -> None:
+    world, gets = timed(*map(float, range(1, 65))), list[str]()
+
+    class Counted(BucketDecorator):
+        def get(self, key: str) -> Object:
+            gets.append(key)
+            return super().get(key)
+
+    assert reader.seq_at_time(Counted(world.bucket), KEYS, 40.0) == 40 and len(gets) <= 7
+
+
+def test_a_record_of_an_earlier_epoch_or_that_names_another_before_it_is_damage_in_its_place() -> None:
+    """For people, who read on behind it."""
+    world, job = a_log(2)
+    world.take_over("b")
+    raw = [world.inner.get(KEYS.segment(seq)).data for seq in range(1, 5)]
+
+    def put(seq: int, prev: bytes, epoch: int) -> None:
+        made = codec.encode_segment(job="shop", epoch=epoch, seq=seq, run="a", prev=prev, time=1.0, records=[])
+        world.inner.put(KEYS.segment(seq), made)
+
+    put(5, codec.digest(raw[3]), 1)
+    put(6, bytes(32), 2)
+    put(8, bytes(32), 1)
+    found = {seq: one.what if isinstance(one, Damaged) else "" for seq, one in iter_readable(world.bucket, KEYS)}
+    assert found == {
+        **dict.fromkeys((1, 2, 3, 4, 8), ""),  # nothing is known of what was before 8
+        5: "record 5 of job shop is damaged: epoch 1 follows epoch 2.",
+        6: "record 6 of job shop is damaged: it does not chain to record 5.",
+    }
+    with pytest.raises(Damaged, match="record 5"):
+        [*iter_segments(world.bucket, KEYS)]
+    assert [seq for seq, _ in iter_segments(world.bucket, KEYS, 8)] == [8] and job.lease.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("epoch", "run", "records", "carried", "fits"),
+    [
+        (1, "a", (), 0, True),
+        (1, "a", (), 1, True),
+        (2, "b", (), 0, False),  # an epoch begins with its opening
+        (1, "b", (), 0, False),
+        (1, "a", (), 2, False),  # records of a run that is yet to come
+        (2, "b", ("opening",), 0, True),
+        (1, "a", ("opening",), 0, False),
+        (2, "c", ("opening",), 0, False),
+        (3, "b", ("opening",), 0, False),
+    ],
+)
+def test_what_may_follow_in_the_log(epoch: int, run: str, records: tuple[str, ...], carried: int, fits: bool) -> None:
+    """I2. The opening record says epoch 2 and run b."""
+    world = World()
+    first = world.open("a").replay
+    opening = msgspec.structs.replace(first.state.openings[0].opening, epoch=2 if epoch != 1 else 1, run="b")
+    if epoch == 1:
+        opening = msgspec.structs.replace(opening, run="a")
+    raw = [codec.encode_record(opening)[0] for _ in records]
+    data = codec.encode_segment(
+        job="shop", epoch=epoch, seq=2, run=run, prev=first.hash, time=1.0, records=raw, carried=carried
+    )
+    if fits:
+        after = reader.apply_segment(first, "shop", 2, data)
+        assert (after.seq, after.hash, after.segments_read - first.segments_read) == (2, codec.digest(data), 1)
+        assert after.bytes_read - first.bytes_read == len(data)
+    else:
+        with pytest.raises(Damaged, match="record 2 of job shop is damaged: epoch"):
+            reader.apply_segment(first, "shop", 2, data)
+
+
+@pytest.mark.parametrize(
+    ("seq", "end", "why"), [(3, "", "missing"), (4, "", ""), (4, "aa" * 32, "not the one"), (5, "aa" * 32, "")]
+)
+def test_what_the_lease_knows_of_the_logs_end(seq: int, end: str, why: str) -> None:
+    said = KnownEnd(4, end).lacks("shop", seq, bytes(32))
+    assert (why in said) if why else said == ""
+    assert KnownEnd.by(None) == KnownEnd() and KnownEnd(4, bytes(32).hex()).lacks("shop", 4, bytes(32)) == ""
+
+
+def test_what_was_read_before_is_read_on_up_to_where_it_was_asked_for() -> None:
+    world, job = a_log(4)
+    before = replay(world.bucket, KEYS, 3)
+    for upto, read_on in ((3, True), (4, True), (2, False), (None, True)):
+        found = reader.continue_replay(world.bucket, KEYS, before, upto)
+        assert (found.seq, found.damage) == (upto or 5, None)
+        assert found.segments_read == (upto or 5), read_on
+    world.inner.delete(KEYS.segment(4))
+    lost = reader.continue_replay(world.bucket, KEYS, before)
+    assert lost.damage is not None and lost.damage.seq == 4 and job.lease.epoch == 1
+
+
+def test_snapshots_are_had_newest_first_up_to_a_record() -> None:
+    world, job = a_log(2)
+    for n in (3, 4):
+        snapshots(world, job).take()
+        job.writer.append(intent(n))
+        drain(job)
+    assert reader.list_snapshots(world.bucket, KEYS) == [3, 4]
+    for upto, seqs in ((None, [4, 3]), (4, [4, 3]), (3, [3]), (2, [])):
+        assert [s.seq for s in iter_snapshots(world.bucket, KEYS, upto)] == seqs
+    world.inner.put(f"{KEYS.snapshots}notes", b"")
+    assert reader.list_snapshots(world.bucket, KEYS) == [3, 4]
 
 
 Settled = Literal["closed", "released"]

@@ -152,6 +152,14 @@ def test_only_what_is_known_to_hold_nothing_is_empty(folder: Path) -> None:
     assert again.empty
 
 
+def test_what_can_be_removed_of_it_goes_and_its_lock_is_free(folder: Path) -> None:
+    spool = made(folder)
+    shutil.rmtree(spool.folder)
+    spool.remove()
+    spool.remove()
+    assert Spool.create(folder, "a", OWNER).empty
+
+
 def test_a_folder_that_cannot_be_made_is_said_before_the_job_is_opened(folder: Path) -> None:
     folder.parent.mkdir(parents=True)
     folder.write_text("")

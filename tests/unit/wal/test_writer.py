@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 from tests.unit.supervise.crew import PATIENCE, until
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, up
 from tests.unit.wal.world import KEYS, Ended, World, drain, end, intent
-from wal_agent.bucket.base import Version
-from wal_agent.errors import Damaged, Fenced, WalAgentError
+from wal_agent.bucket.base import Object, Version
+from wal_agent.errors import Damaged, Fenced, NotFound, Unavailable, WalAgentError
+from wal_agent.records import AnyRecord
 from wal_agent.wal import codec
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import replay
-from wal_agent.wal.writer import CALL, DEFERRED, LATER, SOON, SPOOL_AFTER, Sealed
+from wal_agent.wal.state import State
+from wal_agent.wal.writer import CALL, DEFERRED, LATER, SOON, SPOOL_AFTER, Sealed, WriterListener
 
 
 def test_appends_that_wait_together_share_a_segment() -> None:
@@ -54,6 +57,116 @@ def test_a_full_segment_leaves_the_rest_for_the_next() -> None:
     big = [job.writer.append(intent(n, "x" * 400_000)) for n in (1, 2, 3)]
     drain(job)
     assert [t.seq for t in big] == [2, 2, 3]
+
+
+def test_what_is_acknowledged_is_counted_since_the_replay_began() -> None:
+    """The policy of snapshots goes by it, and a lease names the last record."""
+    world = World()
+    writer = world.open("a").writer
+    before = writer.acked
+    for n in (1, 2):
+        writer.append(intent(n))
+        world.clock.at += 1
+        assert writer.commit_once() == "acked"
+    stored = [world.inner.get(KEYS.segment(seq)).data for seq in (2, 3)]
+    after = writer.acked
+    assert (after.seq, after.hash, after.time) == (3, codec.digest(stored[1]), world.clock.now())
+    assert (after.segments - before.segments, after.size - before.size) == (2, sum(map(len, stored)))
+    assert [c.seq for c in after.state.open] == [2, 3]
+
+
+def test_the_backlog_is_what_is_in_flight_and_what_is_queued() -> None:
+    world = World()
+    writer = world.open("a").writer
+    assert (writer.backlog.size, writer.backlog.items, writer.backlog.age, writer.pending) == (0, 0, 0.0, False)
+    sizes = [len(codec.encode_record(r)[0]) for r in (intent(1), end(1), intent(2))]
+    writer.append(intent(1), end(1))
+    world.bucket.fates = ["dropped"]
+    world.clock.at += 2
+    assert (writer.backlog.age, writer.pending, writer.unspooled) == (2.0, True, 2)
+    assert writer.commit_once() == "undecided"
+    assert (writer.pending, writer.unspooled) == (True, 2)
+    writer.append(intent(2))
+    world.clock.at += 3
+    assert (writer.backlog.size, writer.backlog.items, writer.backlog.age) == (sum(sizes), 2, 5.0)
+    assert (writer.pending, writer.unspooled, writer.spooled) == (True, 3, 0)
+    assert writer.commit_once() == "acked" and writer.backlog.age == 3.0
+    assert writer.commit_once() == "acked" and not writer.pending
+
+
+def test_the_time_of_a_put_is_smoothed_and_counts_only_what_landed() -> None:
+    world = World()
+    writer = world.open("a").writer
+
+    def put(n: int, seconds: float, fate: str = "") -> float:
+        def slow(key: str) -> None:
+            world.clock.at += seconds
+
+        writer.append(intent(n))
+        world.bucket.before_put, world.bucket.fates = slow, [fate] if fate else []
+        writer.commit_once()
+        return writer._put_time
+
+    assert put(1, 0.08) == pytest.approx(0.08)
+    assert put(2, 0.16) == pytest.approx(0.09)
+    assert put(3, 60.0, "dropped") == pytest.approx(0.09)
+
+
+def test_as_much_as_fits_a_segment_is_one_append() -> None:
+    writer = World().open("a").writer
+    room = codec.MAX_SEGMENT - codec.OVERHEAD
+    one = len(codec.encode_record(intent(1, "x" * 400_000))[0])
+    other = intent(2, "x" * (400_000 + room - 2 * one))
+    assert writer.append(intent(1, "x" * 400_000), other).status == "undecided"
+    with pytest.raises(ValueError, match="fit no segment"):
+        writer.append(intent(1, "x" * 400_001), other)
+    with pytest.raises(ValueError, match="nothing to append"):
+        writer.append()
+    assert writer.commit_once() == "acked"
+
+
+def test_every_listener_gets_each_segment_with_the_state_behind_it() -> None:
+    world = World()
+    writer = world.open("a").writer
+    heard: list[tuple[str, int, int]] = []
+
+    class Listener(WriterListener):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_acked(self, records: Sequence[AnyRecord], state: State) -> None:
+            heard.append((self.name, len(records), len(state.open)))
+
+    for name in ("one", "two"):
+        writer.add_listener(Listener(name))
+    writer.append(intent(1))
+    writer.append(intent(2), end(1))
+    writer.commit_once()
+    assert heard == [("one", 3, 1), ("two", 3, 1)]
+
+
+def test_a_number_of_a_call_that_the_log_has_is_not_given_again() -> None:
+    """Records of another run of this job may come in from its spool."""
+    writer = World().open("a").writer
+    writer.append(intent(7))
+    assert writer.next_call() == 1 and writer.commit_once() == "acked" and writer.next_call() == 8
+
+
+@pytest.mark.parametrize("fate", ["unreadable", "gone"])
+def test_what_is_at_my_seq_and_cannot_be_read_now_is_asked_again(fate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    writer = world.open("a").writer
+    ticket = writer.append(intent(1))
+    world.bucket.fates = ["lost"]
+    assert writer.commit_once() == "undecided"
+    with monkeypatch.context() as patch:
+
+        def away(key: str) -> Object:
+            raise NotFound(key) if fate == "gone" else Unavailable("away")
+
+        patch.setattr(world.bucket, "get", away)
+        assert writer.commit_once() == "undecided" and ticket.status == "undecided"
+    assert writer.commit_once() == "acked" and ticket.seq == 2
 
 
 @pytest.mark.parametrize("fate", ["lost", "dropped"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, SessionForms
-from wal_agent.agents.qwen import cli, hooks, resume, session
+from wal_agent.agents.base import Capabilities, Rewriting, SessionForms
+from wal_agent.agents.qwen import cli, hooks, resume, rewrite, session
 
 name = "qwen"
 tested = "0.24.4"
@@ -23,7 +23,7 @@ resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, sess
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), "Qwen Code has no form to copy a session"),
     compactions=session.compactions,
-    rewriting="what Qwen Code makes of a compaction that it did not write itself is not known",
+    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
     speaks=frozenset(("tool_ended", "turn_completed")),
     hook_caller="session",  # since 0.24 each hook leads a session; 0.15 runs it in Qwen's own
     restart_codes=frozenset((42,)),

@@ -1,0 +1,103 @@
+"""A live run does a rewind only where it ended its agent for that, with all saved; the person always gets an answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wal_agent.errors import PersonNeeded, UsageError
+from wal_agent.supervise import rewind
+from wal_agent.supervise.exits import ShutdownPlan
+from wal_agent.supervise.rewrite import Rewritten
+
+QUESTION: dict[str, Any] = {"place": {"last": 1}}
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> rewind.LiveRewind:
+    done: list[rewind.FoundRewind] = []
+
+    def carry_out(job: Any, home: Any, asked: rewind.FoundRewind) -> Rewritten:
+        done.append(asked)
+        return Rewritten(3, 1, 100, 50, Path("/session"), ("a line",))
+
+    monkeypatch.setattr(rewind, "carry_out", carry_out)
+    monkeypatch.setattr(rewind, "check_at_rest", lambda state, home: None)
+    monkeypatch.setattr(rewind.LiveRewind, "_check", lambda self, asked: None)
+    monkeypatch.setattr(rewind, "replace", lambda of, **changes: SimpleNamespace(**changes))
+    writer = SimpleNamespace(state=None)
+    job: Any = SimpleNamespace(writer=writer, replay=SimpleNamespace(state=None))
+    home: Any = None
+    clock: Any = SimpleNamespace(boot=lambda: 0.0, now=lambda: 0.0)
+    made = rewind.LiveRewind(job, home=home, clock=clock, drain=20.0)
+    made.done = done  # type: ignore[attr-defined]
+    return made
+
+
+def asked(desk: rewind.LiveRewind, ends: Callable[[ShutdownPlan], ShutdownPlan | None], saved: bool = True) -> Any:
+    """Ask; the run ends for `ends` of the plan."""
+    plans: list[ShutdownPlan] = []
+    began = threading.Event()
+
+    def shut_down(down: ShutdownPlan) -> bool:
+        plans.append(down)
+        began.set()
+        return True
+
+    def go() -> None:
+        assert began.wait(60)
+        desk.go(ends(plans[0]), saved, lambda text: None)
+
+    main = threading.Thread(target=go)
+    main.start()
+    answer = desk.answer(QUESTION, "", shut_down)
+    main.join()
+    return answer
+
+
+def test_it_is_done_behind_the_end_of_the_agent(desk: rewind.LiveRewind) -> None:
+    assert asked(desk, lambda down: down) == {
+        "n": 3,
+        "turns": 1,
+        "tokens": 100,
+        "left": 50,
+        "placed": "/session",
+        "files": ["a line"],
+    }
+    assert [(a.place.last, a.undo) for a in desk.done] == [(1, False)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("why", ["drain", "nothing", "unsaved"])
+def test_what_ends_the_run_first_ends_the_request(desk: rewind.LiveRewind, why: str) -> None:
+    ends = {"drain": lambda down: replace(down, kind="drain"), "nothing": lambda down: None}
+    answer = asked(desk, ends.get(why, lambda down: down), saved=why != "unsaved")
+    assert answer["exit"] == 69 and "nothing was rewritten" in answer["error"]
+    assert desk.done == []  # type: ignore[attr-defined]
+
+
+def test_a_call_that_runs_and_a_run_that_ends_refuse_it(desk: rewind.LiveRewind) -> None:
+    def never(down: ShutdownPlan) -> bool:
+        raise AssertionError("the agent was ended")
+
+    refused = desk.answer(QUESTION, "#4 shell", never)
+    assert refused["exit"] == PersonNeeded.exit_code and "#4 shell" in refused["error"]
+    assert "error" in desk.answer(QUESTION, "", lambda down: False)
+    for damaged in ({}, {"place": {"last": "x"}}, {"place": {}, "other": 1}):
+        assert "error" in desk.answer(damaged, "", never)
+    assert desk.done == []  # type: ignore[attr-defined]
+
+
+def test_a_refusal_of_the_rewrite_itself_reaches_the_person(
+    desk: rewind.LiveRewind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(job: Any, home: Any, asked: rewind.FoundRewind) -> Rewritten:
+        raise UsageError("There is no such place.", "Look.")
+
+    monkeypatch.setattr(rewind, "carry_out", refuses)
+    assert asked(desk, lambda down: down) == {"error": "There is no such place.", "hint": "Look.", "exit": 64}

@@ -1,0 +1,237 @@
+"""What a person asks of a rewind, found in the log, and done with a job at rest or by its own live run.
+
+A live run pauses: its agent ends in good order, the conversation is rewritten under the run's own epoch, and the run
+begins again with it. The person's command waits for that over the run's socket. A call that is running refuses it, and
+so does whatever else ends the run first: then nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wal_agent import msgspec_compat
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import Clock, SystemClock
+from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError, WalAgentError
+from wal_agent.recovery.export import replay_at
+from wal_agent.recovery.messages import DENY_PAUSING, REWINDING
+from wal_agent.recovery.restore_session import MOST_MAIN
+from wal_agent.safefs import read_plain
+from wal_agent.supervise import hook_server
+from wal_agent.supervise.exits import ShutdownPlan
+from wal_agent.supervise.intervene import PAUSE_BUDGET, require_lease, sound_state
+from wal_agent.supervise.rewrite import (
+    Home,
+    Place,
+    Rewritten,
+    check_at_rest,
+    end_of,
+    kept_at,
+    local_file,
+    newest_rewrite,
+    rewind,
+    rewriting_of,
+    undo,
+)
+from wal_agent.text import shorten
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.state import State
+
+DOING: Final = 120.0  # seconds for the rewrite itself, behind the agent's end
+_EXITS: Final[dict[int, type[WalAgentError]]] = {e.exit_code: e for e in (UsageError, PersonNeeded, ConfigError)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindRequest:
+    """One of `to` (a mark, or a record's number), `last` (turns) and `undo`. `compact`: words, or "auto"; `files`: the
+    working tree goes back too."""
+
+    to: str | None = None
+    last: int = 0
+    undo: bool = False
+    compact: str | None = None
+    files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """Where a request is looked up."""
+
+    bucket: Bucket
+    keys: Keys
+    key_id: str
+    blobs: Blobs
+
+    def state(self, at: str | None = None) -> State:
+        """As of a place that a person names, or of the end. Damaged, UsageError."""
+        return sound_state(replay_at(self.bucket, self.keys, self.key_id, at, SystemClock().now()))
+
+
+def find_place(log: JobLog, home: Home, asked: RewindRequest) -> Place:
+    """Where the request leads; of an undo, only the working tree. UsageError: nowhere."""
+    if asked.undo:
+        return Place(tree=_tree_before(log, newest_rewrite(log.state()).record) if asked.files else None)
+    if asked.to is None:
+        return Place(last=asked.last)
+    number = asked.to.isascii() and asked.to.isdigit()
+    marked = None if number else log.state().marks.get(asked.to)
+    if marked is None and not number:
+        raise UsageError(f"No place is marked {shorten(asked.to, 60)}.", "Its marks: wal-agent mark")
+    if marked is not None and not asked.files:
+        return Place(marked.record.session, marked.record.key)
+    record = str(marked.seq) if marked is not None else asked.to
+    state = log.state(record)
+    if asked.files and state.workspace is None:
+        raise UsageError(f"No working tree was saved up to record {record}.", "See: wal-agent log")
+    tree = state.workspace if asked.files else None
+    if marked is not None:
+        return Place(marked.record.session, marked.record.key, tree=tree)
+    return Place(state.session, end_of(state, log.blobs, home), tree=tree)
+
+
+def _tree_before(log: JobLog, record: Any) -> Any:
+    if not record.tree:
+        raise UsageError(f"Rewrite {record.n} put no files back.", "Leave --files out.")
+    return log.state(str(record.tree)).workspace
+
+
+class FoundRewind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request whose place is found: what a live run is sent."""
+
+    place: Place
+    undo: bool = False
+    compact: str | None = None
+
+
+def carry_out(job: OpenedJob, home: Home, asked: FoundRewind) -> Rewritten:
+    """Do it with an opened job whose agent does not run. UsageError: there is no such place."""
+    if asked.undo:
+        return undo(job, home, asked.place.tree)
+    return rewind(job, home, asked.place, asked.compact)
+
+
+# ---- by the job's own live run
+
+
+_found = msgspec_compat.of_values(FoundRewind)
+
+
+@dataclass(slots=True)
+class _Pending:
+    asked: FoundRewind
+    down: ShutdownPlan
+    done: threading.Event
+    answer: dict[str, Any]
+
+
+class LiveRewind:
+    """A run's side. `answer` is called by a hook's thread while the agent lives, `go` by the main thread once it is
+    gone, always, so that nobody waits in vain."""
+
+    def __init__(self, job: OpenedJob, home: Home, clock: Clock, drain: float) -> None:
+        """`drain`: seconds that SIGTERM gives."""
+        self._job, self._home, self._clock, self._drain = job, home, clock, drain
+        self._lock = threading.Lock()
+        self._pending: _Pending | None = None
+
+    def answer(
+        self, question: Mapping[str, Any], running: str, shut_down: Callable[[ShutdownPlan], bool]
+    ) -> dict[str, Any]:
+        """Have the agent end, wait for the rewrite, and say what was done. `running`: a call that runs, "" for none;
+        `shut_down`: whether the run ends for this."""
+        try:
+            asked = _found(question)
+            if running:
+                raise PersonNeeded(
+                    f"Call {running} runs, so the conversation is not rewritten.",
+                    "Wait for its end, or end the run first: wal-agent rewind --stop",
+                )
+            self._check(asked)
+        except msgspec.ValidationError:
+            return {"error": "That is no question of `wal-agent rewind`."}
+        except WalAgentError as error:
+            return _refusal(error)
+        now = self._clock.boot()
+        until = now + max(self._drain, PAUSE_BUDGET)
+        down = ShutdownPlan("pause", "rewind", now, until, DENY_PAUSING, self._clock.now(), REWINDING)
+        pending = _Pending(asked, down, threading.Event(), {})
+        with self._lock:
+            if self._pending is not None or not shut_down(down):
+                return {"error": "This run is ending already, so nothing was rewritten. See: wal-agent status"}
+            self._pending = pending
+        if not pending.done.wait(until - now + DOING):
+            return {"error": "It was not done in time. Whether it is done then: wal-agent trace list"}
+        return pending.answer
+
+    def _check(self, asked: FoundRewind) -> None:
+        """Refuse what cannot be done before the agent is ended for it, by the agent's file as it is now. What a call in
+        flight refuses is looked at again behind its end."""
+        state = self._job.writer.acked.state
+        how, file = rewriting_of(self._home.agent), local_file(state, self._home)
+        check_at_rest(state, self._home)
+        if not asked.undo and file is not None:
+            kept_at(asked.place, how.units(read_plain(file, MOST_MAIN) or b""), state.session)
+
+    def go(self, down: ShutdownPlan | None, saved: bool, say: Callable[[str], None]) -> None:
+        """Do what was asked for. `down`: why the agent was ended; `saved`: all of its session is in the log."""
+        with self._lock:
+            pending = self._pending
+        if pending is None:
+            return
+        try:
+            if down is not pending.down or not saved:
+                raise Unavailable(
+                    "The run ended for another reason first, or could not be saved; nothing was rewritten.",
+                    "See `wal-agent status`, then try again.",
+                )
+            job = replace(self._job, replay=replace(self._job.replay, state=self._job.writer.state))
+            check_at_rest(job.replay.state, self._home)
+            done = carry_out(job, self._home, pending.asked)
+            what = "taken back to the version before" if pending.asked.undo else "rewound"
+            say(f"the conversation was {what} by a person (wal-agent trace show {done.n}); the run goes on with it.")
+            pending.answer = _encode(done)
+        except WalAgentError as error:
+            say(f"the conversation was not rewound: {error}")
+            pending.answer = _refusal(error)
+        finally:
+            pending.answer = pending.answer or {"error": "The run failed meanwhile. See: wal-agent trace list"}
+            pending.done.set()
+
+
+def _refusal(error: WalAgentError) -> dict[str, Any]:
+    return {"error": error.what, "hint": error.hint, "exit": error.exit_code}
+
+
+def _encode(done: Rewritten) -> dict[str, Any]:
+    placed = str(done.placed) if done.placed else None
+    return {"n": done.n, "turns": done.turns, "tokens": done.tokens, "left": done.left, "placed": placed} | {
+        "files": list(done.files)
+    }
+
+
+def rewind_live(bucket: Bucket, keys: Keys, asked: FoundRewind) -> Rewritten | None:
+    """Have the job's live run on this machine do it; None where none can be reached. UsageError, PersonNeeded,
+    ConfigError: it refuses; Unavailable: it is not known whether it was done."""
+    doc = require_lease(bucket, keys).doc
+    if doc.state != "held" or hook_server.ask_run(doc.host, doc.run, hook_server.STATUS, {}) is None:
+        return None
+    path, question = Path(doc.host.lock).with_name("hook.sock"), msgspec.to_builtins(asked)
+    said = hook_server.ask_socket(path, doc.run, hook_server.REWIND, question, PAUSE_BUDGET * 2 + DOING)
+    if said is None:
+        raise Unavailable(
+            "The run ended before it answered.", f"Whether it was done: wal-agent trace list --job {keys.job}"
+        )
+    if "error" in said:
+        kind = _EXITS.get(int(said.get("exit", UsageError.exit_code)), Unavailable)
+        raise kind(str(said["error"]), str(said.get("hint", "")))
+    placed = Path(str(said["placed"])) if said.get("placed") else None
+    n, turns, tokens, left = (int(said[name]) for name in ("n", "turns", "tokens", "left"))
+    return Rewritten(n, turns, tokens, left, placed, tuple(map(str, said["files"])))
