@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wal_agent.config import Settings
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, UsageError
 from wal_agent.extras import require
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
+    from wal_agent.clock import Clock
     from wal_agent.inbox import Driver
+    from wal_agent.messages.requests import Answers, Requests
     from wal_agent.messages.status import StatusPublisher
 
 
@@ -82,6 +84,27 @@ def open_driver(
 
     server = _find_factory(scheme_of(settings))(settings.messages, job, env, say)
     return Both(BucketDriver(bucket, job), server, every, secret)
+
+
+def serve_requests(
+    settings: Settings, env: Mapping[str, str], *, agent: str, run: str, answers: Answers, clock: Clock
+) -> Requests | None:
+    """Answer requests to the run on the NATS servers of `settings`; None for other servers. Close it."""
+    if scheme_of(settings) not in NATS:
+        return None
+    from wal_agent.messages.connection import Connection
+    from wal_agent.messages.requests import Requests
+    from wal_agent.messages.subjects import persona_of
+
+    link = Connection(settings.messages, env, lambda _: None, "wal-agent requests")  # the status listener reports
+    persona = persona_of(agent, owner_name(env), settings.job) if settings.synadia == "on" else None
+    return Requests(link, settings.job, run, answers, clock, persona)
+
+
+def check_needs(settings: Settings) -> None:
+    """UsageError: a setting needs a NATS server, and none is named."""
+    if settings.synadia == "on" and scheme_of(settings) not in NATS:
+        raise UsageError("--synadia needs a NATS server.", "Name it: --messages nats://HOST:4222")
 
 
 def _open_nats(url: str, job: str, env: Mapping[str, str], say: Callable[[str], None]) -> Driver:
