@@ -171,7 +171,7 @@ Settled = Literal["closed", "released", "left"]
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """A run that the agent ended, or that we did in good order. `code` is what a shell would show, `until` > 0: the job
-    is paused so long (since 1970). `completed`: its last turn is."""
+    is paused so long (since 1970). `completed`: its last turn is; `acted`: it made a call."""
 
     code: int
     cls: ExitClass
@@ -179,6 +179,7 @@ class RunResult:
     until: float = 0.0
     interactive: bool = False
     completed: bool = False
+    acted: bool = True
 
 
 class EndNotSaved(Unavailable):
@@ -342,7 +343,8 @@ class _Closing:
         ended = self.ended
         code = DRAINED if ended.drained else ended.exit.shell_code
         waits = 0.0 if ended.drained else until  # this process goes, and waits for no pause
-        return RunResult(code, self.word.cls, self.word.why, waits, self.options.interactive, ended.done)
+        acted = self.opened.writer.state.calls > self.opened.replay.state.calls
+        return RunResult(code, self.word.cls, self.word.why, waits, self.options.interactive, ended.done, acted)
 
     def left(self, finished: RunResult) -> EndNotSaved:
         size = self.opened.writer.backlog.size
