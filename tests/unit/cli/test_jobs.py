@@ -91,6 +91,21 @@ def test_an_agent_that_has_no_job_here(run: Run, bucket: FileBucket) -> None:
     ]
 
 
+def test_a_folder_without_a_job_names_those_above_and_below(
+    run: Run, bucket: FileBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 14, 1: as a start does."""
+    here(bucket, "mine", "claude", reason=DRAINED)
+    top, below = Path.cwd(), Path.cwd() / "sub"
+    below.mkdir()
+    for folder in (below, top.parent):
+        monkeypatch.chdir(folder)
+        code, out, err = run("status")
+        assert (code, out) == (1, "") and "above and below" in err
+        assert err.splitlines()[0].split("   ")[0].strip() == "wal-agent status --job mine"
+        assert run("status", "--agent", "codex")[2].count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "words",
     [
