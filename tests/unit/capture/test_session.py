@@ -104,8 +104,8 @@ def test_a_file_that_may_not_be_read_is_a_problem_and_is_not_taken_for_gone(
         patch.setattr(os, "open", refuse)
         patch.setattr(Path, "lstat", unknown)
         assert names(mine.capture(files(tmp_path, "main", "a"), now=2.0)) == ["main"]
-    assert mine.problems == (f"{closed} is not saved: Permission denied.",)
-    assert mine.capture(files(tmp_path, "main", "a"), now=3.0) == [] and mine.problems == ()
+    assert [*mine.problems] == [f"{closed} is not saved: Permission denied."]
+    assert mine.capture(files(tmp_path, "main", "a"), now=3.0) == [] and not mine.problems
 
 
 def test_a_file_that_keeps_changing_under_the_reader_is_a_problem_until_it_rests(
@@ -117,7 +117,7 @@ def test_a_file_that_keeps_changing_under_the_reader_is_a_problem_until_it_rests
         patch.setattr("wal_agent.capture.session._finish_read", lambda *_: None)
         assert mine.capture(files(tmp_path, "main", "a"), now=1.0) == []
     assert [p.split(" ")[0] for p in mine.problems] == [str(tmp_path / "a"), str(tmp_path / "main")]
-    assert names(mine.capture(files(tmp_path, "main", "a"), now=2.0)) == ["a", "main"] and mine.problems == ()
+    assert names(mine.capture(files(tmp_path, "main", "a"), now=2.0)) == ["a", "main"] and not mine.problems
 
 
 def test_a_failed_store_loses_nothing_of_any_file(tmp_path: Path) -> None:

@@ -150,14 +150,13 @@ def test_an_undecided_put_is_sent_again_after_pauses_that_double(how: str, monke
         writer.run(stop)
         assert pauses == [first, 2 * first, 4 * first, first]
     else:
-        sleep = world.clock.sleep
-        monkeypatch.setattr(world.clock, "sleep", lambda seconds: (pauses.append(seconds), sleep(seconds)))
+        monkeypatch.setattr(world.clock, "sleep", pauses.append)
         assert writer.flush(60.0) if how == "flush" else writer.seal(60.0)
         assert pauses == [first, 2 * first, 4 * first]
     assert not writer.pending
 
 
-def test_no_pause_outlasts_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pause_outlasts_the_budget() -> None:
     world = World()
     writer = world.open("a").writer
     writer.append(intent(1))
