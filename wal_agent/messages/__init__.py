@@ -47,7 +47,7 @@ def status_listener(
     `stalled(awake seconds)`: whether the supervisor's loop hangs. ConfigError: the extra is not installed, or a file
     of NATS_CREDS, NATS_NKEY, NATS_CA, NATS_CERT or NATS_KEY cannot be read, or no driver of such a URL is installed."""
     if scheme_of(settings) not in NATS:
-        _find_factory(scheme_of(settings))  # else the run would find out with the job in its hands
+        find_factory(scheme_of(settings))  # else the run would find out with the job in its hands
         return None
     require("nats", "nats", "--messages")
     from wal_agent.messages.connection import Connection
@@ -82,7 +82,7 @@ def open_driver(
         return BucketDriver(bucket, job)
     from wal_agent.messages.both import Both
 
-    server = _find_factory(scheme_of(settings))(settings.messages, job, env, say)
+    server = find_factory(scheme_of(settings))(settings.messages, job, env, say)
     return Both(BucketDriver(bucket, job), server, every, secret)
 
 
@@ -115,7 +115,7 @@ def _open_nats(url: str, job: str, env: Mapping[str, str], say: Callable[[str], 
     return NatsDriver(Connection(url, env, say, "wal-agent messages", NatsDriver.STREAMS), job)
 
 
-def _find_factory(scheme: str) -> Factory:
+def find_factory(scheme: str) -> Factory:
     """Return what makes the driver for URLs of `scheme`. ConfigError: nothing does, or it cannot be imported."""
     if scheme in NATS:
         return _open_nats
