@@ -351,7 +351,7 @@ def open_job_context(
         if named:
             name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
         else:
-            name, chosen = _job_here(retrying, workspace, agent, settings.job)
+            name, chosen = job_here(retrying, workspace, agent, settings.job)
         if as_a_run and name in AGENTS:
             settings = settings_for(name, workspace, {**flags, "job": chosen})
         agent, settings = name, replace(settings, job=chosen)
@@ -408,7 +408,7 @@ def find_agent(bucket: Bucket, keys: Keys) -> str:
 MAX_NAMED = 5  # jobs of a folder that an error names
 
 
-def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
+def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
     """Agent and name of the only job that `folder` has, of `agent` where it is named. `default`: the name that a start
     would give the folder's job. NoJob, UsageError."""
     from wal_agent.fleet.jobs import find_folder_jobs, find_jobs_here
