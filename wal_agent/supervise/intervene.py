@@ -499,10 +499,10 @@ class PauseResult(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of "30s", "10m", "2h", "1.5d"."""
+def parse_duration(text: str, hint: str = _WAYS) -> float:
+    """Seconds of "30s", "10m", "2h", "1.5d". UsageError, with `hint`."""
     if (match := _FOR.fullmatch(text.strip().lower())) is None:
-        raise UsageError(f"{text[:60]!r} is no duration.", _WAYS)
+        raise UsageError(f"{text[:60]!r} is no duration.", hint)
     return float(match[1]) * _UNITS[match[2]]
 
 
