@@ -6,12 +6,12 @@ A stream must cover no subject that somebody sends requests to: the stream would
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+
+class Stream(msgspec.Struct, frozen=True):
     """A stream that is created where it is missing. `per_subject`: how many messages of a subject it keeps, -1: all."""
 
     name: str
