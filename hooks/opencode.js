@@ -130,13 +130,16 @@ export const WalAgent = async ({ client }) => {
   const complete = async (session, messages) => {
     const summary = messages.findLast((message) => message.info?.summary === true && !message.info.error)
     const part = summary?.parts?.findLast((one) => one.type === "text")
-    if (!part) return
+    if (!part && !summary?.info.finish) return
     const { id } = summary.info
     if (!added.has(id)) {
-      const text = String(part.text).slice(0, MOST_SUMMARY)
+      const text = String(part?.text ?? "").slice(0, MOST_SUMMARY)
       added.set(id, JSON.parse(await tell("summary", { session, id, text })).words ?? "")
     }
-    if (added.get(id)) part.text = `${part.text}\n\n${added.get(id)}`
+    const words = added.get(id)
+    if (!words) return
+    if (part) part.text = `${part.text}\n\n${words}`
+    else summary.parts.push({ id: `${id}-wal-agent`, sessionID: session, messageID: id, type: "text", text: words })
   }
 
   const created = new Set() // sessions that this process made

@@ -36,6 +36,7 @@ MAX_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal
 APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/hook_line.py)
 
 Verb = Literal["checkpoint", "pause", "resume", "drain", "status", "ack"]  # of a control message
+GIVES: Literal["restore"] = "restore"  # in `control`: requests for the newest checkpoint are answered; not by default
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
 
 
@@ -77,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True):
     log_file: str = ""  # "": to stderr
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     messages: str = ""  # NATS servers, for messages and the run's status
+    synadia: Literal["off", "on"] = "off"  # answer the Synadia Agent Protocol there
     skip: tuple[str, ...] = ()
     accept_logged_args: Literal["off", "on"] = "off"  # whoever writes the bucket may choose what the agent runs
     sources: Mapping[str, Source] = msgspec.field(default_factory=dict)
@@ -191,7 +193,7 @@ def _address(value: Any, origin: Origin) -> str:
 
 def _verbs(value: Any, origin: Origin) -> str:
     """Some of the verbs, separated by commas; "" for none."""
-    allowed = get_args(Verb)
+    allowed = (*get_args(Verb), GIVES)
     if isinstance(value, str) and (value == "none" or all(verb in allowed for verb in value.split(","))):
         return "" if value == "none" else value
     raise origin.refuse(value, f"{', '.join(allowed)}, several with commas between them, or none")
@@ -335,9 +337,9 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     ),
     "control": _advice(
         _verbs,
-        "Control messages to accept, or none.",
-        "fewer control messages are carried out",
-        lambda value: True,  # the default is all of them
+        "Control messages to accept, or none. restore: give the newest checkpoint to who requests it over NATS.",
+        "who may send requests over NATS can read the job's newest checkpoint",
+        lambda value: GIVES not in value.split(","),  # the default is all others
         metavar="VERB,...|none",
     ),
     "on_quota": Setting(
@@ -423,6 +425,12 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         "Carry messages over this NATS server (nats://HOST:4222), and publish the run's status, checkpoints and a "
         "heartbeat there.",
         metavar="URL",
+        shows=False,
+    ),
+    "synadia": Setting(
+        _one_of("off", "on"),
+        "With --messages nats://, answer prompts and status requests of the Synadia Agent Protocol.",
+        option="on",
         shows=False,
     ),
     "accept_logged_args": Setting(

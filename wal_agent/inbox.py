@@ -62,6 +62,17 @@ def new_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}-{secrets.token_hex(5)}"
 
 
+def repeated_id(kind: str, *parts: str) -> str:
+    """Return the same id for the same words: a crash between sending and its outcome sends nothing twice. Pure."""
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{kind}-{digest[:24]}"
+
+
+def reply_id(job: str, id: str, words: str) -> str:
+    """Return the id of what `job` answers to the message `id`. Pure."""
+    return repeated_id("re", job, id, words)
+
+
 def make_message(text: str, sender: str, id: str = "", control: str = "") -> Message:
     """Return a message to send. UsageError: a name or a verb that cannot be, too much text, or none."""
     for what, name in (("--from", sender), *([("--id", id)] if id else [])):

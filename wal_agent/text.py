@@ -65,6 +65,11 @@ def bucket_words(url: str) -> list[str]:
     return ["--bucket", url] if redact(url) == url else []
 
 
+def job_command(verb: str, job: str, url: str) -> str:
+    """Return a command about one job, to be pasted in any folder: "wal-agent status --job J --bucket URL"."""
+    return " ".join(map(quote_word, ("wal-agent", verb, "--job", job, *bucket_words(url))))
+
+
 def yield_reason(why: str) -> str:
     """Return a `RunEnded.why` of a known form (why the run gave its job up), else "": a log's text is foreign."""
     return why if _YIELDED.fullmatch(why) else ""

@@ -1,14 +1,19 @@
-"""What every carrier of messages must do (docs/MESSAGES.md), on each of them: the bucket, and a real NATS server."""
+"""What every carrier of messages must do (docs/MESSAGES.md), on each of them: the bucket, a real NATS server, a driver
+of another package (tests/fixtures), and the one whose URL is in WAL_AGENT_TEST_DRIVER."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.servers.nats import NatsServer
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, BucketDriver, Driver, Message
+from wal_agent.messages import find_factory
 from wal_agent.messages.both import Both
 from wal_agent.messages.connection import Connection
 from wal_agent.messages.nats_driver import NatsDriver
@@ -24,13 +29,23 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
     server.kill()
 
 
-@pytest.fixture(params=["bucket", "nats", "both"])
-def new(request: pytest.FixtureRequest) -> Iterator[New]:
+GIVEN = os.environ.get("WAL_AGENT_TEST_DRIVER", "")
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.fixture(params=["bucket", "nats", "both", "sqlite", *(["given"] if GIVEN else [])])
+def new(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[New]:
     bucket, made = MemoryBucket(), list[Driver]()
-    url = request.getfixturevalue("nats_server").url if request.param != "bucket" else ""
+    url = request.getfixturevalue("nats_server").url if request.param in ("nats", "both") else ""
+    monkeypatch.syspath_prepend(FIXTURES / "sqlite_driver")
+    env = {**os.environ, "SQLITE_DRIVER_DIR": str(tmp_path)}
+    other = {"sqlite": "sqlite://messages", "given": GIVEN}.get(request.param, "")
+    run = secrets.token_hex(4)
 
     def make(job: str) -> Driver:
         first: Driver = BucketDriver(bucket, job)
+        if other:
+            first = find_factory(other.partition(":")[0])(other, f"{job}-{run}", env, lambda _: None)
         if url:
             link = Connection(url, {}, lambda _: None, "test", NatsDriver.STREAMS)
             server: Driver = NatsDriver(link, f"{request.node.name.replace('[', '-').replace(']', '')}-{job}")

@@ -136,9 +136,11 @@ hooks.EVENTS = tuple(event for event in hooks.EVENTS if event != "StopFailure")
 
 @pytest.mark.parametrize("reported", [True, False], ids=["hook", "session"])
 @pytest.mark.parametrize("pair", [("claude", "codex")], indirect=True, ids="-".join)
-def test_a_quota_that_is_used_up_hands_the_job_over(pair: Pair, reported: bool, tmp_path: Path) -> None:
-    """Issue 15.4: without a person, and the agent that takes the job has its task. Also where Claude is gone before its
-    hook has reported the failure: the session's file has it."""
+def test_a_quota_that_is_used_up_hands_the_job_over(
+    pair: Pair, reported: bool, tmp_path: Path, agent_cli: Callable[[str], Path]
+) -> None:
+    """Issue 15.4: without a person, past an agent that is not logged in, and the agent that takes the job has its task.
+    Also where Claude is gone before its hook has reported the failure: the session's file has it."""
     scene, first, other = pair.scene, pair.first, pair.other
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("" if reported else HOOKLESS_FAILURE)
@@ -148,14 +150,15 @@ def test_a_quota_that_is_used_up_hands_the_job_over(pair: Pair, reported: bool, 
     )
     other.model.turns[:] = [Turn(calls=[other.rehearsal.shell("echo two >> side")]), Turn("All is done.")]
     env = other.rehearsal.home(first.home, scene.workspace, other.model.url)
-    program = {"WAL_AGENT_CODEX": str(other.program)}
+    program = {"WAL_AGENT_CODEX": str(other.program), "WAL_AGENT_GEMINI": str(agent_cli("gemini"))}
+    names = "gemini,codex" if reported else "codex"
     run = first.run(
         *first.rehearsal.args(TASK),
-        options=("--restart", "--on-quota", "handoff:codex"),
+        options=("--restart", "--on-quota", f"handoff:{names}"),
         wait=True,
         **{**env, **program, "PYTHONPATH": site},
     )
-    assert "Handing the job to codex" in run.stderr()
+    assert [f"Handing the job to {name}" in run.stderr() for name in names.split(",")] == [True] * len(names.split(","))
     notice = next(text for text in pair.requests(other) if "[wal-agent handoff]" in text)
     assert TASK in notice and "echo one >> side" in notice
     assert scene.side()[:1] == ["one"]

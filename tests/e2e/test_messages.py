@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -153,17 +154,78 @@ def test_a_nats_client_writes_to_an_agent_whose_run_and_server_are_killed(scene:
         run.died()
         server.kill()
         machine.end()
-        server.start()
         asked = len(scene.model.requests)
-        scene.script(Turn("All is done."))
+        scene.script(Turn(calls=[shell("echo three >> side")]), Turn("All is done."))
+        last = scene.hold_turn(0)
         options = ("--messages", server.url, "--wait")
-        again = machine.run(*machine.rehearsal.args("do the work"), options=options, wait=True)
-        assert again.process.returncode == 0, again.stderr()
-        assert spoken(scene, asked).count("use the heron branch") == 1
+        again = machine.run(*machine.rehearsal.args("do the work"), options=options)
+        scene.asked(asked + 1)
+        server.start()  # not before: the restored session says that the message was seen, the server cannot
+
+        async def left() -> int:
+            client = await nats.connect(server.url)
+            found = (await client.jetstream().stream_info("WALAGENT_INBOX")).state.messages
+            await client.close()
+            return found
+
+        def looked() -> bool:
+            return asyncio.run(left()) == 0 or '"messages": 1' in machine.cli("status", "--json").stdout
+
+        until(looked, "the run has read the server's stream")
+        last.set()
+        assert again.wait() == 0, again.stderr()
+        assert spoken(scene, len(scene.model.requests) - 1).count("use the heron branch") == 1
         given, seen = ([r for r in scene.records() if r["type"] == t] for t in ("message", "message_seen"))
         assert [r["id"] for r in given] == [r["id"] for r in seen] and len(seen) == 1
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_a_client_of_the_synadia_protocol_prompts_a_running_agent(scene: Scene, tmp_path: Path) -> None:
+    """The reply that the agent types, without a variable that names the server, is the answer. Beside it a checkpoint
+    is made and read by requests."""
+    server = NatsServer(tmp_path / "nats").start()
+    machine = scene.machine("vm-1")
+    newest = "wal-agent inbox --json | tr '{,' '\\n\\n' | sed -n 's/.*\"id\": \"\\(.*\\)\"/\\1/p'"
+    answer = f'wal-agent reply "$({newest})" fine'
+    scene.script(
+        Turn(calls=[machine.rehearsal.shell("echo one >> side")]),
+        Turn(calls=[machine.rehearsal.shell("echo two >> side")]),
+        Turn(calls=[machine.rehearsal.shell(answer)]),
+        Turn("All is done."),
+    )
+    held = scene.hold_turn(1)
+    options = ("--messages", server.url, "--synadia", "--control", "checkpoint,restore")
+    parts: list[str] = []
+
+    async def talk_to_it() -> None:
+        client = await nats.connect(server.url)
+        found = json.loads((await client.request("$SRV.INFO.agents", timeout=30)).data)
+        assert found["metadata"]["session"] == "job" and found["metadata"]["agent"] == "claude"
+        made = json.loads((await client.request("agent.job.checkpoint.create", b"so far", timeout=60)).data)
+        kept = json.loads((await client.request("agent.job.checkpoint.restore", timeout=60)).data)
+        assert made["answer"] == "checkpoint 1" and kept["active_task"] is not None, (made, kept)
+        inbox = client.new_inbox()
+        answers = await client.subscribe(inbox)
+        prompt = next(end["subject"] for end in found["endpoints"] if end["name"] == "prompt")
+        await client.publish(prompt, b"how is it?", reply=inbox)
+        while data := (await answers.next_msg(120)).data:
+            parts.append(json.loads(data)["data"])
+            if len(parts) == 1:
+                await asyncio.to_thread(noticed, scene, machine)
+                held.set()
+        await client.close()
+
+    try:
+        run = machine.run(*machine.rehearsal.args("do the work"), options=options, PATH=PATH)
+        scene.asked(2)
+        asyncio.run(talk_to_it())
+        assert run.wait() == 0, run.stderr()
+    finally:
+        server.kill()
+    assert parts[0] == "ack" and parts[-1] == "fine", parts
+    assert "how is it?" in spoken(scene, 2)
 
 
 @pytest.mark.parametrize("carrier", ["bucket", "nats"])

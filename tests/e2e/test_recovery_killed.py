@@ -21,6 +21,7 @@ from tests.e2e.scene import (
 )
 from tests.mocks.gemini_model import Turn
 from wal_agent.agents import AGENTS
+from wal_agent.recovery.messages import REPLACES
 
 TASK = "please do the work"
 
@@ -129,3 +130,36 @@ def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
     assert len(status["crashes"]) == 5
     shown = machine.cli("log", "--crashes")
     assert (shown.stdout + shown.stderr).count("epoch") == 6
+
+
+def test_a_newer_notice_replaces_one_that_was_not_answered(scene: Scene) -> None:
+    """I8: the second recovery says in its first line that it replaces the first, and tells the call again."""
+    machine = scene.machine("vm-1")
+    scene.script(Turn(calls=[shell(long_call("first"))]))
+    killed_in(scene, machine, "first")
+
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="never said"))
+    scene.hold_turn(0)
+    run = machine.run("-y", "-p", TASK)
+    scene.asked(seen + 1)
+    (unread,) = notices(scene.model.requests[seen])
+    assert REPLACES not in unread
+
+    def saved() -> bool:
+        file = scene.replay().state.files.get(AGENTS["gemini"].main_file)
+        data = machine.session_file().read_bytes()
+        return file is not None and file.sha256 == hashlib.sha256(data).hexdigest() and b"wal-agent recovery" in data
+
+    until(saved, "the notice is saved")
+    run.kill()
+    run.died()
+
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="I looked. I stop here."))
+    again = machine.run("-y", "-p", TASK, wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    told = notices(scene.model.requests[seen])
+    assert REPLACES in told[-1].splitlines()[0]
+    assert "echo first-begun" in told[-1]
+    assert scene.side() == ["first-begun"], "nothing ran twice"

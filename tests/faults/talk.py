@@ -121,8 +121,10 @@ class Talker(Model):
         return self.talk.next(history, self.limit, self.over)
 
     def told(self) -> Counter[str]:
-        """How often each of the other's messages is in the newest conversation."""
+        """How often each of the other's messages is in the newest conversation. Claude Code shows what a Stop hook said
+        again behind a resume, as the words of an error."""
         texts = [part.text for part in self.history() if not isinstance(part, Called)]
+        texts = [text for text in texts if not text.startswith("Stop hook blocking error from command")]
         return Counter(id for text in texts for id in MARK.findall(text))
 
 

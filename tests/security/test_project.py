@@ -60,6 +60,7 @@ PERSONS: dict[str, Any] = {
     "log_file": "/x",
     "log_level": "debug",
     "messages": "nats://attacker:4222",
+    "synadia": "on",
     "accept_logged_args": "on",
 }
 

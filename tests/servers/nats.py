@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -58,6 +59,7 @@ class NatsServer:
             self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: it takes connections and answers nothing."""
+        """SIGSTOP: it takes connections and answers nothing. The signal may take effect after this process goes on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)

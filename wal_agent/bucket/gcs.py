@@ -124,7 +124,7 @@ _NO_CREDENTIALS = (auth.DefaultCredentialsError, ValueError, TypeError, KeyError
 logging.getLogger("google").addHandler(logging.NullHandler())  # else its warnings go to the agent's terminal (I6)
 
 
-class GcsConnection(msgspec.Struct, frozen=True):
+class GcsConnection(msgspec.Struct, frozen=True, dict=True):
     """The store's connections and the requests that are made over them."""
 
     client: Any

@@ -72,7 +72,7 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "Search the whole conversation of a job: all runs, agents and machines, also what was compacted.",
     ),
     "mark": Entry("rewrite:mark", "Name this place in the conversation, so that `wal-agent rewind` can return to it."),
-    "rewind": Entry("rewrite:rewind", "Take the conversation of a stopped job back to an earlier place."),
+    "rewind": Entry("rewrite:rewind", "Take a job's conversation back to an earlier place."),
     "compact": Entry("rewrite:compact", "Replace the old turns of a stopped job's conversation by a summary."),
     "trace": Entry(
         "rewrite:app",

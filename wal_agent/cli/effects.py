@@ -96,11 +96,9 @@ def read_bytes(blobs: Blobs, payload: Payload) -> bytes:
 def effect_text(effect: Effect) -> str:
     """Return the call's command or path, or the step's command, redacted and on one line."""
     from wal_agent.cli.view import preview
-    from wal_agent.redact import redact
+    from wal_agent.shell.quote import show_words
 
-    if not effect.step:
-        return preview(effect.input)
-    return shorten(redact(" ".join(effect.command)))
+    return show_words(effect.command, 200) if effect.step else preview(effect.input)
 
 
 def effect_json(effect: Effect) -> dict[str, Any]:

@@ -61,9 +61,10 @@ def attach_listeners(options: RunOptions, screen: Screen) -> Iterator[RunOptions
     bus = EventBus(first, clock.now, failed)
     try:
         try:
-            if settings.messages:
-                from wal_agent.messages import status_listener
+            if settings.messages or settings.synadia == "on":
+                from wal_agent.messages import check_needs, status_listener
 
+                check_needs(settings)
                 status = status_listener(
                     settings,
                     options.env,

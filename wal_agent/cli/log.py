@@ -59,6 +59,7 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.redact import redact
+from wal_agent.shell.quote import show_words
 from wal_agent.text import columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
@@ -419,7 +420,7 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case StepPaused():
             return "step paused", f"{redact(r.name)} {redact(r.reason)}".rstrip()[:200], f"until {timestamp(r.until)}"
         case StepBegun():
-            return "step", f"{redact(r.name)}: {redact(' '.join(r.command))}"[:200], f"attempt {r.attempt}"
+            return "step", f"{redact(r.name)}: {show_words(r.command, 150)}"[:200], f"attempt {r.attempt}"
         case StepEnded():
             code = f"code {r.code}" if r.by == "command" and r.how != "not_started" else f"by {r.by}"
             return "step ended", redact(r.name), f"{r.how.replace('_', ' ')}, {code}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -126,7 +125,7 @@ def reply(
     """
     from wal_agent.cli.options import open_existing_job
     from wal_agent.errors import UsageError
-    from wal_agent.inbox import make_message
+    from wal_agent.inbox import make_message, reply_id
     from wal_agent.wal.keys import Keys
     from wal_agent.wal.lease import read_lease
     from wal_agent.wal.reader import replay
@@ -136,7 +135,7 @@ def reply(
     if not known:
         raise UsageError(f"Job {at.keys.job} has been given no message {id[:100]}.", "See: wal-agent inbox")
     words, sender = _text(text), known[-1].sender
-    message = make_message(words, at.keys.job, _id_of("re", at.keys.job, id, words))
+    message = make_message(words, at.keys.job, reply_id(at.keys.job, id, words))
     try:
         is_job = read_lease(at.bucket, Keys(sender)) is not None
     except UsageError:
@@ -163,13 +162,13 @@ def publish(
     """
     from wal_agent.cli.options import open_existing_job
     from wal_agent.errors import UsageError
-    from wal_agent.inbox import NAME, make_message
+    from wal_agent.inbox import NAME, make_message, repeated_id
 
     if not NAME.fullmatch(subject):
         raise UsageError(f"{subject[:60]!r} cannot be a subject.", "Use 1 to 100 of A-Z a-z 0-9 @ . _ -")
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     words = _text(text)
-    message = make_message(words, at.keys.job, id or _id_of("pub", subject, words))
+    message = make_message(words, at.keys.job, id or repeated_id("pub", subject, words))
     with message_driver(at) as driver:
         new = driver.publish(subject, message)
     _sent(subject, message, new, json)
@@ -196,12 +195,6 @@ def _text(words: Sequence[str] | None, control: str = "") -> str:
     if not words and sys.stdin.isatty():
         raise UsageError("Say what to send.", 'For example: wal-agent send "stop deploying"')
     return sys.stdin.buffer.read(MOST_TEXT + 1).decode("utf-8", "replace")
-
-
-def _id_of(kind: str, *parts: str) -> str:
-    """The same id for the same words: a crash between sending and its outcome sends nothing twice."""
-    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
-    return f"{kind}-{digest[:24]}"
 
 
 def _sent(to: str, message: Message, new: bool, json: bool) -> None:

@@ -338,7 +338,7 @@ def open_job_context(
     }
     own = job_of_this_run() if agent is None and bucket is None and job is None else None
     if own is not None:
-        flags = {name: given or own.get(name) for name, given in flags.items()}
+        flags = {name: given or own.get(name) for name, given in {**flags, "messages": None}.items()}
     settings = settings_for(agent or ANY_AGENT, workspace, flags, None if as_a_run and agent else NAMES)
     if own is None:
         say_bucket(settings)
@@ -351,7 +351,7 @@ def open_job_context(
         if named:
             name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
         else:
-            name, chosen = _job_here(retrying, workspace, agent, settings.job)
+            name, chosen = job_here(retrying, workspace, agent, settings.job)
         if as_a_run and name in AGENTS:
             settings = settings_for(name, workspace, {**flags, "job": chosen})
         agent, settings = name, replace(settings, job=chosen)
@@ -375,7 +375,8 @@ def open_existing_job(
 
 
 def job_of_this_run() -> dict[str, str] | None:
-    """Where the job of the live run is whose tool this is, by the names of the options; None where there is none."""
+    """Where the job of the live run is whose tool this is, by the names of the options; None where there is none. So
+    its tools send their messages by the same servers."""
     from wal_agent.paths import MARKER, SOCKET
 
     if not (os.environ.get(SOCKET) and os.environ.get(MARKER)):
@@ -384,8 +385,8 @@ def job_of_this_run() -> dict[str, str] | None:
     from wal_agent.supervise.intervene import ask_own_run
 
     said = ask_own_run(os.environ, STATUS, {})
-    names = ("job", "bucket", "encryption_key_file", "encryption_key_command")
-    found = {name: value for name in names if isinstance(value := (said or {}).get(name), str) and value}
+    names = {"messages": "carrier"} | {n: n for n in ("job", "bucket", "encryption_key_file", "encryption_key_command")}
+    found = {name: value for name, key in names.items() if isinstance(value := (said or {}).get(key), str) and value}
     return found if "job" in found and "bucket" in found else None
 
 
@@ -407,10 +408,10 @@ def find_agent(bucket: Bucket, keys: Keys) -> str:
 MAX_NAMED = 5  # jobs of a folder that an error names
 
 
-def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
+def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
     """Agent and name of the only job that `folder` has, of `agent` where it is named. `default`: the name that a start
     would give the folder's job. NoJob, UsageError."""
-    from wal_agent.fleet.jobs import find_jobs_here
+    from wal_agent.fleet.jobs import find_folder_jobs, find_jobs_here
     from wal_agent.supervise.identity import known_folders, read_owner
 
     every = find_jobs_here(bucket, folder, os.environ)
@@ -433,6 +434,12 @@ def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> 
     if every:
         _print_choices(every)
         raise NoJob(f"This folder has no job of {agent} in {bucket.url}.", "Its jobs: the commands above.")
+    if around := [each.job for each in find_folder_jobs(bucket, folder, os.environ) if agent in (None, each.job.agent)]:
+        _print_choices(around)
+        raise NoJob(
+            f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
+            "Those of the folders above and below it: the commands above.",
+        )
     raise NoJob(
         f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
         f"Start one: wal-agent run {agent or 'AGENT'}. Or name another: --job NAME (see: wal-agent list)",

@@ -15,6 +15,7 @@ import typer
 
 from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.shell.quote import show_words
 from wal_agent.text import answer_json, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ IfVersion = Annotated[
         "--if-version", min=0, help="Only if this is the current version (0 = none); else exit 1.", metavar="V"
     ),
 ]
+
+_TTL = "Say --ttl 30s, 10m, 2h or 7d."
 
 
 @app.command("put")
@@ -56,9 +59,9 @@ def put(
     from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, check_name
 
     check_name(step)
-    seconds = None if ttl is None else parse_duration(ttl)
+    seconds = None if ttl is None else parse_duration(ttl, _TTL)
     if seconds is not None and seconds < 1:
-        raise UsageError(f"--ttl {ttl} is not possible.", "Say 30s, 10m, 2h or 7d.")
+        raise UsageError(f"--ttl {ttl} is not possible.", _TTL)
     if "WAL_AGENT_SOCKET" not in os.environ:
         raise UsageError(*NOT_HERE)
     try:
@@ -153,7 +156,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
     how = ""
     if run is not None:
         how = {"open": "no end yet", "failed": f"failed ({run.code})"}.get(run.state, run.state)
-        how = f"{how}: {' '.join(run.command)}"
+        how = f"{how}: {show_words(run.command)}"
     elif entry.paused is not None:
         how = f"paused until {timestamp(entry.paused.until)}"
     version, big = (str(entry.version), size(entry.size)) if value else ("", "")

@@ -25,6 +25,7 @@ from wal_agent.recovery.lease_policy import (
     paused_until,
 )
 from wal_agent.redact import redact
+from wal_agent.shell.quote import show_words
 from wal_agent.supervise.hook_server import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import printable
@@ -362,7 +363,7 @@ def open_steps(state: State, live: int) -> list[Step]:
     return [
         Step(
             redact(name),
-            printable(redact(" ".join(at.begun.command)))[:PREVIEW],
+            show_words(at.begun.command, PREVIEW),
             at.begun.time,
             at.begun.attempt,
             at.epoch == live,

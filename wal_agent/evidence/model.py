@@ -455,7 +455,7 @@ class Kind(ABC, Generic[How]):
         steps reach one thing, no kind is asked."""
 
     @abstractmethod
-    def judge_step(self, step: Step, how: How, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(self, step: Step, how: How, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
         """What became of the step, from the call's facts and what is true now. `completed` and `not_started` only with
         proof."""
 

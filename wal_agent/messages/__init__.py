@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wal_agent.config import Settings
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, UsageError
 from wal_agent.extras import require
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
+    from wal_agent.clock import Clock
     from wal_agent.inbox import Driver
+    from wal_agent.messages.requests import Answers, Requests
     from wal_agent.messages.status import StatusPublisher
 
 
@@ -45,7 +47,7 @@ def status_listener(
     `stalled(awake seconds)`: whether the supervisor's loop hangs. ConfigError: the extra is not installed, or a file
     of NATS_CREDS, NATS_NKEY, NATS_CA, NATS_CERT or NATS_KEY cannot be read, or no driver of such a URL is installed."""
     if scheme_of(settings) not in NATS:
-        _find_factory(scheme_of(settings))  # else the run would find out with the job in its hands
+        find_factory(scheme_of(settings))  # else the run would find out with the job in its hands
         return None
     require("nats", "nats", "--messages")
     from wal_agent.messages.connection import Connection
@@ -80,8 +82,29 @@ def open_driver(
         return BucketDriver(bucket, job)
     from wal_agent.messages.both import Both
 
-    server = _find_factory(scheme_of(settings))(settings.messages, job, env, say)
+    server = find_factory(scheme_of(settings))(settings.messages, job, env, say)
     return Both(BucketDriver(bucket, job), server, every, secret)
+
+
+def serve_requests(
+    settings: Settings, env: Mapping[str, str], *, agent: str, run: str, answers: Answers, clock: Clock
+) -> Requests | None:
+    """Answer requests to the run on the NATS servers of `settings`; None for other servers. Close it."""
+    if scheme_of(settings) not in NATS:
+        return None
+    from wal_agent.messages.connection import Connection
+    from wal_agent.messages.requests import Requests
+    from wal_agent.messages.subjects import persona_of
+
+    link = Connection(settings.messages, env, lambda _: None, "wal-agent requests")  # the status listener reports
+    persona = persona_of(agent, owner_name(env), settings.job) if settings.synadia == "on" else None
+    return Requests(link, settings.job, run, answers, clock, persona)
+
+
+def check_needs(settings: Settings) -> None:
+    """UsageError: a setting needs a NATS server, and none is named."""
+    if settings.synadia == "on" and scheme_of(settings) not in NATS:
+        raise UsageError("--synadia needs a NATS server.", "Name it: --messages nats://HOST:4222")
 
 
 def _open_nats(url: str, job: str, env: Mapping[str, str], say: Callable[[str], None]) -> Driver:
@@ -92,7 +115,7 @@ def _open_nats(url: str, job: str, env: Mapping[str, str], say: Callable[[str], 
     return NatsDriver(Connection(url, env, say, "wal-agent messages", NatsDriver.STREAMS), job)
 
 
-def _find_factory(scheme: str) -> Factory:
+def find_factory(scheme: str) -> Factory:
     """Return what makes the driver for URLs of `scheme`. ConfigError: nothing does, or it cannot be imported."""
     if scheme in NATS:
         return _open_nats

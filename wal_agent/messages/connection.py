@@ -31,6 +31,7 @@ from wal_agent.messages.subjects import Stream
 from wal_agent.text import shorten
 
 T = TypeVar("T")
+Setup = Callable[[Client], Awaitable[None]]
 CONNECT: Final = 5.0  # seconds for one try
 RETRY: Final = (0.2, 1.0, 2.0, 5.0)  # seconds between two tries; the last one goes on
 PING: Final = 5  # seconds; a server that does not answer two of them is gone
@@ -60,7 +61,7 @@ class Connection:
         self._options = login_options(self._servers, env)
         self._say, self._name, self._streams = say, name, tuple(streams)
         self._pending: deque[tuple[str, bytes]] = deque(maxlen=MOST_PENDING)
-        self._watched: list[tuple[str, Callable[[], None]]] = []
+        self._setups: list[Setup] = []
         self._lock = threading.Lock()
         self._up = threading.Event()  # there is a client, and it is connected
         self._tried = threading.Event()  # the first try has come to its end
@@ -99,12 +100,27 @@ class Connection:
     def watch(self, subject: str, wake: Callable[[], None]) -> None:
         """Call `wake` in the thread of the connection, which it must not hold up, for each message on `subject`, and
         once with each new connection, as one may have been missed."""
+
+        async def subscribe(client: Client) -> None:
+            async def came(message: Msg) -> None:
+                wake()
+
+            with suppress(*FAILURES):
+                await client.subscribe(subject, cb=came)
+                await client.flush(int(CONNECT))
+            wake()
+
+        self.serve(subscribe)
+
+    def serve(self, setup: Setup) -> None:
+        """Run `setup` in the loop with each connection, to subscribe there. What it raises of FAILURES ends it, and the
+        connection stays."""
         with self._lock:
-            self._watched.append((subject, wake))
+            self._setups.append(setup)
             client = self._client if self.connected else None
         if client is not None:
             with suppress(RuntimeError):  # the loop has ended
-                asyncio.run_coroutine_threadsafe(self._subscribe(client, subject, wake), self._loop)
+                asyncio.run_coroutine_threadsafe(_set_up(setup, client), self._loop)
 
     def call(self, act: Callable[[Client], Awaitable[T]], within: float) -> T:
         """Return what `act` returns in the loop. Unavailable: there is no connection, or no answer within `within`
@@ -209,14 +225,14 @@ class Connection:
         with self._lock:
             self._client, self.number = client, self.number + 1
             self._up.set()
-            waiting, watched = list(self._pending), list(self._watched)
+            waiting, setups = list(self._pending), list(self._setups)
             self._pending.clear()
         if self._problem:
             self._problem = ""
             self._report("messages: the NATS server is reached again.")
         self._tried.set()
-        for subject, wake in watched:
-            await self._subscribe(client, subject, wake)
+        for setup in setups:
+            await _set_up(setup, client)
         for each in waiting:
             await self._publish(*each, True)
         await _either(None, self._stop, self._lost)
@@ -236,15 +252,6 @@ class Connection:
             if keep:
                 with self._lock:
                     self._pending.append((subject, data))
-
-    async def _subscribe(self, client: Client, subject: str, wake: Callable[[], None]) -> None:
-        async def came(message: Msg) -> None:
-            wake()
-
-        with suppress(*FAILURES):
-            await client.subscribe(subject, cb=came)
-            await client.flush(int(CONNECT))
-        wake()
 
     def _report_loss(self, why: str) -> None:
         first = not self._problem
@@ -311,6 +318,11 @@ def _file(env: Mapping[str, str], variable: str) -> str:
     if name and not (Path(name).is_file() and os.access(name, os.R_OK)):
         raise ConfigError(f"{variable} names {shorten(repr(name), 200)}, which is no file that can be read.")
     return name
+
+
+async def _set_up(setup: Setup, client: Client) -> None:
+    with suppress(*FAILURES):
+        await setup(client)
 
 
 async def _timed(act: Callable[[Client], Awaitable[T]], client: Client, within: float) -> T:

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from wal_agent import events
 from wal_agent.concurrency import start_daemon
-from wal_agent.messages.subjects import beat_subject, subject
+from wal_agent.messages.subjects import Persona, persona_of, subject
 from wal_agent.redact import redact
 from wal_agent.text import shorten
 
@@ -117,7 +117,7 @@ class StatusPublisher:
         every: float = EVERY,
     ) -> None:
         self._link, self._job, self._now, self._alive, self._every = link, job, now, alive, every
-        self._agent, self._owner = agent, owner
+        self._persona = persona_of(agent, owner, job)
         self._lock = threading.Lock()
         self._status = Status(job, agent)
         self._stop = threading.Event()
@@ -147,18 +147,23 @@ class StatusPublisher:
             number += 1
             now = self._now()
             self._publish("heartbeat", {**asdict(status), "time": now, "number": number, "interval": self._every})
-            shape = {
-                "agent": self._agent,
-                "owner": self._owner,
-                "session": self._job,
-                "instance_id": status.run,
-                "ts": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-                "interval_s": self._every,
-            }
-            self._link.publish(beat_subject(self._agent, self._owner, self._job), _json(shape))
+            beat = synadia_beat(self._persona, status.run, now, self._every)
+            self._link.publish(self._persona.subject("hb"), _json(beat))
 
     def _publish(self, name: str, body: dict[str, object], keep: bool = False) -> None:
         self._link.publish(subject(self._job, *name.split(".")), _json(body), keep)
+
+
+def synadia_beat(persona: Persona, run: str, now: float, every: float = EVERY) -> dict[str, object]:
+    """Return a heartbeat in the shape of the Synadia Agent Protocol 0.3, section 8.3. Pure."""
+    return {
+        "agent": persona.agent,
+        "owner": persona.owner,
+        "session": persona.session,
+        "instance_id": run,
+        "ts": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "interval_s": max(1, round(every)),  # a whole number there
+    }
 
 
 def _why(text: str) -> str:

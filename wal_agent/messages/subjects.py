@@ -6,7 +6,7 @@ A stream must cover no subject that somebody sends requests to: the stream would
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -49,6 +49,16 @@ def token(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", text)[:64] or "-"
 
 
-def beat_subject(agent: str, owner: str, job: str) -> str:
-    """Return the subject of heartbeats by the Synadia Agent Protocol 0.3."""
-    return f"agents.hb.{token(agent)}.{token(owner)}.{job_token(job)}"
+class Persona(msgspec.Struct, frozen=True):
+    """A job as the Synadia Agent Protocol 0.3 names it (section 2): three tokens of a subject."""
+
+    agent: str
+    owner: str
+    session: str
+
+    def subject(self, verb: Literal["hb", "prompt", "status"]) -> str:
+        return f"agents.{verb}.{self.agent}.{self.owner}.{self.session}"
+
+
+def persona_of(agent: str, owner: str, job: str) -> Persona:
+    return Persona(token(agent), token(owner), job_token(job))

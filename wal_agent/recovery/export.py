@@ -26,7 +26,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.recovery import restore_session
-from wal_agent.text import quote_word, shorten
+from wal_agent.text import job_command, shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs, create_file, write_base, write_file
 from wal_agent.wal.damage import unknown_job_error
@@ -72,7 +72,7 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
         raise unknown_job_error(bucket, keys)
     if at is None:
         return check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
-    point, see_log = parse_point(at, now), f"See: wal-agent log --job {quote_word(keys.job)}"
+    point, see_log = parse_point(at, now), f"See: {job_command('log', keys.job, bucket.url)}"
     upto = point if isinstance(point, int) else seq_at_time(bucket, keys, point)
     if upto < 1:
         raise UsageError(f"Job {keys.job} has no record of {at} or before.", see_log)

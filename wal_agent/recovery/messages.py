@@ -303,6 +303,15 @@ def steps_left(names: list[str], job: str) -> str:
     )
 
 
+def summaries_lost(numbers: list[int], job: str) -> str:
+    """At the end of a run. `numbers`: its compactions whose summaries say nothing; `job`: the options that name it."""
+    which = ", ".join(map(str, numbers))
+    return (
+        f"the agent compacted its conversation, and the summary is empty (compaction {which}). What was said before is "
+        f"kept: wal-agent recall WORDS {job}"
+    )
+
+
 def steps_cut_off(shown: list[str], count: int) -> str:
     """`shown`: the first of `count` steps, with their commands."""
     more = f" and {count - len(shown)} more" if count > len(shown) else ""

@@ -21,7 +21,7 @@ from wal_agent.errors import ConfigError, CrashLoop, Damaged, NotThisJob, Person
 from wal_agent.records import Cause, Finding, Opening, Payload, RunEnded
 from wal_agent.recovery import lease_policy, messages
 from wal_agent.recovery.lease_policy import CRASH_CLASSES, Crash, Stuck
-from wal_agent.shell.quote import safe
+from wal_agent.shell.quote import safe, show_words
 from wal_agent.text import yield_reason
 from wal_agent.wal.damage import damaged_log_error
 from wal_agent.wal.reader import Damage
@@ -383,7 +383,7 @@ def describe_version_change(c: PlanInputs) -> str:
 
 def describe_steps(c: PlanInputs) -> str:
     steps = list(c.state.undecided_steps.items())
-    shown = [f"{safe(name, 100)} ({safe(' '.join(at.begun.command), 80)})" for name, at in steps[:5] if at.begun]
+    shown = [f"{safe(name, 100)} ({show_words(at.begun.command, 80)})" for name, at in steps[:5] if at.begun]
     return messages.steps_cut_off(shown, len(steps))
 
 

@@ -609,10 +609,14 @@ def redact_head(text: str, most: int) -> str:
 
 
 def redact_ends(text: str, most: int) -> str:
-    """At most `most` characters of the redacted text, half of them from its beginning and half from its end; the time
-    does not grow with what lies between them."""
+    """At most `most` characters of the redacted text, half of them from its beginning and half from its end, with "…"
+    for what lies between them; the time does not grow with that."""
+    half = max(0, most - 1) // 2
     if len(text) <= most + 2 * MARGIN:
         whole = redact(text)
-        return whole if len(whole) <= most else whole[: most // 2] + whole[len(whole) - most // 2 :]
-    half = most // 2
-    return redact_head(text, half) + redact(text[-half - MARGIN :])[MARGIN:][-half:]
+        if len(whole) <= most:
+            return whole
+        head, tail = whole[:half], whole
+    else:
+        head, tail = redact_head(text, half), redact(text[-half - MARGIN :])[MARGIN:]
+    return f"{head}…{tail[max(0, len(tail) - half) :]}"[:most]

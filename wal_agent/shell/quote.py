@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from wal_agent.redact import MARK, redact, redact_ends
+from wal_agent.text import quote_word
 
 _LONG = 10_000  # characters; of anything longer only both ends are looked at
 _MOST_FIELDS = 20
@@ -43,6 +45,11 @@ def cut(text: str, limit: int) -> str:
 def safe(text: str, most: int = _LONG) -> str:
     """Foreign text for reading: redacted, escaped, and of bounded length."""
     return escape(redact_ends(text, most))
+
+
+def show_words(words: Sequence[str], most: int = 100) -> str:
+    """A command's words for reading, quoted as a shell reads them."""
+    return safe(" ".join(map(quote_word, words)), most)
 
 
 def inline(text: str, limit: int = 120) -> str:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Allow, Compacted, Compacting, ContextRequested, Decision, Deny
 from wal_agent.errors import WalAgentError
@@ -52,12 +53,12 @@ class CompactionGuard:
         newest = state.compactions[-1] if state.compactions else None
         self._begun = (newest.n, newest.session) if newest is not None and not newest.done else None
         self._told = False  # the agent was given all that it must know behind the newest one
-        self._words = ""  # for the first hook that can speak
+        self._waits: tuple[int, compaction.AtHand, bool] | None = None  # for the first hook that can speak
 
     @property
     def waiting(self) -> bool:
         """Whether something waits to be said."""
-        return bool(self._words)
+        return self._waits is not None
 
     def before(self, event: Compacting) -> Decision:
         """Save the conversation, then say what its summary must keep. With `durability = sync` a compaction of what
@@ -79,7 +80,7 @@ class CompactionGuard:
     def context(self, event: ContextRequested) -> str:
         """What the agent must know behind a compaction, as it asks for it."""
         with self._lock:
-            self._words, self._told = "", True
+            self._waits, self._told = None, True
             found = event.compacted
             if found is not None:
                 self._done(found, event.session)
@@ -98,8 +99,7 @@ class CompactionGuard:
                 self._log(session, "", compacted.tokens)
             lacks = self._done(compacted, session)
             if not self._told:
-                lost = compaction.is_lost(compacted.summary)
-                self._words = compaction.words_after(self._number, lacks, lost=lost)
+                self._waits = self._number, lacks, compaction.is_lost(compacted.summary)
 
     def know(self, keys: set[str]) -> None:
         """Compactions of before this run, which an agent may report again."""
@@ -107,10 +107,15 @@ class CompactionGuard:
             self._seen |= keys
 
     def take(self) -> str:
-        """What waits to be said; it counts as said."""
+        """What waits to be said; it counts as said. A call that has ended meanwhile is left out."""
         with self._lock:
-            words, self._words = self._words, ""
-            return words
+            waits, self._waits = self._waits, None
+        if waits is None:
+            return ""
+        number, lacks, lost = waits
+        running = {call.call for call in self._gate.running()}
+        lacks = replace(lacks, running=tuple(call for call in lacks.running if call[0] in running))
+        return compaction.words_after(number, lacks, lost=lost)
 
     def _log(self, session: str, trigger: str, tokens: int) -> Ticket | None:
         state = self._writer.state

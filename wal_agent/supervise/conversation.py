@@ -159,8 +159,10 @@ class Conversation:
         return self._guard.waiting or (self._inbox is not None and self._inbox.waiting > 0)
 
     def _say(self, boundary: Literal["tool_ended", "turn_started"]) -> str:
-        """All that the agent gets here: what a compaction left out, and messages."""
+        """All that the agent gets here: what a compaction left out, a recovery's words too, and messages."""
         behind = self._guard.take() if boundary in self._speaks and not self._gate.refusal else ""
+        if behind and self._notice:
+            behind = f"{self._notice}\n\n{behind}"
         return "\n\n".join(filter(None, (behind, self._messages(boundary))))
 
     def _comes_late(self, event: HookEvent) -> bool:

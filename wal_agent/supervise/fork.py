@@ -35,7 +35,7 @@ from wal_agent.supervise.identity import make_owner, read_owner
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import SessionOwner
-from wal_agent.text import timestamp
+from wal_agent.text import job_command, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.damage import damaged_log_error
@@ -72,10 +72,16 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
         if found.damage is not None:
             raise damaged_log_error(found.damage)
         if not (found.state.ran or found.state.files):
-            raise UsageError(f"Up to record {found.seq} job {keys.job} had done nothing.", "See: wal-agent log")
+            raise UsageError(
+                f"Up to record {found.seq} job {keys.job} had done nothing.",
+                f"See: {job_command('log', keys.job, bucket.url)}",
+            )
         home = found.state.home_opening
         if home is None or home.agent != options.agent.name:
-            raise ConfigError(f"Job {keys.job} is not one of {options.agent.name}'s.", "See: wal-agent status")
+            raise ConfigError(
+                f"Job {keys.job} is not one of {options.agent.name}'s.",
+                f"See: {job_command('status', keys.job, bucket.url)}",
+            )
         typed = prior_args(PriorLog(found.state, home))
         openings = [o.opening for o in found.state.openings]
         if not options.args:

@@ -22,7 +22,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
-from wal_agent.records import Answer, Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
+from wal_agent.records import Answer, Class, End, Ending, EndSource, Finding, Intent, Payload, Verdict
 from wal_agent.recovery.messages import (
     DENY_BUDGET,
     DENY_CALLER,
@@ -182,7 +182,7 @@ STUBBORN = 10  # refusals of one call in flight in a row after which the run end
 
 
 class RecoveredCalls:
-    """Calls of earlier runs that the agent was told of, and what settles them (I8): evidence, that doing them again
+    """Calls of earlier runs that the agent was asked about, and what settles them (I8): evidence, that doing them again
     harms nothing, or that the agent looked. The agent's own words never do. From hook threads."""
 
     def __init__(
@@ -499,7 +499,7 @@ class Gate:
         return True
 
     def end_call(
-        self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None
+        self, call: int, how: Ending, why: str, by: EndSource = "supervisor", finding: Finding | None = None
     ) -> None:
         """Give a running call its one end (I8); a call that has ended already is left alone."""
         with self._lock:

@@ -49,7 +49,7 @@ from wal_agent.supervise import hook_server
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.processes import MARKER, SOCKET
-from wal_agent.text import duration, moment
+from wal_agent.text import duration, job_command, moment
 from wal_agent.wal import lease as leases
 from wal_agent.wal.damage import damaged_log_error, missing_lease_error, unknown_job_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
@@ -496,10 +496,10 @@ class PauseResult(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of "30s", "10m", "2h", "1.5d"."""
+def parse_duration(text: str, hint: str = _WAYS) -> float:
+    """Seconds of "30s", "10m", "2h", "1.5d". UsageError, with `hint`."""
     if (match := _FOR.fullmatch(text.strip().lower())) is None:
-        raise UsageError(f"{text[:60]!r} is no duration.", _WAYS)
+        raise UsageError(f"{text[:60]!r} is no duration.", hint)
     return float(match[1]) * _UNITS[match[2]]
 
 
@@ -557,7 +557,10 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
     seen = require_lease(bucket, keys)
     doc = seen.doc
     if doc.state == "closed":
-        raise UsageError(f"Job {keys.job} has come to its end, so there is nothing to pause.", "See: wal-agent status")
+        raise UsageError(
+            f"Job {keys.job} has come to its end, so there is nothing to pause.",
+            f"See: {job_command('status', keys.job, bucket.url)}",
+        )
     local = probe_holder(seen, this_host(env, Path(os.devnull)), spools_dir(env), bucket.url)
     match admit(keys.job, seen, local, pauses="ignore"):
         case Acquire("released"):

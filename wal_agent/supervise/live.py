@@ -192,6 +192,7 @@ class Live:
             "bucket": self._context.settings.bucket,
             "encryption_key_file": key_file and str((self._context.workspace / key_file).resolve()),
             "encryption_key_command": self._context.settings.encryption_key_command,
+            "carrier": self._context.settings.messages,
         }
 
     def _mark(self, name: str) -> dict[str, Any]:

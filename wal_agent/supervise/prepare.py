@@ -437,8 +437,8 @@ class Preparation:
         self.screen.rows([row("new", said)])
         return prompt
 
-    def _unseen_messages(self) -> dict[MessageAt, Message]:
-        """Those that the lost run gave to the agent, as far as they can be had within a few seconds."""
+    def _unseen_messages(self) -> dict[MessageAt, Message | None]:
+        """Those that the lost run gave to the agent, each with its words, if these can be had within a few seconds."""
         driver = self.driver
         if driver is None or not self.at.before.messages:
             return {}
@@ -456,10 +456,11 @@ class Preparation:
 
         none: Sequence[Message] = ()
         found = {m.identity: m for m in call_with_timeout(MESSAGES_WAIT, fetch, none)}
-        return {at: found[identity] for identity, at in wanted.items() if identity in found}
+        return {at: found.get(identity) for identity, at in wanted.items()}
 
-    def _tell_again(self, pending: dict[MessageAt, Message], session: Pieces) -> str:
-        """The words on messages that `session`, a restored main file, does not have; what it has was seen."""
+    def _tell_again(self, pending: dict[MessageAt, Message | None], session: Pieces) -> str:
+        """The words on messages that `session`, a restored main file, does not have; what it has was seen, whether its
+        words can be had or not. One without words is given by the inbox once its carrier is back."""
         if not pending:
             return ""
         from wal_agent.supervise.inbox import tell_again
@@ -469,8 +470,8 @@ class Preparation:
         now = self.clock.now()
         if has:
             self.opened.writer.append(*(MessageSeen(time=now, sender=at.sender, id=at.id) for at in has))
-        lost = [message for at, message in pending.items() if at not in has]
-        self.told = tuple(at for at in pending if at not in has)
+        told = {at: message for at, message in pending.items() if at not in has and message is not None}
+        lost, self.told = [*told.values()], tuple(told)
         if lost:
             self.screen.rows([row("messages", messages.told_again_line(len(lost)))])
         return f"\n{tell_again(lost)}" if lost else ""

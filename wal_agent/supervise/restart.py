@@ -125,6 +125,7 @@ class _RestartLoop:
         self.screen, self.clock, self.rng, self.policy = screen, clock, rng, restart_policy(options)
         self.history: list[float] = []
         self.rested = -math.inf
+        self.handed = False  # the next run is that of a successor
         self.begun = False  # a run has ended, and what follows it is ours to start
         self.away = 0  # how often in a row the bucket was
 
@@ -143,7 +144,9 @@ class _RestartLoop:
         if unsaved is not None and not isinstance(decided, Again):
             raise unsaved
         self.away = 0
-        if finished.cls == "quota" and not finished.interactive and self.options.successors:
+        # One that got the job and failed before its first call is most likely not logged in (decision 044).
+        vain = self.handed and finished.cls == "failed" and not finished.acted
+        if (finished.cls == "quota" or vain) and not finished.interactive and self.options.successors:
             self._hand_over(finished.why)
             return None
         match decided:
@@ -192,6 +195,7 @@ class _RestartLoop:
                 continue
             args = (*agent.capabilities.headless, GO_ON)
             self.options = replace(self.options, agent=agent, args=args, handoff=True)
+            self.handed = True
             self.screen.say(f"{before}: {why}. Handing the job to {name}.")
             return
 

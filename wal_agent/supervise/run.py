@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -105,6 +106,9 @@ from wal_agent.wal.lease import Lease, LeaseRequest
 from wal_agent.wal.reader import Replay, replay
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
+
+if TYPE_CHECKING:
+    from wal_agent.messages.requests import Requests
 
 PATIENCE = 0.5  # seconds for a thread of ours that may hang in the bucket, when the machine goes away
 SWEEP = 10.0  # seconds for the removal of what dead runs left; what is left of it goes on beside the run
@@ -525,6 +529,7 @@ class Run:
         )
         injected = agent.inject(setup, env)
         inbox: Inbox | None = None
+        requests: Requests | None = None
         try:
             housekeeping.start()
             env |= injected.env
@@ -538,6 +543,7 @@ class Run:
             if self.driver is not None:
                 inbox = Inbox(context, self.driver, self._looks(), prepared.told)
                 inbox.start()
+                requests = self._serve_requests(context, self.driver, inbox)
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
             bounds = self._bounds(opened, keeper)
             session: NewSession | ResumeSession = prepared.session
@@ -570,6 +576,8 @@ class Run:
                 open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned
                 session = next_session(agent, prepared.session, live.conversation.session, turned, workspace, env)
         finally:
+            if requests is not None:
+                requests.close()
             if inbox is not None:
                 inbox.stop()
             remove_injected(injected)
@@ -613,6 +621,16 @@ class Run:
         return open_driver(
             settings, options.env, self.bucket, settings.job, lambda _: None, settings.inbox, bool(self.key_id)
         )
+
+    def _serve_requests(self, context: RunContext, driver: Driver, inbox: Inbox) -> Requests | None:
+        if not self.options.settings.messages:
+            return None
+        from wal_agent.messages import serve_requests
+        from wal_agent.supervise.requests import RequestDesk
+
+        desk = RequestDesk(context, driver, inbox, bool(self.key_id))
+        agent, env, run = self.options.agent.name, self.options.env, self.run_dir.run
+        return serve_requests(context.settings, env, agent=agent, run=run, answers=desk, clock=self.clock)
 
     def _looks(self) -> float:
         """Seconds between two looks for messages: at a local folder or a NATS server they cost nothing."""

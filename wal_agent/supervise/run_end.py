@@ -171,7 +171,7 @@ Settled = Literal["closed", "released", "left"]
 
 class RunResult(msgspec.Struct, frozen=True):
     """A run that the agent ended, or that we did in good order. `code` is what a shell would show, `until` > 0: the job
-    is paused so long (since 1970). `completed`: its last turn is."""
+    is paused so long (since 1970). `completed`: its last turn is; `acted`: it made a call."""
 
     code: int
     cls: ExitClass
@@ -179,6 +179,7 @@ class RunResult(msgspec.Struct, frozen=True):
     until: float = 0.0
     interactive: bool = False
     completed: bool = False
+    acted: bool = True
 
 
 class EndNotSaved(Unavailable):
@@ -303,6 +304,8 @@ class _Closing(msgspec.Struct, frozen=True):
                 options.emit(left)
         if cut_off := list(self.opened.writer.state.undecided_steps):
             say(messages.steps_left(cut_off, job_options(options.settings)))
+        if lost := self._lost():
+            say(messages.summaries_lost(lost, job_options(options.settings)))
         if ended.trouble is not None:
             say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:
@@ -324,6 +327,12 @@ class _Closing(msgspec.Struct, frozen=True):
             silence = no_hooks_error(options.agent.name, ended.exit.code)
             say(f"{silence.what} {silence.hint}")
 
+    def _lost(self) -> list[int]:
+        """This run's compactions that left the agent nothing; none where the next start mends them."""
+        if self.ended.down is not None and self.ended.down.source == "mend":
+            return []
+        return [c.n for c in self.opened.writer.state.compactions if c.lost and c.epoch == self.opened.lease.epoch]
+
     @property
     def _restarts(self) -> bool:
         """Whether `keep` starts the agent again if it died: not once its task was done."""
@@ -333,7 +342,8 @@ class _Closing(msgspec.Struct, frozen=True):
         ended = self.ended
         code = DRAINED if ended.drained else ended.exit.shell_code
         waits = 0.0 if ended.drained else until  # this process goes, and waits for no pause
-        return RunResult(code, self.word.cls, self.word.why, waits, self.options.interactive, ended.done)
+        acted = self.opened.writer.state.calls > self.opened.replay.state.calls
+        return RunResult(code, self.word.cls, self.word.why, waits, self.options.interactive, ended.done, acted)
 
     def left(self, finished: RunResult) -> EndNotSaved:
         size = self.opened.writer.backlog.size

@@ -24,6 +24,7 @@ from wal_agent.errors import BucketError, Exhausted, LeaseHeld, PersonNeeded, Un
 from wal_agent.records import AnyRecord, Payload, StateGone, StatePut, StepBegun, StepEnded, StepEnding, StepPaused
 from wal_agent.recovery.messages import DENY_LATE
 from wal_agent.safefs import flock_state
+from wal_agent.shell.quote import show_words
 from wal_agent.supervise.context import RunContext
 from wal_agent.text import quote_word, shorten, size, timestamp
 from wal_agent.wal.blobs import Blobs
@@ -179,7 +180,7 @@ def next_move(name: str, at: StepAt | None, command: tuple[str, ...], verify: st
         return "run"
     if at.begun.command != command:
         raise UsageError(
-            f"Step {name} has another command, `{shorten(' '.join(at.begun.command), 100)}`.",
+            f"Step {name} has another command, `{show_words(at.begun.command)}`.",
             "Give this one another name.",
         )
     if at.ended is not None:

@@ -21,7 +21,7 @@ from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Newer, NotFound, Unavailable
 from wal_agent.records import FORMAT, Host, Owner
-from wal_agent.text import shorten
+from wal_agent.text import job_command, shorten
 from wal_agent.wal.keys import MAX_SEQ, Keys
 from wal_agent.wal.reader import Tail
 
@@ -510,7 +510,10 @@ def reschedule_pause(
 
     done, _ = _replace_seen(bucket, keys, clock, rng, seen, pause, budget)
     if done is None:
-        raise LeaseHeld(f"The lease of job {keys.job} changed at the same moment.", "See: wal-agent status")
+        raise LeaseHeld(
+            f"The lease of job {keys.job} changed at the same moment.",
+            f"See: {job_command('status', keys.job, bucket.url)}",
+        )
     return done
 
 

@@ -175,6 +175,7 @@ def test_a_folder_is_marked_by_each_job_and_the_newest_job_comes_first(
 ) -> None:
     assert read_marks(tmp_path) == read_marks(tmp_path, "a") == ()
     mark_folder(tmp_path, [ONE], "a")
+    assert [*attributes.values()] == [f"ca978112={ONE}".encode()], "as other versions look for it"
     mark_folder(tmp_path, [TWO, ONE], "b")
     assert read_marks(tmp_path) == (TWO, ONE, ONE)
     assert (read_marks(tmp_path, "a"), read_marks(tmp_path, "b"), read_marks(tmp_path, "c")) == ((ONE,), (TWO, ONE), ())

@@ -18,7 +18,7 @@ from wal_agent.steps import state
 from wal_agent.supervise import hook_server
 from wal_agent.wal.job import close_job
 
-COMMAND = ("deploy", "--token", SECRET, "prod")
+COMMAND = ("deploy", "--token", SECRET, "two words")
 
 
 @pytest.fixture
@@ -79,6 +79,16 @@ def test_python_reads_a_job_from_outside_of_a_run(where: tuple[str, ...], monkey
         state.of_job("another")
     with pytest.raises(UsageError):
         state.get("raw")
+
+
+def test_a_command_is_shown_as_a_shell_reads_it(run: Run, where: tuple[str, ...]) -> None:
+    for args in (("state", "list"), ("status",), ("log",)):
+        assert "'two words'" in "".join(run(*args, *where)[1:]), args
+
+
+def test_the_way_to_say_a_ttl_is_its_own(run: Run) -> None:
+    code, _, err = run("state", "put", "a", "--ttl", "soon")
+    assert code == 64 and "--ttl 30s" in err and "--until" not in err
 
 
 def test_the_list_has_no_secret(run: Run, where: tuple[str, ...]) -> None:

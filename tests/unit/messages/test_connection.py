@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
+import json
+import os
 import ssl
 import threading
 import time
@@ -14,12 +17,15 @@ from typing import Any
 import nats
 import nkeys
 import pytest
+from msgspec.structs import replace
 from nats.aio.client import Client
 
 from tests.servers.nats import NatsServer
 from wal_agent.errors import ConfigError, Denied, Unavailable
+from wal_agent.inbox import Message
 from wal_agent.messages import connection
 from wal_agent.messages.connection import Connection, login_options, shown_server
+from wal_agent.messages.nats_driver import NatsDriver
 
 
 async def _round_trip(client: Client) -> str:
@@ -136,7 +142,6 @@ def test_a_wrong_password_is_reported_without_it(tmp_path: Path) -> None:
 
 
 def test_a_key_and_what_it_may_not_do(tmp_path: Path) -> None:
-    import os
 
     pair: Any = nkeys.from_seed(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))  # type: ignore[no-untyped-call]
     seed = tmp_path / "seed"
@@ -174,6 +179,69 @@ def test_tls_by_the_persons_own_authority(tmp_path: Path) -> None:
         assert len(said) == 1 and "certificate" in said[0].lower()
     finally:
         server.kill()
+
+
+def test_a_credentials_file_over_tls_carries_messages_and_no_more_than_it_allows(tmp_path: Path) -> None:
+    """A server in operator mode: its accounts and users are JWTs. The user may send messages, and control nothing."""
+    files, operator, system, account, user = certificates(tmp_path), *map(key_pair, "OAAU")
+    rights = {"pub": {"deny": ["agent.*.control.>"]}, "sub": {}, "subs": -1, "data": -1, "payload": -1}
+    storage = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)
+    limits = dict.fromkeys(("subs", "conn", "leaf", "imports", "exports", "data", "payload"), -1) | {"wildcards": True}
+    made = {
+        each: signed(operator, each, {"type": "account", "limits": limits | (storage if each is account else {})})
+        for each in (system, account)
+    }
+    preload = "\n".join(f"{public(each)}: {jwt}" for each, jwt in made.items())
+    more = (
+        f'tls {{ cert_file: "{files["cert"]}", key_file: "{files["key"]}" }}\n'
+        f"operator: {signed(operator, operator, {'type': 'operator'})}\n"
+        f"system_account: {public(system)}\nresolver: MEMORY\nresolver_preload: {{\n{preload}\n}}"
+    )
+    creds = tmp_path / "user.creds"
+    lines = ("-----BEGIN NATS USER JWT-----", signed(account, user, {"type": "user", **rights}))
+    seed = ("-----BEGIN USER NKEY SEED-----", user.seed.decode(), "------END USER NKEY SEED------")
+    creds.write_text("\n".join((*lines, "------END NATS USER JWT------", "", *seed, "")))
+    server = NatsServer(tmp_path / "nats", more, scheme="tls").start()
+    env = {"NATS_CREDS": str(creds), "NATS_CA": str(files["cert"])}
+    sent = Message(id="1", sender="ann", text="stop", sent=1.0)
+    try:
+        driver = NatsDriver(Connection(server.url, env, lambda _: None, "test", NatsDriver.STREAMS), "web")
+        assert driver.send(sent) and list(driver.fetch(lambda _: False)) == [sent]
+        with pytest.raises((Denied, Unavailable)):
+            driver.send(replace(sent, id="2", verb="drain"))
+        assert list(driver.fetch(lambda _: False)) == [sent]
+        driver.close()
+        stranger = Connection(server.url, {"NATS_CA": str(files["cert"])}, lambda _: None, "test")
+        with pytest.raises(Unavailable, match="uthorization"):
+            stranger.call(_round_trip, 10)
+        stranger.close()
+    finally:
+        server.kill()
+
+
+def key_pair(kind: str) -> Any:
+    """A key of an operator, an account or a user."""
+    prefix = {"O": nkeys.PREFIX_BYTE_OPERATOR, "A": nkeys.PREFIX_BYTE_ACCOUNT, "U": nkeys.PREFIX_BYTE_USER}[kind]
+    return nkeys.from_seed(nkeys.encode_seed(os.urandom(32), prefix))  # type: ignore[no-untyped-call]
+
+
+def public(pair: Any) -> str:
+    return str(pair.public_key.decode())
+
+
+def signed(by: Any, about: Any, what: dict[str, Any]) -> str:
+    """A JWT (version 2) of NATS about a key, as `nsc` makes it."""
+    claims = {
+        "jti": "1",
+        "iat": 1,
+        "iss": public(by),
+        "name": "test",
+        "sub": public(about),
+        "nats": {**what, "version": 2},
+    }
+    parts = [json.dumps(each).encode() for each in ({"typ": "JWT", "alg": "ed25519-nkey"}, claims)]
+    text = ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+    return f"{text}.{base64.urlsafe_b64encode(by.sign(text.encode())).rstrip(b'=').decode()}"
 
 
 @pytest.mark.parametrize("variable", ["NATS_CREDS", "NATS_NKEY", "NATS_CA", "NATS_CERT"])

@@ -15,7 +15,7 @@ from tests.servers.nats import NatsServer
 from wal_agent import events
 from wal_agent.messages.connection import Connection
 from wal_agent.messages.status import LIVE, Status, StatusPublisher, follow
-from wal_agent.messages.subjects import EVENTS, beat_subject, job_token, subject
+from wal_agent.messages.subjects import EVENTS, job_token, persona_of, subject
 
 TAKEN = events.LeaseTaken("web.1", "gs://b", "run-1", 4, "dead", "vm", "gemini", "1", "/w", 30.0)
 SECRET = "ghp_" + "a1B2" * 9
@@ -72,7 +72,7 @@ def test_no_secret_leaves() -> None:
 def test_a_job_is_one_token() -> None:
     assert subject("a.b", "status") == "agent.a~b.status"
     assert job_token("a.b") != job_token("a-b")
-    assert beat_subject("gemini", "me > *.x", "a.b") == "agents.hb.gemini.me-----x.a~b"
+    assert persona_of("gemini", "me > *.x", "a.b").subject("hb") == "agents.hb.gemini.me-----x.a~b"
 
 
 class Recorded:
@@ -111,7 +111,7 @@ def test_a_beat_comes_only_from_a_run_that_holds_the_lease_and_does_not_hang() -
         "session": "web",
         "instance_id": "run-1",
         "ts": "1970-01-01T00:16:40.000Z",
-        "interval_s": 0.005,
+        "interval_s": 1,
     }
     assert not {"paused", "halted", "fenced", "closed", "released"} & set(LIVE)
 

@@ -65,6 +65,14 @@ def test_a_private_key_across_a_cut_leaves_nothing(at: int) -> None:
     assert "zebra" not in redact_ends(text[: 3 * MARGIN], MOST) and "zebra" not in redact_head(text, MOST)
 
 
+@pytest.mark.parametrize("of", [MOST + 60, 3 * MARGIN + MOST])
+def test_a_cut_shows(of: int) -> None:
+    """Else two ends read as one text, such as a command that was never run."""
+    said = redact_ends("x " * (of // 2), MOST)
+    assert len(said) <= MOST and said.count("…") == 1
+    assert [redact_ends("x" * of, most) for most in (0, 1, 2, 3)] == ["", "…", "…", "x…x"]
+
+
 def test_a_short_text_is_whole() -> None:
     assert redact_ends("a b", 100) == "a b" == redact_head("a b", 100)
     assert redact_head("abc", 0) == "" == redact_ends("", 10)

@@ -12,6 +12,7 @@ from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Command,
+    Compacted,
     Compacting,
     ContextRequested,
     Decision,
@@ -46,8 +47,8 @@ class Talk:
 
     def make(self, notice: str, turn_open: bool) -> Conversation:
         launch = Launch(Command((), {}), "s", notice=notice, turn_open=turn_open)
-        guard = quiet_guard(self.post.context, self.post.gate, self.did)
-        return Conversation(self.post.context, self.post.gate, launch, self.watcher, guard)
+        self.guard = quiet_guard(self.post.context, self.post.gate, self.did)
+        return Conversation(self.post.context, self.post.gate, launch, self.watcher, self.guard)
 
     def log(self) -> list[AnyRecord]:
         """What it wrote, without the opening and the phases."""
@@ -400,6 +401,19 @@ def test_a_shortened_conversation_has_the_recoverys_words_until_its_turn_is_over
     assert [words(talk).split("\n")[0] for _ in range(2)] == ["look first"] * 2
     talk.on.handle(TurnCompleted("s"))
     assert "look first" not in words(talk)
+
+
+def test_what_a_file_shows_as_compacted_is_said_with_the_recoverys_words(tmp_path: Path) -> None:
+    """I8, where no hook of the agent asks for words: behind its next tool, and a call that has ended runs no more."""
+    talk = Talk(tmp_path, notice="look first")
+    talk.on.handle(TurnStarted("s", "go on"))
+    with talk.post.committing():
+        talk.on.handle(starting("write_file", file_path="a"))
+        talk.guard.found(Compacted("k", "a summary of what there was", "a summary of what there was"), "s")
+        found = talk.on.handle(ended("write_file", file_path="a"))
+    assert isinstance(found, Allow) and found.words.startswith("look first\n\n[wal-agent] Your conversation")
+    assert "write_file" not in found.words
+    assert talk.on.handle(TurnStarted("s", "more")) == Allow()
 
 
 def words(talk: Talk) -> str:

@@ -292,6 +292,18 @@ def test_nobody_is_left_or_a_person_is_there_so_nothing_is_handed_over(monkeypat
     assert person.go() == 1 and len(person.wishes) == 1
 
 
+@pytest.mark.parametrize("acted", [False, True])
+def test_an_agent_that_fails_before_its_first_call_hands_on(monkeypatch: pytest.MonkeyPatch, acted: bool) -> None:
+    """Such as one that is not logged in. One that has worked is kept, and the first one's failure is its own."""
+    installed(monkeypatch, "claude", "codex")
+    failed = RunResult(1, "failed", acted=acted)
+    play = Play(OVER, failed, DONE, successors=("claude", "codex"))
+    assert play.go() == (1 if acted else 0)
+    assert [w.agent.name for w in play.wishes] == ["gemini", "claude", *([] if acted else ["codex"])]
+    alone = Play(failed, DONE, successors=("claude",))
+    assert alone.go() == 1 and len(alone.wishes) == 1
+
+
 def test_only_a_quota_hands_a_job_over(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "claude")
     play = Play(KILLED, DONE, successors=("claude",))

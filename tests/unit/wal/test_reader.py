@@ -271,6 +271,27 @@ def test_the_policy() -> None:
     assert taken.take_if_due() is None
 
 
+@pytest.mark.parametrize("by", ["segments", "size"])
+def test_a_snapshot_is_due_by_what_came_since_the_last_one(by: str) -> None:
+    world, job = a_log(5)
+    count, size = job.writer.acked.segments, job.writer.acked.size
+    far = 1 << 40
+    policy = SnapshotPolicy(segments=count, size=far) if by == "segments" else SnapshotPolicy(far, size)
+    taken = Snapshots(world.bucket, KEYS, job.writer, Mirror(Path("/nonexistent"), job.blobs), policy)
+    assert taken.due() and taken.take() is not None
+    last = job.writer.acked
+    assert not taken.due()
+    due_at = 0
+    for n in range(1, 20):
+        job.writer.append(intent(n + 10))
+        drain(job)
+        since = job.writer.acked
+        enough = since.segments - last.segments >= count if by == "segments" else since.size - last.size >= size
+        assert taken.due() == enough
+        due_at = due_at or n * enough
+    assert due_at > 1
+
+
 def test_a_second_snapshot_at_the_same_place_is_the_first() -> None:
     world, job = a_log()
     first = snapshots(world, job).take()
