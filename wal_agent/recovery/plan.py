@@ -250,7 +250,7 @@ def describe_project(identity: Iterable[str]) -> str:
     kinds = _by_kind(identity, spell=str)
     for value in sorted(kinds.get("origin", ())):
         return safe(value, 100)
-    return next((f"first commit {safe(value, 12)}" for value in sorted(kinds.get("root", ()))), "unknown")
+    return next((f"first commit {safe(value[:12])}" for value in sorted(kinds.get("root", ()))), "unknown")
 
 
 def _by_kind(identity: Iterable[str], spell: Callable[[str], str] | None = None) -> dict[str, set[str]]:

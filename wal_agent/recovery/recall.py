@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -334,6 +335,10 @@ def _digest(path: Path, size: int) -> str:
 # ---- search
 
 
+# What an earlier search printed, and its command: it holds the words once more, and goes behind what it found.
+_ECHO = re.compile(r"wal-agent recall | · (?:record \d+|session [0-9a-f]{8})(?: of task \S+)? · ")
+
+
 def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
     where, values = ["1"], list[object]()
     if query.call:
@@ -358,7 +363,7 @@ def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
     )
     for match in matches(query.words):
         if rows := index.execute(sql, (match, *values, limit)).fetchall():
-            return _distinct(rows, query)
+            return _distinct(sorted(rows, key=lambda row: _ECHO.search(row[-1]) is not None), query)
     return []
 
 

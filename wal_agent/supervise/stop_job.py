@@ -194,7 +194,7 @@ def _still_runs(seen: StoredLease, options: str, waited: float, near: bool) -> L
     if near:
         return LeaseHeld(why, f"See: wal-agent status{options}")
     return LeaseHeld(
-        f"{why} It may not look for messages (--inbox off).",
+        f"{why} It may not look for messages (--inbox 0).",
         f"Stop it there, or take the job from it: wal-agent unlock{options} --epoch {doc.epoch}",
     )
 
