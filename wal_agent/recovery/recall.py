@@ -15,9 +15,10 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import ConfigError, Damaged, UsageError
@@ -64,8 +65,7 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content = 'entry', content_rowid = 
 _COLUMNS: Final = "id, kind, role, seq, epoch, call, time, tool, name, session, at, text"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A hit. `record`: the log's number of it, 0 for a line of a session file `name`; `text`: a part of it around the
     first word, redacted."""
 
@@ -80,8 +80,7 @@ class Found:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """What is looked for: all `words` (or any of them, where nothing has all). `before`: a compaction's number."""
 
     words: tuple[str, ...] = ()
