@@ -11,8 +11,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, TypeVar
+
+import msgspec
 
 from wal_agent.bucket.base import Bucket, Version
 from wal_agent.clock import Clock
@@ -32,8 +33,7 @@ Operation = Literal["create", "read", "list", "replace", "delete"]
 PAUSE = 1.1  # seconds; GCS takes one write a second to one name, and may count one that it refuses
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing that was tried. `detail` says in a sentence what the store did instead; empty when `ok`.
 
     `denied`: a permission is missing, `check` is the operation, and the checks that need it are left out."""

@@ -11,11 +11,12 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
+from msgspec.structs import replace
 from typer.models import OptionInfo
 
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf, Settings, Want, default_text, option_of
@@ -216,8 +217,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 NAMES = frozenset(("bucket", "job"))  # the settings that say which job is meant
 
 
-@dataclass(frozen=True, slots=True)
-class JobContext:
+class JobContext(msgspec.Struct, frozen=True):
     """A job in a bucket, as the options, the environment and wal-agent.toml say."""
 
     settings: Settings

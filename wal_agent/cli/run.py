@@ -8,11 +8,11 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
 from wal_agent.text import is_utf8, lines, printable, redraw, say

@@ -18,10 +18,12 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.evidence import model
@@ -174,8 +176,7 @@ _WORDS = {  # of one, of several
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NamedOutcome:
+class NamedOutcome(msgspec.Struct, frozen=True):
     """A step's finding; `name` is the step in a few words, safe to show."""
 
     name: str
@@ -307,8 +308,7 @@ MOST_FACTS = 40  # of one call: an intent stays small
 MOST_VALUE = 400  # characters of one fact
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A changing step, the kind of evidence that knows it with what that made of its words, and what it reaches; None
     where that is not known. `outputs`: it has files for its output, beside what it does."""
 

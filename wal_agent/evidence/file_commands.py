@@ -10,7 +10,8 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from wal_agent.evidence.file_state import (
     MOST_ENTRIES,
@@ -61,14 +62,12 @@ _MAKE = {
 _DOTS = ("", ".", "..")
 
 
-@dataclass(frozen=True, slots=True)
-class _Operands:
+class _Operands(msgspec.Struct, frozen=True):
     argv: Argv
     paths: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfer:
+class _Transfer(msgspec.Struct, frozen=True):
     """A copy or a move of sources to a target."""
 
     argv: Argv

@@ -13,9 +13,10 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
+
+import msgspec
 
 from wal_agent.evidence import model
 from wal_agent.evidence.model import Budget, Context, Outcome, times_settled
@@ -26,8 +27,7 @@ ABSENT = "absent"
 _MOST_PLACES = 16  # occurrences of a replacement's new text that are tried
 
 
-@dataclass(frozen=True, slots=True)
-class FileNow:
+class FileNow(msgspec.Struct, frozen=True):
     """The file that a call names, as it is on this machine: `data` None and not `absent`: it could not be read."""
 
     path: str
@@ -194,8 +194,7 @@ def read_file(path: str, budget: Budget) -> FileNow:
     return FileNow(path, b"".join(parts)) if same else nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """What is at a path: `kind` file, dir, link, other or absent; which one it is (`device`, `inode`, `links`:
     how many names it has), and its `state`: size, mode and times in ns, by which a change of it is seen."""
 
@@ -317,8 +316,7 @@ def path_facts(paths: Sequence[str], budget: Budget, content: bool = False) -> t
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class PathFacts:
+class PathFacts(msgspec.Struct, frozen=True):
     """What the facts hold about one path. `fresh`: its times prove nothing."""
 
     path: str

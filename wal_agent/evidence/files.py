@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
@@ -140,8 +142,7 @@ _TEE = parse_options("-a|--append")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
+class _Output(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
     content: bytes
 
@@ -303,8 +304,7 @@ _ANY = r"(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\
 _ITSELF = frozenset(".*[]^$/\\")  # behind a backslash, in basic and extended expressions
 
 
-@dataclass(frozen=True, slots=True)
-class _Edit:
+class _Edit(msgspec.Struct, frozen=True):
     """One script. `at`: whether it is for a line, by number, whether it is the last one, and text. `change`: None for a
     deletion."""
 
@@ -427,8 +427,7 @@ def _new(text: str) -> list[bytes] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sed:
+class _Sed(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
     scripts: tuple[str, ...]
     extended: bool

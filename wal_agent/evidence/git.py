@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.evidence import git_commands, model
 from wal_agent.evidence.git_repo import Repo, UnreadableRepo, find_repo, is_ref, read_head
@@ -101,8 +103,7 @@ _ELSEWHERE = (  # in the environment: git then works elsewhere, or says other th
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Located:
+class _Located(msgspec.Struct, frozen=True):
     """A git command, and the folder that it works in. `target`: the folder that it is to make."""
 
     command: GitCommand

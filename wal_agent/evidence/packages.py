@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
@@ -56,8 +57,7 @@ _TOOLS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Install:
+class _Install(msgspec.Struct, frozen=True):
     """`npm`: an npm install into this very folder. `paths`: the files that are compared."""
 
     npm: bool

@@ -14,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -47,8 +46,7 @@ if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own sta
     from wal_agent.shell.rules import Rules
 
 
-@dataclass(frozen=True, slots=True)
-class RunningCall:
+class RunningCall(msgspec.Struct, frozen=True):
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time in seconds, `since` the same moment by the boot clock, which says how long the call took.
     `inner`: a subagent makes it, so the main file need not have it. `cwd`: where the agent said that it runs.
@@ -78,12 +76,11 @@ class LoggedEnd(NamedTuple):
     denied: bool
 
 
-@dataclass(slots=True)
-class Calls:
+class Calls(msgspec.Struct):
     """Not thread-safe: the supervisor holds its lock."""
 
-    running: dict[int, RunningCall] = field(default_factory=dict)
-    again: list[LoggedEnd] = field(default_factory=list)
+    running: dict[int, RunningCall] = msgspec.field(default_factory=dict)
+    again: list[LoggedEnd] = msgspec.field(default_factory=list)
     """Ended calls that the session file is still going to report as well."""
 
     def start(self, call: RunningCall) -> None:

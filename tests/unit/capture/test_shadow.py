@@ -193,6 +193,21 @@ def test_the_lock_outlives_us_as_long_as_git_works_under_it(tmp_path: Path) -> N
         os.fstat(fd)
 
 
+def test_what_the_marker_stands_for_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss must not leave the marker of a repository whose settings are empty."""
+    synced: list[tuple[str, bool]] = []
+    real = os.fsync
+
+    def noted(fd: int) -> None:
+        path = Path(f"/dev/fd/{fd}").resolve()
+        synced.append((path.name, (path.parent / "born").exists()))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    assert shadow_in(tmp_path).born
+    assert synced == [("config", False), ("HEAD", False), ("born.new", False)]
+
+
 def test_another_object_format_begins_anew(tmp_path: Path) -> None:
     shadow = shadow_in(tmp_path)
     (shadow.folder / "mine").touch()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.faults.evidence.git_stage import HERE, Stage, make
 from tests.faults.evidence.stage import Unhurried

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
 from tests.unit.wal.world import KEYS, Ended

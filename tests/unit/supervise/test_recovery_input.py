@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.recovery.cases import end, intent, opening
 from tests.unit.supervise.crew import short_folder

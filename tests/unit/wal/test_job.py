@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, intent
 from wal_agent.bucket.base import Bucket, BucketDecorator, Object

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import BucketDecorator, Entry, Object
-from wal_agent.errors import Damaged
+from wal_agent.errors import Damaged, NotFound
 from wal_agent.records import AnyRecord, End, FileDelta, FileGone, Handoff
 from wal_agent.wal import codec, lease, reader
 from wal_agent.wal import lease as leases
@@ -377,6 +377,25 @@ def test_records_for_people_go_over_gaps() -> None:
 
 def test_an_empty_log() -> None:
     assert replay(World().bucket, KEYS) == Replay()
+
+
+@pytest.mark.parametrize("races", [1, reader.LISTS - 1, reader.LISTS])
+def test_the_end_of_the_log_is_listed_again_where_it_moved_on_meanwhile(races: int) -> None:
+    world, _ = a_log(2)
+    gets: list[str] = []
+
+    class Racing(BucketDecorator):
+        def get(self, key: str) -> Object:
+            gets.append(key)
+            if len(gets) <= races:
+                raise NotFound(key)
+            return super().get(key)
+
+    if races < reader.LISTS:
+        assert read_tail(Racing(world.bucket), KEYS).seq == 3 and len(gets) == races + 1
+    else:
+        with pytest.raises(Damaged, match="record 3 of job shop is listed but cannot be read"):
+            read_tail(Racing(world.bucket), KEYS)
 
 
 def timed(*times: float) -> World:

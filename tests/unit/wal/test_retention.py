@@ -169,8 +169,8 @@ def test_what_is_in_front_of_the_openings_that_are_known_is_not_listed() -> None
     behind = Retention(world.bucket, KEYS)._behind
     assert [seq for seq, _ in behind(edge=6, known=3, sizes=sizes)] == [3, 4, 5]
     assert sizes == {seq: len(world.inner.get(KEYS.segment(seq)).data) for seq in (3, 4, 5)}
-    for known in (0, 1):
-        assert [seq for seq, _ in behind(edge=4, known=known, sizes={})] == [1, 2, 3]
+    for known, first in ((0, 1), (1, 1), (2, 2)):
+        assert [seq for seq, _ in behind(edge=4, known=known, sizes={})] == [*range(first, 4)]
 
 
 def test_a_young_snapshot_keeps_its_segment() -> None:
