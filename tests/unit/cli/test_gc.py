@@ -74,7 +74,7 @@ def test_it_cleans_a_job_and_says_so_in_one_line(run: Run, tmp_path: Path, ended
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_job_at_rest_is_opened_for_the_blobs_of_its_last_run(run: Run, tmp_path: Path, damaged: bool) -> None:
-    """R4, decision 057: a dry run foresees them and opens nothing; where the log cannot be opened, nothing of them goes."""
+    """R4, decision 057: a dry run opens nothing; where the log cannot be opened, nothing of them goes."""
     shelf = Shelf(tmp_path / "b")
     job = shelf.open("a")
     for n in range(FEW):
