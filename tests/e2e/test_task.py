@@ -139,6 +139,7 @@ def test_a_fork_begins_in_a_copy_of_the_callers_conversation(scene: Scene) -> No
     command = f"{shlex.quote(sys.executable)} -m wal_agent task --fork"  # Codex's login shell has a PATH of its own
     ask = f"{command} {f'--schema {schema}' if checked else ''} 'and where is it now'"
     scene.script(
+        Turn(calls=[shell("echo before >> side")]),  # a call of the caller is in the copy too, and no call of the child
         Turn("The heron is known.", calls=[shell(ask)]),
         Turn(calls=[shell(STEP)]),
         *([Turn(RESULT), Turn('{"summary": "It moved.", "outputs": {"building": 7}}')] if checked else [Turn(RESULT)]),
@@ -146,13 +147,16 @@ def test_a_fork_begins_in_a_copy_of_the_callers_conversation(scene: Scene) -> No
     )
     run = machine.run(*machine.rehearsal.args("ask about the heron"), wait=True, PATH=path)
     assert run.process.returncode == 0, run.stderr()
-    assert "ask about the heron" in seen(scene, 1) and "and where is it now" in seen(scene, 1)
-    assert "The heron is known." in seen(scene, 1), "the child has the caller's conversation"
+    assert "ask about the heron" in seen(scene, 2) and "and where is it now" in seen(scene, 2)
+    assert "The heron is known." in seen(scene, 2), "the child has the caller's conversation"
     last = scene.model.history(len(scene.model.requests) - 1)
     results = [part.text for part in last if isinstance(part, Returned)]
     wanted = ["It moved.", "building"] if checked else [RESULT]
-    assert len(results) == 1 and all(words in results[0] for words in wanted)
-    assert scene.side() == ["heron-in-building-seven"]
+    assert len(results) == 2 and all(words in results[1] for words in wanted)
+    assert scene.side() == ["before", "heron-in-building-seven"]
     (child,) = scene.replay().state.tasks
     assert replayed(scene, child).session != scene.replay().state.session
-    assert len(scene.model.requests) == (5 if checked else 4)
+    assert len(scene.model.requests) == (6 if checked else 5)
+    agent = AGENTS[scene.agent]
+    files = agent.session_files(scene.replay().state.session, scene.workspace, machine.env())
+    assert any(file.name == agent.main_file and file.path.exists() for file in files), "the caller's session is there"

@@ -423,6 +423,13 @@ class SessionForms(msgspec.Struct, frozen=True):
     resume: tuple[str, ...]
     fork: tuple[str, ...] | str
 
+    def forked_from(self, args: Sequence[str]) -> tuple[str, str]:
+        """Return the session and the main file that arguments in the form of `fork` name; "" for what they do not."""
+        form = () if isinstance(self.fork, str) else self.fork
+        words = dict(zip(form, args, strict=False))
+        same = all(words.get(word) == word for word in form if not word.startswith("{"))
+        return (words.get("{session}", ""), words.get("{file}", "")) if same else ("", "")
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent differs from the others, and the optional parts that it has (None: it lacks that part)."""

@@ -96,6 +96,23 @@ def parse_line(data: bytes, at: int = 0) -> Line | None:
     return Line(at, at + len(data), role_of(given), time_of(given), text) if text.strip() else None
 
 
+def words_of(data: bytes) -> str:
+    """The words of one line's message alone, without what else the line says; "" where it has none."""
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(given, dict):
+        return ""
+    inner = [*(part for key in ("message", "payload", "data") if isinstance(part := given.get(key), dict)), given]
+    said = next((part for one in inner for key in ("content", "parts") if (part := one.get(key))), None)
+    if isinstance(said, str):
+        return said
+    blocks = [block for block in said if isinstance(block, dict)] if isinstance(said, list) else []
+    texts = [b.get("text") for b in blocks if b.get("type", "text") in ("text", "output_text") and not b.get("thought")]
+    return "\n\n".join(text for text in texts if isinstance(text, str))
+
+
 def role_of(line: Mapping[str, Any]) -> Role:
     """Who speaks: by the innermost role that the line names, results of tools before all."""
     inner = [line, *(part for key in ("message", "payload", "data", "info") if isinstance(part := line.get(key), dict))]

@@ -104,7 +104,7 @@ class Live:
         self._rules = load_later(workspace, agent.name)
         self._bounds, self._keeper = bounds, keeper
         self.gate = Gate(context, self._rules, keeper.may_allow, recovered, bounds)
-        self.saver = SessionSaver(context, self.gate, capture, launch.session, self)
+        self.saver = SessionSaver(context, self.gate, capture, launch.session, self, self._copied_file())
         self.autosave = Autosave(self._save, context.settings.autosave, self.fail)
         # Where the agent does not own the screen, people read how a long first capture gets on.
         progress = (lambda _: None) if launch.interactive else screen.say
@@ -213,6 +213,15 @@ class Live:
         if word == "undecided":
             return {"error": "The bucket cannot be reached now. Try again."}
         return {"job": context.job.keys.job}
+
+    def _copied_file(self) -> Path | None:
+        """The main file of the session that this one begins as a copy of."""
+        context, launch = self._context, self._launch
+        session, file = self._agent.capabilities.forms.forked_from(launch.args)
+        if file:
+            return Path(file)
+        files = self._agent.session_files(session, context.workspace, context.env) if session else []
+        return next((found.path for found in files if found.name == self._agent.main_file), None)
 
     def _rewind(self, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
         from wal_agent.supervise.rewind import LiveRewind  # late: few runs are rewound

@@ -89,8 +89,15 @@ class SessionSaver:
     """One session at a time. `save` and `finish` run in the autosave thread alone."""
 
     def __init__(
-        self, context: RunContext, gate: Gate, capture: SessionCapture, session: str, supervisor: Supervisor
+        self,
+        context: RunContext,
+        gate: Gate,
+        capture: SessionCapture,
+        session: str,
+        supervisor: Supervisor,
+        copied: Path | None = None,
     ) -> None:
+        """`copied`: the main file of the session that this one begins as a copy of; its calls are not this run's."""
         self._context = context
         self._agent = context.agent
         self._env = context.env
@@ -116,7 +123,7 @@ class SessionSaver:
         self._outcomes: list[_Outcome] = []  # that no call was ended by yet
         self._known: dict[str, None] = {}  # ids of calls that were reported, oldest first
         self._begin(self._files())
-        self._unlogged = Unlogged(agent, gate, frozenset(context.settings.skip), supervisor)
+        self._unlogged = Unlogged(agent, gate, frozenset(context.settings.skip), supervisor, copied)
         self.saved = 0.0  # wall time of the last complete save
 
     def _begin(self, files: list[SessionFile]) -> None:
@@ -349,8 +356,16 @@ _HOW: dict[str, Ending] = {"done": "done", "failed": "failed", "cancelled": "int
 class Unlogged:
     """One session at a time; used by the thread that reads the session's files. A call that is found ends the run."""
 
-    def __init__(self, agent: Agent, gate: Gate, skip: frozenset[str], supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        gate: Gate,
+        skip: frozenset[str],
+        supervisor: Supervisor,
+        copied: Path | None = None,
+    ) -> None:
         self._agent = agent
+        self._copied, self._copied_size = copied, _size(copied) if copied is not None else 0
         self._gate = gate
         self._skip = skip
         self._supervisor = supervisor
@@ -385,6 +400,8 @@ class Unlogged:
             if not ran or self._gate.was_announced(seen.call_id):
                 return
             if path is not None and file_contains(path, seen.call_id, old):  # repeated
+                return
+            if self._copied is not None and file_contains(self._copied, seen.call_id, self._copied_size):
                 return
         else:
             self._done[seen.tool] += ran

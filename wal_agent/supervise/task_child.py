@@ -25,7 +25,7 @@ from wal_agent.paths import MARKER, SOCKET
 from wal_agent.records import Checkpoint, TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.recovery.tasks import AGAIN, CompactForm, Said, compact_form
-from wal_agent.recovery.transcript import read_lines
+from wal_agent.recovery.transcript import parse_line, words_of
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import require_lease, unless_refused
 from wal_agent.supervise.rewrite import act_at_rest
@@ -169,6 +169,7 @@ def last_answer(at: Place) -> str:
         if (read := AGENTS[at.agent].capabilities.last_answer) is not None:
             return read(path.read_bytes())
         with path.open("rb") as lines:
-            for line in read_lines(lines):
-                last = line.text if line.role == "assistant" and line.text.strip() else last
+            for raw in lines:
+                line = parse_line(raw) if raw.endswith(b"\n") else None
+                last = words_of(raw).strip() or last if line is not None and line.role == "assistant" else last
     return last

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.recovery.transcript import MOST_TEXT, Line, parse_line, read_lines
+from wal_agent.recovery.transcript import MOST_TEXT, Line, parse_line, read_lines, words_of
 
 WORDS = "the heron sleeps"
 AT = "2026-11-22T14:02:13.000Z"
@@ -123,3 +123,31 @@ def test_lines_are_read_on_from_where_the_last_whole_one_ended() -> None:
     assert [(line.at, line.text) for line in first] == [(0, "one")]
     again = list(read_lines(io.BytesIO(one + two + b"\n"), len(one)))
     assert [(line.at, line.text) for line in again] == [(len(one), "two")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {
+            "type": "assistant",
+            "message": {"role": "assistant", "content": [{"type": "text", "text": WORDS}], "id": "x y"},
+        },
+        {
+            "type": "message",
+            "message": {"content": [{"type": "text", "text": WORDS}], "api": "a", "stopReason": "stop"},
+        },
+        {"type": "response_item", "payload": {"content": [{"type": "output_text", "text": WORDS}], "phase": "final"}},
+        {"type": "gemini", "content": WORDS, "model": "gemini pro"},
+        {"type": "assistant", "message": {"parts": [{"text": "a thought", "thought": True}, {"text": WORDS}]}},
+        {"type": "assistant.message", "data": {"content": WORDS, "turn": "the first"}},
+    ],
+)
+def test_the_words_of_a_message_are_without_what_else_its_line_says(line: dict[str, Any]) -> None:
+    assert words_of(json.dumps(line).encode()) == WORDS
+
+
+@given(st.recursive(st.none() | st.text() | st.integers(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)))
+def test_hostile_lines_have_no_words_or_text(value: Any) -> None:
+    assert isinstance(words_of(json.dumps(value).encode()), str)
+    for key in ("message", "content", "parts"):
+        assert isinstance(words_of(json.dumps({key: value}).encode()), str)
