@@ -12,7 +12,7 @@ from importlib import import_module
 NAMES = (
     *("hook", "flat", "follow", "parallel", "start", "recovery", "memory"),
     *("capture", "evidence", "watchdog", "redact", "drain", "fleet", "checkpoint", "recall", "counts"),
-    "conversation",
+    *("conversation", "messages"),
 )
 
 
