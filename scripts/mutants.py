@@ -105,8 +105,8 @@ class Finder:
     def _visit(self, node: ast.AST, inside: bool) -> None:
         """`inside`: the node is in a function."""
         match node:
-            case ast.JoinedStr():
-                return None  # a message
+            case ast.JoinedStr() | ast.If(test=ast.Name("TYPE_CHECKING")) | ast.keyword(arg="strict"):
+                return None  # a message; imports for types, which only cost time at the start; an assertion of `zip`
             case ast.FunctionDef():
                 return self._visit_all(node.body, True)
             case ast.ClassDef():

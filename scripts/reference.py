@@ -6,13 +6,13 @@ python -m scripts.reference --check    exits 1 and names the pages that are not 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 import typer.main
 
@@ -89,12 +89,12 @@ def _row(parameter: Any, context: typer.Context) -> str:
 
 
 def configuration_page() -> str:
-    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    fields = {field.name: field for field in msgspec.structs.fields(Settings)}
     options = _options_of_run()
     rows = []
     for name, setting in SETTINGS.items():
         default = fields[name].default
-        shown = "" if default in (dataclasses.MISSING, "") else f"`{_value(default)}`"
+        shown = "" if default in (msgspec.NODEFAULT, "") else f"`{_value(default)}`"
         project = {"person": "no", "consent": "with consent"}[setting.who]
         option = f"`--{name.replace('_', '-')}`"
         option = option if option.strip("`") in options else ""

@@ -1,4 +1,4 @@
-"""A long log, written at once as a run writes it: one record a segment, a snapshot after each 200 (issue 12.17)."""
+"""A long log, written at once as a run writes it: few records a segment, a snapshot after each 200."""
 
 from __future__ import annotations
 
@@ -58,13 +58,21 @@ def opening(epoch: int, seq: int) -> Opening:
 
 
 def write(
-    bucket: Bucket, count: int, runs: tuple[int, ...] = (), every: int = 200, behind: int = 0, parallel: int = 1
-) -> None:
-    """A log of `count` segments with its lease, which says `behind` fewer; `every`: segments to a snapshot."""
+    bucket: Bucket,
+    count: int,
+    runs: tuple[int, ...] = (),
+    every: int = 200,
+    behind: int = 0,
+    parallel: int = 1,
+    together: int = 1,
+) -> int:
+    """A log of `count` records with its lease, which says `behind` segments fewer; `every`: segments to a snapshot.
+    `together`: records of a segment, but for openings, which have one of their own. Return the newest segment."""
     state, before = State(), START
     objects: list[tuple[str, bytes]] = []
-    epoch = 0
-    for seq, (epoch, record) in enumerate(records(count, runs), 1):
+    epoch = seq = 0
+    for epoch, group in _grouped(records(count, runs), together):
+        seq += 1
         data = codec.encode_segment(
             job=KEYS.job,
             epoch=epoch,
@@ -72,9 +80,11 @@ def write(
             run=f"run-{epoch}",
             prev=before,
             time=float(seq),
-            records=[codec.encode_record(record)[0]],
+            records=[codec.encode_record(record)[0] for record in group],
         )
-        state, before = apply(state, seq, epoch, record), codec.digest(data)
+        for record in group:
+            state = apply(state, seq, epoch, record)
+        before = codec.digest(data)
         objects.append((KEYS.segment(seq), data))
         if every and seq % every == 0:
             made = codec.Snapshot(format=1, job=KEYS.job, seq=seq, hash=before, state=state, time=float(seq))
@@ -92,12 +102,26 @@ def write(
         started=0.0,
         time=0.0,
         ttl=30.0,
-        seq=count - behind,
+        seq=seq - behind,
     )
     objects.append((KEYS.lease, msgspec.json.encode(lease)))
     with ThreadPoolExecutor(parallel) as pool:
         for _ in pool.map(lambda one: bucket.put(*one), objects):
             pass
+    return seq
+
+
+def _grouped(each: Iterator[tuple[int, AnyRecord]], together: int) -> Iterator[tuple[int, list[AnyRecord]]]:
+    group: list[AnyRecord] = []
+    of = 0
+    for epoch, record in each:
+        if group and (isinstance(record, Opening) or isinstance(group[0], Opening) or len(group) == together):
+            yield of, group
+            group = []
+        of = epoch
+        group.append(record)
+    if group:
+        yield of, group
 
 
 class Counted(MemoryBucket):

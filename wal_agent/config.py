@@ -18,7 +18,6 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -41,8 +40,7 @@ GIVES: Literal["restore"] = "restore"  # in `control`: requests for the newest c
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """What a run goes by. Times are in seconds. `sources` says of each field's name where its value comes from,
     `places` the same in words for those that are not the default."""
 
@@ -83,8 +81,8 @@ class Settings:
     synadia: Literal["off", "on"] = "off"  # answer the Synadia Agent Protocol there
     skip: tuple[str, ...] = ()
     accept_logged_args: Literal["off", "on"] = "off"  # whoever writes the bucket may choose what the agent runs
-    sources: Mapping[str, Source] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, Source] = msgspec.field(default_factory=dict)
+    places: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def origin(self) -> str:
@@ -92,8 +90,7 @@ class Settings:
         return f"bucket {self.bucket} (from {self.places['bucket']})" if "bucket" in self.places else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """Where a value was read, for an error to name: `--ttl`, `WAL_AGENT_TTL`, `ttl in /w/wal-agent.toml`."""
 
     source: Source
@@ -136,8 +133,7 @@ def _seconds(low: float, high: float) -> Callable[[Any, Origin], float]:
     return _number(low, high, "seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(msgspec.Struct, frozen=True):
     """Reads one of some words."""
 
     words: tuple[str, ...]
@@ -234,8 +230,7 @@ def _never(value: Any) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One row of the table: from it come the option of `run`, the variable, the TOML key, and the reference page.
 
     `help`: what it does, for a person. `option`: how `run` has it: with a value, as `--x/--no-x`, as `--x` for "on", or
@@ -534,8 +529,7 @@ def check_keys(table: Mapping[str, Any], allowed: Iterable[str], prefix: str, pa
 MAX_NOTE = 256 << 10  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(msgspec.Struct, frozen=True):
     """Something that a project's file decides if a person lets it. `value` is kept and compared, `shown` is for people;
     `means`: what it does, in one clause."""
 
@@ -568,8 +562,7 @@ class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _NOTE = msgspec_compat.of_json(_Note)
 
 
-@dataclass(frozen=True, slots=True)
-class Consents:
+class Consents(msgspec.Struct, frozen=True):
     """Those of one folder, `workspace` (a real path)."""
 
     workspace: Path

@@ -10,14 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, Late, PhaseName, Trigger
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTaken:
+class LeaseTaken(msgspec.Struct, frozen=True):
     """This run holds the job under `epoch`. `cause`: how the owner before ended; `run`: this run's id."""
 
     job: str
@@ -32,31 +32,27 @@ class LeaseTaken:
     ttl: float
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRenewed:
+class LeaseRenewed(msgspec.Struct, frozen=True):
     """`left`: until the lease runs out, by when the renewal was sent."""
 
     epoch: int
     left: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RenewalFailed:
+class RenewalFailed(msgspec.Struct, frozen=True):
     """The bucket did not take a heartbeat; it is tried again. `left`: until the lease runs out."""
 
     why: str
     left: float
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLost:
+class LeaseLost(msgspec.Struct, frozen=True):
     """Another owner has the job, or the lease cannot be read: the run ends itself."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseSettled:
+class LeaseSettled(msgspec.Struct, frozen=True):
     """The run released the lease. `until`: end of the pause (0: not paused)."""
 
     state: Literal["closed", "released", "left"]
@@ -64,8 +60,7 @@ class LeaseSettled:
     until: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(msgspec.Struct, frozen=True):
     """An earlier run had been cut off; what it left is restored and will be told to the agent. `alert` is the plan's
     word for how it ended; `trace`: the W3C trace id of the run that was cut off, "" if none is known."""
 
@@ -79,8 +74,7 @@ class Recovered:
     trace: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Halted:
+class Halted(msgspec.Struct, frozen=True):
     """Nothing (more) is run, and a person is needed: `what` and `hint` as on the screen, `code` the exit code."""
 
     code: int
@@ -88,28 +82,24 @@ class Halted:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOpen:
+class LeftOpen(msgspec.Struct, frozen=True):
     """The run is over and nothing takes the job up by itself; of these calls (number and tool), which are not as well
     done twice, nobody can tell whether they happened. A person can."""
 
     calls: tuple[tuple[int, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """Lease, restore and the proof of the hooks are done: the agent works. Once a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentBegan:
+class AgentBegan(msgspec.Struct, frozen=True):
     pid: int
     session: str
     resumed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AgentEnded:
+class AgentEnded(msgspec.Struct, frozen=True):
     """`code` >= 0, or -N for signal N. `why`: one sentence for people; `cls` is what restarts and alerts go by."""
 
     code: int
@@ -117,8 +107,7 @@ class AgentEnded:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class HookAnswered:
+class HookAnswered(msgspec.Struct, frozen=True):
     """`event` is the agent's own name of it. `decision` is "" where nothing was to be decided; `reason`: a short word
     for why a call was denied (`unsaved`, `draining`, `late`, `fenced`, `ended`)."""
 
@@ -128,8 +117,7 @@ class HookAnswered:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CallStarted:
+class CallStarted(msgspec.Struct, frozen=True):
     """`agent_call`: the agent's own id of it, "" where it has none."""
 
     call: int
@@ -138,8 +126,7 @@ class CallStarted:
     agent_call: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CallEnded:
+class CallEnded(msgspec.Struct, frozen=True):
     """`changed`: it may have changed something."""
 
     call: int
@@ -149,8 +136,7 @@ class CallEnded:
     changed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseChanged:
+class PhaseChanged(msgspec.Struct, frozen=True):
     """`lasted`: how long the phase before did. `tool`: what runs or waits in the new one."""
 
     was: PhaseName
@@ -159,8 +145,7 @@ class PhaseChanged:
     lasted: float
 
 
-@dataclass(frozen=True, slots=True)
-class TakesLong:
+class TakesLong(msgspec.Struct, frozen=True):
     """The watchdog's word: `what` has been waited for since `seconds`; `tool` where it is one."""
 
     what: Late
@@ -168,38 +153,33 @@ class TakesLong:
     tool: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HungUp:
+class HungUp(msgspec.Struct, frozen=True):
     """The hard timeout: the agent is ended, and what follows is the plan's affair. `what`: never a person or a tool."""
 
     seconds: float
     what: Late = "model"
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeReceived:
+class NoticeReceived(msgspec.Struct, frozen=True):
     """This machine is going away. `source`: sigterm, gcp, aws, aws-rebalance, ...; `left` in seconds, 0: not known."""
 
     source: str
     left: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class DrainStarted:
+class DrainStarted(msgspec.Struct, frozen=True):
     source: str
     budget: float
 
 
-@dataclass(frozen=True, slots=True)
-class DrainFinished:
+class DrainFinished(msgspec.Struct, frozen=True):
     """`in_time`: all was saved within the budget and the lease was released; else the next start finds a crash."""
 
     seconds: float
     in_time: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(msgspec.Struct, frozen=True):
     """The job rests until then; whoever starts it from then on, on any machine, carries on. `vain`: nothing could be
     done for so many seconds, told the one time that this becomes long (else 0)."""
 
@@ -208,8 +188,7 @@ class Paused:
     vain: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Restarting:
+class Restarting(msgspec.Struct, frozen=True):
     """The agent died (`cls`); it is started again after `delay`. `attempt` counts from 1."""
 
     attempt: int
@@ -217,8 +196,7 @@ class Restarting:
     cls: ExitClass
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(msgspec.Struct, frozen=True):
     """A capture (or a snapshot of the log) was acknowledged by the bucket; `size` in bytes, of what was sent. 0 of a
     session or workspace: a look found nothing new, and nothing waits."""
 
@@ -227,8 +205,7 @@ class Saved:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointCreated:
+class CheckpointCreated(msgspec.Struct, frozen=True):
     """A checkpoint was acknowledged by the bucket; `size` in bytes."""
 
     number: int
@@ -236,8 +213,7 @@ class CheckpointCreated:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRestored:
+class CheckpointRestored(msgspec.Struct, frozen=True):
     """A recovery used checkpoint `number`, `age` seconds older than the end of the run that made it; 0: none was kept.
     `rebuilt`: its content was built anew from the log."""
 
@@ -246,15 +222,13 @@ class CheckpointRestored:
     rebuilt: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFailed:
+class CheckpointFailed(msgspec.Struct, frozen=True):
     """A checkpoint could not be made or not be used; the run goes on."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryLost:
+class SummaryLost(msgspec.Struct, frozen=True):
     """The agent compacted its conversation, and the summary says nothing. `n`: the compaction's number; `mended`: the
     run ends, and starts again with a compact form of what was said."""
 
@@ -262,8 +236,7 @@ class SummaryLost:
     mended: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(msgspec.Struct, frozen=True):
     """Records were acknowledged by the bucket, by their tags. `unsettled`: calls of earlier runs that have no end."""
 
     kinds: tuple[str, ...]

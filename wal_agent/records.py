@@ -17,7 +17,7 @@ Class = Literal["read_only", "idempotent", "mutation", "unknown"]
 Finding = Literal["completed", "not_started", "partial", "unknown"]
 Ending = Literal["done", "failed", "denied", "interrupted", "acknowledged"]
 Cause = Literal["first", "closed", "released", "unlocked", "dead"]
-Teller = Literal["hook", "session", "recovery", "person", "supervisor"]
+EndSource = Literal["hook", "session", "recovery", "person", "supervisor"]
 Late = Literal["model", "approval", "tool", "start", "exit"]
 """What takes longer than it should: the model's answer, a person's approval (or the call that was approved), a tool;
 in non-interactive runs also the agent's first turn, and its exit after the last one."""
@@ -208,7 +208,7 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
 
     call: int
     how: Ending
-    by: Teller
+    by: EndSource
     why: str = ""
     result: Payload | None = None  # JSON, as the agent's after-hook gave it
     duration_ms: int = 0  # by the monotonic clock of the run that it began in; 0: it began in another one, or not known

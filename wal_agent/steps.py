@@ -29,9 +29,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from wal_agent import errors, msgspec_compat
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError, WalAgentError
@@ -80,8 +81,7 @@ _entries = msgspec_compat.of_values(list[Entry])
 _run = msgspec_compat.of_values(StepRun)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """How a step went.
 
     `code`: as a shell counts. `stdout` and `stderr`: their beginnings, at most 1 MiB each, of `stdout_size` and

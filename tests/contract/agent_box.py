@@ -16,10 +16,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from msgspec.structs import replace
 
 from wal_agent.agents import hook_line, rehearsal_of
 from wal_agent.agents.base import (

@@ -10,10 +10,10 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.agent_box import Box, Run, done, popen, wait_until
 from tests.unit.agents.test_claude_cli import GOOD

@@ -91,7 +91,7 @@ def test_where_deny_does_not_hold_nothing_is_run(desk: Desk) -> None:
 
 def test_the_version_of_a_package_is_read_without_starting_it(tmp_path: Path) -> None:
     """And below what is known to be broken it is refused: Program.broken."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from wal_agent.agents.program import Program
     from wal_agent.errors import ConfigError

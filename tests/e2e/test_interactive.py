@@ -25,9 +25,9 @@ def terminal(machine: Machine, *options: str) -> Iterator[Terminal]:
 
 
 def ask(term: Terminal, text: str) -> None:
-    """Type a prompt at the agent's own prompt and send it. An Enter that comes too soon behind the text counts as part
-    of a paste there, so it is pressed again while the text still stands."""
-    term.shows(EMPTY)
+    """Type a prompt at the agent's own prompt and send it, once its turn is over. An Enter that comes too soon behind
+    the text counts as part of a paste there, so it is pressed again while the text still stands."""
+    term.shows(rf"(?s)\A(?!.*esc to cancel).*{EMPTY}")
     term.type(text)
     term.shows(f"> {text}")
     for _ in range(10):

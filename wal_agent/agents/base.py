@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import msgspec
+
 if TYPE_CHECKING:
     from wal_agent.rehearsal.model import Call, Dialect
     from wal_agent.safefs import Buffer, Pieces
@@ -19,22 +21,19 @@ if TYPE_CHECKING:
 Env = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStarted:
+class SessionStarted(msgspec.Struct, frozen=True):
     """The handshake: hooks work. `source` is the agent's own word (startup, resume, clear)."""
 
     session: str
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class TurnStarted:
+class TurnStarted(msgspec.Struct, frozen=True):
     session: str
     prompt: str
 
 
-@dataclass(frozen=True, slots=True)
-class TurnCompleted:
+class TurnCompleted(msgspec.Struct, frozen=True):
     """The agent's own completion event, the only proof of a clean end of a turn. `pending`: it left work running in the
     background, whose end may begin a turn; the event then counts only once the agent exits by itself, with 0."""
 
@@ -42,8 +41,7 @@ class TurnCompleted:
     pending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True):
     """The agent is about to call the model: every call of the batch before is in the session file now. While a call
     that runs a subagent is open, the subagent may be the caller; the event then proves nothing about the outer
     batch."""
@@ -51,8 +49,7 @@ class ModelRequest:
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStarting:
+class ToolStarting(msgspec.Struct, frozen=True):
     """`inner`: the subagent that makes the call, where hooks report it. The main file may lack such a call (OpenCode's
     has it); or another .jsonl of `session_files`, in the main file's form, has it by its `call_id`. `cwd`: the absolute
     folder in which the call runs, if hooks report it and neither the workspace nor the input determines it."""
@@ -65,8 +62,7 @@ class ToolStarting:
     cwd: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolEnded:
+class ToolEnded(msgspec.Struct, frozen=True):
     session: str
     tool: str
     input: bytes
@@ -76,14 +72,12 @@ class ToolEnded:
     clean: bool = True  # the result shows no failure (such as a command's exit code)
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitingApproval:
+class AwaitingApproval(msgspec.Struct, frozen=True):
     session: str
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Compacting:
+class Compacting(msgspec.Struct, frozen=True):
     """The agent begins to compact its conversation, or has done so; both call the model by themselves. `aside`: it does
     so beside its work, and no hook reports the end, so the phase stays as it is."""
 
@@ -94,8 +88,7 @@ class Compacting:
     aside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(msgspec.Struct, frozen=True):
     """A compaction that is done. `key`: the same wherever it is reported again; `summary`: what the agent wrote of what
     is gone, "" for nothing; `history`: the text that the model gets from then on, with the summary, as far as it is
     known; `tokens`: of the conversation before, as the agent counts them, 0: not reported."""
@@ -106,8 +99,7 @@ class Compacted:
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ContextRequested:
+class ContextRequested(msgspec.Struct, frozen=True):
     """The agent has compacted its conversation and asks for context that must be in it all the same. `compacted`: what
     is in it, None where the hook does not say so."""
 
@@ -115,8 +107,7 @@ class ContextRequested:
     compacted: Compacted | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFailed:
+class TurnFailed(msgspec.Struct, frozen=True):
     """The turn ended because the model was not available. `cls`: the reason; `retry_after`: seconds, as the provider
     gave them (0: it did not). The agent may try again by itself, which begins a turn."""
 
@@ -126,14 +117,12 @@ class TurnFailed:
     retry_after: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEnded:
+class SessionEnded(msgspec.Struct, frozen=True):
     session: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class OtherEvent:
+class OtherEvent(msgspec.Struct, frozen=True):
     """An event without a meaning for wal-agent."""
 
     name: str
@@ -155,8 +144,7 @@ HookEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Allow:
+class Allow(msgspec.Struct, frozen=True):
     """`words`: context for the model, where the event can carry it."""
 
     words: str = ""
@@ -175,21 +163,18 @@ class Deny:
 Decision = Allow | Deny
 
 
-@dataclass(frozen=True, slots=True)
-class Cli:
+class Cli(msgspec.Struct, frozen=True):
     """The agent's program as found on this machine."""
 
     path: Path
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewSession:
+class NewSession(msgspec.Struct, frozen=True):
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeSession:
+class ResumeSession(msgspec.Struct, frozen=True):
     """Continue a restored session. `prompt`: the recovery prompt, which replaces the user's own if not empty. `asked`:
     the agent has got the user's own prompt already, so it is left out (only with `Capabilities.restart_codes`)."""
 
@@ -198,8 +183,7 @@ class ResumeSession:
     asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HookSetup:
+class HookSetup(msgspec.Struct, frozen=True):
     """The parameters of injected hooks. They go into the command line, since some agents strip the environment.
 
     `run_dir`: this run's private folder (0700) with `hook.sock`, `agent.pid` (decimal, the agent's process) and `lock`
@@ -214,16 +198,14 @@ class HookSetup:
     protocol: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Injected:
+class Injected(msgspec.Struct, frozen=True):
     """Files that `inject` made for this run, and variables to add to the agent's environment."""
 
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
     paths: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """`env`: variables to add. `no_stdin`: use /dev/null, since stdin holds the prompt of the first start."""
 
     argv: tuple[str, ...]
@@ -239,8 +221,7 @@ user may configure."""
 HookTable = dict[str, list[dict[str, Any]]]  # event -> groups, as an agent's settings have them under "hooks"
 
 
-@dataclass(frozen=True, slots=True)
-class HooksToInstall:
+class HooksToInstall(msgspec.Struct, frozen=True):
     """Hooks for the user's own settings of an agent (`configure-hooks --install`). `title`: the agent's display
     name."""
 
@@ -250,8 +231,7 @@ class HooksToInstall:
     hooks: HookTable
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFile:
+class SessionFile(msgspec.Struct, frozen=True):
     """One file of a session: its logical name (posix, the same on every machine) and its path here."""
 
     name: str
@@ -261,8 +241,7 @@ class SessionFile:
     has begun another one, which continues where the deleted one ended. None: the file is always whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedCall:
+class LoggedCall(msgspec.Struct, frozen=True):
     """A call in the log, for `reconcile`.
 
     `result`: that of the agent's `ToolEnded`, a JSON string of wal-agent's own, or truncated bytes; None for a dangling
@@ -280,8 +259,7 @@ class LoggedCall:
     call_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenCall:
+class SeenCall(msgspec.Struct, frozen=True):
     """A call with an outcome in the session file. `status`: as this agent spells it there. `id`: the file's own, to
     recognise a call that is written twice. `call_id`: the hooks' id, where the file has it too."""
 
@@ -292,16 +270,14 @@ class SeenCall:
     call_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedCall:
+class RequestedCall(msgspec.Struct, frozen=True):
     """A call that the model requests, in the session file."""
 
     tool: str
     input: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciled:
+class Reconciled(msgspec.Struct, frozen=True):
     """The derived copy of a restored session file, in pieces that may be views of the one that it was made from.
     `put_back`: the number of calls that only the log had. `heard`: all
     user prompts in it, spelled as in the hooks' payloads; () where none was saved. None: the file has prompts in
@@ -319,8 +295,7 @@ class Reconciled:
         return b"".join(self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
+class Rehearsal(msgspec.Struct, frozen=True):
     """The agent with a scripted model on this machine, for `doctor`, the self-test, `demo` and the tests. It needs no
     key and no network, and reads no file of the user's. `agents/<name>/rehearsal.py` defines it."""
 
@@ -338,8 +313,7 @@ class Rehearsal:
     """(path, content): the model's call that writes a file."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExitCause:
+class ExitCause(msgspec.Struct, frozen=True):
     """Why an agent exited, by its last error message. `retry_after`: seconds until its provider serves it again, 0
     where the message does not say."""
 
@@ -348,8 +322,7 @@ class ExitCause:
     retry_after: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Hookless:
+class Hookless(msgspec.Struct, frozen=True):
     """An agent without hooks: a turn is its whole life, and exit code 0 the only sign of a completion. The log has none
     of its calls."""
 
@@ -363,8 +336,7 @@ class Hookless:
     """(path, workspace, env): the folder that a restore of the file stays in; its files may be under several."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedCalls:
+class RequestedCalls(msgspec.Struct, frozen=True):
     """For an agent whose results name their call by id only: tool and input are further up in the file, mostly in bytes
     that were read before. A hook announces each call of the main file, and of the session's other .jsonl files, by that
     id."""
@@ -375,8 +347,7 @@ class RequestedCalls:
     """A logical name in each folder of such other files."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsWatch:
+class SettingsWatch(msgspec.Struct, frozen=True):
     """For an agent that, while it runs, reads settings files again that may switch its hooks off."""
 
     run_files: Callable[[Env], list[Path]]
@@ -388,8 +359,7 @@ class SettingsWatch:
     or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedCall:
+class AskedCall(msgspec.Struct, frozen=True):
     """A call in a message of the model's. `input`: a JSON object, in the session's own spelling."""
 
     id: str
@@ -397,8 +367,7 @@ class AskedCall:
     input: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True):
     """One message of a conversation as the model gets it.
 
     `key`: the same in each version of the file that keeps the message; `data`: its lines, in the form of the file;
@@ -416,8 +385,7 @@ class Unit:
     summary: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rewriting:
+class Rewriting(msgspec.Struct, frozen=True):
     """For an agent whose session can be rewritten while it does not run: lines are appended to the main file, in the
     agent's own form, and those before them stay. `main` is a whole main file. All are pure; ValueError where there is
     no such message."""
@@ -435,8 +403,7 @@ class Rewriting:
 IMPORT_TIMEOUT = 120.0  # seconds at most for `Journal.restore`
 
 
-@dataclass(frozen=True, slots=True)
-class Journal:
+class Journal(msgspec.Struct, frozen=True):
     """For an agent whose sessions are in a database: `session_files` names journals that wal-agent writes from it, JSON
     lines that are only appended to, and a restore imports them again."""
 
@@ -448,8 +415,7 @@ class Journal:
     resume's `command`. ConfigError when the agent does not accept them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionForms:
+class SessionForms(msgspec.Struct, frozen=True):
     """How arguments choose a session, in front of the others. `resume`: go on in it; `fork`: in a copy of it, under an
     id of the agent's, or why there is no such form, as the rest of a sentence. "{session}" is its id, "{file}" its
     main file."""
@@ -458,8 +424,7 @@ class SessionForms:
     fork: tuple[str, ...] | str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent differs from the others, and the optional parts that it has (None: it lacks that part)."""
 
     boundary: Literal["hooks", "file"] = "hooks"

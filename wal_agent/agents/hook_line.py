@@ -39,7 +39,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,8 +65,7 @@ class WireError(Exception):
     """The peer does not speak this protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(msgspec.Struct, frozen=True):
     run: str
     agent: str
     event: str
@@ -75,16 +73,15 @@ class Hello:
     agent_pid: int  # parent of the hook's shell; 0 = not known
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One connection, fed with what arrives. `payload` may be used once `complete`; `told` comes after the answer."""
 
     limit: int = MAX_PAYLOAD
     hello: Hello | None = None
-    payload: bytearray = field(default_factory=bytearray)
+    payload: bytearray = msgspec.field(default_factory=bytearray)
     complete: bool = False
     told: bool = False
-    _rest: bytearray = field(default_factory=bytearray)
+    _rest: bytearray = msgspec.field(default_factory=bytearray)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes as they come, cut anywhere."""
@@ -307,8 +304,7 @@ OWNER = "wal-agent.json"
 _MINE = '[ "$%(marker)s" = %(run)s ] || { IFS= read -r p <%(pid)s && [ "$p" = "$PPID" ]; } 2>/dev/null || exit 0\n'
 
 
-@dataclass(frozen=True, slots=True)
-class ExtensionKind:
+class ExtensionKind(msgspec.Struct, frozen=True):
     """One agent's extensions. `marker`: the variable that tells an agent's process whose it is. `more`: files that
     this agent wants beside its manifest, made for a place."""
 

@@ -18,7 +18,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,8 +35,7 @@ _LINE_END = re.compile(r"[ \t]*\r?\n")
 _CLOSE = {"{": "}", "[": "]"}
 
 
-@dataclass(slots=True)
-class Child:
+class Child(msgspec.Struct):
     """One member (`key`) or element (`key` None), from `start` to `node.end`. `comma`: the position of one behind it,
     or -1."""
 
@@ -47,15 +45,14 @@ class Child:
     comma: int = -1
 
 
-@dataclass(slots=True)
-class Node:
+class Node(msgspec.Struct):
     """A value from `start` to `end`. A container has `open` "{" or "[", a scalar has none."""
 
     start: int
     end: int
     open: str = ""
     scalar: Any = None
-    children: list[Child] = field(default_factory=list)
+    children: list[Child] = msgspec.field(default_factory=list)
 
     def get(self, key: str) -> Node | None:
         """Return the member of that name; the last one, as JSON.parse does."""
@@ -196,8 +193,7 @@ def hooks_for_settings(table: Callable[[HookSetup], HookTable], first: bool, has
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Inserted:
+class Inserted(msgspec.Struct, frozen=True):
     """The new text, and the pieces that are new in it."""
 
     text: str

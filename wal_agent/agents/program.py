@@ -18,11 +18,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import msgspec
 import psutil
 
 from wal_agent.agents.base import Cli, Env, ExitCause
@@ -33,8 +33,7 @@ ASKING = 30.0  # seconds for `--version`
 _VERSION = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """`package`: on npm. `broken`: the first version that works, and why older ones do not, in one sentence."""
 
     name: str
@@ -112,8 +111,7 @@ Kind = Literal["flag", "value", "maybe", "many"]
 """maybe: takes the next word unless that looks like an option; many: takes all words up to the next option."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arg:
+class Arg(msgspec.Struct, frozen=True):
     """One option with its value, or a positional word (`name` is empty). `words`: its spelling on the command line."""
 
     name: str
@@ -121,14 +119,13 @@ class Arg:
     words: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Syntax:
+class Syntax(msgspec.Struct, frozen=True):
     """`kinds`: the long options that are known (others are flags). `short`: a letter's long name. `yargs`: it also
     takes --someOption for --some-option, and `true` or `false` behind a flag; else (commander, clap) a letter's value
     may follow it directly, and an option that needs a value takes the next word whatever it looks like."""
 
     kinds: Mapping[str, Kind]
-    short: Mapping[str, str] = field(default_factory=dict)
+    short: Mapping[str, str] = msgspec.field(default_factory=dict)
     yargs: bool = False
 
     @classmethod
@@ -247,8 +244,7 @@ def without_comments(text: str) -> str:
     return _COMMENT.sub(lambda m: m[1] or " ", text)
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """One settings file that exists, with the name that a user knows it by."""
 
     shown: str

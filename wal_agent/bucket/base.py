@@ -27,9 +27,10 @@ import threading
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Protocol
+
+import msgspec
 
 from wal_agent.errors import Conflict, Damaged, NotFound
 
@@ -67,8 +68,7 @@ def check_folder(prefix: str) -> str:
     return check_prefix(prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(msgspec.Struct, frozen=True):
     """An object as read. `updated` and `now` are seconds since 1970, both by the *store's* own clock."""
 
     data: bytes
@@ -77,8 +77,7 @@ class Object:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """An object as listed: its key, its size in bytes as stored, and `updated` by the store's clock."""
 
     key: str
@@ -158,8 +157,7 @@ class BucketDecorator:
         self._inner.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(msgspec.Struct, frozen=True):
     data: bytes
     version: Version
     updated: float

@@ -11,8 +11,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, TypeVar
+
+import msgspec
 
 from wal_agent.bucket.base import Bucket, Version
 from wal_agent.clock import Clock
@@ -32,8 +33,7 @@ Operation = Literal["create", "read", "list", "replace", "delete"]
 PAUSE = 1.1  # seconds; GCS takes one write a second to one name, and may count one that it refuses
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing that was tried. `detail` says in a sentence what the store did instead; empty when `ok`.
 
     `denied`: a permission is missing, `check` is the operation, and the checks that need it are left out."""
@@ -110,7 +110,7 @@ class _Store:
             self._ask("delete", lambda: self._bucket.delete(*keys))
             self.made.difference_update(keys)
 
-    def judge(self, check: str, needs: set[Operation], problem: Callable[[], str]) -> Iterator[Finding]:
+    def examine(self, check: str, needs: set[Operation], problem: Callable[[], str]) -> Iterator[Finding]:
         """The finding of a check that ends in a sentence on what is wrong; none where a permission is missing."""
         if needs & self.denied.keys():
             return
@@ -168,44 +168,44 @@ def _checks(store: _Store, stem: str) -> Iterator[Finding]:
     except Denied:
         _try_permissions(store, stem)
         return
-    yield from store.judge(
+    yield from store.examine(
         "a listing shows what was put", {"list"}, lambda: _same(store.keys(stem), [first, second, third])
     )
-    yield from store.judge(
+    yield from store.examine(
         "a second create is refused", set(), lambda: _refused(lambda: store.create_again(first, b"four"))
     )
-    yield from store.judge(
+    yield from store.examine(
         "what was refused changed nothing", {"read", "replace"}, lambda: _same(store.read(first), b"one")
     )
-    yield from store.judge(
+    yield from store.examine(
         "a replace of another version is refused",
         {"replace"},
         lambda: _refused(lambda: store.replace(second, b"five", version)),
     )
-    yield from store.judge(
+    yield from store.examine(
         "the current version can be replaced",
         {"replace"},
         lambda: _replaced(lambda: store.replace(third, b"six", old), old),
     )
-    yield from store.judge(
+    yield from store.examine(
         "a replaced object reads as the newer one", {"read", "replace"}, lambda: _same(store.read(third), b"six")
     )
-    yield from store.judge(
+    yield from store.examine(
         "a replace of an absent object is refused",
         {"list", "replace"},
         lambda: _refused(lambda: store.replace(absent, b"seven", version)),
     )
     with suppress(Denied):
         store.delete(first)
-    yield from store.judge(
+    yield from store.examine(
         "what was deleted is gone", {"delete", "read", "list"}, lambda: _same(store.read(first), None)
     )
-    yield from store.judge(
+    yield from store.examine(
         "a listing leaves out what was deleted",
         {"delete", "list"},
         lambda: _same([key for key in store.keys(stem) if key != absent], [second, third]),
     )
-    yield from store.judge(
+    yield from store.examine(
         "a replace of an old version is refused",
         {"replace"},
         lambda: _refused(lambda: store.replace(third, b"eight", old)),

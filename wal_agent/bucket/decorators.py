@@ -23,7 +23,6 @@ import tomllib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -160,8 +159,7 @@ class RetryBucket(BucketDecorator):
 REMEMBERED = 1024  # unanswered requests of which it is known that a further one is a retry
 
 
-@dataclass(frozen=True, slots=True)
-class OpUsage:
+class OpUsage(msgspec.Struct, frozen=True):
     """Of one method: calls, payload bytes each way, and what was raised, by the name of its class. `answered`: calls
     that ended well, so `requests` less these and the errors are under way; `retries`: calls for what the last call for
     it got no answer on (Unavailable)."""
@@ -169,13 +167,12 @@ class OpUsage:
     requests: int = 0
     sent: int = 0
     received: int = 0
-    errors: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    errors: Mapping[str, int] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     answered: int = 0
     retries: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """What a MeterBucket had counted at one moment; a failed put counts as sent."""
 
     get: OpUsage
@@ -292,8 +289,7 @@ class MeterBucket(BucketDecorator):
         return OpUsage(requests, sent, received, MappingProxyType(errors), answered, retries)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """What happens to one call: `delay` seconds first, then at most one of the others: each raises Unavailable."""
 
     delay: float = 0.0
@@ -305,8 +301,7 @@ class Fault:
 Plan = Callable[[str, str], Fault]
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
+class Faults(msgspec.Struct, frozen=True):
     """A plan drawn from `rng`: the same seed and the same calls give the same faults.
 
     Probabilities are 0 to 1, latency is drawn between two numbers of seconds, `down` says what is away altogether.

@@ -24,7 +24,9 @@ import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket, BucketDecorator, Object, Version, check_key
 from wal_agent.errors import ConfigError, Damaged, Denied, Newer, UsageError

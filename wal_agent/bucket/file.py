@@ -31,8 +31,9 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from wal_agent.bucket.base import Entry, Object, Version, check_folder, check_key, check_prefix, is_key
 from wal_agent.bucket.folder import (
@@ -57,8 +58,7 @@ FRAME_OVERHEAD = _HEAD.size + _CHECKSUM_SIZE
 FRAME_NONCE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     generation: int
     nonce: bytes
     payload: bytes

@@ -20,13 +20,13 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from typing import Any, Literal
 
 import google.auth
 import google_crc32c
+import msgspec
 import requests
 from google.api_core.exceptions import GoogleAPIError
 from google.auth import exceptions as auth
@@ -124,8 +124,7 @@ _NO_CREDENTIALS = (auth.DefaultCredentialsError, ValueError, TypeError, KeyError
 logging.getLogger("google").addHandler(logging.NullHandler())  # else its warnings go to the agent's terminal (I6)
 
 
-@dataclass(frozen=True)
-class GcsConnection:
+class GcsConnection(msgspec.Struct, frozen=True, dict=True):
     """The store's connections and the requests that are made over them."""
 
     client: Any

@@ -19,12 +19,12 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
 import boto3.session
+import msgspec
 from botocore import exceptions as sdk
 from botocore.config import Config
 
@@ -122,8 +122,7 @@ _BAD_SETTINGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What was asked of which bucket: `key` is the object's or listing's whole name in the store, "" for all of it."""
 
     op: Op
@@ -136,8 +135,7 @@ class Request:
         return f"Cannot {self.op} s3://{self.bucket}/{self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """An error reply of S3. `code` is "" where the reply was not S3's; `region` is where S3 says that the bucket is."""
 
     status: int

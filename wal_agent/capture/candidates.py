@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from wal_agent.text import shorten
 
@@ -19,12 +20,11 @@ MAX_PATH_LENGTH = 160  # characters of each path
 MAX_PATHS_SIZE = 1 << 20  # bytes of a list of paths that goes into a capture
 
 
-@dataclass(slots=True)
-class LeftOut:
+class LeftOut(msgspec.Struct):
     """Paths (raw bytes, below the workspace) and why; a path counts once, the first reason counts."""
 
-    why: dict[bytes, str] = field(default_factory=dict)
-    later: list[bytes] = field(default_factory=list)  # new files that a later capture saves
+    why: dict[bytes, str] = msgspec.field(default_factory=dict)
+    later: list[bytes] = msgspec.field(default_factory=list)  # new files that a later capture saves
 
     def add(self, path: bytes, why: str) -> None:
         self.why.setdefault(path.rstrip(b"/"), why)
@@ -92,8 +92,7 @@ FILE_COST = 1024  # bytes that a file counts for beside its own
 _SIZES = (64 << 10, 1 << 20, 8 << 20)  # bytes; smaller files are saved first
 
 
-@dataclass(frozen=True, slots=True)
-class Caps:
+class Caps(msgspec.Struct, frozen=True):
     """Bytes: of all files, and of one."""
 
     total: int = 1 << 30
@@ -110,8 +109,7 @@ class Add(NamedTuple):
     changed: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True):
     """`adds`: to be hashed. `removes`: what leaves the index. `nested`: repositories inside."""
 
     adds: list[Add]

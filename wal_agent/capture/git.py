@@ -15,9 +15,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+import msgspec
 
 TIMEOUT = 600.0  # seconds of one git process
 MAX_OUTPUT = 64 << 20  # bytes of output that are held in memory
@@ -75,8 +76,7 @@ class OwnProcesses:
 OWN = OwnProcesses()
 
 
-@dataclass(frozen=True, slots=True)
-class GitDirs:
+class GitDirs(msgspec.Struct, frozen=True):
     """Which repository a git process works on. `alternates`: object directories to read besides."""
 
     git_dir: Path
@@ -107,8 +107,7 @@ def _quoted(path: str) -> str:
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-@dataclass(slots=True)
-class Git:
+class Git(msgspec.Struct):
     """One thread runs it; any thread may `stop` it. `env`: the user's, of which PATH, HOME and TMPDIR are kept.
     `keep`: file descriptors that each process keeps open (a lock must outlive us as long as git works under it)."""
 
@@ -118,7 +117,7 @@ class Git:
     project: Path | None = None  # a real path; what is in it is never run
     _running: subprocess.Popen[bytes] | None = None
     _stopped: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def program(self) -> str:
         """Never one of a relative folder of PATH, or of one in the project."""
@@ -298,8 +297,7 @@ def reap_others(collect: Callable[[int, int], None]) -> None:
             collect(*os.waitpid(info.si_pid, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """A path that differs between two trees. Modes are "000000" where there is nothing."""
 
     old_mode: bytes

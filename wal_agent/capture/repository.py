@@ -16,12 +16,12 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.capture.git import Git, GitDirs, GitFailed, list_reachable, object_sizes, trees_of
 from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
@@ -29,8 +29,7 @@ from wal_agent.records import Repository
 from wal_agent.safefs import open_plain, read_plain
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(msgspec.Struct, frozen=True):
     """Where a workspace lies: `prefix` is its place below `top`, posix, "" for the top itself. `git_dir` None: in no
     repository, or ignored by the one around it."""
 
@@ -360,8 +359,7 @@ MOST_REFS = 2000
 MOST_SPARSE = 64 << 10  # bytes of the sparse patterns
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryState:
+class RepositoryState(msgspec.Struct, frozen=True):
     """The repository around the working tree, as of now. `index`: tree, "" for none. `extra`: objects that `state`
     names and nothing else holds."""
 

@@ -17,8 +17,9 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from wal_agent.capture import candidates as left_out
 from wal_agent.capture.candidates import (
@@ -107,8 +108,7 @@ _CLOSED = re.compile(r"warning: could not open directory '(.*)/': .*")
 _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(msgspec.Struct, frozen=True):
     """`work`: tree of the workspace folder. `candidates`: how many files were examined. `private`: as in
     shadow.GitState. `pending`: files that were not taken this time; the newest change of one was at `changed` (seconds
     since 1970). Those that were taken cost `cost` bytes (candidates.cost), and hashing them took `seconds`."""

@@ -14,9 +14,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from wal_agent.records import Edit, FileDelta, FileGone, Payload
 
@@ -28,8 +29,7 @@ TAIL = 4 * 1024  # bytes before the end that must stand unchanged for a grown fi
 DIGEST = 32
 
 
-@dataclass(slots=True)
-class KnownVersion:
+class KnownVersion(msgspec.Struct):
     """The first `size` bytes of a file, in running hashes: 32 bytes are kept for each block.
 
     `inode` is (device, inode); `mtime` in ns, -1 when the file grew while it was read (then no stat result can match).
@@ -39,9 +39,9 @@ class KnownVersion:
     mtime: int = -1
     size: int = 0
     tail: bytes = b""
-    sha: Hash = field(default_factory=hashlib.sha256)
-    _whole: bytearray = field(default_factory=bytearray)  # digests of the blocks that are full
-    _last: Hash = field(default_factory=hashlib.sha256)  # of the block that is not full yet
+    sha: Hash = msgspec.field(default_factory=hashlib.sha256)
+    _whole: bytearray = msgspec.field(default_factory=bytearray)  # digests of the blocks that are full
+    _last: Hash = msgspec.field(default_factory=hashlib.sha256)  # of the block that is not full yet
 
     def copy(self) -> KnownVersion:
         """A copy that can be fed without touching this one."""

@@ -27,7 +27,6 @@ import secrets
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -104,19 +103,17 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _STATE = msgspec_compat.of_json(GitState)
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True):
     """A capture as it is read: ids of its trees ("": it has none), and the state of the repository."""
 
     commit: str
     work: str
     index: str = ""
     state_id: str = ""
-    state: GitState = field(default_factory=GitState)
+    state: GitState = msgspec.field(default_factory=GitState)
 
 
-@dataclass(frozen=True, slots=True)
-class Shadow:
+class Shadow(msgspec.Struct, frozen=True):
     """The repository in `folder`. Who changes anything in it holds `locked`. `job`: whose captures are saved."""
 
     folder: Path

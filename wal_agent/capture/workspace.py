@@ -11,10 +11,10 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import (
@@ -51,8 +51,7 @@ PACK_SLACK = 4 << 20  # bytes that later packs may always have in all
 EXACT_CHANGES = 500  # changed objects above which it is worth to check which of them are elsewhere already
 
 
-@dataclass(frozen=True, slots=True)
-class SavedCapture:
+class SavedCapture(msgspec.Struct, frozen=True):
     """What the log holds: its newest capture and that one's record, the capture that the first pack holds (None where
     that is not known here), and the sizes of its packs."""
 
@@ -68,8 +67,7 @@ class SavedCapture:
         return sum(self.packs) - kept > max(PACK_SLACK, kept) or len(self.packs) >= MAX_PACKS
 
 
-@dataclass(frozen=True, slots=True)
-class PackResult:
+class PackResult(msgspec.Struct, frozen=True):
     """A pack; `whole`: it needs no other; `dropped`: how many packs, from the newest on, it takes the place of."""
 
     pack: Pack

@@ -10,12 +10,13 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import msgspec
 import tomlkit
 import typer
+from msgspec.structs import asdict
 from tomlkit.items import InlineTable
 
 from wal_agent.cli.options import AsJson, complete_agent, unknown_agent_error
@@ -114,8 +115,7 @@ def _cut(text: str, agent: str) -> str:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """What `--show` says of one tool."""
 
     tool: str

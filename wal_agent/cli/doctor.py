@@ -8,13 +8,13 @@ import os
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent
 from wal_agent.cli.display import HEADED, answer_lines

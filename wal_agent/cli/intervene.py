@@ -12,6 +12,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, complete_job
@@ -96,8 +97,6 @@ def pause(
     """
     from json import dumps
 
-    import msgspec
-
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
@@ -181,8 +180,6 @@ def unlock(
     """
     from json import dumps
 
-    import msgspec
-
     from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import UnlockRequest, repair_lease
@@ -262,8 +259,6 @@ def rm(
     from contextlib import suppress
     from json import dumps
 
-    import msgspec
-
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
@@ -332,10 +327,9 @@ def gc(
     used at any time, also while the job runs. If a job at rest keeps 50 or more blobs of its last run that nothing
     needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
-    from dataclasses import replace
     from json import dumps
 
-    import msgspec
+    from msgspec.structs import replace
 
     from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context

@@ -16,7 +16,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -77,22 +76,20 @@ def is_crash_record(record: AnyRecord) -> bool:
     return isinstance(record, Opening | Recovery | RunEnded)
 
 
-@dataclass(slots=True)
-class Page:
+class Page(msgspec.Struct):
     """A part of the log. `segments`: those that were read, oldest first. `damaged`: sentences on what cannot be read or
     is missing. `since`: from this record on all was read and checked, but for `passed` records, in which there is none
     of what was asked for, by the snapshots around them. `whole`: nothing is kept before `since`. `last`: the newest."""
 
-    segments: list[tuple[int, Segment]] = field(default_factory=list)
-    damaged: list[Damaged] = field(default_factory=list)
+    segments: list[tuple[int, Segment]] = msgspec.field(default_factory=list)
+    damaged: list[Damaged] = msgspec.field(default_factory=list)
     since: int = 1
     passed: int = 0
     whole: bool = True
     last: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(msgspec.Struct, frozen=True):
     """The records behind `low`, up to `high`. `seqs`: those that are there; None: they need not be read."""
 
     low: int
@@ -234,8 +231,7 @@ def _crash_counts(state: State) -> object:
     return state.opened, state.recoveries, state.ends
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A record with its place in the log. `end` is set for an intent whose end is known."""
 
     seq: int

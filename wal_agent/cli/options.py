@@ -11,11 +11,12 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
+from msgspec.structs import replace
 from typer.models import OptionInfo
 
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf, Settings, Want, default_text, option_of
@@ -216,8 +217,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 NAMES = frozenset(("bucket", "job"))  # the settings that say which job is meant
 
 
-@dataclass(frozen=True, slots=True)
-class JobContext:
+class JobContext(msgspec.Struct, frozen=True):
     """A job in a bucket, as the options, the environment and wal-agent.toml say."""
 
     settings: Settings
@@ -351,7 +351,7 @@ def open_job_context(
         if named:
             name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
         else:
-            name, chosen = _job_here(retrying, workspace, agent, settings.job)
+            name, chosen = job_here(retrying, workspace, agent, settings.job)
         if as_a_run and name in AGENTS:
             settings = settings_for(name, workspace, {**flags, "job": chosen})
         agent, settings = name, replace(settings, job=chosen)
@@ -408,7 +408,7 @@ def find_agent(bucket: Bucket, keys: Keys) -> str:
 MAX_NAMED = 5  # jobs of a folder that an error names
 
 
-def _job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
+def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
     """Agent and name of the only job that `folder` has, of `agent` where it is named. `default`: the name that a start
     would give the folder's job. NoJob, UsageError."""
     from wal_agent.fleet.jobs import find_folder_jobs, find_jobs_here

@@ -39,7 +39,7 @@ def recall(
     For the agent after a compaction, and for you. Best hits first; secrets are redacted. If nothing has all of the
     words, matches of any word are shown. The exit code is 1 if nothing was found.
     """
-    from dataclasses import asdict, replace
+    from msgspec.structs import asdict, replace
 
     from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context

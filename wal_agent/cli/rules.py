@@ -127,7 +127,8 @@ def _lint_builtin(examples: str | None) -> int:
 
 def _lint_project() -> int:
     from collections import Counter
-    from dataclasses import replace
+
+    from msgspec.structs import replace
 
     from wal_agent.config import FILE
     from wal_agent.errors import ConfigError

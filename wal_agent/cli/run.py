@@ -7,12 +7,12 @@ import random
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
 from wal_agent.text import is_utf8, lines, printable, redraw, say
@@ -257,7 +257,7 @@ def _successors(agent: str, settings: Settings) -> tuple[str, ...]:
 def _settle_handoff(
     agent: str, workspace: Path, flags: Mapping[str, object], fresh: bool, wishes: Mapping[str, Any]
 ) -> Mapping[str, object]:
-    """Return the flags with the job that is handed over. UsageError: it is not said which, or it cannot be."""
+    """Return the flags with the job that is handed over. UsageError: it is not said which, or it cannot be; NoJob."""
     from wal_agent.agents import AGENTS
     from wal_agent.errors import UsageError
 
@@ -277,7 +277,42 @@ def _settle_handoff(
         return flags
     if not before:
         raise UsageError("--handoff needs the job's name.", "Name it with --job, or its agent with --from-agent AGENT.")
-    return {**flags, "job": settings.job}
+    return {**flags, "job": _job_of(before, agent, workspace, settings)}
+
+
+def _job_of(before: str, agent: str, workspace: Path, settings: Settings) -> str:
+    """Return the job that `before` has in this folder, whichever agent began it; or the one that it has just handed to
+    `agent`, whose start was cut off. NoJob; UsageError: it has several. Unavailable."""
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.decorators import RetryBucket
+    from wal_agent.cli.options import job_here
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import Damaged, NoJob
+    from wal_agent.fleet.jobs import find_jobs_here
+    from wal_agent.wal.keys import Keys
+    from wal_agent.wal.reader import replay
+
+    with closing(open_bucket(settings.bucket)) as opened:
+        bucket = RetryBucket(opened, SystemClock(), random.Random())
+        try:
+            return job_here(bucket, workspace, before, settings.job)[1]
+        except NoJob:
+            for job in find_jobs_here(bucket, workspace, os.environ):
+                if job.agent == agent:
+                    with suppress(Damaged):
+                        state = replay(_readable(bucket, job, settings, os.environ), Keys(job.job)).state
+                        if state.owner_agent == before or (state.handoff and state.handoff.before == before):
+                            return job.job
+            raise
+
+
+def _readable(bucket: Bucket, job: Job, settings: Settings, env: Mapping[str, str]) -> Bucket:
+    """Return the bucket through which the job's log can be read."""
+    from wal_agent.bucket.encryption import EncryptedBucket, load_key
+
+    if not job.key:
+        return bucket
+    return EncryptedBucket(bucket, load_key(settings.encryption_key_file, settings.encryption_key_command, env))
 
 
 MAX_SHOWN = 3  # unfinished jobs; the others are counted
@@ -330,7 +365,6 @@ def _look_around(options: RunOptions) -> tuple[list[FolderJob], str]:
     """The unfinished jobs beside the start's own; and where the start has none of its own yet, the name of the one that
     an earlier wal-agent gave this folder, or that this folder has from another machine."""
     from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.encryption import EncryptedBucket, load_key
     from wal_agent.fleet.jobs import LOOK_TIME, find_others, find_unowned
     from wal_agent.supervise.identity import earlier_default_job
 
@@ -338,11 +372,7 @@ def _look_around(options: RunOptions) -> tuple[list[FolderJob], str]:
     with closing(open_bucket(settings.bucket)) as bucket:
 
         def counted(job: Job) -> Bucket:
-            if not job.key:
-                return bucket
-            return EncryptedBucket(
-                bucket, load_key(settings.encryption_key_file, settings.encryption_key_command, options.env)
-            )
+            return _readable(bucket, job, settings, options.env)
 
         others, known = find_others(bucket, options.workspace, options.env, settings.job, counted, LOOK_TIME)
         earlier = earlier_default_job(options.agent.name, options.workspace)

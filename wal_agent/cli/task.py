@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from wal_agent.cli.options import AsJson, BucketUrl, JobName, KeyCommand, KeyFile, complete_agent
 from wal_agent.text import answer, answer_json, printable, say

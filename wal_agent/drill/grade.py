@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from wal_agent.drill.scenario import Scenario
 
 Verified = Literal["yes", "no", "not needed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A line of the ledger: `time` (since 1970); `event`: begin, effect, end, verify, ask or refused by a script, kill
     or start by the drill; `what`: the effect, the question, the kill's point."""
 
@@ -25,8 +25,7 @@ class Entry:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """What the drill saw of a round beside the ledger. `lines`: how often each effect that is a line of a file is
     there at the end. `lost_files`: files of the agent's folder at the last kill that are not there at the end. `back`:
     seconds from the last start to the agent's first request to its model, where that is seen. `calls`: requests to the
@@ -39,8 +38,7 @@ class Seen:
     calls: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Grade:
+class Grade(msgspec.Struct, frozen=True):
     """`killed`: a kill came where it was wanted. `repeated`: how often an effect happened more than once. `lost`:
     effects that never happened, and nobody was asked about. `attempts`: how often the killed step was begun after the
     kill. `verified`: it was looked up before that. `asked`: a person was asked; `asked_well`: where nothing else could

@@ -19,9 +19,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
 
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.drill.grade import Entry, Grade, Seen, grade
@@ -53,8 +54,7 @@ class Subject(Protocol):
         """The command of start number `start` (the first is 0). `program`: the bare agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class WalAgent:
+class WalAgent(msgspec.Struct, frozen=True):
     name: str = "wal-agent"
 
     def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
@@ -62,24 +62,21 @@ class WalAgent:
         return [*own, "--job", "drill", "--", *args]
 
 
-@dataclass(frozen=True, slots=True)
-class Bare:
+class Bare(msgspec.Struct, frozen=True):
     name: str = "bare"
 
     def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
         return [*program, *args]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     scenario: Scenario
     target: Step  # at which the kill is aimed
     point: Point
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(msgspec.Struct, frozen=True):
     """`policy`: of the scripted model; None: the user's own model. `env`: the user's. `args`: of the agent, with TASK
     where the task goes; none: those of a headless run that approves every tool. `login`: files of the user's HOME that
     are copied into the scratch HOME. `rules`: files that are copied into the agent's folder. `seconds`: the longest
@@ -96,8 +93,7 @@ class Setup:
     seconds: float = 180.0
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """What the requests of a scripted model show. `per_call`: median seconds from an answer that calls a tool to the
     next request of the same start. `stored`: bytes in the round's bucket at the end. `tools`: calls of the world's
     scripts. `wrong`, `untold`: effects of which the conversation of the last start began with the opposite of what had
@@ -110,14 +106,13 @@ class Cost:
     untold: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(msgspec.Struct, frozen=True):
     """A round with its grade, its ledger and the end of what each start printed."""
 
     round: Round
     grade: Grade
     ledger: tuple[Entry, ...]
-    said: tuple[str, ...] = field(default_factory=tuple)
+    said: tuple[str, ...] = msgspec.field(default_factory=tuple)
     cost: Cost = Cost()
 
 

@@ -11,8 +11,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from wal_agent.agents.base import Rehearsal
 from wal_agent.drill.scenario import ASK, Scenario, Step
@@ -34,8 +35,7 @@ MOST: Final = 60  # requests of a round after which the script ends it
 _ITEM = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What a conversation says of each step by its effect, and how often a step in doubt was looked up in vain.
     `shown`: the effects of the steps that it has a call, a result or a finding of."""
 

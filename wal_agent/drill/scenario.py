@@ -6,9 +6,10 @@ A scenario is one TOML file (docs/DRILL.md). Those of this folder are shipped; a
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
+
+import msgspec
 
 from wal_agent.errors import UsageError
 
@@ -31,8 +32,7 @@ MOST = 256 << 10  # bytes of a scenario's file
 ASK: Final = "./ask.sh"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """A command of the task. `effect`: its line in the ledger. `verify`: the command that says whether it happened, ""
     where nothing can. `once`: it may not happen twice. `lines_of`: the effect is a line of this file of the agent's
     folder, and counted there; "": it is in the world."""
@@ -44,14 +44,13 @@ class Step:
     lines_of: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(msgspec.Struct, frozen=True):
     name: str
     title: str
     task: str
     steps: tuple[Step, ...]
     rules: str = ""  # for the agent's AGENTS.md and GEMINI.md
-    files: dict[str, str] = field(default_factory=dict)  # of the agent's folder
+    files: dict[str, str] = msgspec.field(default_factory=dict)  # of the agent's folder
     git: bool = False  # the folder is a repository with a remote in the world
 
     @property

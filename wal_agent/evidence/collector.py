@@ -18,10 +18,12 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.evidence import model
@@ -31,7 +33,7 @@ from wal_agent.evidence.files import (
     FileTools,
     Outputs,
     SedEdits,
-    judge_opening,
+    assess_opening,
     output_facts,
     output_files,
     read_changes,
@@ -140,8 +142,8 @@ class Runs(Kind[Step]):
     def facts_before(self, step: Step, how: Step, budget: Budget) -> tuple[Fact, ...]:
         return ()
 
-    def judge_step(self, step: Step, how: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
-        return judge_nested_run(around.inner(step), around.gone)
+    def assess_step(self, step: Step, how: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        return assess_nested_run(around.inner(step), around.gone)
 
 
 def starts_run(step: Step) -> bool:
@@ -156,7 +158,7 @@ _RUN_ENDS: dict[str, tuple[Finding, str]] = {
 }
 
 
-def judge_nested_run(inner: NestedRun | None, gone: bool) -> Outcome:
+def assess_nested_run(inner: NestedRun | None, gone: bool) -> Outcome:
     """`gone`: nothing that could still begin it runs any more."""
     if inner is None:
         return Outcome("unknown")
@@ -174,8 +176,7 @@ _WORDS = {  # of one, of several
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NamedOutcome:
+class NamedOutcome(msgspec.Struct, frozen=True):
     """A step's finding; `name` is the step in a few words, safe to show."""
 
     name: str
@@ -307,8 +308,7 @@ MOST_FACTS = 40  # of one call: an intent stays small
 MOST_VALUE = 400  # characters of one fact
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A changing step, the kind of evidence that knows it with what that made of its words, and what it reaches; None
     where that is not known. `outputs`: it has files for its output, beside what it does."""
 
@@ -404,7 +404,7 @@ def facts_before(parts: Sequence[Part], budget: Budget) -> tuple[Fact, ...]:
     return tuple(found)
 
 
-def judge_call(
+def assess_call(
     parts: Sequence[Part], facts: Sequence[Fact], around: Context, covers: Callable[[str], bool], budget: Budget
 ) -> Outcome:
     """What became of a call. `covers`: whether a path is in the working tree here that was put back from a capture."""
@@ -420,16 +420,16 @@ def judge_call(
         here = replace(around, same_place=around.same_place and not any(back))
         if part.reach is not None and back and all(back):
             here = replace(here, restored=True)
-        outcomes.append(NamedOutcome(describe_step(part.step), _judge_part(part, facts, here, budget)))
+        outcomes.append(NamedOutcome(describe_step(part.step), _assess_part(part, facts, here, budget)))
     return combine_outcomes(outcomes)
 
 
-def _judge_part(part: Part, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
-    out = judge_opening(part.step, facts, around, part.only_reads) if part.outputs else Outcome("unknown")
+def _assess_part(part: Part, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    out = assess_opening(part.step, facts, around, part.only_reads) if part.outputs else Outcome("unknown")
     if out.finding == "not_started":
         return out
     kind = part.kind
-    found = Outcome("unknown") if kind is None else kind.judge_step(part.step, part.how, facts, around, budget)
+    found = Outcome("unknown") if kind is None else kind.assess_step(part.step, part.how, facts, around, budget)
     if part.outputs and found.finding == "not_started":
         return Outcome("unknown", out.why or model.OUTPUT_MAYBE_OPENED.format(found.why[:-1]))
     return found if found.finding != "unknown" or found.why else out
@@ -527,11 +527,11 @@ def decide_verdicts(
             )
             facts = [Fact(what=f.what, where=relocate(way, f.where), value=f.value) for f in o.intent.before]
             parts = read_parts(o.intent.tool, data, workspace, way, call_folder(facts))
-            outcome = judge_call(parts, facts, around, covers, share)
+            outcome = assess_call(parts, facts, around, covers, share)
             if outcome == Outcome("unknown") and around.same_place and gone and o.intent.tool in load_rules().shells:
                 outcome = Outcome("unknown", model.ENDING_NOT_KEPT)
         elif o.intent.call in ended_now:
-            outcome = judge_call((), (), Context(running=True), covers, share)
+            outcome = assess_call((), (), Context(running=True), covers, share)
         if o.intent.unlogged and outcome.finding != "completed":
             outcome = _UNLOGGED
         look = "" if verify is None or data is None else verify(o.intent.tool, data)

@@ -10,7 +10,8 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from wal_agent.evidence.file_state import (
     MOST_ENTRIES,
@@ -18,10 +19,10 @@ from wal_agent.evidence.file_state import (
     Entry,
     PathFacts,
     PathState,
+    assess_paths,
     compare_paths,
     hash_listing,
     is_untouched,
-    judge_paths,
     list_children,
     parent,
     path_facts,
@@ -61,14 +62,12 @@ _MAKE = {
 _DOTS = ("", ".", "..")
 
 
-@dataclass(frozen=True, slots=True)
-class _Operands:
+class _Operands(msgspec.Struct, frozen=True):
     argv: Argv
     paths: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Transfer:
+class _Transfer(msgspec.Struct, frozen=True):
     """A copy or a move of sources to a target."""
 
     argv: Argv
@@ -122,13 +121,15 @@ class Moves(Kind["_Transfer"]):
         pairs = how.pairs(stat_entry(how.target))
         return _facts_of_pairs(how, pairs, budget) if pairs is not None else ()
 
-    def judge_step(self, step: Step, how: _Transfer, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(
+        self, step: Step, how: _Transfer, facts: Sequence[Fact], around: Context, budget: Budget
+    ) -> Outcome:
         there = read_facts(facts, how.target)
         pairs = None if there is None else how.pairs(there.entry)
         if pairs is None:
             return Outcome("unknown")
         states: list[tuple[str, PathState]] = [(a, self._one(a, b, facts, around, budget)) for a, b in pairs]
-        return judge_paths(states, around, f"{'stands' if len(states) == 1 else 'stand'} at the new place", "moved")
+        return assess_paths(states, around, f"{'stands' if len(states) == 1 else 'stand'} at the new place", "moved")
 
     def _one(self, source: str, target: str, facts: Sequence[Fact], around: Context, budget: Budget) -> PathState:
         was, there = read_facts(facts, source), read_facts(facts, target)
@@ -169,7 +170,9 @@ class Copies(Kind["_Transfer"]):
             return ()
         return (*_facts_of_pairs(how, pairs, budget), *_tree_facts(how.sources, budget))
 
-    def judge_step(self, step: Step, how: _Transfer, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(
+        self, step: Step, how: _Transfer, facts: Sequence[Fact], around: Context, budget: Budget
+    ) -> Outcome:
         there = read_facts(facts, how.target)
         pairs = None if there is None else how.pairs(there.entry)
         if pairs is None:
@@ -181,13 +184,15 @@ class Copies(Kind["_Transfer"]):
                 states.append((end, "unknown"))
             elif was.entry.kind == "dir":
                 tree = fact_value(facts, "tree", source)
-                states.append((end, _judge_copied_tree(how.argv, was, then, now, tree, around, budget)))
+                states.append((end, _assess_copied_tree(how.argv, was, then, now, tree, around, budget)))
             else:
-                states.append((end, _judge_copied_file(how.argv, was, then, now, around, budget)))
-        return judge_paths(states, around, f"{'holds' if len(states) == 1 else 'hold'} what was to be copied", "copied")
+                states.append((end, _assess_copied_file(how.argv, was, then, now, around, budget)))
+        return assess_paths(
+            states, around, f"{'holds' if len(states) == 1 else 'hold'} what was to be copied", "copied"
+        )
 
 
-def _judge_copied_file(
+def _assess_copied_file(
     how: Argv, was: PathFacts, then: PathFacts, now: Entry, around: Context, budget: Budget
 ) -> PathState:
     if was.entry.kind != "file" or was.entry.same_one(then.entry) or then.entry.kind not in ("file", "absent"):
@@ -208,7 +213,7 @@ def _judge_copied_file(
     return "partly" if begun and around.same_place else "unknown"
 
 
-def _judge_copied_tree(
+def _assess_copied_tree(
     how: Argv, was: PathFacts, then: PathFacts, now: Entry, tree: str | None, around: Context, budget: Budget
 ) -> PathState:
     """A folder, to a place where nothing was before. `tree`: a hash over what it held."""
@@ -290,7 +295,9 @@ class Removes(Kind["_Operands"]):
         found = path_facts(how.paths, budget, content=True)
         return (*found, *(_tree_facts(how.paths, budget) if found else ()))
 
-    def judge_step(self, step: Step, how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(
+        self, step: Step, how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget
+    ) -> Outcome:
         deep = how.argv.has("recursive")
         shallow = program_name(step) == "rmdir" or how.argv.has("dir")
 
@@ -302,14 +309,14 @@ class Removes(Kind["_Operands"]):
             if now.absent:
                 return "done" if around.same_place else "unknown"
             if was.entry.kind == "dir" and deep:
-                return _judge_remaining_tree(was, fact_value(facts, "tree", was.path), around, budget)
+                return _assess_remaining_tree(was, fact_value(facts, "tree", was.path), around, budget)
             return "untouched" if is_untouched(was, now, around, budget) else "unknown"
 
         gone = "is gone" if len(how.paths) == 1 else "are gone"
-        return judge_paths(compare_paths(how.paths, facts, state), around, gone, "removed")
+        return assess_paths(compare_paths(how.paths, facts, state), around, gone, "removed")
 
 
-def _judge_remaining_tree(was: PathFacts, before: str | None, around: Context, budget: Budget) -> PathState:
+def _assess_remaining_tree(was: PathFacts, before: str | None, around: Context, budget: Budget) -> PathState:
     """A folder that is still there: is all in it as it was?"""
     now = hash_listing(was.path, budget)
     top = stat_entry(was.path)
@@ -352,25 +359,27 @@ class Makes(Kind["_Operands"]):
             facts = (*facts, Fact(what="link", where=how.paths[1], value=target))
         return facts
 
-    def judge_step(self, step: Step, how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(
+        self, step: Step, how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget
+    ) -> Outcome:
         name = program_name(step)
         if name == "ln":
-            states = [(how.paths[1], _judge_link(how, facts, around, budget))]
-            return judge_paths(states, around, "is the link that was to be made", "linked")
+            states = [(how.paths[1], _assess_link(how, facts, around, budget))]
+            return assess_paths(states, around, "is the link that was to be made", "linked")
 
         def made(was: PathFacts, now: Entry) -> PathState:
             if name == "mkdir":
-                return _judge_folder(was, now, how.argv, facts, around)
+                return _assess_folder(was, now, how.argv, facts, around)
             if name == "touch":
-                return _judge_touched(was, now, around)
-            return _judge_truncated(was, now, int(how.argv.every("s")[0]), around)
+                return _assess_touched(was, now, around)
+            return _assess_truncated(was, now, int(how.argv.every("s")[0]), around)
 
         state = {"mkdir": "there", "touch": "touched", "truncate": "of that size"}[name]
         done = f"{'is' if len(how.paths) == 1 else 'are'} {state}"
-        return judge_paths(compare_paths(how.paths, facts, made), around, done, "done")
+        return assess_paths(compare_paths(how.paths, facts, made), around, done, "done")
 
 
-def _judge_folder(was: PathFacts, now: Entry, how: Argv, facts: Sequence[Fact], around: Context) -> PathState:
+def _assess_folder(was: PathFacts, now: Entry, how: Argv, facts: Sequence[Fact], around: Context) -> PathState:
     here = around.same_place or around.restored
     if not was.entry.absent:
         return "either" if how.has("parents") and was.entry.kind == now.kind == "dir" else "unknown"
@@ -402,7 +411,7 @@ def _folders_above(path: str, step: Step) -> list[str]:
     return found
 
 
-def _judge_touched(was: PathFacts, now: Entry, around: Context) -> PathState:
+def _assess_touched(was: PathFacts, now: Entry, around: Context) -> PathState:
     if was.entry.absent:
         if now.absent:
             return "untouched"
@@ -415,7 +424,7 @@ def _judge_touched(was: PathFacts, now: Entry, around: Context) -> PathState:
     return "done" if later and around.alone else "unknown"
 
 
-def _judge_truncated(was: PathFacts, now: Entry, size: int, around: Context) -> PathState:
+def _assess_truncated(was: PathFacts, now: Entry, size: int, around: Context) -> PathState:
     if not around.same_place:
         return "unknown"
     if was.entry.absent:
@@ -431,7 +440,7 @@ def _judge_truncated(was: PathFacts, now: Entry, size: int, around: Context) -> 
     return "untouched" if was.entry == now else "unknown"
 
 
-def _judge_link(how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget) -> PathState:
+def _assess_link(how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget) -> PathState:
     source_path, path = how.paths
     was, now = read_facts(facts, path), stat_entry(path)
     if was is None or now is None or not (was.entry.absent or was.entry.kind in ("link", "file")):

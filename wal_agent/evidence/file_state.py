@@ -13,9 +13,10 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
+
+import msgspec
 
 from wal_agent.evidence import model
 from wal_agent.evidence.model import Budget, Context, Outcome, times_settled
@@ -26,8 +27,7 @@ ABSENT = "absent"
 _MOST_PLACES = 16  # occurrences of a replacement's new text that are tried
 
 
-@dataclass(frozen=True, slots=True)
-class FileNow:
+class FileNow(msgspec.Struct, frozen=True):
     """The file that a call names, as it is on this machine: `data` None and not `absent`: it could not be read."""
 
     path: str
@@ -40,7 +40,9 @@ class FileNow:
         return ABSENT if self.absent else None if self.data is None else sha256(self.data)
 
 
-def judge_write(wanted: Sequence[bytes], before: Fact | None, now: FileNow, absolute: bool, around: Context) -> Outcome:
+def assess_write(
+    wanted: Sequence[bytes], before: Fact | None, now: FileNow, absolute: bool, around: Context
+) -> Outcome:
     """What became of a step that was to leave a file with one of the contents `wanted`. `absolute`: its path means
     this file and no other one."""
     path = inline(now.path)
@@ -53,7 +55,7 @@ def judge_write(wanted: Sequence[bytes], before: Fact | None, now: FileNow, abso
     if before is None:
         return _not_known(path, now)
     if before.value == now.value:
-        return judge_unchanged(path, absolute, around)
+        return assess_unchanged(path, absolute, around)
     begun = now.data is not None and any(w.startswith(now.data) for w in wanted)
     if begun and absolute and around.same_place and around.gone and around.alone:
         return Outcome("partial", model.FILE_BEGUN.format(path))
@@ -67,7 +69,7 @@ def _not_known(path: str, now: FileNow) -> Outcome:
     return Outcome("unknown", model.FILE_NOT_KNOWN.format(path))
 
 
-def judge_replacement(
+def assess_replacement(
     old: str, new: str, before: Fact | None, now: FileNow, absolute: bool, around: Context
 ) -> Outcome:
     """What became of a step that was to put `new` in the place of `old` in a file."""
@@ -75,7 +77,7 @@ def judge_replacement(
     if before is None or now.value is None:
         return _not_known(path, now)
     if before.value == now.value:
-        return judge_unchanged(path, absolute, around)
+        return assess_unchanged(path, absolute, around)
     if now.data is not None and any(sha256(d) == before.value for d in _undone(now.data, old, new)):
         if around.contested:
             return Outcome("unknown", model.FILE_CONTESTED.format(path))
@@ -83,14 +85,14 @@ def judge_replacement(
     return Outcome("unknown", model.FILE_NEITHER_REPLACED.format(path))
 
 
-def judge_append(added: bytes, before: Fact | None, size: int | None, now: FileNow, around: Context) -> Outcome:
+def assess_append(added: bytes, before: Fact | None, size: int | None, now: FileNow, around: Context) -> Outcome:
     """What became of a step that was to put `added` at the end of a file, `size` bytes long before it where known. A
     second call may add the same bytes, so nothing is concluded unless this one is alone."""
     path = inline(now.path)
     if before is None or now.value is None:
         return _not_known(path, now)
     if before.value == now.value:
-        return judge_unchanged(path, True, around)
+        return assess_unchanged(path, True, around)
     if now.data is not None and added and around.alone:
         head = now.data[: len(now.data) - len(added)]
         if now.data.endswith(added) and _was(before, head):
@@ -102,12 +104,12 @@ def judge_append(added: bytes, before: Fact | None, size: int | None, now: FileN
     return Outcome("unknown", model.FILE_NEITHER_APPENDED.format(path))
 
 
-def judge_unchanged(path: str, absolute: bool, around: Context) -> Outcome:
+def assess_unchanged(path: str, absolute: bool, around: Context) -> Outcome:
     """The finding for a file that is as it was before; `path` is safe to show."""
-    return judge_as_before(model.FILE_UNCHANGED.format(path), absolute, around)
+    return assess_as_before(model.FILE_UNCHANGED.format(path), absolute, around)
 
 
-def judge_as_before(same: str, absolute: bool, around: Context) -> Outcome:
+def assess_as_before(same: str, absolute: bool, around: Context) -> Outcome:
     """`not_started` where nothing can have hidden what the call did; else unknown, and why. `same`: the sentence that
     says what is as it was, without its full stop."""
     if not around.same_place and not around.restored:
@@ -192,8 +194,7 @@ def read_file(path: str, budget: Budget) -> FileNow:
     return FileNow(path, b"".join(parts)) if same else nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """What is at a path: `kind` file, dir, link, other or absent; which one it is (`device`, `inode`, `links`:
     how many names it has), and its `state`: size, mode and times in ns, by which a change of it is seen."""
 
@@ -315,8 +316,7 @@ def path_facts(paths: Sequence[str], budget: Budget, content: bool = False) -> t
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class PathFacts:
+class PathFacts(msgspec.Struct, frozen=True):
     """What the facts hold about one path. `fresh`: its times prove nothing."""
 
     path: str
@@ -355,7 +355,7 @@ def is_untouched(was: PathFacts, now: Entry | None, around: Context, budget: Bud
     )
 
 
-def judge_paths(states: Sequence[tuple[str, PathState]], around: Context, done: str, verb: str) -> Outcome:
+def assess_paths(states: Sequence[tuple[str, PathState]], around: Context, done: str, verb: str) -> Outcome:
     """One finding for what became of several paths. `done`: completes "`a`, `b` ..."; `verb`: what was to be done to
     each, as in "`a` was removed"."""
     if not states or any(s == "unknown" for _, s in states):
@@ -373,7 +373,7 @@ def judge_paths(states: Sequence[tuple[str, PathState]], around: Context, done: 
         return Outcome("completed", f"{shown} {done}.")
     if kinds == {"untouched"}:
         same = model.PATH_UNCHANGED if len(paths) == 1 else model.PATHS_UNCHANGED
-        return judge_as_before(same.format(shown), True, around)
+        return assess_as_before(same.format(shown), True, around)
     if around.same_place and around.gone and around.alone:
         ends: dict[PathState, str] = {"done": verb, "partly": f"{verb} in part", "untouched": "not yet"}
         parts = [

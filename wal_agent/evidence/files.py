@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
@@ -17,16 +19,16 @@ from wal_agent.evidence.file_state import (
     Entry,
     PathFacts,
     PathState,
+    assess_append,
+    assess_as_before,
+    assess_paths,
+    assess_replacement,
+    assess_unchanged,
+    assess_write,
     compare_paths,
     content_fact,
     entry_fact,
     is_untouched,
-    judge_append,
-    judge_as_before,
-    judge_paths,
-    judge_replacement,
-    judge_unchanged,
-    judge_write,
     line_end_variants,
     parent,
     path_facts,
@@ -116,7 +118,7 @@ class FileTools(Kind[FileChange]):
         fact = None if path is None else content_fact(path, budget)
         return () if fact is None else (fact,)
 
-    def judge_step(
+    def assess_step(
         self, step: Step, how: FileChange, facts: Sequence[Fact], around: Context, budget: Budget
     ) -> Outcome:
         path = target_file(step)
@@ -132,16 +134,15 @@ class FileTools(Kind[FileChange]):
         elif how.old in ("", how.new):
             return Outcome("unknown")
         else:
-            return judge_replacement(how.old, how.new, before, now, absolute, around)
-        return judge_write(wanted, before, now, absolute, around)
+            return assess_replacement(how.old, how.new, before, now, absolute, around)
+        return assess_write(wanted, before, now, absolute, around)
 
 
 _TEE = parse_options("-a|--append")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
+class _Output(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
     content: bytes
 
@@ -159,7 +160,7 @@ class Outputs(Kind["_Output"]):
     def facts_before(self, step: Step, how: _Output, budget: Budget) -> tuple[Fact, ...]:
         return path_facts(how.paths, budget, content=True)
 
-    def judge_step(self, step: Step, how: _Output, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(self, step: Step, how: _Output, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
         path = how.paths[0]
         was = read_facts(facts, path)
         if len(how.paths) > 1 or was is None or was.entry.kind not in ("file", "absent"):
@@ -168,8 +169,8 @@ class Outputs(Kind["_Output"]):
         if was.content is None:
             return Outcome("unknown", model.FILE_NOT_KNOWN.format(inline(path)))
         if _appends(step):
-            return judge_append(how.content, was.content, was.entry.size, now, around)
-        return judge_write((how.content,), was.content, now, True, around)
+            return assess_append(how.content, was.content, was.entry.size, now, around)
+        return assess_write((how.content,), was.content, now, True, around)
 
 
 def output_files(step: Step) -> tuple[str, ...]:
@@ -186,7 +187,7 @@ def output_files(step: Step) -> tuple[str, ...]:
     return (not any(w.endswith("/") for w in words) and resolve_paths(step, words)) or ()
 
 
-def judge_opening(step: Step, facts: Sequence[Fact], around: Context, only_reads: bool) -> Outcome:
+def assess_opening(step: Step, facts: Sequence[Fact], around: Context, only_reads: bool) -> Outcome:
     """Of any command with output files: `not_started` where the shell has not opened them, which it does before it runs
     the command. That is seen by times, which no other call can put back: a file that was opened with > has other ones;
     one that was not there may have been removed again by its command, so its folder must be as it was, too. Where the
@@ -209,12 +210,12 @@ def judge_opening(step: Step, facts: Sequence[Fact], around: Context, only_reads
         if was is None or now is None or not was.unmoved(now):
             return Outcome("unknown")
     if only_reads:
-        return judge_unchanged(inline(paths[0]), True, around)
-    return judge_as_before(model.OUTPUT_NOT_OPENED.format(inline(paths[0])), True, replace(around, alone=True))
+        return assess_unchanged(inline(paths[0]), True, around)
+    return assess_as_before(model.OUTPUT_NOT_OPENED.format(inline(paths[0])), True, replace(around, alone=True))
 
 
 def output_facts(step: Step, budget: Budget) -> tuple[Fact, ...]:
-    """What `judge_opening` needs."""
+    """What `assess_opening` needs."""
     found = path_facts(output_files(step), budget)
     above = (entry_fact(parent(f.where), budget) for f in found if f.value == ABSENT)
     return tuple(dict.fromkeys((*found, *(f for f in above if f is not None))))
@@ -303,8 +304,7 @@ _ANY = r"(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\
 _ITSELF = frozenset(".*[]^$/\\")  # behind a backslash, in basic and extended expressions
 
 
-@dataclass(frozen=True, slots=True)
-class _Edit:
+class _Edit(msgspec.Struct, frozen=True):
     """One script. `at`: whether it is for a line, by number, whether it is the last one, and text. `change`: None for a
     deletion."""
 
@@ -427,8 +427,7 @@ def _new(text: str) -> list[bytes] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sed:
+class _Sed(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
     scripts: tuple[str, ...]
     extended: bool
@@ -452,7 +451,7 @@ class SedEdits(Kind[_Sed]):
                 found += (Fact(what="sed", where=path, value=sha256(after)),)
         return found
 
-    def judge_step(self, step: Step, how: _Sed, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(self, step: Step, how: _Sed, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
         def state(was: PathFacts, now: Entry) -> PathState:
             if was.entry.kind != "file":
                 return "unknown"
@@ -465,7 +464,7 @@ class SedEdits(Kind[_Sed]):
             return "done" if other and wanted is not None and read_file(was.path, budget).value == wanted else "unknown"
 
         done = f"{'holds' if len(how.paths) == 1 else 'hold'} what sed makes of the text before"
-        return judge_paths(compare_paths(how.paths, facts, state), around, done, "edited")
+        return assess_paths(compare_paths(how.paths, facts, state), around, done, "edited")
 
 
 def _parse_sed(step: Step) -> _Sed | None:

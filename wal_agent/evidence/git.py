@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.evidence import git_commands, model
 from wal_agent.evidence.git_repo import Repo, UnreadableRepo, find_repo, is_ref, read_head
@@ -33,7 +35,7 @@ _EARLY = {"rebase": {"pre-rebase"}, "pull": {"pre-rebase"}}
 _MOVES_REF = ("commit", "tag", "branch")  # all that is left of them is the value of a ref
 
 
-def _judge_comparison(c: Comparison, open_push: str) -> Outcome:
+def _assess_comparison(c: Comparison, open_push: str) -> Outcome:
     """What became of a command here. `open_push`: what is known of a push in any case."""
     command = c.command
     if command.verb != "push" and _is_untouched(c):
@@ -41,7 +43,7 @@ def _judge_comparison(c: Comparison, open_push: str) -> Outcome:
     check = _CHECKS.get(command.verb)
     done = None if check is None else check(c)
     if c.new_locks or c.new_states:
-        return _judge_left_over(c, done, open_push)
+        return _assess_left_over(c, done, open_push)
     if done is not None:
         return done
     if open_push:
@@ -72,7 +74,7 @@ def _is_as_before(c: Comparison) -> bool:
     return same and c.hooks() == frozenset()
 
 
-def _judge_left_over(c: Comparison, done: Outcome | None, open_push: str) -> Outcome:
+def _assess_left_over(c: Comparison, done: Outcome | None, open_push: str) -> Outcome:
     """Locks or operations in progress that were not there before."""
     whys = [open_push] if open_push else []
     if done is not None:
@@ -101,8 +103,7 @@ _ELSEWHERE = (  # in the environment: git then works elsewhere, or says other th
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Located:
+class _Located(msgspec.Struct, frozen=True):
     """A git command, and the folder that it works in. `target`: the folder that it is to make."""
 
     command: GitCommand
@@ -158,9 +159,9 @@ class GitKind(Kind[_Located]):
         refs = _compared_refs(command, repo, read_head(repo))
         return snapshot_facts(repo, take_snapshot(repo, refs, command.verb in _LISTS, budget))
 
-    def judge_step(self, step: Step, how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(self, step: Step, how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
         try:
-            return (_judge_making if how.makes else _judge_command)(how, facts, around, budget)
+            return (_assess_making if how.makes else _assess_command)(how, facts, around, budget)
         except (UnreadableRepo, OSError, ValueError):
             return Outcome("unknown", model.REPO_UNREADABLE)
 
@@ -210,7 +211,7 @@ def _remotes(repo: Repo) -> tuple[str, ...]:
     return ("origin", *sorted(names - {"origin"})[:3])
 
 
-def _judge_command(how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+def _assess_command(how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
     command, push = how.command, how.command.verb == "push"
     repo = find_repo(how.cwd)
     then = None if repo is None else read_snapshot(repo, facts)
@@ -221,7 +222,7 @@ def _judge_command(how: _Located, facts: Sequence[Fact], around: Context, budget
     now = take_snapshot(repo, tuple(then.refs), command.verb in _LISTS, budget)
     if push and not around.alone and not git_commands.sends_the_same(command, then, now):
         return Outcome("unknown", open_push)
-    return _judge_comparison(Comparison(command, repo, how.cwd, then, now, budget), open_push)
+    return _assess_comparison(Comparison(command, repo, how.cwd, then, now, budget), open_push)
 
 
 def _explain_doubt(around: Context, alone: bool) -> str:
@@ -232,13 +233,13 @@ def _explain_doubt(around: Context, alone: bool) -> str:
     return "" if alone else model.REPO_NOT_ALONE
 
 
-def _judge_making(how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+def _assess_making(how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
     if why := _explain_doubt(around, around.alone):
         return Outcome("unknown", why)
     then = {f.value for f in facts if (f.what, f.where) == ("git.place", how.target)}
     if how.target is None or len(then) != 1:
         return Outcome("unknown", model.FOLDER_NOT_KNOWN)
-    found = git_commands.judge_made_folder(how.command, how.target, then.pop(), budget)
+    found = git_commands.assess_made_folder(how.command, how.target, then.pop(), budget)
     if how.command.verb != "worktree" or found.finding != "not_started":
         return found
     repo = find_repo(how.cwd)

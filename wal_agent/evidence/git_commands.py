@@ -481,7 +481,7 @@ def made_folder_state(command: GitCommand, path: str) -> str | None:
     return "empty" if not names else None
 
 
-def judge_made_folder(command: GitCommand, path: str, then: str, budget: Budget) -> Outcome:
+def assess_made_folder(command: GitCommand, path: str, then: str, budget: Budget) -> Outcome:
     now = made_folder_state(command, path)
     if now == then:
         return Outcome("not_started", model.FOLDER_AS_BEFORE[then].format(inline(path)))

@@ -12,8 +12,9 @@ import stat
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from wal_agent.evidence import model
 from wal_agent.evidence.model import Budget, times_settled
@@ -31,8 +32,7 @@ class UnreadableRepo(Exception):
     """There is something that is not safe or not possible to read here."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repo:
+class Repo(msgspec.Struct, frozen=True):
     """`own`: the git dir of this worktree; `common`: that of the repository, often the same. `tree`: the worktree."""
 
     own: Path
@@ -194,8 +194,7 @@ def resolve_ref(repo: Repo, ref: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class GitDirState:
+class GitDirState(msgspec.Struct, frozen=True):
     """`states`: what is in progress. `locks`: lock files, by their paths in the git dir. `still`: a hash over times,
     sizes and inodes of all that git writes in place (not the objects): the same one means that nothing was written, if
     the newest of the times is far enough back for the next change to leave a mark (`settled`)."""
@@ -255,8 +254,7 @@ _TIMES = 40  # bytes of an entry before the object's name: times, device, inode,
 _RACE = 20_000_000  # ns: what is changed within a tick after it was staged has the times that it had
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(msgspec.Struct, frozen=True):
     """`stat`: ctime, mtime (each seconds, ns), device, inode, mode, uid, gid, size, each cut to 32 bits."""
 
     path: bytes
@@ -371,8 +369,7 @@ _END = 16 << 10  # bytes of its end that are read
 _TAIL = 1024  # bytes of it that show whether it is still the same one
 
 
-@dataclass(frozen=True, slots=True)
-class LogMark:
+class LogMark(msgspec.Struct, frozen=True):
     """How far a reflog goes, with a hash of its end; `last`: where its last line begins, with a hash of what is in
     front of that."""
 
@@ -382,8 +379,7 @@ class LogMark:
     front: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True):
     """One movement of a ref."""
 
     old: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.evidence import git_repo
@@ -24,8 +25,7 @@ EARLY_HOOKS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RepoSnapshot:
+class RepoSnapshot(msgspec.Struct, frozen=True):
     """`head`: the ref that HEAD names, or an object. `oid`: the object that it is, "" if unborn. `refs`, `logs`: by
     full name (and "HEAD"). `listed`: what the index lists; `whole.still`; both "" where not known.
     `hooks`: of EARLY_HOOKS."""
@@ -147,14 +147,12 @@ _MOST = 1 << 20  # bytes of an answer of git's
 _UNSAFE_PATH = frozenset("*?[\\:")
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     parents: tuple[str, ...]
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     command: GitCommand
     repo: Repo
     cwd: Path

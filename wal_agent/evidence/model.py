@@ -15,17 +15,17 @@ import time
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
+
+import msgspec
 
 from wal_agent.clock import Clock
 from wal_agent.records import Fact, Finding
 from wal_agent.shell.syntax import Redirect
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """The known options by spelling, with the name that `Argv` has for them: `flags`, `valued`, and `optional` ones,
     which take a value only when it is attached."""
 
@@ -34,8 +34,7 @@ class Options:
     optional: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Argv:
+class Argv(msgspec.Struct, frozen=True):
     """`on`: flags given. `values`: of options that take one, in order. `operands`: the words that are no options;
     `paths`: those after a "--", where these are kept apart and there is one."""
 
@@ -115,8 +114,7 @@ def _parse_cluster(letters: str, known: Options, on: set[str], values: list[tupl
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class GitCommand(Argv):
+class GitCommand(Argv, frozen=True):
     """`paths`: the words after a "--", None where there is none. `folders`: each -C, in order."""
 
     verb: str
@@ -340,8 +338,7 @@ MOST_FILES = 8  # whose content is read for one call
 MOST_BYTES = 4 << 20  # of their content together
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(msgspec.Struct, frozen=True):
     """What a file tool is to do to the file that it calls `path`: write it whole (`content`, not None), or put `new` in
     the place of `old`. `keeps`: the bytes written are the content's own; else the file's line ends may be kept.
     `creates`: where `old` is empty, a new file is made of `new`. `sure`: a relative path means the step's folder."""
@@ -355,8 +352,7 @@ class FileChange:
     sure: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One thing that a call does: what a file tool does to one file (`file`; `words` empty), or one plain command of a
     shell call, all of whose words are literal. `words` have no wrapper in front (sudo, env, timeout, ...). `cwd`:
     absolute, on this machine. `moved`: the workspace that the call worked in and the one here, where they differ: paths
@@ -372,8 +368,7 @@ class Step:
     file: FileChange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NestedRun:
+class NestedRun(msgspec.Struct, frozen=True):
     """A run that a step starts, by the log of its job. `began`: the step's call began it. `state`: of the job's lease;
     `cut_off`: its owner is known to be dead."""
 
@@ -387,8 +382,7 @@ def no_nested_run(step: Step) -> NestedRun | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """What is known around a step.
 
     `same_place`: the files here are those that it worked on (same kernel, same folder). `restored`: all that it changes
@@ -406,8 +400,7 @@ class Context:
     inner: Callable[[Step], NestedRun | None] = no_nested_run
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of a step; `why` in one sentence (foreign text in it through quote.inline), "" for nothing to say.
 
     `either`: completed only in the sense that all was so before, whether the step ran or not."""
@@ -417,15 +410,14 @@ class Outcome:
     either: bool = False
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(msgspec.Struct):
     """Looking may take until `until` (boot time), and may read so many files and bytes. Kinds give up (no fact,
     unknown) once `over`. `work`: seconds that this thread has worked, of which it may reach `most_work`."""
 
     clock: Clock
     until: float
-    files: int = field(default=MOST_FILES)
-    size: int = field(default=MOST_BYTES)
+    files: int = msgspec.field(default=MOST_FILES)
+    size: int = msgspec.field(default=MOST_BYTES)
     work: Callable[[], float] = time.thread_time
     most_work: float = math.inf
 
@@ -434,8 +426,7 @@ class Budget:
         return self.clock.boot() > self.until or self.work() > self.most_work
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True):
     """Absolute paths that a step may change and that its evidence rests on; a folder means all that is in it."""
 
     changes: tuple[str, ...]
@@ -464,7 +455,7 @@ class Kind(ABC, Generic[How]):
         steps reach one thing, no kind is asked."""
 
     @abstractmethod
-    def judge_step(self, step: Step, how: How, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(self, step: Step, how: How, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
         """What became of the step, from the call's facts and what is true now. `completed` and `not_started` only with
         proof."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
+    assess_as_before,
     entry_fact,
     hash_listing,
-    judge_as_before,
     parent,
     quote_paths,
     read_facts,
@@ -56,8 +57,7 @@ _TOOLS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Install:
+class _Install(msgspec.Struct, frozen=True):
     """`npm`: an npm install into this very folder. `paths`: the files that are compared."""
 
     npm: bool
@@ -84,13 +84,13 @@ class Packages(Kind[_Install]):
             return found
         return (*found, Fact(what="tree", where=folder, value=tree))
 
-    def judge_step(self, step: Step, how: _Install, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    def assess_step(self, step: Step, how: _Install, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
         if not around.same_place:
             return Outcome("unknown")
-        return _judge_npm(step, how.paths, facts, around, budget) if how.npm else _judge_changes(how.paths, facts)
+        return _assess_npm(step, how.paths, facts, around, budget) if how.npm else _assess_changes(how.paths, facts)
 
 
-def _judge_npm(step: Step, paths: Sequence[str], facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+def _assess_npm(step: Step, paths: Sequence[str], facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
     folder, mark = f"{step.cwd}/node_modules", f"{step.cwd}/{_MARK}"
     was, now, tree = read_facts(facts, mark), stat_entry(mark), read_facts(facts, folder)
     here = stat_entry(folder)
@@ -112,13 +112,13 @@ def _judge_npm(step: Step, paths: Sequence[str], facts: Sequence[Fact], around: 
         if here.absent or (before is not None and before == hash_listing(folder, budget)):
             same = model.NPM_UNCHANGED.format(inline("package.json"), modules)
             fresh = any(n is not None and n.fresh for n in noted.values())
-            return Outcome("unknown", f"{same}.") if fresh else judge_as_before(same, True, around)
+            return Outcome("unknown", f"{same}.") if fresh else assess_as_before(same, True, around)
         if before is None:
             return Outcome("unknown", model.NPM_TOO_BIG.format(shown, modules))
     return Outcome(begun, model.NPM_BEGUN.format(modules, shown))
 
 
-def _judge_changes(paths: Sequence[str], facts: Sequence[Fact]) -> Outcome:
+def _assess_changes(paths: Sequence[str], facts: Sequence[Fact]) -> Outcome:
     """Report what is known of tools that leave no sound mark."""
     known = [(p, n.entry == stat_entry(p)) for p in paths if (n := read_facts(facts, p)) is not None]
     if other := [p for p, same in known if not same]:

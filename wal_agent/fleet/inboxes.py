@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import WalAgentError
@@ -23,8 +24,7 @@ AT_REST: Final[tuple[JobState, ...]] = ("crashed", "due", "released", "closed", 
 SHORT: Final = 12  # hex digits of an identity that are kept
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """A job at rest and the messages that wait for it, as short identities; never none."""
 
     job: Job

@@ -13,13 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
@@ -205,8 +205,7 @@ def with_names(jobs: Iterable[Job], names: Mapping[str, str]) -> list[Job]:
 PARALLEL = 32  # requests at once; as many connections are kept
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(msgspec.Struct, frozen=True):
     """A bucket, and this machine, which knows of its own processes whether they live."""
 
     bucket: Bucket
@@ -259,8 +258,7 @@ MAX_COUNTED = 5  # logs that are read for one folder
 LOOK_TIME = 3.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class FolderJob:
+class FolderJob(msgspec.Struct, frozen=True):
     """A job of a folder, of one above it or of one below it, by any agent. `calls`: in flight, by the log; None where
     the log was not read. `known`: this machine's notes name the job."""
 
@@ -393,8 +391,7 @@ def relate(folder: Path, other: Path) -> Relation | None:
     return "above" if folder.is_relative_to(other) else "below" if other.is_relative_to(folder) else None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWork:
+class OpenWork(msgspec.Struct, frozen=True):
     """What a job's log says of its work: the calls in flight, and what the agent is to do (foreign)."""
 
     calls: int
@@ -457,8 +454,7 @@ HOOKLESS = "generic"
 Loss = tuple[str, int, str]  # Job.loss
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True):
     """`root`, `home`, `ours` (folders of wal-agent's own state and settings): real paths. `generic`: jobs of that
     agent only, whose command a person names; else none of it."""
 
@@ -540,8 +536,7 @@ PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
 FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, CrashLoop))}
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimOptions:
+class ClaimOptions(msgspec.Struct, frozen=True):
     """`wait`: for a job to come; `loop`: take another one when a run has ended. `args`: for the agent; `logged`: where
     there are none, those of the log count, whoever wrote it."""
 
@@ -552,16 +547,14 @@ class ClaimOptions:
     logged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(msgspec.Struct, frozen=True):
     """How a run ended; `number`: of the signal that we were told to end with."""
 
     code: int
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(msgspec.Struct, frozen=True):
     """A job that was tried, and needs a host all the same: left alone `until` (boot time)."""
 
     until: float

@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Literal, TypeVar
 
@@ -121,8 +120,7 @@ def quantiles_of(samples: Sequence[float]) -> Quantiles | None:
 # ---- the reducer
 
 
-@dataclass
-class _Run:
+class _Run(msgspec.Struct):
     """An epoch so far. `whole`: all of its records were read. `saved`, `worked`: times, None for not yet."""
 
     opening: Opening
@@ -143,30 +141,29 @@ V = TypeVar("V")
 Fate = Literal["completed", "not_started", "partial", "unknown"]
 
 
-@dataclass
-class LogReader:
+class LogReader(msgspec.Struct):
     """Takes the records of one log in order (`add`), and says what they amount to (`result`). Total: any records in any
     order; bounded: whatever the log holds. Raises nothing."""
 
     job: str = ""
     _run: _Run | None = None
     _seq: int = 0
-    _found: Counter[str] = field(default_factory=Counter)  # plain counts, by the name of the field
+    _found: Counter[str] = msgspec.field(default_factory=Counter)  # plain counts, by the name of the field
     _since: float = 0.0
     _until: float = 0.0
-    _ends: Counter[str] = field(default_factory=Counter)
-    _crashes: Counter[str] = field(default_factory=Counter)
-    _after: Counter[str] = field(default_factory=Counter)
-    _repeated: Counter[str] = field(default_factory=Counter)
-    _lost: deque[Loss] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
-    _times: dict[str, deque[float]] = field(default_factory=dict)
-    _verdicts: dict[int, Fate] = field(default_factory=dict)
-    _settled: dict[int, str] = field(default_factory=dict)
-    _open: dict[int, tuple[str, Intent]] = field(default_factory=dict)  # calls in flight, with their keys
-    _done: dict[str, Fate] = field(default_factory=dict)  # changing calls of this turn, by key
-    _watched: dict[str, Fate | int] = field(default_factory=dict)  # of the turn that was cut off; a call: in flight
-    _repeating: dict[int, Fate] = field(default_factory=dict)  # calls in flight that are repeats
-    _unheld: dict[int, Intent] = field(default_factory=dict)  # changing calls that the captured tree may lack
+    _ends: Counter[str] = msgspec.field(default_factory=Counter)
+    _crashes: Counter[str] = msgspec.field(default_factory=Counter)
+    _after: Counter[str] = msgspec.field(default_factory=Counter)
+    _repeated: Counter[str] = msgspec.field(default_factory=Counter)
+    _lost: deque[Loss] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    _times: dict[str, deque[float]] = msgspec.field(default_factory=dict)
+    _verdicts: dict[int, Fate] = msgspec.field(default_factory=dict)
+    _settled: dict[int, str] = msgspec.field(default_factory=dict)
+    _open: dict[int, tuple[str, Intent]] = msgspec.field(default_factory=dict)  # calls in flight, with their keys
+    _done: dict[str, Fate] = msgspec.field(default_factory=dict)  # changing calls of this turn, by key
+    _watched: dict[str, Fate | int] = msgspec.field(default_factory=dict)  # of the turn cut off; a call: in flight
+    _repeating: dict[int, Fate] = msgspec.field(default_factory=dict)  # calls in flight that are repeats
+    _unheld: dict[int, Intent] = msgspec.field(default_factory=dict)  # changing calls that the captured tree may lack
     _tree: Workspace | None = None
 
     def add(self, seq: int, record: AnyRecord) -> None:

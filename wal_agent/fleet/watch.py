@@ -17,7 +17,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -276,8 +275,7 @@ def command_environment(env: Mapping[str, str], job: Job, url: str, messages: in
     return {**env, **clean, "WAL_AGENT_JOB": job.job, "WAL_AGENT_BUCKET": url}
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(msgspec.Struct, frozen=True):
     """`limit`: seconds that one may take; `stop` ends those that run."""
 
     command: str
@@ -330,7 +328,7 @@ ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
 LONGEST_SPREAD = 5.0  # seconds over which the commands of one round are begun
 
 
-class WatchKeys(Keys):
+class WatchKeys(Keys, frozen=True):
     """Where the watchers' own lease is: not in a folder, so it is no job's."""
 
     @property
@@ -341,8 +339,7 @@ class WatchKeys(Keys):
 KEYS = WatchKeys("fleet-watch")
 
 
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
+class WatchOptions(msgspec.Struct, frozen=True):
     """`command`: "" for none, where messages are enough; `on_message`: for a job that does not run and has messages
     that no command was run for. `every`: seconds between two looks; `most` jobs are acted on
     in one round, `at_once` commands run side by side, and one that fails is run `tries` times in all."""

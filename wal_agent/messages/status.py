@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from wal_agent import events
 from wal_agent.concurrency import start_daemon
@@ -33,8 +35,7 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(msgspec.Struct, frozen=True):
     """What peers may know of a run. `until`: end of a pause (0: none); `why` and all else is redacted."""
 
     job: str
@@ -48,8 +49,7 @@ class Status:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """Something to publish under `agent.<job>.<name>`."""
 
     name: str

@@ -6,12 +6,12 @@ A stream must cover no subject that somebody sends requests to: the stream would
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+
+class Stream(msgspec.Struct, frozen=True):
     """A stream that is created where it is missing. `per_subject`: how many messages of a subject it keeps, -1: all."""
 
     name: str
@@ -49,8 +49,7 @@ def token(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", text)[:64] or "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Persona:
+class Persona(msgspec.Struct, frozen=True):
     """A job as the Synadia Agent Protocol 0.3 names it (section 2): three tokens of a subject."""
 
     agent: str

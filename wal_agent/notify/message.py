@@ -15,9 +15,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
+
+import msgspec
 
 from wal_agent import events
 from wal_agent.config import FILE, check_keys, own_document
@@ -55,8 +56,7 @@ REPORTED = (
 NO_NEWS = frozenset({UsageError.exit_code, LeaseHeld.exit_code, Fenced.exit_code})
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What every message says: which job, where. `restarts`: an agent that hangs is started again."""
 
     job: str
@@ -71,8 +71,7 @@ class Facts:
         return shlex.join(["wal-agent", *words, "--job", self.job, *bucket_words(self.bucket)])
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """`key`: a message of the same key says nothing new. `insists`: it is told again until somebody acts."""
 
     level: Level
@@ -326,8 +325,7 @@ _URL = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]{0,31})://\S*")
 _ENTRY = re.compile(r"(?:([a-z_]+)=)?([^=]*://.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     url: str
     level: Level = DEFAULT
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from wal_agent.observe.metrics import Metrics
 
 
-@dataclass(frozen=True, slots=True)
-class Observers:
+class Observers(msgspec.Struct, frozen=True):
     """The observers of a run. `metered`: wraps the bucket to count its requests; `trace`: the run's trace id, ""
     without traces."""
 

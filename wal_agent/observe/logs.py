@@ -13,9 +13,10 @@ import re
 import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, assert_never
+
+import msgspec
 
 from wal_agent import events
 from wal_agent.concurrency import start_daemon
@@ -96,14 +97,13 @@ LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 Value = str | int | float | bool
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """`call`: the job's number of the call that it is about, 0 for none. `more`: fields of this event's own."""
 
     level: Level
     event: str
     msg: str
-    more: Mapping[str, Value] = field(default_factory=dict)
+    more: Mapping[str, Value] = msgspec.field(default_factory=dict)
     call: int = 0
 
 

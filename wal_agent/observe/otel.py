@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from wal_agent.extras import install_command
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 _NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 
-@dataclass(frozen=True, slots=True)
-class TracingRequest:
+class TracingRequest(msgspec.Struct, frozen=True):
     """Traces are asked for. `problem`: why none are sent all the same, in a sentence; "" for none."""
 
     problem: str = ""

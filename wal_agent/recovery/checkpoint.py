@@ -12,11 +12,11 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.records import Checkpoint, PlanStep, StepState, TaskPhase, Trigger
@@ -114,8 +114,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 _document = msgspec_compat.of_values(Document)
 
 
-@dataclass(frozen=True, slots=True)
-class Occasion:
+class Occasion(msgspec.Struct, frozen=True):
     """What a checkpoint says beside the state. `record`: the segment that the state is of; `now`: since 1970; `task`:
     the job of the task that begins behind it, which makes it a place to return to."""
 
@@ -363,8 +362,7 @@ def iter_documents(state: State) -> Iterator[tuple[CheckpointAt, Document | str]
             yield at, f"checkpoint {at.record.number} (record {at.seq}) is skipped: {error}."
 
 
-@dataclass(frozen=True, slots=True)
-class Usable:
+class Usable(msgspec.Struct, frozen=True):
     """The newest checkpoint that can be used, and a sentence on each newer one that cannot."""
 
     at: CheckpointAt | None
@@ -398,8 +396,7 @@ def list_usable(state: State, now: float) -> tuple[list[tuple[CheckpointAt, Docu
 # ---- at a recovery
 
 
-@dataclass(frozen=True, slots=True)
-class WorkSoFar:
+class WorkSoFar(msgspec.Struct, frozen=True):
     """What a recovery prompt says of the task, a line each, and where that comes from. `number`: of the newest
     checkpoint, 0 for none; `age`: seconds from it to the old run's last sign of life."""
 

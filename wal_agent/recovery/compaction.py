@@ -5,8 +5,10 @@ the calls that run. Pure: what is at hand, by the log; what of it the new histor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.recovery.checkpoint import plan_of
 from wal_agent.recovery.messages import after_compaction, before_compaction
@@ -21,8 +23,7 @@ _PROMPT: Final = 2000  # bytes of a prompt that are looked at
 _SAME: Final = 80  # characters of a prompt by which it is found again
 
 
-@dataclass(frozen=True, slots=True)
-class AtHand:
+class AtHand(msgspec.Struct, frozen=True):
     """`task`: how the newest prompt of a person begins; `plan`: steps that are not done; `running`: number, tool and
     words of each call that runs. Foreign text, with single blanks."""
 

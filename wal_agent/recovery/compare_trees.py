@@ -6,7 +6,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -103,8 +102,7 @@ def tree_steps(
     return steps
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchTrees:
+class ScratchTrees(msgspec.Struct, frozen=True):
     """A scratch repository for the trees of one folder, `target`."""
 
     target: RestoreTarget

@@ -7,8 +7,10 @@ denied calls, and those that evidence or a person settled as not started, are le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.records import (
     Answer,
@@ -31,8 +33,7 @@ Result = Literal["done", "failed", "partial", "cut_off", "open"]
 no end is logged and no recovery has looked: it may run now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True):
     """`record`: where the log has it. `call`: 0 for a step, which `step` names. `host`: where it ran. `input`: the
     agent's own, JSON; of a step its command. `by`: who knew the end, "" for nobody; `why`: a foreign sentence on the
     end or the newest verdict. `because`: the agent's own words, which prove nothing. `verify`: a foreign command."""

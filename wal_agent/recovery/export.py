@@ -15,11 +15,11 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket
@@ -180,8 +180,7 @@ SESSION, WORKSPACE = "session", "workspace"
 STAGED = ".wal-agent-restore-"
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(msgspec.Struct, frozen=True):
     """`files`: name and bytes of the session's files. `tree_files`: of the working tree, None where none was saved.
     `short`: sentences on what could not be had. `replaced`: how many files were there before."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +52,7 @@ def calls_since(state: State) -> tuple[RecentCall, ...]:
     return tuple(c for c in state.recent if c.call > since and c.cls != "read_only" and c.how)
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(msgspec.Struct, frozen=True):
     """Where the conversation of the agent before can be read. `parts`: oldest first. `problem`: why there is none, or
     not all of it, in a sentence."""
 

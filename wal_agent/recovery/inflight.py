@@ -17,9 +17,10 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Answer, Class, End, Finding, Intent, Recovery, Verdict
@@ -109,8 +110,7 @@ def _verification(text: str, place: str, command: str, folder: str, quoted: bool
 _GroupKey = tuple[str, bytes | int, str]  # tool, input (the number of a call without one), folder
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(msgspec.Struct, frozen=True):
     """Identical calls of which some have no end. `calls` are the numbers of those, of `issued` in all; where agents
     give no call id, which of them ended is not known. `input` None: not readable. `started`: seconds since 1970 (UTC).
     `folder`: where it ran, as the agent reported it, on this machine; "" for the workspace, or if not reported."""
@@ -136,8 +136,7 @@ class InFlight:
         return self.finding == "unknown" and self.cls in ("mutation", "unknown")
 
 
-@dataclass(frozen=True, slots=True)
-class Unannounced:
+class Unannounced(msgspec.Struct, frozen=True):
     """A call that ran before it was logged: no hook announced it."""
 
     tool: str
@@ -236,8 +235,7 @@ def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[
     return tuple(verdicts)
 
 
-@dataclass(frozen=True, slots=True)
-class AskedCall:
+class AskedCall(msgspec.Struct, frozen=True):
     """A call in flight in the agent's prompt, with the command that verifies it and the finding given there. `folder`:
     where it ran, on this machine; "" for the workspace."""
 

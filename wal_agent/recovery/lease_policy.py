@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from wal_agent.records import Cause, ExitClass, Intent, Opening, Payload
 from wal_agent.recovery import messages
@@ -29,8 +30,7 @@ MAX_REASON = 500  # characters of why it is paused
 END_PAUSE = "wal-agent pause --end"
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(msgspec.Struct, frozen=True):
     """What this host knows. `lock`: the state of the flock in the lease's host.lock, meaningful only in the same kernel
     and pid namespace. `unchanged`: seconds (boot time) since this process first read the lease's version.
     `spool`: whether the folder that the lease names for spooling is on this machine, below `spools`, and whether a run
@@ -45,23 +45,20 @@ class Local:
     spools: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Acquire:
+class Acquire(msgspec.Struct, frozen=True):
     """Go on and open the job (R1)."""
 
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Decline:
+class Decline(msgspec.Struct, frozen=True):
     """Exit 75 with this sentence."""
 
     sentence: str
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Read the lease again after so many seconds; `why` for people."""
 
     seconds: float
@@ -290,8 +287,7 @@ CRASH_CLASSES: Final[frozenset[ExitClass]] = frozenset(
 STUCK_WINDOW: Final = 3600.0  # seconds; later deaths in one long call may be the machines' fault
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(msgspec.Struct, frozen=True):
     """`cls` and `place` are "" where the whole run was cut off, and nothing could log them."""
 
     time: float
@@ -299,8 +295,7 @@ class Crash:
     place: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(msgspec.Struct, frozen=True):
     """It died twice in a row in the same way at the same place: in `call`, or between two calls."""
 
     cls: ExitClass | Literal[""]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
+import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -26,8 +26,7 @@ _BAR = re.compile(r"(?<!\\)\|")
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(msgspec.Struct, frozen=True):
     """`line` is the heading's own, counted from 1. The section's text is `lines[start:end]` of the document, up to the
     next heading that is not below this one. `title` is without marks; `parent`: the title above it, "" for none."""
 
@@ -39,16 +38,14 @@ class Heading:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """`rows`: the cells of the rows below the header, each with the index of its line."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """What a reader of the rendered text sees. `lines`: those of code blocks and HTML are empty. `code`: the lines of
     code blocks, "" for their fences, None outside of them. `front`: the plain fields of the front matter."""
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Generic, Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.session_files import SESSION
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, NotThisJob, PersonNeeded, WalAgentError
@@ -28,8 +30,7 @@ from wal_agent.wal.state import EndedCall, OpenCall, State
 Ambiguity = Literal["ask", "halt", "resume"]
 
 
-@dataclass(frozen=True, slots=True)
-class PriorLog:
+class PriorLog(msgspec.Struct, frozen=True):
     """The log before this run's opening (R2: read after that landed).
 
     `home`: the newest opening under which the agent was started (None: never); a refused run leaves an opening too,
@@ -53,8 +54,7 @@ def prior_args(before: PriorLog) -> tuple[str, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFacts:
+class LocalFacts(msgspec.Struct, frozen=True):
     """What this machine knows. `home_exists`: the folder of the home opening's workspace is here.
     `talked`: the captured session holds a conversation; read only where the log has no turn of it.
     `findings`: of open calls, by call; a missing call counts as unknown. `identity`: of the
@@ -70,8 +70,7 @@ class LocalFacts:
     talked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """What the user decided. `crash_limit` 0: never halt for crashes.
 
     `on_ambiguity`: of calls with unknown outcome. ask: the agent verifies, and stops and asks if in doubt; halt: no
@@ -84,8 +83,7 @@ class Policy:
     crash_window: float = 600.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class PlanInputs:
+class PlanInputs(msgspec.Struct, frozen=True):
     """All that the rows of the plan depend on."""
 
     before: PriorLog
@@ -181,8 +179,7 @@ class PlanInputs:
 Alert = Literal["crash", "preempted", "paused", "unsettled", "cut_off", "handoff"]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Start the agent with the user's arguments; nothing of an earlier run matters."""
 
     args: tuple[str, ...]
@@ -190,8 +187,7 @@ class Start:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StartAgain:
+class StartAgain(msgspec.Struct, frozen=True):
     """Begin the task anew: no captured session can be resumed. With `alert`, the notice on the calls comes first, and
     `prompt` is the newest one that began a turn of the lost conversation (None: the arguments hold it). `alone` and
     `warnings` as in Resume."""
@@ -206,8 +202,7 @@ class StartAgain:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(msgspec.Struct, frozen=True):
     """Restore and resume `session`. `finished` calls may be missing in its file and are put back, then `dangling`.
     `alone`: nobody is asked about a call with unknown outcome; the agent verifies and decides by itself.
     `warnings`: sentences for the screen and the prompt."""
@@ -222,8 +217,7 @@ class Resume:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(msgspec.Struct, frozen=True):
     """Start nothing: raise `error()`, whose class knows the exit code. The log keeps what it holds."""
 
     kind: type[WalAgentError]
@@ -256,7 +250,7 @@ def describe_project(identity: Iterable[str]) -> str:
     kinds = _by_kind(identity, spell=str)
     for value in sorted(kinds.get("origin", ())):
         return safe(value, 100)
-    return next((f"first commit {safe(value, 12)}" for value in sorted(kinds.get("root", ()))), "unknown")
+    return next((f"first commit {safe(value[:12])}" for value in sorted(kinds.get("root", ()))), "unknown")
 
 
 def _by_kind(identity: Iterable[str], spell: Callable[[str], str] | None = None) -> dict[str, set[str]]:
@@ -453,8 +447,7 @@ def _other_version(c: PlanInputs) -> bool:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Row(Generic[T]):
+class Row(msgspec.Struct, Generic[T], frozen=True):
     """One condition and what follows from it."""
 
     name: str

@@ -14,10 +14,12 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.config import FILE, KEYS, Origin, check_keys, read_file
 from wal_agent.errors import ConfigError
@@ -133,8 +135,7 @@ SKILLS = (".gemini/skills", ".claude/skills", ".agents/skills", "skills")
 TOOLS = ("docs/tools", "tools")
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectRules:
+class ProjectRules(msgspec.Struct, frozen=True):
     """`rules`: the first that holds for a call wins."""
 
     rules: tuple[ProjectRule, ...] = ()
@@ -190,8 +191,7 @@ def load_markdown_rules(workspace: Path, most: int = MAX_RULES) -> ProjectRules:
 # ---- the files --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
+class _Text(msgspec.Struct, frozen=True):
     """`name`: in the workspace, with slashes. `folders`: under which names its folder can be reached."""
 
     kind: str

@@ -14,10 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.config import Consents, content_digest
 from wal_agent.paths import shipped
@@ -49,11 +51,10 @@ _NODES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Templates:
+class Templates(msgspec.Struct, frozen=True):
     """`own`: a project's templates that may be used, by name. `problems`: why others are not, in sentences."""
 
-    own: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = msgspec.field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
@@ -212,8 +213,7 @@ _BUILTIN_TEMPLATES = Templates()
 _SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120), (1, 0, 80), (0, 0, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedCall:
+class FinishedCall(msgspec.Struct, frozen=True):
     """A call that ended but is in no saved conversation."""
 
     tool: str
@@ -221,8 +221,7 @@ class FinishedCall:
     how: str  # its ending
 
 
-@dataclass(frozen=True, slots=True)
-class LostCalls:
+class LostCalls(msgspec.Struct, frozen=True):
     """Calls that ran, and whose changes to files are missing in this workspace: the newest ones, and the `count` of
     all. `sure`: they are missing; else they may be."""
 
@@ -231,15 +230,13 @@ class LostCalls:
     sure: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class LostCall:
+class LostCall(msgspec.Struct, frozen=True):
     call: int
     tool: str
     input: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(msgspec.Struct, frozen=True):
     """What an agent is to know of the one that had the job before. `did`: that one's calls, oldest first; `parts`: of
     the transcript. `new`: the agent has no session of its own in this job."""
 
@@ -249,16 +246,14 @@ class HandedOver:
     new: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """Why the job paused, in the pauser's words, and until when (since 1970)."""
 
     until: float
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PromptInput:
+class PromptInput(msgspec.Struct, frozen=True):
     """The facts that the prompt is rendered from. Times in seconds since 1970 (UTC): `stopped` is the old run's last
     sign of life, `saved` the last capture of its session. `tree`: one or two sentences on the working tree, safe to
     show. `alone`: the agent decides by itself where it would ask a person. `warnings`: sentences of the plan. `task`:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import ConfigError, Damaged, UsageError
@@ -63,8 +65,7 @@ CREATE VIRTUAL TABLE words USING fts5 (text, content = 'entry', content_rowid = 
 _COLUMNS: Final = "id, kind, role, seq, epoch, call, time, tool, name, session, at, text"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A hit. `record`: the log's number of it, 0 for a line of a session file `name`; `text`: a part of it around the
     first word, redacted."""
 
@@ -79,8 +80,7 @@ class Found:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """What is looked for: all `words` (or any of them, where nothing has all). `before`: a compaction's number."""
 
     words: tuple[str, ...] = ()
@@ -335,6 +335,10 @@ def _digest(path: Path, size: int) -> str:
 # ---- search
 
 
+# What an earlier search printed, and its command: it holds the words once more, and goes behind what it found.
+_ECHO = re.compile(r"wal-agent recall | · (?:record \d+|session [0-9a-f]{8})(?: of task \S+)? · ")
+
+
 def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
     where, values = ["1"], list[object]()
     if query.call:
@@ -359,7 +363,7 @@ def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
     )
     for match in matches(query.words):
         if rows := index.execute(sql, (match, *values, limit)).fetchall():
-            return _distinct(rows, query)
+            return _distinct(sorted(rows, key=lambda row: _ECHO.search(row[-1]) is not None), query)
     return []
 
 

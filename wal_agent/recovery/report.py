@@ -6,9 +6,10 @@ Only the lines that apply.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from wal_agent.capture.candidates import IGNORED
 from wal_agent.evidence.model import STILL_RAN
@@ -29,8 +30,7 @@ _MAX_CALLS = 5  # calls in flight
 _MAX_LOST = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """The facts of one recovery. Times in seconds since 1970 (UTC), durations in seconds."""
 
     job: str
@@ -124,8 +124,7 @@ def one_line(text: str, limit: int) -> str:
 _MAX_NAMES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class MissingEffects:
+class MissingEffects(msgspec.Struct, frozen=True):
     """Which finished calls' file changes are missing here: of those above `holds` (None: of none), but not of those in
     `also`. `sure`: they are missing; else they may be. `elsewhere`: the calls ran on another host."""
 

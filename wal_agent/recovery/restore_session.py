@@ -15,9 +15,11 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
@@ -43,8 +45,7 @@ EXACT = "exact"  # the folder, below a restore's own, with the files as they wer
 _MOVE_AWAY_HINT = "Move it away, then start again."
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(msgspec.Struct, frozen=True):
     """A staged file, the hash of its bytes, and where it goes."""
 
     staged: Path
@@ -129,8 +130,7 @@ _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 MOST_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTarget:
+class SessionTarget(msgspec.Struct, frozen=True):
     """Where a session goes: the agent's folder on this machine, and `kept`, a new folder for the exact copies and for
     what is replaced. `foreign`: what is there is another job's, so it never extends this one's."""
 
@@ -159,8 +159,7 @@ class SessionTarget:
             raise Damaged(f"The log names a session file that cannot be restored: {shorten(str(error))}.") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True):
     """What was restored; `size` in bytes. `extended`: logical files of which this machine had more than the log, and
     kept it."""
 

@@ -20,7 +20,6 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -43,8 +42,7 @@ MAX_MARKER = 4096  # bytes
 MARKER_FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreMarker:
+class RestoreMarker(msgspec.Struct, frozen=True):
     """A restore of `commit` in progress. `kept`: name of the folder with what was here before the first of the restores
     that were cut off, "" while there is none. `mode`: the workspace's, while it is closed to others, else 0."""
 
@@ -118,8 +116,7 @@ LOCAL = "local"
 _AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 
-@dataclass(frozen=True, slots=True)
-class SavedHere:
+class SavedHere(msgspec.Struct, frozen=True):
     """The files in the folder, saved in the shadow, and the repository around them. `committed`: the tree that its HEAD
     has of the folder, "" for none."""
 
@@ -155,8 +152,7 @@ class _Uncommitted(msgspec.Struct, frozen=True):
 _UNCOMMITTED_DECODER = msgspec_compat.of_json(_Uncommitted)
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreBackup:
+class RestoreBackup(msgspec.Struct, frozen=True):
     """One restore's repository of what it replaced."""
 
     folder: Path
@@ -247,8 +243,7 @@ class RestoreBackup:
         return f"git fetch{more} {shlex.quote(str(self.folder))} HEAD"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptFiles:
+class KeptFiles(msgspec.Struct, frozen=True):
     """The files that were in a folder before a restore: a `save` of a backup, made at `time` (seconds since 1970)."""
 
     backup: RestoreBackup
@@ -283,8 +278,7 @@ def drop_old_backups(folder: Path, now: float) -> None:
                     shutil.rmtree(old, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTree:
+class LocalTree(msgspec.Struct, frozen=True):
     """The state of the workspace folder. `known`: the newest capture was made from this very folder, or was put back
     into it. `repository`: there is one that the tree belongs into, or `.git` is something that git cannot read."""
 
@@ -293,15 +287,13 @@ class LocalTree:
     repository: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(msgspec.Struct, frozen=True):
     """Do not change the folder. `home`: it is the user's home folder or above it, where nothing is put back."""
 
     why: Literal["not_saved", "newest", "home"]
 
 
-@dataclass(frozen=True, slots=True)
-class PutBack:
+class PutBack(msgspec.Struct, frozen=True):
     """Make the folder's files those of the capture. `make_repository`: and the lost repository, as there is none."""
 
     make_repository: bool
@@ -318,8 +310,7 @@ def decide_restore(captured: Workspace | None, here: LocalTree) -> Keep | PutBac
     return PutBack(lost is not None and not lost.prefix and not here.repository)
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreTarget:
+class RestoreTarget(msgspec.Struct, frozen=True):
     """Where a tree is put back: `folder`, a real path. `state_dir`: wal-agent's own. `env`: the user's, for git.
     `private`: folders that are never captured, so never saved nor replaced (`state_dir` always)."""
 

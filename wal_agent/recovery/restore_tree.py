@@ -19,8 +19,9 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from wal_agent.capture.candidates import FULL, IGNORED
 from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
@@ -42,8 +43,7 @@ NESTED_REPOSITORY = "160000"  # a repository inside: its files are not saved
 _REFUSED = re.compile("not uptodate|would be overwritten|would be removed|would lose")
 
 
-@dataclass(frozen=True, slots=True)
-class TreeEntry:
+class TreeEntry(msgspec.Struct, frozen=True):
     """One path of a tree. `size` in bytes, 0 for a repository inside."""
 
     mode: str
@@ -54,8 +54,7 @@ class TreeEntry:
 Tree = Mapping[str, TreeEntry]
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """How a tree differs from what was here, in files."""
 
     changed: int = 0

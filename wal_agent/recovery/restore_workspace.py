@@ -18,8 +18,10 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS, Location, find_location, mark_folder
@@ -209,8 +211,7 @@ TRIES = 3  # saves of what is here, where it changes meanwhile
 Announce = Callable[[Sequence[str], RestoreBackup], None]
 
 
-@dataclass(frozen=True, slots=True)
-class TreeResult:
+class TreeResult(msgspec.Struct, frozen=True):
     """What was done with the working tree. `kept`: the backup. `files_kept`: it has files that no commit here has.
     `aside`: the new names of what was in the way. `repository`: around the folder before. `offers`: `kept` has the
     captured tree's base commit, which the repository here lacks. `unread`: git cannot read the `.git` here, so no

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+import msgspec
 
 from wal_agent.agents.base import AskedCall, Compacted, Unit
 from wal_agent.errors import UsageError
@@ -29,8 +30,7 @@ KEEP: Final = 10  # turns that stay as they are
 BYTES_PER_TOKEN: Final = 4  # an estimate, as the agents' own
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True):
     """A turn of the conversation: units[first:last]. `number` counts from 1; `prompt`: "" for the summary of earlier
     turns, which counts as one."""
 
@@ -80,8 +80,7 @@ def kept_units(newest: str, units: Sequence[Unit]) -> int:
     return at
 
 
-@dataclass(frozen=True, slots=True)
-class CompactedUnits:
+class CompactedUnits(msgspec.Struct, frozen=True):
     """A compaction of the agent's own. `before`: the messages that it left out; `summary`: the key of its message."""
 
     before: tuple[Unit, ...]
@@ -114,8 +113,7 @@ def compacted_units(
     return CompactedUnits(before, fresh[-1]) if fresh else None
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """When turns age. Over `turns` turns, or `tokens` tokens, all but the newest `keep` are compacted; a turn older
     than `age` seconds is compacted anyway, if it is none of those. 0: no such limit."""
 

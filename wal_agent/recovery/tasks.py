@@ -10,8 +10,9 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from wal_agent.agents.base import Agent
 from wal_agent.errors import UsageError
@@ -67,8 +68,7 @@ def task_job(parent: str, agent: str, prompt: str, *, fork: bool = False) -> str
     return f"{parent[: 100 - len(MARK) - len(digest)]}{MARK}{digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskWords:
+class TaskWords(msgspec.Struct, frozen=True):
     """What the words of a `wal-agent task` say."""
 
     prompt: str
@@ -129,8 +129,7 @@ def fork_form(agent: Agent, session: str, file: str) -> tuple[str, ...]:
     return tuple(word.format(session=session, file=file) for word in form)
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(msgspec.Struct, frozen=True):
     """What a child's last message says. `summary`: all of it, where it is no form; `fault`: why it is none, or why its
     outputs are not what was asked for, "" where nothing is wrong."""
 
@@ -159,8 +158,7 @@ def read_said(answer: str, schema: Schema | None = None) -> Said:
     return Said(found["summary"], words, None if fault else outputs, fault)
 
 
-@dataclass(frozen=True, slots=True)
-class CompactForm:
+class CompactForm(msgspec.Struct, frozen=True):
     """What is left of a task for its caller. `summary`, `insights`: the child's words; `outputs`: its own, where they
     are what the schema says, else the files that it changed; `derivation_trail`: its newest calls, oldest first;
     `trace`: the job that has all of it; `budget`: of calls, where it was used up, else 0; `fault`: why the outputs are

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any, Final, Literal
+
+import msgspec
 
 Role = Literal["user", "assistant", "tool", "system", ""]
 ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool", "system")
@@ -53,8 +54,7 @@ _ENVELOPE: Final = ("message", "toolUseResult")  # where a line has a message, a
 _TEXTLIKE: Final = 400  # characters in a row without a blank that are no text: base64, hashes
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """A line of a session file. `at` and `end`: where it begins and ends, in bytes; `time`: since 1970, 0 where it says
     none."""
 

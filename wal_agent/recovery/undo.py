@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from wal_agent.redact import redact
 from wal_agent.shell.classify import read_input
@@ -25,8 +26,7 @@ _MOST_COMMANDS: Final = 20
 _HARMLESS: Final = frozenset(("cd", "true", "echo", "set", "sleep", "pwd", "exit", ":"))
 
 
-@dataclass(frozen=True, slots=True)
-class Undo:
+class Undo(msgspec.Struct, frozen=True):
     """How to undo one effect. `kind`: "command": `commands` undo it; "look": they only show what is there, since no
     command is known that undoes this and nothing else; "impossible": nothing takes it back; "unknown": no rule knows.
     `commands` can be pasted, redacted and quoted, in the order in which they are to be typed. `note`: what to know

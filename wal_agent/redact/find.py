@@ -21,11 +21,12 @@ import tomllib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
 from itertools import pairwise
 from math import log2
+
+import msgspec
 
 MARK = "[redacted]"
 
@@ -301,8 +302,7 @@ _JWT = rf"(?P<found>eyJ{_B}{{8,}}+\.eyJ{_B}{{4,}}+\.{_B}*+)|{_B}*+"  # what is n
 _MAILGUN = (r"(?<!-)key-[0-9a-f]{32}(?![0-9A-Za-z])", "key-")  # `cache-key-` begins none
 
 
-@dataclass(frozen=True, slots=True)
-class IssuerFormats:
+class IssuerFormats(msgspec.Struct, frozen=True):
     """The content of issuers.toml. `keys`: patterns and what a key begins with; `around`: what stands in the middle of
     a key, and patterns; `services`: schemes of URLs, and the length of the `longest`."""
 

@@ -12,11 +12,14 @@ import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 Json = dict[str, Any]
 Call = tuple[str, Json]  # a tool's name as the model says it, and its input
@@ -24,8 +27,7 @@ Call = tuple[str, Json]  # a tool's name as the model says it, and its input
 HELD = 600.0  # seconds after which a turn that is held back is said after all
 
 
-@dataclass
-class Turn:
+class Turn(msgspec.Struct):
     """One answer: text, then calls. It is held back until `hold` is set, when there is one. `id`s of calls are made by
     the dialect. With a `status` that is not 200 it is an error: `error` is its body, else the dialect's own, and
     `headers` (retry-after) go with it."""
@@ -36,20 +38,18 @@ class Turn:
     status: int = 200
     hold: threading.Event | None = None
     error: Json | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     tokens: int = 100  # that the request is said to have had: many make an agent compact its conversation
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(msgspec.Struct, frozen=True):
     """Text in a request's history. `role`: user, model or system."""
 
     role: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(msgspec.Struct, frozen=True):
     """A tool call in a request's history."""
 
     tool: str
@@ -57,8 +57,7 @@ class Called:
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(msgspec.Struct, frozen=True):
     """A tool's result in a request's history; `id` is its call's. `text` is all that it says, errors too."""
 
     id: str
@@ -68,12 +67,11 @@ class Returned:
 Heard = Said | Called | Returned
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     data: bytes
     kind: str = "application/json"
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def json_reply(value: object, status: int = 200) -> Reply:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+import msgspec
+
 from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket.decorators import FaultFile, write_faults
@@ -35,8 +37,7 @@ ALLOW = "an allowed tool call runs"
 DENY = "a denied tool call does not run, and the agent reads why"
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(msgspec.Struct, frozen=True):
     """One thing that was shown, or not. `detail` says what happened instead."""
 
     what: str
@@ -44,10 +45,8 @@ class Proof:
     detail: str = ""
 
 
-class Unreached(Proof):
+class Unreached(Proof, frozen=True):
     """The agent did not get as far as its model: nothing is known of its hooks."""
-
-    __slots__ = ()
 
 
 def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:

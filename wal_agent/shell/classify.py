@@ -13,9 +13,10 @@ import json
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from wal_agent.records import Class
 from wal_agent.shell import inline_code

@@ -14,7 +14,6 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -235,8 +234,7 @@ def _skipped(words: Sequence[Word], i: int, options: Options | None) -> int:
     return 1 if text.startswith("-") and text.partition("=")[0] in options.values and "=" in text else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(msgspec.Struct, frozen=True):
     word: Word
     kind: str  # option, operand, unknown (may be either, and more than one)
 

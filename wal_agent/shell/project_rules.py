@@ -11,8 +11,9 @@ import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from wal_agent.records import Class
 from wal_agent.text import printable
@@ -29,8 +30,7 @@ _PLACE = re.compile(r"(?<!\S)(?:<[^<>\s]{1,60}>|\{[^{}\s]{1,60}\}|\$\w{1,60}|\$\
 _OPERATOR = frozenset("();<>|&")
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectRule:
+class ProjectRule(msgspec.Struct, frozen=True):
     """A rule of a project. `why` is a sentence of the project's, or empty. `source` names its file in the workspace;
     `line` counts from 1, 0 where it is not known.
 
@@ -51,8 +51,7 @@ class ProjectRule:
     files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RuleProblem:
+class RuleProblem(msgspec.Struct, frozen=True):
     """What could not be read as a rule. `place` is a file of the workspace; `line` counts from 1, 0 for all of it."""
 
     place: str

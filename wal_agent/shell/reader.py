@@ -9,9 +9,10 @@ import re
 import threading
 import time
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from wal_agent.shell.syntax import (
     ENDS,

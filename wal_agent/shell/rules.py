@@ -13,14 +13,13 @@ import threading
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from dataclasses import field as default
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.records import Class, Finding
@@ -240,8 +239,7 @@ CONTAINERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Classified:
+class Classified(msgspec.Struct, frozen=True):
     """What a call may change. `why` completes "It ..."; `verify` says how to find out what a call in flight did, and
     `ambiguous` what to do where that leaves doubt ("" = what is always said). `source`: whose rule it is. `project`:
     what a rule of the project says of the call; its words are advice, and `cls` is never below the built-in class."""
@@ -255,8 +253,7 @@ class Classified:
     project: Classified | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A rule for commands, by the words that follow its program.
 
     `listed`: it holds only for commands whose every option is in `short` and `long`, whose first operand matches
@@ -280,26 +277,24 @@ class Command:
     values: frozenset[str] = frozenset()
     any: frozenset[str] = frozenset()
     none: frozenset[str] = frozenset()
-    value: Mapping[str, re.Pattern[str]] = default(default_factory=dict)
+    value: Mapping[str, re.Pattern[str]] = msgspec.field(default_factory=dict)
     sql: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """Options in front of a subcommand that change nothing about what it is: `flags` alone, `values` with a value."""
 
     flags: frozenset[str] = frozenset()
     values: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Shell:
+class Shell(msgspec.Struct, frozen=True):
     """A tool that is given shell text, or the words of a command, in `field`; `ignore`: fields that change nothing, and
     those of `only` with that value. `folder`: fields that say where it runs. `wanders`: nor do they tell it all."""
 
     field: str
     ignore: frozenset[str]
-    only: Mapping[str, str] = default(default_factory=dict)
+    only: Mapping[str, str] = msgspec.field(default_factory=dict)
     folder: tuple[str, ...] = ()
     wanders: bool = False
 
@@ -310,8 +305,7 @@ class Shell:
         return given - self.ignore - plain - {self.field}
 
 
-@dataclass(frozen=True, slots=True)
-class FileTool:
+class FileTool(msgspec.Struct, frozen=True):
     """A tool that changes files, with the names of its fields (63-files.toml explains them)."""
 
     kind: Literal["write", "edit", "patch"]
@@ -329,8 +323,7 @@ class FileTool:
         return own <= fields.keys() <= own | self.ignore and all(isinstance(fields[f], str) for f in own)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True):
     """`commands`: by all the words of their program. `begins`: what such words begin with. `project`: rules of the
     project; each can make a call's class worse, never better (`classify.tightened`)."""
 
@@ -340,8 +333,8 @@ class Rules:
     commands: Mapping[str, tuple[Command, ...]]
     begins: frozenset[str]
     next: Mapping[Class, Mapping[Finding, str]]
-    files: Mapping[str, tuple[FileTool, ...]] = default(default_factory=dict)  # by tool
-    own: Mapping[str, frozenset[str]] = default(default_factory=dict)  # by agent: its tools that only read, its shells
+    files: Mapping[str, tuple[FileTool, ...]] = msgspec.field(default_factory=dict)  # by tool
+    own: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)  # by agent: reading tools, shells
     project: tuple[ProjectRule, ...] = ()
 
     @property

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """One word of a command. `text`: its value once quotes are removed; None where only the shell can know it
     (expansions, globs, substitutions). `begins`: the literal text that it begins with, "~" for
     somebody's home; all of it if known, "" also where it may be several words of which only the first begins so."""
@@ -30,8 +30,7 @@ class Word:
     begins: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Redirect:
+class Redirect(msgspec.Struct, frozen=True):
     """`op` as written (>, >>, >|, &>, &>>, <, <>, <<, <<-, <<<, >&, <&); `fd` as written. `to`: None for a
     heredoc, whose text holds nothing that runs (substitutions in it are commands of the script)."""
 
@@ -40,8 +39,7 @@ class Redirect:
     to: Word | None
 
 
-@dataclass(frozen=True, slots=True)
-class Simple:
+class Simple(msgspec.Struct, frozen=True):
     """A simple command. `words` is empty for assignments or redirections alone; `assigns` are the names set in front.
 
     `input`: its standard input, where that is literal: a heredoc, a here-string, "" for /dev/null.
@@ -55,8 +53,7 @@ class Simple:
     sure: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(msgspec.Struct, frozen=True):
     """`commands`: all of the text, in its order, those in substitutions, loops, functions and subshells with them.
     `functions`: names that the text defines; a command of such a name is what the text says, not the program."""
 

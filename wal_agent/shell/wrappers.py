@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.records import Class
@@ -25,8 +25,7 @@ Words = Sequence[Word]
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class InnerRun:
+class InnerRun(msgspec.Struct, frozen=True):
     """What a wrapper runs: a command, or with `shell` a text (None: not known). `input`: what that reads, if known.
 
     `sets`: variables set for it. `away`: where it runs, if not on this machine. `least`: it is at least this bad, and

@@ -11,8 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Allow, Compacted, Compacting, ContextRequested, Decision, Deny
 from wal_agent.errors import WalAgentError
@@ -28,8 +30,7 @@ WAIT: Final = 3.0  # seconds that an agent waits for its conversation to be save
 BYTES_PER_TOKEN: Final = 4  # of a session's lines: an estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What the guard asks of the run. `save`: capture the session within so many seconds, False where that failed;
     `checkpoint`: make one; `mend`: the summary of the newest compaction is lost, and whether the run ends to mend it;
     `main_size`: bytes of the session's main file here."""

@@ -9,9 +9,10 @@ run is on its way out. docs/ARCHITECTURE.md shows `diagram()`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+
+import msgspec
 
 from wal_agent.agents.base import (
     Agent,
@@ -194,8 +195,7 @@ def _arrows() -> Iterator[str]:
                 yield f"    {was} --> {to}: {', '.join(events)}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunContext:
+class RunContext(msgspec.Struct, frozen=True):
     """The job that a run owns, and what it works with. `env`: what the agent gets; `emit`: takes each event."""
 
     job: OpenedJob
@@ -214,8 +214,7 @@ class RunContext:
         return LATER if inside else NOW
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """How the agent starts: its command, and the session that it is to work in."""
 
     command: Command

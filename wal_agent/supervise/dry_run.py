@@ -6,11 +6,11 @@ import os
 import random
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Env
@@ -49,8 +49,7 @@ MAX_INPUT = 2000  # characters of a call's input in JSON
 MAX_NAMES = 20  # files in JSON
 
 
-@dataclass(frozen=True, slots=True)
-class ForeseenStart:
+class ForeseenStart(msgspec.Struct, frozen=True):
     """`plan` is one line; `rows` are further lines; `prompt` is what the agent would get, empty for no recovery.
 
     The rest is the same as data: `refused` says that no agent would be started; `decided` is the plan, None where the

@@ -28,10 +28,12 @@ import stat
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.base import ExitCause, TurnFailed
 from wal_agent.clock import Clock
@@ -47,8 +49,7 @@ LEFT_AT_LEAST = 0.2  # seconds, for what comes between the agent's end and the l
 _HANGS = {"start": "the agent did not begin", "exit": "the agent did not end behind its turn"}
 
 
-@dataclass(frozen=True, slots=True)
-class ShutdownPlan:
+class ShutdownPlan(msgspec.Struct, frozen=True):
     """`kind`: drain (SIGTERM or a notice: saved, released), pause (released, with a time) or hang (the hard timeout).
     `source`: who said so (sigterm, gcp, aws, pause, quota), or of a hang, what was waited for. `began` and `until` are
     boot time: by `until` all is saved and stopped. `sentence`: what a changing tool gets that comes after it."""
@@ -204,8 +205,7 @@ LONGEST_TOLD = 7 * 86_400.0  # whatever a provider says
 LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a person is notified
 
 
-@dataclass(frozen=True, slots=True)
-class ExitFacts:
+class ExitFacts(msgspec.Struct, frozen=True):
     """All that is known of an end. `code` >= 0, or -N for signal N. `stopped`: why we ended it at once; `signals`: what
     came while it ran and was its to take; `oom_kills`: of our cgroup meanwhile; `said`: the end of its stderr, `death`:
     what its module reads there; `failed`: why its newest turn ended, if for want of the model."""
@@ -222,8 +222,7 @@ class ExitFacts:
     failed: TurnFailed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExitReason:
+class ExitReason(msgspec.Struct, frozen=True):
     """`retry_after`: seconds, where a provider said (0: it did not)."""
 
     cls: ExitClass

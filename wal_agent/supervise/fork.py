@@ -10,10 +10,10 @@ import random
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent import __version__
 from wal_agent.agents.base import Agent, Env
@@ -48,8 +48,7 @@ from wal_agent.wal.state import State
 BUDGET = 60.0  # seconds without any progress after which a fork is given up
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """The job to fork, read up to the place; `found` is sound."""
 
     bucket: Bucket

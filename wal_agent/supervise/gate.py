@@ -14,7 +14,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -23,7 +22,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
-from wal_agent.records import Answer, Class, End, Ending, Finding, Intent, Payload, Teller, Verdict
+from wal_agent.records import Answer, Class, End, Ending, EndSource, Finding, Intent, Payload, Verdict
 from wal_agent.recovery.messages import (
     DENY_BUDGET,
     DENY_CALLER,
@@ -47,8 +46,7 @@ if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own sta
     from wal_agent.shell.rules import Rules
 
 
-@dataclass(frozen=True, slots=True)
-class RunningCall:
+class RunningCall(msgspec.Struct, frozen=True):
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time in seconds, `since` the same moment by the boot clock, which says how long the call took.
     `inner`: a subagent makes it, so the main file need not have it. `cwd`: where the agent said that it runs.
@@ -78,12 +76,11 @@ class LoggedEnd(NamedTuple):
     denied: bool
 
 
-@dataclass(slots=True)
-class Calls:
+class Calls(msgspec.Struct):
     """Not thread-safe: the supervisor holds its lock."""
 
-    running: dict[int, RunningCall] = field(default_factory=dict)
-    again: list[LoggedEnd] = field(default_factory=list)
+    running: dict[int, RunningCall] = msgspec.field(default_factory=dict)
+    again: list[LoggedEnd] = msgspec.field(default_factory=list)
     """Ended calls that the session file is still going to report as well."""
 
     def start(self, call: RunningCall) -> None:
@@ -185,7 +182,7 @@ STUBBORN = 10  # refusals of one call in flight in a row after which the run end
 
 
 class RecoveredCalls:
-    """Calls of earlier runs that the agent was told of, and what settles them (I8): evidence, that doing them again
+    """Calls of earlier runs that the agent was asked about, and what settles them (I8): evidence, that doing them again
     harms nothing, or that the agent looked. The agent's own words never do. From hook threads."""
 
     def __init__(
@@ -502,7 +499,7 @@ class Gate:
         return True
 
     def end_call(
-        self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None
+        self, call: int, how: Ending, why: str, by: EndSource = "supervisor", finding: Finding | None = None
     ) -> None:
         """Give a running call its one end (I8); a call that has ended already is left alone."""
         with self._lock:

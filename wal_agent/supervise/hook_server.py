@@ -26,9 +26,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
 
 from wal_agent.agents import hook_line
 from wal_agent.agents.hook_line import is_hook_line
@@ -47,8 +48,7 @@ Origin = Literal["agent", "inner", "stranger", "gone"]
 caller ended before its ancestors could be read, so nobody waits for an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """One process as it was when it was read. `began` tells two processes of one number apart; `session` is its
     session leader's number (setsid), which a process can leave but not join."""
 
@@ -62,8 +62,7 @@ class Process:
         return other is not None and (self.pid, self.began) == (other.pid, other.began)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownAgent:
+class KnownAgent(msgspec.Struct, frozen=True):
     """What a run knows of its agent. `root`: the process that it started. `main`: the process whose hooks came first,
     another one where `root` is a launcher."""
 
@@ -73,8 +72,7 @@ class KnownAgent:
     main_lives: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """`speaker`: the agent's process whose hook it is, where it is one."""
 
     origin: Origin
@@ -233,8 +231,7 @@ class Callers:
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
-@dataclass(frozen=True, slots=True)
-class OuterRun:
+class OuterRun(msgspec.Struct, frozen=True):
     """A run that this process is below. `supervisor`: its pid."""
 
     run: str
@@ -305,8 +302,7 @@ IDLE = 60.0  # seconds without a byte after which a connection is dropped
 _PIECE = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class HookRequest:
+class HookRequest(msgspec.Struct, frozen=True):
     """One hook call, or control command. `agent`: the CLI that the caller says it belongs to. `chain`: the process that
     connected, and its ancestors below this one."""
 

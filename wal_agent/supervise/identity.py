@@ -17,7 +17,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -60,8 +59,7 @@ class _Note(msgspec.Struct, frozen=True):
 _NOTE = msgspec_compat.of_json(_Note)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFolder:
+class KnownFolder(msgspec.Struct, frozen=True):
     """A folder in which a job ran on this machine: its id, its path at the newest run, and its jobs, newest first."""
 
     id: str

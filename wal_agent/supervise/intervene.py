@@ -14,7 +14,6 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -86,8 +85,7 @@ class Unlocked(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UnlockRequest:
+class UnlockRequest(msgspec.Struct, frozen=True):
     """What the person said. `epoch` is the lease that they saw, None: they have not said; `off`: the host is off."""
 
     epoch: int | None
@@ -465,8 +463,7 @@ def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
 # ---- pause
 
 
-@dataclass(frozen=True, slots=True)
-class PauseRequest:
+class PauseRequest(msgspec.Struct, frozen=True):
     """What was asked for: `lasts` or `until` as they were typed, one of them."""
 
     lasts: str | None

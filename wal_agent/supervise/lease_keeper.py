@@ -19,9 +19,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+import msgspec
 
 from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.check import require_conditions
@@ -148,8 +149,7 @@ def check_signals() -> None:
             raise Interrupted(number)
 
 
-@dataclass(slots=True)
-class LeaseWatch:
+class LeaseWatch(msgspec.Struct):
     """How long the lease's version has been seen not to change (boot time): the proof of death that needs no clock but
     our own."""
 
@@ -162,8 +162,7 @@ class LeaseWatch:
         return now - self.since
 
 
-@dataclass(frozen=True, slots=True)
-class AcquireOptions:
+class AcquireOptions(msgspec.Struct, frozen=True):
     """How a start takes its job. R9: `spools` is the folder of what this user's runs spool; `spool`: this run does;
     `accept_loss`: the user gives up what another run's spool may hold. `wait`: for a live owner; `outlast`: until
     the lease of one that is silent has run out, with a countdown; `pauses`: what to do
@@ -334,8 +333,7 @@ def sleep_unless_signalled(seconds: float, clock: Clock) -> None:
 Health = Literal["fresh", "late", "expired"]
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTiming:
+class LeaseTiming(msgspec.Struct, frozen=True):
     """The times of a lease, in seconds, all from its ttl."""
 
     ttl: float
@@ -376,8 +374,7 @@ def lease_health(timing: LeaseTiming, sent: float, now: float) -> Health:
     return "late" if age >= timing.renew_deadline else "fresh"
 
 
-@dataclass(frozen=True, slots=True)
-class RunProgress:
+class RunProgress(msgspec.Struct, frozen=True):
     """What a renewal writes of the run, for others to read."""
 
     phase: str = ""

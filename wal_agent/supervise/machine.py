@@ -11,8 +11,9 @@ import platform
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir as state_dir
@@ -92,8 +93,7 @@ def lock_state(owner: Host, here: Host) -> Life:
     return _LIFE[flock_state(owner.lock)]
 
 
-@dataclass(frozen=True, slots=True)
-class RunDir:
+class RunDir(msgspec.Struct, frozen=True):
     """A run's private folder: `lock` (held by flock while the supervisor lives), `hook.sock`, `agent.pid`, `session`.
 
     The lock file stays when the run ends: it says "dead" to whoever reads the lease later. `sweep` takes old ones."""

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from wal_agent.agents.base import Agent
 from wal_agent.bucket.base import Bucket
@@ -35,8 +36,7 @@ def show_no_wait(what: str, most: float = 0.0, after: float = SAID_AFTER) -> Abs
     return nullcontext()
 
 
-@dataclass(slots=True)
-class _Wait:
+class _Wait(msgspec.Struct):
     what: str
     most: float
     after: float
@@ -44,14 +44,13 @@ class _Wait:
     said: bool = False
 
 
-@dataclass(slots=True)
-class Waiting:
+class Waiting(msgspec.Struct):
     """`say`: a line for the person, from any thread. Waits may be nested; the innermost is what is waited for."""
 
     say: Callable[[str], None]
     now: Callable[[], float] = time.monotonic
-    _waits: list[_Wait] = field(default_factory=list)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _waits: list[_Wait] = msgspec.field(default_factory=list)
+    _changed: threading.Condition = msgspec.field(default_factory=threading.Condition)
     _watcher: threading.Thread | None = None
 
     @contextmanager
@@ -95,8 +94,7 @@ def agent_wait(name: str, begun: bool, done: bool) -> str:
     return f"{name} to end; its turn is over" if done else ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(msgspec.Struct, frozen=True):
     """What the user asked for."""
 
     agent: Agent
@@ -118,7 +116,7 @@ class RunOptions:
     emit: Emit = lambda _: None  # takes each event: metrics, logs, notifications
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
     trace: str = ""  # W3C trace id of this run, for its opening record
-    liveness: Liveness = field(default_factory=Liveness)
+    liveness: Liveness = msgspec.field(default_factory=Liveness)
 
     @property
     def interactive(self) -> bool:
@@ -126,14 +124,13 @@ class RunOptions:
         return self.agent.is_interactive(self.args, sys.stdin.isatty() and sys.stdout.isatty(), self.env)
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
+class Screen(msgspec.Struct, frozen=True):
     """Where people read: `say` begins a message, `rows` are its further lines; `waiting_for` shows a wait."""
 
     say: Callable[[str], None]
     rows: Callable[[list[str]], None]
     waiting_for: ShowWait = show_no_wait
-    said: set[str] = field(default_factory=set)
+    said: set[str] = msgspec.field(default_factory=set)
     redraw: Callable[[str], None] = lambda _: None  # a line in the place of the one before; "" ends it
 
     def once(self, text: str) -> None:

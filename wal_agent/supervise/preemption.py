@@ -20,12 +20,13 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
+
+import msgspec
 
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 MAX_REPLY = 16 << 10  # bytes of a reply
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """`headers`: by names in lower case."""
 
     status: int
@@ -199,8 +199,7 @@ MARGIN = 5.0  # seconds of a notice that are left to the machine's own shutdown
 LEAST = 2.0  # seconds; a notice that comes too late is tried all the same
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(msgspec.Struct, frozen=True):
     """`source` as in events.NoticeReceived. `left`: seconds until the machine goes, 0 where that is not said.
     `drain`: it goes for certain; else what there is is saved now, and the work goes on."""
 
@@ -209,8 +208,7 @@ class Notice:
     drain: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(msgspec.Struct, frozen=True):
     """A metadata server: plain HTTP, on the machine's own link."""
 
     host: str

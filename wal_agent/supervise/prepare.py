@@ -9,11 +9,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Env, NewSession, Reconciled, ResumeSession
@@ -76,8 +76,7 @@ MOST_OPEN_LINES = 3
 MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedStart:
+class PreparedStart(msgspec.Struct, frozen=True):
     """How the agent is to start. `captured`: what of its session the log already holds; `exact`: the folder with copies
     of that, which were restored and not repaired. `verdicts`: of calls that
     the agent is told of; `asked`: those that it is asked about."""

@@ -17,10 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from wal_agent.agents.hook_line import LINE_SIGN
@@ -57,8 +57,7 @@ def handled_signals() -> frozenset[signal.Signals]:
     return frozenset(n for n in HANDLED if n not in _IGNORABLE or signal.getsignal(n) != signal.SIG_IGN)
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(msgspec.Struct, frozen=True):
     """How the agent ended: `code` >= 0, or -N for signal N."""
 
     code: int

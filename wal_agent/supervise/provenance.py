@@ -20,7 +20,6 @@ import select
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -208,8 +207,7 @@ def _prune(folder: Path) -> None:
 NOBODY = "?"  # while one job's files take the place of another's; no job has this name
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOwner:
+class SessionOwner(msgspec.Struct, frozen=True):
     """The note on one session in one workspace of this machine; `state_dir` holds it."""
 
     state_dir: Path

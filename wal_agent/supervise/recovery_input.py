@@ -10,16 +10,15 @@ names is not asked, since an agent wrote the command.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent import __version__
 from wal_agent.agents import AGENTS
@@ -72,8 +71,7 @@ _SAYINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """The job before our opening. `home`: the newest opening under which the agent was started. `inputs`: what each
     open or finished call was given, by its number; what could not be read is missing. `asked`: what the newest turn
     of a person's began with, as far as the log keeps it (conversation.MAX_PROMPT); empty where it is not known."""
@@ -109,7 +107,7 @@ def read_situation(opened: OpenedJob) -> Situation:
         return observe_log(replay, opening_by(opened.lease.doc, "dead"), opened.blobs)
     state = replay.state
     before = msgspec.structs.replace(state, openings=state.openings[:-1], opened=state.opened - 1)
-    return observe_log(dataclasses.replace(replay, state=before), state.openings[-1].opening, opened.blobs)
+    return observe_log(msgspec.structs.replace(replay, state=before), state.openings[-1].opening, opened.blobs)
 
 
 def observe_log(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
@@ -447,8 +445,7 @@ def finished_put_back(reconciled: Reconciled, at: Situation) -> int:
 INNER_RUN_TIMEOUT = 1.5  # for one look; a recovery has 2 s for all evidence
 
 
-@dataclass(frozen=True, slots=True)
-class InnerCommand:
+class InnerCommand(msgspec.Struct, frozen=True):
     """What the words of a `wal-agent run` name: the agent, and job and bucket where they do."""
 
     agent: str
@@ -480,8 +477,7 @@ def parse_inner_command(words: Sequence[str], job: str = "", agent: str = "") ->
     return InnerCommand(agent, found.get("--job"), found.get("--bucket")) if agent else None
 
 
-@dataclass(frozen=True, slots=True)
-class InnerRuns:
+class InnerRuns(msgspec.Struct, frozen=True):
     """Looks up inner runs for one recovery. `settings`, `env`, `agent`: those of the outer run."""
 
     settings: Settings

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket, Entry
 from wal_agent.clock import Clock, SystemClock

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
@@ -47,8 +49,7 @@ GO_ON = "Go on with the task."  # with the notice in front of it
 STILL_TRIED = "It is tried again until the bucket answers."
 
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
+class RestartPolicy(msgspec.Struct, frozen=True):
     """`explicit`: a person asked for restarts in this very command. `limit` in `window` seconds: 0 is no limit."""
 
     restart: Literal["off", "on"] = "off"
@@ -57,21 +58,18 @@ class RestartPolicy:
     window: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True):
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(msgspec.Struct, frozen=True):
     """`attempt` counts restarts from 1; 0: it was paused, and this is none."""
 
     delay: float
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(msgspec.Struct, frozen=True):
     """The plan should have halted it by what the log says, and did not: this process has counted too."""
 
     crashes: int

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
@@ -49,8 +49,7 @@ DOING: Final = 120.0  # seconds for the rewrite itself, behind the agent's end
 _EXITS: Final[dict[int, type[WalAgentError]]] = {e.exit_code: e for e in (UsageError, PersonNeeded, ConfigError)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewindRequest:
+class RewindRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One of `to` (a mark, or a record's number), `last` (turns) and `undo`. `compact`: words, or "auto"; `files`: the
     working tree goes back too."""
 
@@ -61,8 +60,7 @@ class RewindRequest:
     files: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobLog:
+class JobLog(msgspec.Struct, frozen=True):
     """Where a request is looked up."""
 
     bucket: Bucket
@@ -124,8 +122,7 @@ def carry_out(job: OpenedJob, home: Home, asked: FoundRewind) -> Rewritten:
 _found = msgspec_compat.of_values(FoundRewind)
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(msgspec.Struct):
     asked: FoundRewind
     down: ShutdownPlan
     done: threading.Event

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, Rewriting, SessionFile, Unit
 from wal_agent.bucket.base import Bucket
@@ -55,8 +55,7 @@ from wal_agent.wal.state import STEP_NAME, CompactionAt, FileState, RewriteAt, S
 PIECE = 4 << 20  # bytes of one edit
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(msgspec.Struct, frozen=True):
     """Where the agent's own files are. `job` and `agent`: whose session it is; `private`: what is never captured, so
     never replaced."""
 
@@ -67,8 +66,7 @@ class Home:
     private: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a conversation goes back to. `key`: its newest message there, None to count from the end; `last`: so many
     turns are left out; `tree`: the working tree that goes back too."""
 
@@ -78,8 +76,7 @@ class Place:
     tree: Workspace | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
+class Rewritten(msgspec.Struct, frozen=True):
     """What was done. `n`: the number of the rewrite and of its trace, 0 where nothing was; `turns`: that the model does
     not get any more; `tokens` and `left`: estimates, before and after; `placed`: the agent's file here that has it;
     `files`: lines on the working tree that was put back."""
@@ -216,8 +213,7 @@ def kept_at(place: Place, units: Sequence[Unit], session: str) -> int:
     return turns[-place.last].first
 
 
-@dataclass(frozen=True, slots=True)
-class _FilesBack:
+class _FilesBack(msgspec.Struct, frozen=True):
     """The working tree was put back. `record`: what says so in the log; `before`: the newest segment without it."""
 
     record: Workspace
@@ -394,8 +390,7 @@ def _bytes(blobs: Blobs, file: FileState) -> bytes:
         return (Path(folder) / "main").read_bytes()
 
 
-@dataclass(frozen=True, slots=True)
-class _Conversation:
+class _Conversation(msgspec.Struct, frozen=True):
     """A main file and its messages. `logged`: as the log has it; `main`: with the results that only the log has."""
 
     how: Rewriting
@@ -448,8 +443,7 @@ def _flush(job: OpenedJob) -> None:
         raise Unavailable("The bucket did not take the new version in time.", "See: wal-agent trace list")
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(msgspec.Struct, frozen=True):
     """A new version of the main file. `now`: its messages; `gone`: those of the version before that are left out,
     `turns` in all; `text`: what stands in their place."""
 

@@ -6,8 +6,10 @@ Calls without an end when the agent has ended are left to the next start, or to 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, TurnFailed
 from wal_agent.clock import Clock
@@ -38,8 +40,7 @@ from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
 
 
-@dataclass(frozen=True, slots=True)
-class AgentOutcome:
+class AgentOutcome(msgspec.Struct, frozen=True):
     """How it ended. `stopped` is why we ended it, if we had to; `down`: we did so in good order."""
 
     exit: Exit
@@ -168,8 +169,7 @@ DRAINED = 143
 Settled = Literal["closed", "released", "left"]
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(msgspec.Struct, frozen=True):
     """A run that the agent ended, or that we did in good order. `code` is what a shell would show, `until` > 0: the job
     is paused so long (since 1970). `completed`: its last turn is; `acted`: it made a call."""
 
@@ -215,8 +215,7 @@ def end_run(
     return finished
 
 
-@dataclass(frozen=True, slots=True)
-class _Closing:
+class _Closing(msgspec.Struct, frozen=True):
     options: RunOptions
     opened: OpenedJob
     ended: AgentOutcome

@@ -22,9 +22,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+from msgspec.structs import replace
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
@@ -53,8 +54,7 @@ _ENDINGS: dict[str, tuple[Ending, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(msgspec.Struct, frozen=True):
     """An outcome that was read when `newest` was the newest call: it is of none behind that. `inner`: a subagent's file
     has it, so only its id counts."""
 
@@ -63,8 +63,7 @@ class _Outcome:
     inner: bool
 
 
-@dataclass(slots=True)
-class _Tail:
+class _Tail(msgspec.Struct):
     """A file that is only appended to, read up to here."""
 
     upto: int = 0

@@ -16,9 +16,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
+
+import msgspec
 
 from wal_agent.bucket import default_url, folder_of
 from wal_agent.config import (
@@ -51,8 +52,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 Overlap = Literal["bucket in workspace", "workspace in bucket"]
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """A line of mountinfo: which part (`root`) of which file system (`device`) is seen at `point`."""
 
     device: str

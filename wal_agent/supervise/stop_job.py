@@ -10,9 +10,11 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
@@ -39,8 +41,7 @@ RESTING: Final = "awaiting_user"  # the phase of a run whose agent waits for a p
 SELDOM: Final = "Its agent waits for a person, so it looks for messages every 5 minutes. "
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequest:
+class StopRequest(msgspec.Struct, frozen=True):
     """What was typed. `options`: what a command for this job has to say; `folder`: where it was typed. `send` puts a
     message into the job's inbox; `report` gets a line where it takes long."""
 
@@ -193,7 +194,7 @@ def _still_runs(seen: StoredLease, options: str, waited: float, near: bool) -> L
     if near:
         return LeaseHeld(why, f"See: wal-agent status{options}")
     return LeaseHeld(
-        f"{why} It may not look for messages (--inbox off).",
+        f"{why} It may not look for messages (--inbox 0).",
         f"Stop it there, or take the job from it: wal-agent unlock{options} --epoch {doc.epoch}",
     )
 

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,8 +41,7 @@ ENDING: Final = 30.0  # seconds for a child that is over its budget to save and 
 MOST_SAID: Final = 1 << 20  # bytes of its stderr that are read
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where the job of a task is. `options`: of a command for its bucket and key."""
 
     bucket: Bucket

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -69,8 +68,7 @@ class OwnLease(Protocol):
         """Return how long `may_allow` stays true without a renewal; 0: it is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallerRun:
+class CallerRun(msgspec.Struct, frozen=True):
     """The run that asked for the task. `tell`: ask its socket; None: no answer. `counted`: it counts the calls of this
     one."""
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from wal_agent.events import HungUp, TakesLong
 from wal_agent.records import Class, Late
@@ -34,8 +35,7 @@ AT_MOST = 86_400.0  # ... but daily at least: a night makes six tellings, not si
 TIMES: Final[dict[Class, int]] = {"read_only": 1, "idempotent": 5, "mutation": 15, "unknown": 15}
 
 
-@dataclass(frozen=True, slots=True)
-class WatchdogLimits:
+class WatchdogLimits(msgspec.Struct, frozen=True):
     """After how many seconds something takes long; 0: never. `hang`: the agent is given up. `stuck`: it does not begin
     or end; for where a person sits before it this says nothing."""
 

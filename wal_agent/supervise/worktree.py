@@ -15,10 +15,12 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent import paths
 from wal_agent.agents.base import Agent
@@ -341,8 +343,7 @@ def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], wor
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class WorktreeFacts:
+class WorktreeFacts(msgspec.Struct, frozen=True):
     """What a start would do with the working tree, as plain data. `why`: of a folder that stays. `saved`: seconds since
     1970; `size` in bytes; `holds` and `left_out` as in records.Workspace."""
 
@@ -377,8 +378,7 @@ class WorktreeFacts:
         return lines
 
 
-@dataclass(frozen=True, slots=True)
-class WorktreePlan:
+class WorktreePlan(msgspec.Struct, frozen=True):
     """Before anything is done. `captured`: None also where captures are off. `identity`: of the repository here, looked
     up only where a tree would be put back into one. `before`: an earlier start put it back here, and no agent was
     started since. `elsewhere`: the calls of the last run ran on another machine."""

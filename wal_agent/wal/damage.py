@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from wal_agent.bucket import encryption
 from wal_agent.bucket import file as frame
@@ -27,8 +28,7 @@ _AROUND = {
 }  # bytes that a stored object has more
 
 
-@dataclass(frozen=True, slots=True)
-class BlobProblem:
+class BlobProblem(msgspec.Struct, frozen=True):
     """A blob that cannot be had, and one of the things that need it."""
 
     name: str
@@ -36,13 +36,12 @@ class BlobProblem:
     why: str
 
 
-@dataclass(slots=True)
-class CheckedBlobs:
+class CheckedBlobs(msgspec.Struct):
     """What was found out of blobs: which are there, and of which the content is right (`read`) or not (`bad`)."""
 
-    there: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    bad: dict[str, str] = field(default_factory=dict)
+    there: set[str] = msgspec.field(default_factory=set)
+    read: set[str] = msgspec.field(default_factory=set)
+    bad: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def needed_blobs(state: State, session: bool = True, tree: bool = True) -> dict[str, tuple[int, str]]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Literal, TypeVar
+
+import msgspec
+from msgspec.structs import asdict, replace
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket, RetryBudget
@@ -217,8 +219,7 @@ def _overtaken_error(keys: Keys, epoch: int, found: int) -> Fenced:
     return Fenced(f"Job {keys.job} was opened by another run (epoch {found}) while this one (epoch {epoch}) tried.")
 
 
-@dataclass(frozen=True, slots=True)
-class OpeningFields:
+class OpeningFields(msgspec.Struct, frozen=True):
     """What the opening record says besides what the claim says."""
 
     agent_version: str
@@ -237,8 +238,7 @@ class Stopped(WalAgentError):
     lease: Lease | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedJob:
+class OpenedJob(msgspec.Struct, frozen=True):
     """A job that this run owns. `replay` ends at the own opening, or behind what an earlier run had spooled on this
     machine; where it is damaged, append nothing and restore from what it gives. `spool`: the folder that the lease
     names."""
@@ -316,8 +316,7 @@ def open_job(
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
+class _Log(msgspec.Struct, frozen=True):
     """A job's log; how many seconds each step may take, and how many segments are fetched at a time."""
 
     bucket: Bucket

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from wal_agent.errors import UsageError
 
@@ -23,8 +24,7 @@ def check_job(job: str) -> str:
     return job
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(msgspec.Struct, frozen=True):
     """The keys of one job. Sequence numbers have 20 digits, so that the order of keys is the order of numbers."""
 
     job: str

@@ -11,7 +11,6 @@ import random
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
@@ -70,8 +69,7 @@ _DOC = msgspec_compat.of_json(LeaseDoc)
 _HEAD = msgspec_compat.of_json(_Head)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredLease:
+class StoredLease(msgspec.Struct, frozen=True):
     """A lease as read. `updated` and `now` are by the store's clock."""
 
     doc: LeaseDoc
@@ -83,8 +81,7 @@ class StoredLease:
 NOBODY = Owner()
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(msgspec.Struct, frozen=True):
     """What a run that acquires the lease writes into it."""
 
     run: str
@@ -520,16 +517,14 @@ def reschedule_pause(
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(msgspec.Struct, frozen=True):
     """The lease that is stored now. `said`: the damaged one still had its owner's ttl."""
 
     doc: LeaseDoc
     said: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredLease:
+class _StoredLease(msgspec.Struct, frozen=True):
     """The stored object: `sound` where it is a lease, else the ttl that it still has."""
 
     version: Version | None = None

@@ -9,8 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.concurrency import prefetch_map
@@ -27,8 +29,7 @@ LISTS = 5  # how often a reader that retention raced lists again
 PARALLEL = 32  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(msgspec.Struct, frozen=True):
     """The newest segment: number, epoch and hash of its bytes. seq 0: the log is empty."""
 
     seq: int = 0
@@ -36,8 +37,7 @@ class Tail:
     hash: bytes = START
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True):
     """Segment `seq` cannot be read; everything up to `good` (written at `time`) can be restored."""
 
     seq: int
@@ -47,11 +47,10 @@ class Damage:
     missing: bool = False  # it is not there; else it is there and wrong
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(msgspec.Struct, frozen=True):
     """What the log says up to `seq`, the last good segment, whose bytes have `hash`."""
 
-    state: State = field(default_factory=State)
+    state: State = msgspec.field(default_factory=State)
     seq: int = 0
     hash: bytes = START
     time: float = 0.0  # of segment `seq`
@@ -105,8 +104,7 @@ def iter_readable(
     yield from check_chain(fetch_segments(bucket, keys, seqs, parallel), keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """A segment that could be decoded, and the hash of its bytes."""
 
     segment: Segment
@@ -281,8 +279,7 @@ def continue_replay(
     return replay(bucket, keys, upto, parallel=parallel)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownEnd:
+class KnownEnd(msgspec.Struct, frozen=True):
     """How far the log had come, by the job's lease: segment `seq` was acknowledged. `end`: its hash (hex), where it was
     its owner's last one. The lease is read before the log; the newest segment never goes by retention."""
 

@@ -29,12 +29,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from io import BufferedRandom
 from itertools import islice
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket, Entry
 from wal_agent.concurrency import prefetch_map
@@ -68,8 +68,7 @@ def referenced_blobs(value: object) -> Iterator[str]:
                 yield from referenced_blobs(item)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSnapshot:
+class CheckedSnapshot(msgspec.Struct, frozen=True):
     """What retention needs of a snapshot that counts. `state` has its epoch and openings only."""
 
     seq: int
@@ -214,8 +213,7 @@ def first_contiguous(seqs: Collection[int], edge: int) -> int:
 # --- acting
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(msgspec.Struct, frozen=True):
     """So many objects, and their bytes as stored."""
 
     count: int = 0
@@ -228,8 +226,7 @@ class Tally:
 Sized = tuple[int, int]  # a number in the log, and the bytes of the object there
 
 
-@dataclass(frozen=True, slots=True)
-class UnreferencedBlobs:
+class UnreferencedBlobs(msgspec.Struct, frozen=True):
     """The blobs that were named at a time. A blob that is loose by this stays loose, however much later a list shows
     it: nobody who creates names of epochs before `epoch` can name anything any more."""
 
@@ -248,8 +245,7 @@ class UnreferencedBlobs:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DeletionPlan:
+class DeletionPlan(msgspec.Struct, frozen=True):
     """What may go. `blobs`: name and size of the first ones of all that may, which are `loose`; `past`: of the
     others. `since`: from this record on all stay. `why`: why nothing, or no blob, may go; for people."""
 
@@ -262,8 +258,7 @@ class DeletionPlan:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionResult:
+class RetentionResult(msgspec.Struct, frozen=True):
     """What a run of retention did. `more`: blobs are left that may go. `since`, `why`: as in Due."""
 
     segments: Tally = Tally()
@@ -500,8 +495,7 @@ def _chunks(out: BufferedRandom, numbers: list[int]) -> Iterator[bytes]:
         yield out.read(CHUNK)
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPolicy:
+class SnapshotPolicy(msgspec.Struct, frozen=True):
     """Due after so many segments, or bytes of them, since the last snapshot."""
 
     segments: int = 200

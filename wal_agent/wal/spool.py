@@ -25,7 +25,6 @@ import shutil
 import stat
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -58,8 +57,7 @@ class SpoolOwner(msgspec.Struct, frozen=True):
 _OWNED = msgspec_compat.of_json(SpoolOwner)
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolContent:
+class SpoolContent(msgspec.Struct, frozen=True):
     """What a spool holds: the numbers of the segments of `epoch`, in order; they are whole and chained."""
 
     epoch: int = 0

@@ -16,9 +16,11 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import backoff
@@ -92,8 +94,7 @@ class Sealed(WalAgentError):
     """Appending to a writer that was sealed (R6)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
+class Acked(msgspec.Struct, frozen=True):
     """The log as acknowledged to this writer, and only that: what a snapshot may cover (R5)."""
 
     seq: int
@@ -104,8 +105,7 @@ class Acked:
     time: float  # of segment `seq`
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """How long an append may wait for another one to share a segment with: `puts` times what a put takes, between
     `least` and `most` seconds. Whatever is due sooner takes it along, so its place in the log is not changed."""
 
@@ -124,8 +124,7 @@ LATER = Wait(puts=32, most=1.0)  # what is captured again if it is lost: session
 DEFERRED = Wait(least=5.0, most=5.0)  # not worth a put of its own
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedAppend:
+class QueuedAppend(msgspec.Struct, frozen=True):
     """One append on its way: all of its records go into one segment."""
 
     raw: tuple[bytes, ...]  # the MessagePack of each record
@@ -142,8 +141,7 @@ class QueuedAppend:
         return self.since + self.wait.seconds(put_time)
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(msgspec.Struct, frozen=True):
     """An encoded segment (R3): its number and its bytes never change. They are all that is kept of its records (I9)."""
 
     seq: int
@@ -156,12 +154,11 @@ class InFlight:
     carried: int = 0  # the epoch that its records are of, where that is an earlier one
 
 
-@dataclass(slots=True)
-class UnackedSegments:
+class UnackedSegments(msgspec.Struct):
     """The segments that are encoded and not acknowledged, oldest first. Only the first is ever put; there are others
     only while the run spools (R9). The first `stored` of them are in the spool."""
 
-    segments: deque[InFlight] = field(default_factory=deque)
+    segments: deque[InFlight] = msgspec.field(default_factory=deque)
     stored: int = 0
 
     @property
@@ -203,8 +200,7 @@ class UnackedSegments:
         self.stored = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(msgspec.Struct, frozen=True):
     """What is appended but not acknowledged: bytes, appends, and the age of the oldest in seconds."""
 
     size: int

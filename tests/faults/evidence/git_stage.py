@@ -148,11 +148,11 @@ class Stage:
         how = GitKind().parse(step)
         return () if how is None else GitKind().facts_before(step, how, Budget(_CLOCK, _CLOCK.boot() + seconds))
 
-    def judge(self, words: Sequence[str], facts: Sequence[Fact], around: Context = HERE) -> Outcome:
+    def assess(self, words: Sequence[str], facts: Sequence[Fact], around: Context = HERE) -> Outcome:
         step = self._step(words)
         how = GitKind().parse(step)
         assert how is not None
-        return GitKind().judge_step(step, how, facts, around, Budget(_CLOCK, _CLOCK.boot() + 20.0))
+        return GitKind().assess_step(step, how, facts, around, Budget(_CLOCK, _CLOCK.boot() + 20.0))
 
     def _step(self, words: Sequence[str]) -> Step:
         return Step("run_shell_command", tuple(words), (), self.work)

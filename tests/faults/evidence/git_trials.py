@@ -101,10 +101,10 @@ def trial(name: str, halter: Halter, made: Path, top: Path, most: int) -> Tally:
         stage.settle()
         facts = stage.before(words)
         if stop is None:
-            found = stage.judge(words, facts)
+            found = stage.assess(words, facts)
             tally.add(kind, found.finding, "untouched", f"{name}, before it starts ({found.why})")
         stops = halter.run(words, stage.work, stop, stage.env, sig)
-        now, locks, found = stage.truth(), stage.locks(), stage.judge(words, facts)
+        now, locks, found = stage.truth(), stage.locks(), stage.assess(words, facts)
         became = truth(was, now, now if after is None else after)
         if locks or (became == "done" and (name in UNFINISHED or found.finding == "partial")):
             became = "between"  # partial is the careful word where there is more in a git dir than truth() looks at

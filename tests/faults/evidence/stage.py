@@ -75,7 +75,7 @@ def shell(command: str) -> Call:
     return Call("run_shell_command", {"command": command, "description": "work"})
 
 
-def judged(top: Path, *calls: tuple[Call, tuple[Fact, ...]], gone: bool = True) -> tuple[Verdict, ...]:
+def assessed(top: Path, *calls: tuple[Call, tuple[Fact, ...]], gone: bool = True) -> tuple[Verdict, ...]:
     """The verdicts on calls that were all in flight when their machine's agent was killed."""
     state = state_of(
         opening(workspace=str(top)),

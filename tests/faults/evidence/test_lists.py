@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.evidence.stage import Snapshot, age, judged, shell, snapshot
+from tests.faults.evidence.stage import Snapshot, age, assessed, shell, snapshot
 
 NAMES = st.sampled_from(["a", "b", "d", "d/a", "new", "./a", "d/../b", "link"])
 COMMANDS = st.one_of(
@@ -62,7 +62,7 @@ def test_a_list_that_was_cut(commands: list[str], by: str, data: st.DataObject) 
         if ran:
             bash(by.join(commands[:ran]), top)
         now = snapshot(top, times=False)
-        (said,) = judged(top, (call, facts))
+        (said,) = assessed(top, (call, facts))
         if said.finding == "not_started":
             assert now == was
         if said.finding == "completed":
@@ -86,7 +86,7 @@ def test_two_calls_at_once(one: str, other: str, ran: tuple[int, ...], later: bo
             bash(both[n], top)
             effect[n] = snapshot(top, times=False) != was
         now = snapshot(top, times=False)
-        for n, said in enumerate(judged(top, *zip(calls, facts, strict=True))):
+        for n, said in enumerate(assessed(top, *zip(calls, facts, strict=True))):
             mine, its = both[n], both[1 - n]
             if said.finding == "not_started":
                 assert not effect[n]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.evidence.halt import Halter, places
-from tests.faults.evidence.stage import Call, Snapshot, age, judged, shell, snapshot, truth
+from tests.faults.evidence.stage import Call, Snapshot, age, assessed, shell, snapshot, truth
 from tests.faults.evidence.tally import Tally
 
 WRITER = Path(__file__).with_name("writer.py")
@@ -133,7 +133,7 @@ class Stage:
         was, facts = snapshot(top, trial.outside), call.facts(top)
         stops = self._halter.run([_at(w, top) for w in trial.command()], top, stop)
         now = snapshot(top, trial.outside)
-        (said,) = judged(top, (call, facts))
+        (said,) = assessed(top, (call, facts))
         where = f"{trial.name}, at {stop or 'its end'} ({said.why})"
         tally.add(trial.kind, said.finding, truth(was, now, now if after is None else after), where)
         shutil.rmtree(top.parent)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.faults.model.world import Clock
 from wal_agent.bucket.base import Bucket, Entry, Object, Version

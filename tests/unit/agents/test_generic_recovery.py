@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.recovery.cases import opening as opened_by
 from tests.unit.recovery.test_plan import LOCAL, RAN, decide

@@ -252,7 +252,7 @@ def test_the_notice_hangs_on_the_last_entry_that_can_carry_it() -> None:
 
 
 def _fields(call: LoggedCall) -> dict[str, Any]:
-    return {name: getattr(call, name) for name in call.__slots__}
+    return {name: getattr(call, name) for name in call.__struct_fields__}
 
 
 def test_images_come_back_and_long_texts_are_cut() -> None:

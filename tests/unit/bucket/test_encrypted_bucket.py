@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import random
 from pathlib import Path
@@ -72,7 +71,7 @@ def open_job(bucket: Bucket, key: Key | None, run: str = "a") -> OpenedJob:
 
 
 def claimed(run: str, key: Key | None) -> LeaseRequest:
-    return dataclasses.replace(claim(run), key=key_id(key))
+    return msgspec.structs.replace(claim(run), key=key_id(key))
 
 
 def start(bucket: Bucket, key: Key | None) -> OpenedJob:

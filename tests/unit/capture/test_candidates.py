@@ -166,3 +166,14 @@ def test_a_capture_takes_as_many_files_as_fit(budget: int, count: int) -> None:
     adds = [Add(b"%d" % n, 10, new=True) for n in range(5)]
     taken, later = take_first(adds, budget)
     assert len(taken) == count and len(later) == 5 - count
+
+
+def test_half_of_a_capture_is_for_files_that_are_new_here() -> None:
+    """One that is written all the time keeps no new file waiting, and new ones do not keep it out."""
+    known = [Add(b"k%d" % n, 10) for n in range(4)]
+    new = [Add(b"n%d" % n, 10, new=True) for n in range(4)]
+    taken, later = take_first([*known, *new], total_cost(known))
+    assert [add.path for add in taken] == [b"k0", b"k1", b"n0", b"n1"]
+    assert [add.path for add in later] == [b"k2", b"k3", b"n2", b"n3"]
+    taken, _ = take_first([*known[:1], *new], total_cost(known))
+    assert [add.path for add in taken] == [b"k0", b"n0", b"n1", b"n2"], "what the known ones leave is for the new"

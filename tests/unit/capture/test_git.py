@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -138,6 +139,17 @@ def test_while_it_runs_it_is_known_as_our_own_and_yields_to_the_agent(
     assert git.run("x") == b"said"
     assert seen == [(True, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)), True)]
     assert not OWN.pids and git._running is None
+
+
+def test_nothing_of_a_process_that_has_ended_is_left_behind(fake: Fake) -> None:
+    """A capture every few seconds would fill the process with threads that wait for ten minutes each."""
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    for script, code in (("exit 0", 0), ("exit 3", 3)):
+        fake(script).run("x", ok=(code,))
+    left = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and thread not in timers]
+    for thread in left:
+        thread.join(5)
+    assert not [thread for thread in left if thread.is_alive()]
 
 
 def test_a_dead_child_of_ours_is_left_to_the_thread_that_waits_for_it(

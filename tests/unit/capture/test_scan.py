@@ -180,6 +180,62 @@ def test_a_stop_is_no_fault_of_a_file(tmp_path: Path) -> None:
     assert out.why == {} and len(git.batches) == 1
 
 
+# ---- files that the user tracks
+
+
+class Shadowed(FakeGit):
+    """Says which index was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(said=b"a\0b\0")
+        self.indexes: list[str] = []
+
+    def run(self, *words: str, at: GitDirs, input: bytes = b"", **_: object) -> bytes:
+        self.indexes.append(at.index.name if at.index else "ours")
+        return b"" if "-m" in words or "-x" in words else self.said
+
+
+@pytest.mark.parametrize(("in_git", "copied"), [(True, True), (True, False), (False, True)])
+def test_what_the_user_tracks_is_asked_of_a_copy_of_an_index_of_now(tmp_path: Path, in_git: bool, copied: bool) -> None:
+    """A copy may be left of a repository that is none any more."""
+    git = Shadowed()
+    folder = tmp_path / "shadow"
+    folder.mkdir()
+    if copied:
+        (folder / "user-index").touch()
+    shadow: Any = SimpleNamespace(
+        folder=folder, git=git, at=lambda *_, work_tree, index: GitDirs(folder, work_tree, index)
+    )
+    mine = Scanner(shadow, tmp_path, {}, (), Caps())
+    place = Location(tmp_path, git_dir=tmp_path / ".git" if in_git else None)
+    asks = in_git and copied
+    assert mine._clean(place, []) == ({b"a", b"b"} if asks else set()) and mine._edited(place, []) == set()
+    assert {*git.indexes} == ({"user-index"} if asks else set())
+    mine._apply_rules(place, AT, ["-x", "rule"], [])
+    assert mine._forced == ({b"a", b"b"} if asks else set()) and ("user-index" in git.indexes) == asks
+    assert mine._ignored == [], "what is forced is not ignored"
+
+
+def test_an_index_that_git_cannot_read_tracks_nothing(tmp_path: Path) -> None:
+    class Broken(FakeGit):
+        def run(self, *words: str, at: GitDirs, input: bytes = b"", **_: object) -> bytes:
+            if at.index is not None:
+                raise GitFailed(words, 128, "fatal: index file corrupt")
+            return b"ignored\0" if "--directory" in words else b""
+
+    folder = tmp_path / "shadow"
+    folder.mkdir()
+    (folder / "user-index").touch()
+    shadow: Any = SimpleNamespace(
+        folder=folder, git=Broken(), at=lambda *_, work_tree, index: GitDirs(folder, work_tree, index)
+    )
+    mine = Scanner(shadow, tmp_path, {}, (), Caps())
+    place = Location(tmp_path, git_dir=tmp_path / ".git")
+    assert mine._clean(place, []) == mine._edited(place, []) == set()
+    mine._apply_rules(place, AT, [], [])
+    assert mine._forced == set() and mine._ignored == [b"ignored"]
+
+
 # ---- modes
 
 

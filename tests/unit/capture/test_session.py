@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -76,6 +78,46 @@ def test_what_cannot_be_captured_is_a_problem_in_words_and_stops_no_other(mine: 
     (tmp_path / "link").symlink_to(tmp_path / "main")
     assert names(mine.capture(files(tmp_path, "main", "pipe", "link"), now=1.0)) == ["main"]
     assert [p.split(" is ")[0] for p in mine.problems] == [str(tmp_path / "pipe"), str(tmp_path / "link")]
+
+
+def test_a_file_that_may_not_be_read_is_a_problem_and_is_not_taken_for_gone(
+    mine: SessionCapture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be known must not delete what the log has."""
+    for name in ("main", "a"):
+        (tmp_path / name).write_text(name)
+    assert names(mine.capture(files(tmp_path, "main", "a"), now=1.0)) == ["a", "main"]
+    closed, real_open, real_lstat = str(tmp_path / "a"), os.open, Path.lstat
+
+    def refuse(path: Any, *more: Any, **named: Any) -> int:
+        if str(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real_open(path, *more, **named)
+
+    def unknown(path: Path) -> os.stat_result:
+        if str(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real_lstat(path)
+
+    (tmp_path / "main").write_text("more")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        patch.setattr(Path, "lstat", unknown)
+        assert names(mine.capture(files(tmp_path, "main", "a"), now=2.0)) == ["main"]
+    assert [*mine.problems] == [f"{closed} is not saved: Permission denied."]
+    assert mine.capture(files(tmp_path, "main", "a"), now=3.0) == [] and not mine.problems
+
+
+def test_a_file_that_keeps_changing_under_the_reader_is_a_problem_until_it_rests(
+    mine: SessionCapture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("main", "a"):
+        (tmp_path / name).write_text(name)
+    with monkeypatch.context() as patch:
+        patch.setattr("wal_agent.capture.session._finish_read", lambda *_: None)
+        assert mine.capture(files(tmp_path, "main", "a"), now=1.0) == []
+    assert [p.split(" ")[0] for p in mine.problems] == [str(tmp_path / "a"), str(tmp_path / "main")]
+    assert names(mine.capture(files(tmp_path, "main", "a"), now=2.0)) == ["a", "main"] and not mine.problems
 
 
 def test_a_failed_store_loses_nothing_of_any_file(tmp_path: Path) -> None:

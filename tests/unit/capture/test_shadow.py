@@ -33,9 +33,22 @@ def test_it_is_a_private_folder_named_by_the_real_path(tmp_path: Path) -> None:
     one, other = (Shadow.of(tmp_path, tmp_path / name, Git({})) for name in ("a", "b"))
     assert one.folder.parent == other.folder.parent == tmp_path / "workspaces"
     assert one.folder != other.folder
-    made = shadow_in(tmp_path)
-    assert made.folder.stat().st_mode & 0o777 == 0o700
-    assert made.folder.parent.stat().st_mode & 0o077 == 0 or made.folder.stat().st_mode & 0o077 == 0
+    mask = os.umask(0)
+    try:
+        made = Shadow.of(tmp_path / "state" / "deep", tmp_path / "work", Git(user_env(tmp_path)))
+        with made.locked():
+            made.ensure()
+    finally:
+        os.umask(mask)
+    for path in (made.folder.parent, made.folder, made.tmp):
+        assert path.stat().st_mode & 0o777 == 0o700, path
+
+
+def test_another_version_finds_the_repository_and_the_refs_of_a_job_by_the_same_names() -> None:
+    """Else all is sent again after an update."""
+    shadow = Shadow.of(Path("/state"), Path("/home/me/shop"), Git({}), "gemini-shop")
+    assert str(shadow.folder) == "/state/workspaces/4a68c726aa051718"
+    assert shadow.name(SAVED) == "refs/wal-agent/16299d0f379b1278/saved"
 
 
 def test_a_capture_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -178,6 +191,21 @@ def test_the_lock_outlives_us_as_long_as_git_works_under_it(tmp_path: Path) -> N
     assert not shadow.git.keep
     with pytest.raises(OSError):
         os.fstat(fd)
+
+
+def test_what_the_marker_stands_for_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss must not leave the marker of a repository whose settings are empty."""
+    synced: list[tuple[str, bool]] = []
+    real = os.fsync
+
+    def noted(fd: int) -> None:
+        path = Path(f"/dev/fd/{fd}").resolve()
+        synced.append((path.name, (path.parent / "born").exists()))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    assert shadow_in(tmp_path).born
+    assert synced == [("config", False), ("HEAD", False), ("born.new", False)]
 
 
 def test_another_object_format_begins_anew(tmp_path: Path) -> None:

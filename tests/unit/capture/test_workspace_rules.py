@@ -14,7 +14,7 @@ import pytest
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import UNREADABLE, Caps, LeftOut
 from wal_agent.capture.git import Busy, GitDirs
-from wal_agent.capture.repository import MAX_MARKS, RepositoryState
+from wal_agent.capture.repository import MAX_MARKS, Location, RepositoryState
 from wal_agent.capture.scan import Scanned
 from wal_agent.capture.shadow import Contents, GitState, read_state
 from wal_agent.capture.workspace import (
@@ -28,7 +28,8 @@ from wal_agent.capture.workspace import (
     SavedCapture,
     WorkspaceCapture,
 )
-from wal_agent.records import Payload, Pending, Repository, Workspace
+from wal_agent.errors import Damaged
+from wal_agent.records import Pack, Payload, Pending, Repository, Workspace
 
 AT = GitDirs(Path("/shadow"))
 BASE, OLD, NEW = (Contents(f"c{n}", f"w{n}", f"i{n}") for n in range(3))
@@ -253,6 +254,73 @@ def test_the_newest_captures_are_remembered_and_always_the_oldest(tmp_path: Path
     assert len(mine._recent) == MAX_MARKS
     mine.acked("last")
     assert mine._recent == ("more", "last") and not mine.many_waiting
+
+
+class Known:
+    """Our repository as it was left: the capture that it has as the newest, and the one of the first pack."""
+
+    def __init__(self, saved: str, base: str, broken: str = "") -> None:
+        self.refs, self.broken, self.lacks = {"saved": saved, "base": base}, broken, ""
+
+    def has(self, commit: str) -> bool:
+        return commit != self.lacks
+
+    def name(self, what: str) -> str:
+        return what
+
+    def ref(self, name: str) -> str:
+        return self.refs[name]
+
+    def contents(self, commit: str, *_: Path) -> Contents:
+        if commit == self.broken:
+            raise Damaged("gone")
+        return Contents(commit, "w")
+
+
+def gone_on(
+    tmp_path: Path, known: Known, marks: tuple[str, ...] = (), recent: tuple[str, ...] = (), **record: Any
+) -> WorkspaceCapture:
+    mine = capture(tmp_path)
+    shadow: Any = known
+    mine._shadow, mine._recent = shadow, recent
+    packs = tuple(Pack(size=n, sha256="", parts=()) for n in (5, 6))
+    mine.go_on_from(Workspace(time=1.0, commit="log", packs=packs, size=9, holds=3, also=(5,), **record))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "read_marks", lambda _: marks)
+        mine._go_on(Location(tmp_path))
+    return mine
+
+
+def test_a_run_goes_on_from_the_logs_newest_capture_where_that_is_here(tmp_path: Path) -> None:
+    mine = gone_on(tmp_path, Known("log", "base"), parts=9)
+    assert mine._saved is not None and (mine._saved.packs, mine._total) == ((5, 6), 9)
+    assert mine._saved.base is not None and mine._saved.base.commit == "base" and mine._saved.record.parts == 2
+    assert mine._held == (3, (5,))
+    other = gone_on(tmp_path, Known("saved", "base"), parts=0)
+    assert other._saved is not None and other._saved.base is None, "the base is that of another capture"
+    assert other._saved.record.parts == 1
+    for broken in ("log", "base"):
+        assert gone_on(tmp_path, Known("log", "base", broken))._saved is None
+    absent = Known("x", "y")
+    absent.lacks = "log"
+    assert gone_on(tmp_path, absent)._saved is None
+
+
+@pytest.mark.parametrize(
+    ("recent", "marks", "saved", "left"),
+    [
+        (("new", "log", "old"), (), "x", ("new", "log")),  # newer ones may be on their way into the log
+        (("new", "log"), ("log",), "log", ("new", "log")),
+        (("other",), ("log",), "x", ("log",)),  # another job, or machine, made it of this folder
+        (("other",), (), "log", ("log",)),
+        (("other",), ("more",), "x", ("other",)),
+        ((), ("log",), "x", ("log",)),
+    ],
+)
+def test_what_the_log_may_hold_is_what_this_folder_has_grown_out_of(
+    tmp_path: Path, recent: tuple[str, ...], marks: tuple[str, ...], saved: str, left: tuple[str, ...]
+) -> None:
+    assert gone_on(tmp_path, Known(saved, ""), marks, recent)._recent == left
 
 
 def test_what_is_pending_is_that_of_the_newest_capture(tmp_path: Path) -> None:

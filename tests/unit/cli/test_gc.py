@@ -11,8 +11,10 @@ import pytest
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, full, intent
 from wal_agent.cli.intervene import describe_result
+from wal_agent.supervise.remove_job import FEW
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.lease import read_lease
 from wal_agent.wal.reader import replay
 from wal_agent.wal.retention import Mirror, RetentionResult, Snapshots, Tally
 
@@ -68,6 +70,41 @@ def test_it_cleans_a_job_and_says_so_in_one_line(run: Run, tmp_path: Path, ended
         job.writer.append(intent(7, command="x"))
         commit(job)
         assert replay(shelf.bucket, KEYS).state.calls == 7
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_job_at_rest_is_opened_for_the_blobs_of_its_last_run(run: Run, tmp_path: Path, damaged: bool) -> None:
+    """R4, decision 057: a dry run opens nothing; where the log cannot be opened, nothing of them goes."""
+    shelf = Shelf(tmp_path / "b")
+    job = shelf.open("a")
+    for n in range(FEW):
+        job.blobs.put(n.to_bytes(2, "big") * INLINE)
+    taking = Snapshots(shelf.bucket, KEYS, job.writer, Mirror(tmp_path, job.blobs))
+    for n in (1, 2, 3):
+        job.writer.append(intent(n, command="x"))
+        commit(job)
+        if n < 3:
+            taking.take()
+    close_job(job, "released", "a pause of the person")
+    newest = shelf.folder / "shop" / "log"
+    if damaged:
+        path = max(newest.iterdir())
+        path.write_bytes(path.read_bytes()[:-20])
+    a_day_passes(shelf)
+    before = replay(shelf.bucket, KEYS).state
+    code, out, _ = run("gc", "--dry-run", *where(shelf))
+    assert (code, f"{FEW} blobs (" in out) == (0, not damaged), out
+    code, out, err = run("gc", *where(shelf))
+    left = len(list(shelf.bucket.list(KEYS.blobs)))
+    assert (code, err, left) == (0, "", FEW if damaged else 0), out
+    if not damaged:
+        assert f"{FEW} blobs (" in out and "deleted; kept since record" in out
+        after = replay(shelf.bucket, KEYS)
+        assert after.damage is None and after.state.open == before.open
+        seen = read_lease(shelf.bucket, KEYS)
+        assert seen is not None and (seen.doc.state, seen.doc.reason) == ("released", "a pause of the person")
+        assert run("gc", *where(shelf))[1].startswith("job shop: nothing deleted")
+        assert run("status", *where(shelf))[0] == 0
 
 
 def test_scripts_get_numbers(run: Run, tmp_path: Path) -> None:

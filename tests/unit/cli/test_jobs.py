@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.cli.shelf import Run, commit, full, intent
+from tests.unit.cli.shelf import Run, Shelf, commit, full, intent
 from tests.unit.fleet.leases import CRASHED, DRAINED, HOST, store
 from wal_agent.bucket.file import FileBucket
+from wal_agent.cli.run import _settle_handoff
+from wal_agent.errors import NoJob
+from wal_agent.records import Handoff
+from wal_agent.wal.job import close_job
 
 
 @pytest.fixture
@@ -89,6 +93,29 @@ def test_an_agent_that_has_no_job_here(run: Run, bucket: FileBucket) -> None:
         "wal-agent log -n 3 --job second",
         "wal-agent log -n 3 --job third",
     ]
+
+
+def test_a_handoff_finds_the_job_that_an_agent_has_whichever_began_it(bucket: FileBucket, tmp_path: Path) -> None:
+    """The way back too: else it would begin a job of its own, and the agent would know nothing."""
+
+    def handed(agent: str, before: str) -> object:
+        return _settle_handoff(agent, Path.cwd(), {}, False, {"handoff": True, "from_agent": before})["job"]
+
+    here(bucket, "gemini-w", "codex", reason=DRAINED)
+    here(bucket, "of-claude", "claude", reason=DRAINED)
+    assert handed("gemini", "codex") == handed("claude", "codex") == "gemini-w"
+    with pytest.raises(NoJob, match="no job of pi"):
+        handed("claude", "pi")
+    with pytest.raises(NoJob, match="no job of gemini"):
+        handed("claude", "gemini")
+    job = Shelf(tmp_path / "bucket").open()  # a handoff that was cut off behind its record: the job is gemini's already
+    job.writer.append(Handoff(time=1.0, before="pi", agent="gemini"))
+    commit(job)
+    close_job(job, "released")
+    here(bucket, "shop", "gemini", reason=DRAINED)
+    assert handed("gemini", "pi") == "shop"
+    with pytest.raises(NoJob):
+        handed("claude", "pi")
 
 
 def test_a_folder_without_a_job_names_those_above_and_below(

@@ -117,6 +117,17 @@ def test_what_log_and_conversation_both_say_is_shown_once(shelf: Shelf, run: Run
     assert len(hits(run, shelf, "move", "shop")) == 1
 
 
+def test_an_earlier_search_goes_behind_what_it_found(shelf: Shelf, run: Run) -> None:
+    """It holds the same words, shorter, so that its rank is better: the third search would find only searches."""
+    job, whole = begun(shelf)
+    printed = "user · session 01a2b3c4 · 14:02:13 UTC\n heron"
+    delta, _ = saved("wal-agent recall heron", printed, f"the heron {'and so on ' * 30}", before=whole)
+    job.writer.append(delta)
+    commit(job)
+    texts = [str(h["text"]) for h in hits(run, shelf, "heron")]
+    assert [text.startswith("the heron") for text in texts] == [True, True, False, False]
+
+
 def test_another_log_in_the_same_place_is_another_log(shelf: Shelf, run: Run, tmp_path: Path) -> None:
     begun(shelf)
     assert hits(run, shelf, "heron")

@@ -6,11 +6,12 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import typer
+from msgspec.structs import replace
 
 from tests.unit.cli.shelf import commit, intent
 from tests.unit.supervise.crew import short_folder

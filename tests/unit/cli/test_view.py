@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from pathlib import Path
@@ -73,11 +72,11 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     seen = leases.read_lease(bucket, KEYS)
     assert seen is not None
     doc = msgspec.structs.replace(seen.doc, reason=f"not started: token={SECRET}")
-    found = make_view("shop", shelf.url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
+    found = make_view("shop", shelf.url, msgspec.structs.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
     host = msgspec.structs.replace(doc.host, name=SECRET)
     doc = msgspec.structs.replace(doc, host=host, tool=SECRET, spool=f"/s/{SECRET}", workspace=f"/w/{SECRET}")
     url = "s3://me:hunter2hunter2@store/b"
-    other = make_view("shop", url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
+    other = make_view("shop", url, msgspec.structs.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
     assert other.bucket == "s3://me:[redacted]@store/b"
     assert SECRET not in shown(other) and SECRET not in json.dumps(msgspec.to_builtins(other))
     assert found.reason.startswith("not started: ") and found.unsettled[0].input

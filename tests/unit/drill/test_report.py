@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.unit.drill.test_grade import LOOKED, REPEATED, charge, story
 from wal_agent.drill.grade import Grade

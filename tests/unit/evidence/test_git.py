@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.faults.evidence.git_stage import HERE, Stage, make
 from tests.faults.evidence.stage import Unhurried
@@ -39,7 +39,7 @@ def after(stage: Stage, words: tuple[str, ...], around: Context = HERE, run: str
     """The verdict on a command that ran to its end, or on one of which something else ran."""
     facts = stage.before(words)
     stage.sh(subprocess.list2cmdline(words) if run is None else run)
-    return stage.judge(words, facts, around)
+    return stage.assess(words, facts, around)
 
 
 # ---- words ---------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_nothing_is_said_of_a_tree_that_was_put_back(stage: Stage) -> None:
 
 
 def test_without_facts_nothing_is_said(stage: Stage) -> None:
-    assert stage.judge(COMMIT, ()).finding == "unknown"
+    assert stage.assess(COMMIT, ()).finding == "unknown"
 
 
 @pytest.mark.parametrize("first", ["git checkout -q --detach", "git pack-refs --all", "git checkout -q --orphan new"])
@@ -198,7 +198,7 @@ def test_an_add_of_all_left_nothing_out(stage: Stage, late: str, finding: str) -
     stage.sh("git add a" if late else "git add -A")
     if late:
         (stage.work / late).write_text("more")
-    assert stage.judge(words, facts).finding == finding
+    assert stage.assess(words, facts).finding == finding
 
 
 def test_a_stash_that_did_not_clear_the_tree_is_partial(stage: Stage) -> None:
@@ -231,7 +231,7 @@ def test_a_push_is_only_believed_for_one_branch_to_one_place(stage: Stage) -> No
         "git remote set-url --add --push origin ../remote.git; git remote set-url --add --push origin ../second.git"
     )
     assert after(stage, words).finding == "unknown"
-    said = stage.judge(words, stage.before(words)).why
+    said = stage.assess(words, stage.before(words)).why
     assert "`git ls-remote origin refs/heads/main`" in said
 
 
@@ -288,7 +288,7 @@ def whole_call(stage: Stage, command: str, run: str) -> Outcome:
     facts = collector.facts_before(parts, Budget(CLOCK, CLOCK.boot() + 5))
     assert facts and sum(len(f.what) + len(f.where) + len(f.value) for f in facts) < 4096
     stage.sh(run)
-    return collector.judge_call(parts, facts, HERE, lambda path: False, Budget(CLOCK, CLOCK.boot() + 20))
+    return collector.assess_call(parts, facts, HERE, lambda path: False, Budget(CLOCK, CLOCK.boot() + 20))
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_verdict_runs_nothing_that_the_repository_names(stage: Stage) -> None:
     stage.sh(f"{quiet} add -A; {quiet} commit -q -m 'a message'; {quiet} branch x")
     evil.unlink(missing_ok=True)
     for w in words:
-        stage.judge(w, facts[w])
+        stage.assess(w, facts[w])
     assert not evil.exists()
     stage.sh("touch a; git status || true")  # as git is run by people, it does
     assert evil.exists()
@@ -107,7 +107,7 @@ def test_a_lazy_fetch_is_not_made_for_a_verdict(stage: Stage) -> None:
     stage.sh(f"git config remote.origin.promisor true; git config remote.origin.url 'ext::sh -c touch% {evil}'")
     stage.sh("git config protocol.ext.allow always; git config core.repositoryFormatVersion 1")
     stage.sh("git config extensions.partialClone origin; rm -r .git/objects/??")
-    assert stage.judge(COMMIT, facts).finding == "unknown"
+    assert stage.assess(COMMIT, facts).finding == "unknown"
     assert not evil.exists()
 
 
@@ -166,11 +166,11 @@ def test_a_spoiled_repository_is_met_with_silence(made: Path, tmp_path: Path, da
     facts = stage.before(words)
     if data.draw(st.booleans()):
         spoil(own, name, how)
-        assert stage.judge(words, facts).finding != "completed"
+        assert stage.assess(words, facts).finding != "completed"
     else:
         spoil(own, name, how)
         facts = stage.before(words)
-        assert stage.judge(words, facts).finding in ("unknown", "not_started")
+        assert stage.assess(words, facts).finding in ("unknown", "not_started")
 
 
 @pytest.mark.parametrize("how", [0, 1, 3, 5, b"gitdir: ../..", b"gitdir: /etc", b"gitdir: \0", b"junk"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.evidence.stage import Call, Unhurried, age, judged, shell
+from tests.faults.evidence.stage import Call, Unhurried, age, assessed, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
 from wal_agent.evidence import collector, model
 from wal_agent.evidence.collector import MOST_FACTS, MOST_VALUE, are_entangled, read_parts
@@ -49,9 +49,9 @@ def findings(command: str, top: Path, gone: bool = True) -> tuple[str, str]:
     """Of the command before it ran, and afterwards."""
     call = shell(command)
     facts = call.facts(top)
-    (first,) = judged(top, (call, facts), gone=gone)
+    (first,) = assessed(top, (call, facts), gone=gone)
     run(command, top)
-    (last,) = judged(top, (call, facts), gone=gone)
+    (last,) = assessed(top, (call, facts), gone=gone)
     return first.finding, last.finding
 
 
@@ -131,7 +131,7 @@ def test_nothing_is_said_of_what_is_not_plain(command: str, shop: Path) -> None:
     call = shell(command)
     facts = call.facts(shop)
     run(command, shop)
-    assert judged(shop, (call, facts))[0].finding == "unknown"
+    assert assessed(shop, (call, facts))[0].finding == "unknown"
 
 
 @pytest.mark.parametrize("command", ["rm -f nope", "mkdir -p d", "cp a same", "truncate -s 2 a", "ln -sfn d link"])
@@ -155,10 +155,10 @@ def test_output_that_was_opened(shop: Path) -> None:
     age(shop)
     call = shell("make 2> new > out")
     facts = call.facts(shop)
-    assert judged(shop, (call, facts))[0].finding == "not_started"
+    assert assessed(shop, (call, facts))[0].finding == "not_started"
     (shop / "new").touch()
     (shop / "new").unlink()  # the command may have run and have removed it
-    assert judged(shop, (call, facts))[0].finding == "unknown"
+    assert assessed(shop, (call, facts))[0].finding == "unknown"
     age(shop)
     assert findings("make >> out", shop)[0] == "unknown"  # opening it leaves no mark
     age(shop)
@@ -170,7 +170,7 @@ def test_a_file_that_changed_just_now_proves_nothing_by_its_times(shop: Path) ->
     call = shell("make > out")
     facts = call.facts(shop)
     fresh = [f.what for f in facts if f.where == str(shop / "out")] == ["fresh"]
-    assert judged(shop, (call, facts))[0].finding == ("unknown" if fresh else "not_started")
+    assert assessed(shop, (call, facts))[0].finding == ("unknown" if fresh else "not_started")
     old = 10**18 + 5
     assert times_settled(old, 10**18 + 30_000_000) and not times_settled(old, 10**18 + 10_000_000)
     seconds = 10**18  # a file system that counts in seconds
@@ -235,7 +235,7 @@ def test_something_else_that_was_done(command: str, instead: str, shop: Path) ->
     call = shell(command)
     facts = call.facts(shop)
     run(instead, shop)
-    assert judged(shop, (call, facts))[0].finding == "unknown"
+    assert assessed(shop, (call, facts))[0].finding == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_copy_that_was_the_same_before_its_source_changed(shop: Path) -> None:
     call = shell("echo x > b && cp b c")
     facts = call.facts(shop)
     run("echo x > b", shop)
-    assert judged(shop, (call, facts))[0].finding == "unknown"
+    assert assessed(shop, (call, facts))[0].finding == "unknown"
 
 
 @pytest.mark.parametrize("command", ["touch a", "truncate -s 1 a", "sed -i s/a/b/ a", "echo hi >> a"])
@@ -271,7 +271,7 @@ def test_what_another_call_may_have_done(command: str, shop: Path) -> None:
     call, other = shell(command), shell("./x.sh")
     facts = call.facts(shop)
     run(command, shop)
-    assert judged(shop, (call, facts), (other, ()))[0].finding == "unknown"
+    assert assessed(shop, (call, facts), (other, ()))[0].finding == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -292,8 +292,8 @@ def test_what_another_call_is_known_to_have_changed(command: str, other: str, sh
     call = shell(command)
     facts = call.facts(shop)
     run(other, shop)
-    assert judged(shop, (call, facts))[0].finding == "completed"
-    (said, _) = judged(shop, (call, facts), (shell(other), ()))
+    assert assessed(shop, (call, facts))[0].finding == "completed"
+    (said, _) = assessed(shop, (call, facts), (shell(other), ()))
     assert said.finding == "unknown"
 
 
@@ -305,9 +305,9 @@ def test_a_file_with_two_names_is_nobodys_alone(command: str, other: str, shop: 
     call = shell(command)
     facts = call.facts(shop)
     run(command, shop)
-    assert judged(shop, (call, facts))[0].finding == "completed"
+    assert assessed(shop, (call, facts))[0].finding == "completed"
     (shop / "two").unlink()  # the name that it had is gone, too
-    assert judged(shop, (call, facts), (shell(other), ()))[0].finding == "unknown"
+    assert assessed(shop, (call, facts), (shell(other), ()))[0].finding == "unknown"
 
 
 def test_a_replacement_by_the_other_name(shop: Path) -> None:
@@ -317,9 +317,9 @@ def test_a_replacement_by_the_other_name(shop: Path) -> None:
     ]
     facts = [c.facts(shop) for c in calls]
     (shop / "two").write_text("q\n")
-    both = judged(shop, (calls[0], facts[0]), (calls[1], facts[1]))
+    both = assessed(shop, (calls[0], facts[0]), (calls[1], facts[1]))
     assert [v.finding for v in both] == ["unknown", "unknown"]
-    assert judged(shop, (calls[0], facts[0]), (calls[2], facts[2]))[0].finding == "completed"
+    assert assessed(shop, (calls[0], facts[0]), (calls[2], facts[2]))[0].finding == "completed"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_a_step_that_writes_though_it_looks_like_reading(first: str, shop: Path)
     facts = call.facts(shop)
     run(first, shop)
     assert (shop / "out").exists()
-    assert judged(shop, (call, facts))[0].finding in ("unknown", "partial")
+    assert assessed(shop, (call, facts))[0].finding in ("unknown", "partial")
 
 
 # ---- npm -----------------------------------------------------------------------------------------------------------
@@ -357,13 +357,13 @@ def after(shop: Path, command: str, mark: str | None) -> str:
     (shop / "node_modules/alpha").mkdir(parents=True, exist_ok=True)
     if mark is not None:
         (shop / "node_modules/.package-lock.json").write_text(mark)
-    return judged(shop, (call, facts))[0].finding
+    return assessed(shop, (call, facts))[0].finding
 
 
 def test_npm_writes_its_mark_last(shop: Path) -> None:
     project(shop)
     call = shell("npm ci")
-    assert judged(shop, (call, call.facts(shop)))[0].finding == "not_started"
+    assert assessed(shop, (call, call.facts(shop)))[0].finding == "not_started"
     assert after(shop, "npm ci", None) == "partial"
     assert after(shop, "npm ci", '{"packages": {') == "partial"
     age(shop)
@@ -376,7 +376,7 @@ def test_an_old_mark_of_npm_says_nothing_of_this_call(shop: Path) -> None:
     mark.write_text("{}")
     age(shop)
     call = shell("npm install delta")
-    assert judged(shop, (call, call.facts(shop)))[0].finding == "not_started"
+    assert assessed(shop, (call, call.facts(shop)))[0].finding == "not_started"
     assert after(shop, "npm install delta", None) == "partial"
 
 
@@ -399,7 +399,7 @@ def test_npm_in_a_workspace_of_a_project_above(shop: Path) -> None:
     project(shop)
     (shop.parent / "package.json").write_text('{"workspaces": ["shop"]}')
     call = shell("npm ci")
-    assert judged(shop, (call, call.facts(shop)))[0].finding == "unknown"
+    assert assessed(shop, (call, call.facts(shop)))[0].finding == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_other_installers_are_told_by_their_files(shop: Path, command: str, file
     call = shell(command)
     facts = call.facts(shop)
     (shop / file).write_text("new")
-    (told,) = judged(shop, (call, facts))
+    (told,) = assessed(shop, (call, facts))
     assert told.finding == "unknown" and file in told.why and told.why.endswith(model.PACKAGES_BEGUN.format(""))
 
 

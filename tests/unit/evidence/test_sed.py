@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.evidence.stage import Unhurried, age, judged, shell
+from tests.faults.evidence.stage import Unhurried, age, assessed, shell
 from wal_agent.evidence.files import MAX_TEXT, apply_sed
 from wal_agent.evidence.model import Budget
 
@@ -43,25 +43,25 @@ def test_a_file_that_somebody_replaced_is_no_proof(script: str, shop: Path) -> N
     facts = call.facts(shop)
     (shop / "new").write_text("version = 3\nb\n")
     (shop / "new").rename(shop / "a")
-    assert judged(shop, (call, facts))[0].finding == "unknown"
+    assert assessed(shop, (call, facts))[0].finding == "unknown"
 
 
 @pytest.mark.parametrize("script", ["s/1/2/", "s/^version = .*/version = 2/", "1d", "/^b$/d", "$d", "s,b,&/&,g"])
 def test_what_sed_itself_left_is_proof(script: str, shop: Path) -> None:
     call = shell(f"sed -i '{script}' a")
     facts = call.facts(shop)
-    assert judged(shop, (call, facts))[0].finding == "not_started"
+    assert assessed(shop, (call, facts))[0].finding == "not_started"
     subprocess.run(["sed", "-i", script, "a"], cwd=shop, check=True)
-    assert judged(shop, (call, facts))[0].finding == "completed"
+    assert assessed(shop, (call, facts))[0].finding == "completed"
 
 
 @pytest.mark.parametrize("script", [r"s/\(b\)/\1\1/", "s/[0-9]/2/", "s/a*b*/c/", r"s/b/\n/", "s/b/c/2", "/a/,/b/d"])
 def test_of_other_scripts_it_is_not_told(script: str, shop: Path) -> None:
     call = shell(f"sed -i '{script}' a")
     facts = call.facts(shop)
-    assert judged(shop, (call, facts))[0].finding == "not_started"
+    assert assessed(shop, (call, facts))[0].finding == "not_started"
     subprocess.run(["sed", "-i", script, "a"], cwd=shop, check=True)
-    assert judged(shop, (call, facts))[0].finding == "unknown"
+    assert assessed(shop, (call, facts))[0].finding == "unknown"
 
 
 def test_a_long_text_or_line_is_left(shop: Path) -> None:

@@ -19,6 +19,7 @@ from wal_agent.records import (
     Class,
     End,
     Ending,
+    EndSource,
     ExitClass,
     FileDelta,
     Finding,
@@ -28,7 +29,6 @@ from wal_agent.records import (
     PhaseChange,
     Recovery,
     RunEnded,
-    Teller,
     Turn,
     Verdict,
     Workspace,
@@ -59,7 +59,7 @@ def call(n: int, time: float, input: dict[str, str] = DEPLOY, cls: Class = "muta
     return Intent(time=time, call=n, tool="sh", input=payload(input), cls=cls, rule="r", session="s")
 
 
-def end(n: int, time: float, how: Ending = "done", by: Teller = "hook", finding: Finding | None = None) -> End:
+def end(n: int, time: float, how: Ending = "done", by: EndSource = "hook", finding: Finding | None = None) -> End:
     return End(time=time, call=n, how=how, by=by, finding=finding)
 
 

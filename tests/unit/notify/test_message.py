@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from wal_agent import events as h
 from wal_agent.notify.message import LEVELS, MAX_LINE, MAX_LINES, MAX_TITLE, REPORTED, Facts, message_of, reaches

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.observe.story import STORY
@@ -32,7 +32,7 @@ class Post:
         self.said: list[str] = []
 
     def look(self, env: Mapping[str, str] | None = None, on_screen: bool = False, **wanted: Any) -> Observers:
-        settings = dataclasses.replace(Settings("memory://x", "shop-job"), **wanted)
+        settings = msgspec.structs.replace(Settings("memory://x", "shop-job"), **wanted)
         return start_observers(
             settings,
             env or {},

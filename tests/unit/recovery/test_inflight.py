@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from wal_agent.records import Class, Finding, Recovery, Verdict
 from wal_agent.recovery.inflight import ASK, Advice, AskedCall, Resolver, advise, carry_over

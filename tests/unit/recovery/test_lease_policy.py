@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from wal_agent.records import Cause, Host
 from wal_agent.recovery.lease_policy import (

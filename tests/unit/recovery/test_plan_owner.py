@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.recovery.cases import (
     HOST,
@@ -144,7 +144,7 @@ def test_nothing_is_said_of_a_job_that_never_started_or_whose_log_is_damaged() -
 def test_a_project_is_named_by_its_origin_else_by_its_first_commit() -> None:
     root = "root:" + "ab" * 20
     assert describe_project(("origin:git@x:a/b.git", root)) == "git@x:a/b.git"
-    assert describe_project((root,)).startswith("first commit ababab") and root[5:] not in describe_project((root,))
+    assert describe_project((root,)) == "first commit abababababab", "as git abbreviates one"
     assert describe_project(()) == describe_project(("origin:", "junk")) == "unknown"
     assert describe_project(("origin:b", "origin:a")) == "a", "the same each time"
 

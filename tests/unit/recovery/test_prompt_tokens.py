@@ -6,10 +6,10 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import tiktoken
+from msgspec.structs import replace
 
 from tests.unit.recovery.test_prompt import PUSH, TOLD
 from wal_agent.recovery.inflight import InFlight

@@ -9,7 +9,7 @@ import random
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
 from typing import cast
@@ -17,6 +17,7 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Capabilities, Env, LoggedCall, Reconciled, SessionFile

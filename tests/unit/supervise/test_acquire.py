@@ -6,12 +6,12 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim
 from wal_agent.bucket.base import Object

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.supervise.crew import Post, Watcher, ended, quiet_guard, starting
@@ -253,7 +253,7 @@ def test_a_turn_that_goes_on_behind_its_end_is_open_again(talk: Talk) -> None:
     """I8: another hook on the agent's own end may make it work on; what is cut off then is not a finished job."""
     talk.on.handle(TurnStarted("s", "do it"))
     talk.on.handle(TurnCompleted("s"))
-    talk.on.handle(dataclasses.replace(starting("read_file"), inner="memory"))
+    talk.on.handle(msgspec.structs.replace(starting("read_file"), inner="memory"))
     assert not talk.on.turn_open
     talk.on.handle(starting("read_file"))
     assert talk.on.turn_open

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from wal_agent.agents.base import ExitCause, TurnFailed
 from wal_agent.records import ExitClass, RunEnded

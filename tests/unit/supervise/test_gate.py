@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
 from tests.unit.wal.world import KEYS, Ended
@@ -16,7 +16,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced
 from wal_agent.events import CallEnded, Event
-from wal_agent.records import AnyRecord, Compaction, End, Ending, Teller, Turn
+from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Turn
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
@@ -431,7 +431,7 @@ def test_every_end_is_emitted_with_its_duration(post: Post) -> None:
     ],
 )
 def test_an_end_in_the_session_file_is_known_already_unless_it_came_from_there(
-    post: Post, how: Ending, by: Teller, known: bool, as_denied: bool
+    post: Post, how: Ending, by: EndSource, known: bool, as_denied: bool
 ) -> None:
     for expected, denied in ((known, False), (as_denied, True)):
         call = post.begin("write_file", a=1)

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.supervise.crew import Post, ended, starting
 from tests.unit.wal.world import intent

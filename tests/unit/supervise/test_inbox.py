@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.supervise.crew import Post, Watcher, ended, quiet_guard, starting
 from wal_agent.agents.base import Allow, Command, TurnCompleted, TurnStarted

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.recovery.cases import end, intent, opening
 from tests.unit.supervise.crew import short_folder
@@ -21,7 +21,7 @@ from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
-from wal_agent.evidence.collector import judge_nested_run
+from wal_agent.evidence.collector import assess_nested_run
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
 from wal_agent.recovery.messages import REPLACES
@@ -306,7 +306,7 @@ JUDGED: list[tuple[NestedRun | None, bool, str]] = [
 
 @pytest.mark.parametrize(("inner", "gone", "finding"), JUDGED)
 def test_the_finding(inner: NestedRun | None, gone: bool, finding: str) -> None:
-    assert judge_nested_run(inner, gone).finding == finding
+    assert assess_nested_run(inner, gone).finding == finding
 
 
 class Stage:

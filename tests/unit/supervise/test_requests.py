@@ -7,12 +7,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
+from msgspec.structs import replace
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 

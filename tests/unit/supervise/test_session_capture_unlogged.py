@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.agents.test_claude_session import ID, Book, told, use
 from tests.unit.supervise.crew import Post, Watcher, run_context, short_folder

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from tests.unit.wal.world import FIELDS, KEYS, World, claim, host, intent
 from wal_agent.records import AnyRecord, Host, Intent, Opening

@@ -33,6 +33,18 @@ def test_an_undecided_put_is_sent_again(fates: list[str]) -> None:
     assert world.inner.get(KEYS.blob(name)).data == b"data"
 
 
+def test_a_crash_behind_a_put_leaves_a_blob_that_nothing_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill tests of I9 rest on this place."""
+    world, seen = World(), list[tuple[str, int]]()
+    monkeypatch.setattr(
+        "wal_agent.wal.blobs.failpoint", lambda place: seen.append((place, len([*world.inner.list(KEYS.blobs)])))
+    )
+    mine = blobs(world)
+    mine.put(b"data")
+    mine.put(b"data")
+    assert seen == [("blob.after_put", 1)] * 2
+
+
 def test_the_error_comes_out_when_the_bucket_stays_away() -> None:
     world = World()
     world.bucket.fates = ["dropped"] * 1000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from backports import zstd
@@ -12,7 +14,7 @@ from tests.unit.wal.world import end, intent
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import AnyRecord, Edit, FileDelta, Payload, RunEnded, Turn
 from wal_agent.wal import codec
-from wal_agent.wal.state import State
+from wal_agent.wal.state import FileState, MessageAt, OpenCall, PlanCall, State
 
 words = st.text(max_size=20)
 numbers = st.integers(0, 2**53)
@@ -157,6 +159,56 @@ def test_a_field_of_a_later_version_is_found_in_a_record_that_may_be_absent() ->
     assert codec.find_newer(msgspec.msgpack.encode(value), State) == ""
     value["prompt"]["later"] = 1
     assert codec.find_newer(msgspec.msgpack.encode(value), State) == "field `later`"
+
+
+def changed(state: State, *path: object, **more: object) -> bytes:
+    """The state's bytes with `more` in the object at the end of `path`."""
+    value: Any = msgspec.to_builtins(state, builtin_types=(bytes,))
+    at = value
+    for key in path:
+        at = at[key]
+    at.update(more)
+    return msgspec.msgpack.encode(value)
+
+
+FULL = State(
+    files={"f": FileState(session="s", size=1, sha256="")},
+    plan=PlanCall(1, 1.0, "TodoWrite", b""),
+    open=(OpenCall(1, 1, intent(1)),),
+    messages=(MessageAt(sender="x", id="1", sent=0.0, time=0.0, epoch=1),),
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "what"),
+    [
+        ((), {"later": 1}, "field `later`"),
+        (("files", "f"), {"later": 1}, "field `later`"),
+        (("plan",), {"later": 1}, "field `later`"),
+        (("open", 0), {"later": 1}, "field `later`"),
+        (("open", 0, "intent"), {"later": 1}, "field `later`"),
+        (("open", 0, "intent"), {"cls": "later"}, "word `later`"),
+        (("messages", 0), {"later": 1}, "field `later`"),
+        ((), {"turn": "later"}, "word `later`"),
+        # these are damage: no version of wal-agent gives such names, or leaves out what is needed
+        ((), {"Later": 1}, ""),
+        (("plan",), {"call": "x", "later 2": 1}, ""),
+        ((), {"turn": "Not A Word"}, ""),
+        ((), {"turn": 5}, ""),
+        ((), {"turn": "started"}, ""),
+        ((), {"files": [1]}, ""),
+        ((), {"files": {"f": 1}}, ""),
+        ((), {"open": {"0": 1}}, ""),
+        ((), {"plan": {"later": 1}}, ""),
+        ((), {"plan": None}, ""),
+        ((), {"plan": 7}, ""),
+        ((), {"epoch": "x"}, ""),
+    ],
+)
+def test_what_an_older_reader_cannot_know_is_found_wherever_it_is(
+    path: tuple[object, ...], more: dict[str, object], what: str
+) -> None:
+    assert codec.find_newer(changed(FULL, *path, **more), State) == what
 
 
 def test_a_snapshot_is_written_up_to_the_size_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, intent
 from wal_agent.bucket.base import Bucket, BucketDecorator, Object
@@ -108,6 +108,14 @@ def test_an_opening_survives_lost_replies(fates: list[str]) -> None:
     job = world.open("a")
     assert (job.lease.epoch, job.replay.seq) == (1, 1)
     assert replay(world.bucket, KEYS).state.opened == 1
+
+
+def test_the_places_of_a_crash_are_around_the_put_of_an_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill tests of R1 are worth what these places are; each send has them."""
+    world, seen = World(), list[tuple[str, int]]()
+    monkeypatch.setattr(jobs, "failpoint", lambda place: seen.append((place, read_tail(world.inner, KEYS).seq)))
+    world.open("a")
+    assert seen == [("opening.before_put", 0), ("opening.after_put", 1)]
 
 
 def test_an_opening_gives_up_when_the_bucket_stays_away() -> None:
@@ -273,6 +281,15 @@ def test_a_stop_before_the_opening_leaves_the_lease() -> None:
     with mock.patch.object(openings, "place_opening", stop), pytest.raises(jobs.Stopped) as stopped:
         world.open("a")
     assert stopped.value.lease is None
+
+
+@pytest.mark.parametrize(
+    ("seq", "epoch", "then"), [(0, 0, "last"), (9, 3, "give_up"), (9, 2, "again"), (9, 1, "again")]
+)
+def test_only_a_higher_epoch_behind_the_opening_ends_the_attempt_at_once(seq: int, epoch: int, then: str) -> None:
+    """R1, list after. What else is there is read as the tail, where an equal epoch ends it too (may_chain)."""
+    assert openings.resolve_later_segment(Tail(seq, epoch), 2) == then
+    assert openings.may_chain(Tail(seq, epoch), 2) == (epoch < 2)
 
 
 def test_a_taken_seq_is_mine_only_byte_for_byte() -> None:

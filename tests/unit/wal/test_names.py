@@ -165,3 +165,13 @@ def test_a_bucket_that_cannot_be_asked(bucket: MemoryBucket) -> None:
 
 def test_the_object_is_small_json_that_grows_by_fields() -> None:
     assert names.decode_names(b'{"format": 1, "names": {"a": "b"}, "later": 1}') == JobNames(names={"a": "b"})
+
+
+def test_an_object_is_read_up_to_its_size() -> None:
+    for size, sound in ((names.MAX_BYTES, True), (names.MAX_BYTES + 1, False)):
+        data = b'{"format":1}'.ljust(size)
+        if sound:
+            assert names.decode_names(data).names == {}
+        else:
+            with pytest.raises(Damaged, match="is damaged"):
+                names.decode_names(data)

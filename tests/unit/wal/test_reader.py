@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import BucketDecorator, Entry, Object
-from wal_agent.errors import Damaged
+from wal_agent.errors import Damaged, NotFound
 from wal_agent.records import AnyRecord, End, FileDelta, FileGone, Handoff
 from wal_agent.wal import codec, lease, reader
 from wal_agent.wal import lease as leases
@@ -271,6 +271,27 @@ def test_the_policy() -> None:
     assert taken.take_if_due() is None
 
 
+@pytest.mark.parametrize("by", ["segments", "size"])
+def test_a_snapshot_is_due_by_what_came_since_the_last_one(by: str) -> None:
+    world, job = a_log(5)
+    count, size = job.writer.acked.segments, job.writer.acked.size
+    far = 1 << 40
+    policy = SnapshotPolicy(segments=count, size=far) if by == "segments" else SnapshotPolicy(far, size)
+    taken = Snapshots(world.bucket, KEYS, job.writer, Mirror(Path("/nonexistent"), job.blobs), policy)
+    assert taken.due() and taken.take() is not None
+    last = job.writer.acked
+    assert not taken.due()
+    due_at = 0
+    for n in range(1, 20):
+        job.writer.append(intent(n + 10))
+        drain(job)
+        since = job.writer.acked
+        enough = since.segments - last.segments >= count if by == "segments" else since.size - last.size >= size
+        assert taken.due() == enough
+        due_at = due_at or n * enough
+    assert due_at > 1
+
+
 def test_a_second_snapshot_at_the_same_place_is_the_first() -> None:
     world, job = a_log()
     first = snapshots(world, job).take()
@@ -356,6 +377,25 @@ def test_records_for_people_go_over_gaps() -> None:
 
 def test_an_empty_log() -> None:
     assert replay(World().bucket, KEYS) == Replay()
+
+
+@pytest.mark.parametrize("races", [1, reader.LISTS - 1, reader.LISTS])
+def test_the_end_of_the_log_is_listed_again_where_it_moved_on_meanwhile(races: int) -> None:
+    world, _ = a_log(2)
+    gets: list[str] = []
+
+    class Racing(BucketDecorator):
+        def get(self, key: str) -> Object:
+            gets.append(key)
+            if len(gets) <= races:
+                raise NotFound(key)
+            return super().get(key)
+
+    if races < reader.LISTS:
+        assert read_tail(Racing(world.bucket), KEYS).seq == 3 and len(gets) == races + 1
+    else:
+        with pytest.raises(Damaged, match="record 3 of job shop is listed but cannot be read"):
+            read_tail(Racing(world.bucket), KEYS)
 
 
 def timed(*times: float) -> World:

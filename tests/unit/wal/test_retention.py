@@ -15,7 +15,7 @@ from tests.unit.wal.test_reader import snapshots
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Entry
 from wal_agent.bucket.decorators import MeterBucket
-from wal_agent.errors import Unavailable
+from wal_agent.errors import Damaged, Unavailable
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.wal.blobs import INLINE, write_file
 from wal_agent.wal.job import OpenedJob, close_job
@@ -169,8 +169,8 @@ def test_what_is_in_front_of_the_openings_that_are_known_is_not_listed() -> None
     behind = Retention(world.bucket, KEYS)._behind
     assert [seq for seq, _ in behind(edge=6, known=3, sizes=sizes)] == [3, 4, 5]
     assert sizes == {seq: len(world.inner.get(KEYS.segment(seq)).data) for seq in (3, 4, 5)}
-    for known in (0, 1):
-        assert [seq for seq, _ in behind(edge=4, known=known, sizes={})] == [1, 2, 3]
+    for known, first in ((0, 1), (1, 1), (2, 2)):
+        assert [seq for seq, _ in behind(edge=4, known=known, sizes={})] == [*range(first, 4)]
 
 
 def test_a_young_snapshot_keeps_its_segment() -> None:
@@ -262,6 +262,40 @@ def test_damage_is_the_reason_also_where_named_blobs_are_listed_behind_a_loose_o
     world.inner.put(KEYS.segment(9), b"junk")
     done = retention(world, job).run()
     assert done.segments.count > 0 and done.blobs == Tally() and "damaged" in done.why
+
+
+def test_blobs_that_the_newest_snapshots_name_cost_no_further_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segments behind them are read for a blob that these do not name, and not again when one is damaged."""
+    world = World()
+    first = world.open("z")
+    captured(first, BULK, (0, BULK))
+    snapshots(world, first, tmp_path).take()
+    (tmp_path / "b").mkdir()
+    job = world.take_over("b")
+    taking = snapshots(world, job, tmp_path / "b")
+    for _ in range(2):
+        grown(job)
+        taking.take()
+    world.clock.at += DAY + 1
+    job.lease.renew()
+    looked: list[int] = []
+
+    def damaged(*_: object) -> set[str]:
+        looked.append(1)
+        raise Damaged("it is.")
+
+    sure = {e.key for e in world.inner.list(KEYS.blobs)}
+    with monkeypatch.context() as patch:
+        patch.setattr(Retention, "_all_named", damaged)
+        done = retention(world, job).plan()
+        assert sure and done.why == "" and looked == [] and done.blobs == ()
+        for n in range(3):
+            first.blobs.put(b"%d" % n)
+        world.clock.at += DAY + 1
+        done = retention(world, job).plan()
+        assert done.why == "it is." and looked == [1] and done.blobs == ()
 
 
 def test_a_snapshot_whose_blobs_are_missing_is_no_reason_to_delete() -> None:
@@ -450,6 +484,30 @@ def test_strangers_objects_stay() -> None:
     world.clock.at += DAY + 1
     Retention(world.bucket, KEYS).run()
     assert len([e for p in (KEYS.blobs, KEYS.log, KEYS.snapshots) for e in world.inner.list(p) if e.size == 0]) == 4
+
+
+def test_the_places_of_a_crash_are_where_a_snapshot_is_stored_and_between_deletes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kill tests of R4 and R5 are worth what these places are: each with what the bucket has then."""
+    world = World()
+    job = long_job(world)
+    seen: list[tuple[str, int, int]] = []
+
+    def visit(place: str) -> None:
+        seen.append((place, len([*world.inner.list(KEYS.snapshots)]), len(stored(world))))
+
+    monkeypatch.setattr("wal_agent.wal.retention.failpoint", visit)
+    monkeypatch.setattr("wal_agent.wal.retention.BATCH", 1)
+    grown(job)
+    snapshots(world, job).take()
+    assert seen == [("snapshot.before_put", 2, 10), ("snapshot.after_put", 3, 10)]
+    world.clock.at += DAY + 1
+    job.lease.renew()
+    seen.clear()
+    done = retention(world, job).run()
+    assert (done.snapshots.count, done.segments.count) == (1, 4)
+    assert seen == [("retention.between_deletes", 2, left) for left in (10, 9, 8, 7, 6)]
 
 
 # --- what it costs (I9)

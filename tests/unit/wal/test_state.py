@@ -232,9 +232,12 @@ def test_a_snapshot_of_an_older_wal_agent_may_hold_the_session_befores_turn() ->
     assert (called.turn, called.prompt, called.ran) == ("completed", None, True), "a call of its own: a turn was asked"
     same = older(began("s1", resumed=True))
     assert same.turn == "completed" and same.prompt is not None and same.ran
-    recovery = Recovery(time=201.0, from_epoch=1, verdicts=(), told="")
-    begun = older(recovery, began("s2", resumed=True))
-    assert begun.turn == "completed" and begun.prompt is not None, "a recovery's new session has the words of before"
+    for time in (200.0, 201.0):  # the opening was at 200
+        recovery = Recovery(time=time, from_epoch=1, verdicts=(), told="")
+        begun = older(recovery, began("s2", resumed=True))
+        assert begun.turn == "completed" and begun.prompt is not None, "a recovery's session has the words of before"
+    stale = older(Recovery(time=199.0, from_epoch=1, verdicts=(), told=""), began("s2", resumed=True))
+    assert (stale.turn, stale.prompt) == ("none", None), "a recovery of the run before"
 
 
 def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from tests.unit.supervise.crew import PATIENCE, until
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, up
 from tests.unit.wal.world import KEYS, Ended, World, drain, end, intent
 from wal_agent.bucket.base import Object, Version
+from wal_agent.bucket.decorators import backoff
 from wal_agent.errors import Damaged, Fenced, NotFound, Unavailable, WalAgentError
 from wal_agent.records import AnyRecord
 from wal_agent.wal import codec
@@ -110,6 +112,58 @@ def test_the_time_of_a_put_is_smoothed_and_counts_only_what_landed() -> None:
     assert put(1, 0.08) == pytest.approx(0.08)
     assert put(2, 0.16) == pytest.approx(0.09)
     assert put(3, 60.0, "dropped") == pytest.approx(0.09)
+
+
+class Steady(random.Random):
+    """No jitter."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize("how", ["flush", "seal", "run"])
+def test_an_undecided_put_is_sent_again_after_pauses_that_double(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They begin anew once something was acknowledged."""
+    world = World()
+    writer = world.open("a").writer
+    monkeypatch.setattr(writer, "_rng", Steady())
+    pauses: list[float] = []
+    writer.append(intent(1))
+    world.bucket.fates = ["dropped"] * 3
+    first = backoff(1, Steady())
+    if how == "run":
+        stop = threading.Event()
+
+        def wait(seconds: float | None = None) -> bool:
+            pauses.append(seconds or 0.0)
+            return False
+
+        def idle() -> None:
+            if len(pauses) == 3:
+                writer.append(intent(2))
+                world.bucket.fates = ["dropped"]
+            else:
+                stop.set()
+
+        monkeypatch.setattr(stop, "wait", wait)
+        monkeypatch.setattr(writer, "_await_work", idle)
+        writer.run(stop)
+        assert pauses == [first, 2 * first, 4 * first, first]
+    else:
+        monkeypatch.setattr(world.clock, "sleep", pauses.append)
+        assert writer.flush(60.0) if how == "flush" else writer.seal(60.0)
+        assert pauses == [first, 2 * first, 4 * first]
+    assert not writer.pending
+
+
+def test_no_pause_outlasts_the_budget() -> None:
+    world = World()
+    writer = world.open("a").writer
+    writer.append(intent(1))
+    world.bucket.fates = ["dropped"] * 100
+    began = world.clock.at
+    assert not writer.flush(1.0) and world.clock.at - began == pytest.approx(1.0)
+    assert not writer.flush(0.0) and world.clock.at - began == pytest.approx(1.0)
 
 
 def test_as_much_as_fits_a_segment_is_one_append() -> None:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.claude.session import (
@@ -156,8 +157,7 @@ def _end(read: Session, at: int) -> int:
     return end
 
 
-@dataclass(frozen=True, slots=True)
-class LineTemplate:
+class LineTemplate(msgspec.Struct, frozen=True):
     """The parts of a new line of the chain that it shares with the others: those that describe the program."""
 
     session: str

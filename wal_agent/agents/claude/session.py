@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from wal_agent.agents.base import Compacted, Env, RequestedCall, SeenCall, SessionFile, TurnFailed
 from wal_agent.agents.claude.cli import SESSION
@@ -86,9 +87,8 @@ def new_entry(value: Json) -> Entry:
     return Entry(value, encode_json(value))
 
 
-@dataclass(slots=True)
-class Session:
-    entries: list[Entry] = field(default_factory=list)
+class Session(msgspec.Struct):
+    entries: list[Entry] = msgspec.field(default_factory=list)
     junk: int = 0  # lines that are not JSON objects
 
 

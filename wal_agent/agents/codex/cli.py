@@ -19,10 +19,11 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.codex.hooks import SOURCE, run_flags
@@ -61,8 +62,7 @@ PICKS = frozenset(
 )  # what to resume or review
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedArgs:
+class ParsedArgs(msgspec.Struct, frozen=True):
     """A parsed command line. `before`: the number of options before the subcommand. `command` and `inner`: the
     subcommand and that of exec (empty: none). `session` and `prompt`: the words that are it, or ""."""
 

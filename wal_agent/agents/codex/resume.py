@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.codex.hooks import SHELL
@@ -72,12 +73,11 @@ _RUNNING = re.compile(RUNS_ON + r" (\d+)")
 _TAG = re.compile(r"^- \[([^\]\n]+)\] ", re.MULTILINE)
 
 
-@dataclass(slots=True)
-class Child:
+class Child(msgspec.Struct):
     """The rollout, and the records that are added to it."""
 
     read: Rollout
-    added: list[bytes] = field(default_factory=list)
+    added: list[bytes] = msgspec.field(default_factory=list)
     put: int = 0
 
     def add(self, payload: Json, kind: str = "response_item") -> None:

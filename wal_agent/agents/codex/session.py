@@ -21,12 +21,12 @@ import tomllib
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import psutil
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
@@ -178,24 +178,23 @@ RUNS_ON = "Process running with session ID"  # at the head of the output of a co
 _KILLED = 128 + 9
 
 
-@dataclass(slots=True)
-class Rollout:
+class Rollout(msgspec.Struct):
     """`calls`: each call of the model by its id, in order; `items`: reports of ended calls, nested ones too;
     `last_turn`: the index of the last turn's first record."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Line] = msgspec.field(default_factory=list)
     headed: bool = False
     junk: int = 0
     ordinal: int = -1
     time: str = ""
-    calls: dict[str, tuple[int, Json]] = field(default_factory=dict)
-    outputs: dict[str, int] = field(default_factory=dict)
-    items: dict[str, tuple[int, Json]] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)  # of outputs and of user messages
+    calls: dict[str, tuple[int, Json]] = msgspec.field(default_factory=dict)
+    outputs: dict[str, int] = msgspec.field(default_factory=dict)
+    items: dict[str, tuple[int, Json]] = msgspec.field(default_factory=dict)
+    texts: list[str] = msgspec.field(default_factory=list)  # of outputs and of user messages
     last_turn: int = 0
     messages: int = 0
     asked: bool = False  # it has users' prompts
-    last_said: Json = field(default_factory=dict)
+    last_said: Json = msgspec.field(default_factory=dict)
 
 
 def load_rollout(main: Buffer) -> Rollout:

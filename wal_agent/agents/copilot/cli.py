@@ -20,8 +20,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
 from wal_agent.agents.copilot.hooks import PLUGIN, SESSION, platform_builds, program_caches

@@ -13,9 +13,10 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.copilot.session import Event, Request, call_requests, event_pieces, load_events
@@ -42,8 +43,7 @@ _CUT = "\n[wal-agent: "
 _EARLY = 0.001  # seconds that a timestamp of milliseconds may be too early
 
 
-@dataclass(slots=True)
-class FileCall:
+class FileCall(msgspec.Struct):
     """A call of the file, and its outcome there. An outcome that Copilot itself writes at a resume is replaced by the
     log's, for a call that began before; one that an earlier recovery wrote, by that of the same call. `over`: when its
     batch was over, at the latest."""

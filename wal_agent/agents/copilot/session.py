@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
@@ -62,8 +63,7 @@ class Event(LineRecord):
         return str(self.value.get("agentId") or "")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A call that the model requests. `agent`: the subagent that does, if any. `message`: the event's own id; some
     models repeat the ids of calls again and again."""
 
@@ -74,8 +74,7 @@ class Request:
     message: str = ""
 
 
-@dataclass(slots=True)
-class EventLog:
+class EventLog(msgspec.Struct):
     events: list[Event]
     junk: int
     torn: bool

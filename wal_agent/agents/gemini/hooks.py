@@ -18,10 +18,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents import base, installed_hooks
 from wal_agent.agents.base import Allow, Decision, Deny, Env, HookSetup, HooksToInstall, HookTable, Injected

@@ -20,10 +20,11 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.gemini.hooks import gemini_home
@@ -134,10 +135,9 @@ class Message(LineRecord):
         return content if isinstance(content, list) else []
 
 
-@dataclass(slots=True)
-class Session:
-    meta: Json = field(default_factory=dict)
-    messages: dict[str, Message] = field(default_factory=dict)
+class Session(msgspec.Struct):
+    meta: Json = msgspec.field(default_factory=dict)
+    messages: dict[str, Message] = msgspec.field(default_factory=dict)
     scratchpad: bytes | None = None  # the last $set of the memory scratchpad, while nothing came after it
     junk: int = 0  # lines that are not JSON objects
     headed: bool = False  # the first line is the session's head

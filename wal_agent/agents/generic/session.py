@@ -19,7 +19,6 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -44,8 +43,7 @@ _WILD = re.compile(r"[*?\[]")
 _TELLING = re.compile(r"\[[^\]]*\]?|[*?.]")
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(msgspec.Struct, frozen=True):
     """One entry of `session`: a path with wildcards under one of the two roots. A folder means all that is in it."""
 
     root: Root
@@ -95,8 +93,7 @@ def matches_part(name: str, wanted: str) -> bool:
     return (not name.startswith(".") or wanted.startswith(".")) and fnmatch.fnmatchcase(name, wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class GenericSettings:
+class GenericSettings(msgspec.Struct, frozen=True):
     """`resume`: words behind the command line of a start that goes on; None: there are none."""
 
     session: tuple[Named, ...] = ()
@@ -284,12 +281,11 @@ def sweep(env: Env, runtime: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-@dataclass(slots=True)
-class Found:
+class Found(msgspec.Struct):
     """`left_out`: what is not saved, in sentences."""
 
-    files: dict[str, Path] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
+    files: dict[str, Path] = msgspec.field(default_factory=dict)
+    left_out: list[str] = msgspec.field(default_factory=list)
     size: int = 0
     looked_at: int = 0
 

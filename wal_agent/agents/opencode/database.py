@@ -15,7 +15,6 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,11 +33,10 @@ COLUMNS = {  # of each table, beside the id; `data` and `row` hold the rest
 }
 
 
-@dataclass
-class Rows:
+class Rows(msgspec.Struct):
     """What a journal says. `junk`: lines that are none of ours; `torn`: its end has no line end."""
 
-    found: dict[Key, Json] = field(default_factory=dict)
+    found: dict[Key, Json] = msgspec.field(default_factory=dict)
     junk: int = 0
 
     def of(self, kind: str) -> list[Json]:

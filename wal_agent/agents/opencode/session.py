@@ -20,10 +20,10 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import psutil
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
@@ -133,15 +133,14 @@ FRESH = 100_000_000  # ns; a file that was written this recently may be written 
 SYNCED = "synced"  # beside the journal: its own signature when it was last brought up to the database
 
 
-@dataclass
-class JournalState:
+class JournalState(msgspec.Struct):
     """The content of a journal, and the signatures of both files at that time. `began`: ms, when this process first
     looked for a session that was not there."""
 
     database: Signature = ()
     journal: Signature = ()
-    rows: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
-    began: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    rows: dict[Key, tuple[int, bytes]] = msgspec.field(default_factory=dict)
+    began: int = msgspec.field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
 _lock = threading.Lock()  # hooks' threads and the autosave's

@@ -8,9 +8,10 @@ touched keeps its bytes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.pi.hooks import compacted
@@ -146,10 +147,9 @@ class Entry(LineRecord):
         self.line = None
 
 
-@dataclass(slots=True)
-class Tree:
-    head: Json = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
+class Tree(msgspec.Struct):
+    head: Json = msgspec.field(default_factory=dict)
+    entries: list[Entry] = msgspec.field(default_factory=list)
     junk: int = 0  # lines that are no JSON objects
     headed: bool = False  # the first line is the session's head
     orphans: int = 0  # entries whose parent was lost: they hang on the one before them

@@ -18,10 +18,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.agents import base, installed_hooks

@@ -14,9 +14,10 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.qwen.session import Chat, Record, chat_pieces, load_chat
@@ -45,8 +46,7 @@ NOT_BEGUN = (
 _PATHS = ("file_path", "path", "filePath", "notebook_path")
 
 
-@dataclass(slots=True)
-class FileCall:
+class FileCall(msgspec.Struct):
     """A call of the file, by its `place`: ids may come again. `ended`: when it had its result, None while it has
     none."""
 
@@ -162,8 +162,7 @@ def _match_call(call: LoggedCall, told: list[FileCall]) -> FileCall | None:
     return found
 
 
-@dataclass(slots=True)
-class _Writer:
+class _Writer(msgspec.Struct):
     """Appends records to the conversation's end."""
 
     chat: Chat

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from wal_agent.agents.base import AskedCall, Unit
 from wal_agent.agents.qwen.session import Chat, load_chat
@@ -23,8 +24,7 @@ _KINDS = ("user", "assistant", "tool_result")
 _APART = ("realtime_message", "notification", "mid_turn_user_message")  # subtypes that begin no turn
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(msgspec.Struct, frozen=True):
     """A message as the model gets it, in Qwen's form of one (`content`)."""
 
     key: str

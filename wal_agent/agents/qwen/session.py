@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.program import effective_setting, read_layer
@@ -200,9 +201,8 @@ class Record(LineRecord):
             self.line = None
 
 
-@dataclass(slots=True)
-class Chat:
-    records: list[Record] = field(default_factory=list)
+class Chat(msgspec.Struct):
+    records: list[Record] = msgspec.field(default_factory=list)
     junk: int = 0  # lines that are no record
 
     def live(self) -> list[Record]:
