@@ -11,8 +11,20 @@ from importlib import import_module
 
 NAMES = (
     *("hook", "flat", "follow", "parallel", "start", "recovery", "memory"),
-    *("capture", "evidence", "watchdog", "redact", "drain", "fleet", "checkpoint", "recall", "counts", "scale"),
-    "conversation",
+    *(
+        "capture",
+        "evidence",
+        "watchdog",
+        "redact",
+        "drain",
+        "fleet",
+        "checkpoint",
+        "recall",
+        "counts",
+        "conversation",
+        "messages",
+        "scale",
+    ),
 )
 
 
