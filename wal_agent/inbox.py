@@ -49,6 +49,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What makes two messages one: sender and id. 32 hex digits."""
         return identity_of(self.sender, self.id)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether id and sender are names that a message can have: a Message can be made without a decoder, which
+        checks them, by the driver of another package."""
+        return bool(NAME.fullmatch(self.id) and NAME.fullmatch(self.sender))
+
 
 _DECODER = msgspec_compat.of_json(Message)
 

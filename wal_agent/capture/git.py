@@ -22,6 +22,7 @@ import msgspec
 
 TIMEOUT = 600.0  # seconds of one git process
 MAX_OUTPUT = 64 << 20  # bytes of output that are held in memory
+MOST_WARNED = 1 << 20  # bytes of warnings
 NICE = 10
 _PIPE = 1 << 16
 
@@ -201,7 +202,7 @@ class Git(msgspec.Struct):
             if code not in ok:
                 raise GitFailed(words, code, os.fsdecode(said.read(4096)))
             if warned is not None:
-                warned += os.fsdecode(said.read(1 << 20)).split("\n")
+                warned += os.fsdecode(said.read(MOST_WARNED)).split("\n")
         return wrote
 
     def stop(self) -> None:
@@ -261,17 +262,16 @@ class Git(msgspec.Struct):
 
 
 def _read(process: subprocess.Popen[bytes], most: int) -> bytes:
-    """All that it writes; more than `most` ends it (and one byte too many says so)."""
+    """All that it writes; where that is more than `most`, its beginning, and it is ended."""
     assert process.stdout is not None
     parts: list[bytes] = []
     size = 0
-    while part := process.stdout.read(_PIPE):
+    while size <= most and (part := process.stdout.read(_PIPE)):
         parts.append(part)
         size += len(part)
-        if size > most:
-            _kill(process)
-            break
-    return b"".join(parts)[: most + 1]
+    if size > most:
+        _kill(process)
+    return b"".join(parts)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

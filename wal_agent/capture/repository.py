@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -172,6 +173,7 @@ def _listed(git_dir: Path, folders: Iterable[str]) -> Iterator[str]:
 
 MOST_COMMITS = 500  # of the user's own, whose files go into the packs
 MOST_HISTORY = 256 << 20  # bytes, as git stores them, of the files of all these commits
+MOST_SHALLOW = 1 << 20  # bytes of the list of commits where a shallow clone is cut
 ROOT_TIME = 20.0  # seconds for the first commit of a history
 
 
@@ -199,7 +201,7 @@ class History:
         if head and head not in chosen:
             parents = self._own(place, [head], (), most=1)
             chosen = {**chosen, **(parents or {head: ()})}
-        listed = read_plain(place.common / "shallow", 1 << 20) if place.common else None
+        listed = read_plain(place.common / "shallow", MOST_SHALLOW) if place.common else None
         cut = set((listed or b"").decode("ascii", "replace").split())
         shallow = [id for id, parents in chosen.items() if id in cut or any(p not in chosen for p in parents)]
         return tuple(chosen), tuple(shallow), remote
@@ -211,7 +213,7 @@ class History:
         known = trees_of(list(self._weighed)[-1:])
         try:
             listed = [
-                line.split(b" ", 1)[0].decode() for line in list_reachable(self._git, at, trees_of(new), known, False)
+                line.partition(b" ")[0].decode() for line in list_reachable(self._git, at, trees_of(new), known, False)
             ]
             self.weight += sum(object_sizes(self._git, at, listed, "objectsize:disk"))
         except GitFailed:
@@ -349,8 +351,7 @@ def _copy_index(source: Path, target: Path, most: int) -> tuple[int, ...] | None
             if (have.st_size, have.st_mtime_ns) == (info.st_size, info.st_mtime_ns):
                 return (info.st_ino, info.st_size, info.st_mtime_ns)
         with target.open("wb") as out:
-            while part := file.read(1 << 20):
-                out.write(part)
+            shutil.copyfileobj(file, out)
     os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
     return (info.st_ino, info.st_size, info.st_mtime_ns)
 

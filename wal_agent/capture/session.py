@@ -24,19 +24,20 @@ from wal_agent.records import Edit, FileDelta, FileGone, Payload
 if TYPE_CHECKING:
     Hash = hashlib._Hash
 
-BLOCK = 128 * 1024  # unit in which a rewritten file is compared; more than a record carries inline (wal/blobs.py)
-TAIL = 4 * 1024  # bytes before the end that must stand unchanged for a grown file to count as appended to
+BLOCK = 128 << 10  # unit in which a rewritten file is compared; more than a record carries inline (wal/blobs.py)
+TAIL = 4 << 10  # bytes before the end that must stand unchanged for a grown file to count as appended to
 DIGEST = 32
+NO_TIME = -1  # ns; of a file that grew while it was read: no stat result can match
 
 
 class KnownVersion(msgspec.Struct):
     """The first `size` bytes of a file, in running hashes: 32 bytes are kept for each block.
 
-    `inode` is (device, inode); `mtime` in ns, -1 when the file grew while it was read (then no stat result can match).
+    `inode` is (device, inode); `mtime` in ns, or NO_TIME.
     """
 
     inode: tuple[int, int]
-    mtime: int = -1
+    mtime: int = NO_TIME
     size: int = 0
     tail: bytes = b""
     sha: Hash = msgspec.field(default_factory=hashlib.sha256)
@@ -78,7 +79,7 @@ class KnownVersion(msgspec.Struct):
 
 PutPayload = Callable[[bytes], Payload]
 
-PIECE = 4 * 1024 * 1024  # most bytes of one edit, and most bytes held in memory
+PIECE = 4 << 20  # most bytes of one edit, and most bytes held in memory
 MAX_EDITS = 128  # scattered edits of one delta; keeps its record far below a segment's size
 
 
@@ -267,7 +268,7 @@ class FileTracker:
             raise LostBeginning
         if self._known and not _begins_with(fd, now, self._known, self._at):
             self._lost, self._known = self._known, self._known.copy()
-            self._known.inode, self._known.mtime = _inode(now), -1
+            self._known.inode, self._known.mtime = _inode(now), NO_TIME
 
     def _resume(self, fd: int) -> None:
         if (captured := self._resuming) is None:
@@ -321,9 +322,10 @@ def _compare(
 ) -> KnownVersion:
     """Read all of it, block by block, against the digests of `old`; behind `lost`, whose blocks end elsewhere, sent."""
     new = lost.copy() if lost else KnownVersion(_inode(before))
-    new.inode, old = _inode(before), None if lost else old
+    nothing = KnownVersion(_inode(before))
+    new.inode, old = nothing.inode, nothing if lost else old or nothing
     for data in _pieces(fd, 0, before.st_size, BLOCK):
-        length, digest = old.block(new.size) if old is not None else (0, b"")
+        length, digest = old.block(new.size)
         comparable = 0 < length <= len(data) and not edits.scattered
         same = length if comparable and hashlib.sha256(data[:length]).digest() == digest else 0
         edits.add(new.size + same, data[same:])
@@ -339,7 +341,7 @@ def _finish_read(fd: int, before: os.stat_result, new: KnownVersion, at: int) ->
     if (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
         new.mtime = after.st_mtime_ns
         return new
-    new.mtime = -1
+    new.mtime = NO_TIME
     return new if after.st_size > before.st_size and _begins_with(fd, after, new, at) else None
 
 
@@ -365,7 +367,7 @@ def _front(fd: int, size: int) -> KnownVersion:
     known = KnownVersion(_inode(now))
     for data in _pieces(fd, 0, size, PIECE):
         known.feed(data)
-    known.mtime = now.st_mtime_ns if now.st_size == size else -1
+    known.mtime = now.st_mtime_ns if now.st_size == size else NO_TIME
     return known
 
 

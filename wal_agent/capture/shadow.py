@@ -39,6 +39,7 @@ FOLDER = "workspaces"  # in the user's state folder
 REFS = "refs/wal-agent/"
 SAVED, BASE, RECENT = "saved", "base", "recent/"
 BORN = "born"  # file: the repository is whole
+MOST_LISTED = 4096  # bytes of the names in a capture
 MOST_STATE = 12 << 20  # bytes of `state`
 WORK, INDEX, STATE = "work", "index", "state"
 
@@ -182,7 +183,7 @@ class Shadow(msgspec.Struct, frozen=True):
             config += f"[extensions]\n\tobjectFormat = {object_format}\n"
         (self.folder / "config").write_text(config)
         new = self.folder / f"{BORN}.new"
-        new.write_text(secrets.token_hex(16))
+        new.write_text(secrets.token_hex())
         for path in (self.folder / "config", self.folder / "HEAD", new):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -194,7 +195,7 @@ class Shadow(msgspec.Struct, frozen=True):
             path.unlink(missing_ok=True)
         for pattern in ("tmp_*", ".tmp-*", "*.lock"):
             for path in (self.objects / "pack").glob(pattern):
-                path.unlink(missing_ok=True)
+                path.unlink()
         shutil.rmtree(self.tmp, ignore_errors=True)
 
     def _format(self) -> str:
@@ -261,7 +262,7 @@ class Shadow(msgspec.Struct, frozen=True):
         if not self.born:
             return {}
         said = self.git.text("for-each-ref", "--format=%(refname) %(objectname)", prefix, at=self.at())
-        return dict(line.split(" ", 1) for line in filter(None, said.split("\n")))
+        return dict(line.split(" ") for line in filter(None, said.split("\n")))
 
     def take_in(self, pack: Path, *alternates: Path) -> None:
         """Keep a pack that was made of loose objects instead of them. Under the lock."""
@@ -298,7 +299,7 @@ class Shadow(msgspec.Struct, frozen=True):
         """Read a capture. Damaged when it is not one, or not all of it is here."""
         at = self.at(*alternates)
         try:
-            listed = self.git.run("ls-tree", "-z", "--full-tree", commit, at=at, most=4096)
+            listed = self.git.run("ls-tree", "-z", "--full-tree", commit, at=at, most=MOST_LISTED)
             found = {}
             for entry in listed.split(b"\0")[:-1]:
                 head, _, name = entry.partition(b"\t")

@@ -303,7 +303,7 @@ class WorkspaceCapture:
     def _with(self, commit: str) -> tuple[str, ...]:
         """The newest ones, and always the oldest: the log has that one for certain."""
         recent = (commit, *(each for each in self._recent if each != commit))
-        return recent if len(recent) <= MAX_MARKS else (*recent[: MAX_MARKS - 1], recent[-1])
+        return (*recent[: MAX_MARKS - 1], *recent[MAX_MARKS - 1 :][-1:])
 
     # ---- one capture
 

@@ -28,12 +28,13 @@ class Both:
 
     def fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
         """Look into the bucket when a look is due, and before anything new from the server is given: a sender that
-        could not reach the server has put its earlier message there."""
+        could not reach the server has put its earlier message there. What has no possible name is passed over: the log
+        would not know it again."""
         errors: list[WalAgentError] = []
 
         def look(driver: Driver) -> Sequence[Message]:
             try:
-                return driver.fetch(known)
+                return [message for message in driver.fetch(known) if message.is_named]
             except WalAgentError as error:
                 errors.append(error)
                 return ()

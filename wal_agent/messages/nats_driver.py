@@ -22,7 +22,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from wal_agent import msgspec_compat
 from wal_agent.errors import Unavailable
-from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, NAME, Message
+from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, Message
 from wal_agent.messages.connection import CLOSE_AT_ONCE, Connection, ensure_stream
 from wal_agent.messages.subjects import INBOX, OUTBOX, Stream, job_token, subject, token
 
@@ -52,8 +52,7 @@ def parse(job: str, name: str, data: bytes, seq: int, at: datetime | None) -> Me
     except (ValueError, RecursionError, msgspec.MsgspecError):
         return None
     wanted = "control" if message.verb else "inbox"
-    whole = NAME.fullmatch(message.id) and NAME.fullmatch(message.sender)  # a pattern's `$` also allows a line's end
-    if not whole or (kind, identity) != (wanted, message.identity) or len(message.text.encode()) > MOST_TEXT:
+    if not message.is_named or (kind, identity) != (wanted, message.identity) or len(message.text.encode()) > MOST_TEXT:
         return None
     return message
 

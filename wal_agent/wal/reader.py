@@ -179,7 +179,7 @@ def read_snapshot(bucket: Bucket, keys: Keys, seq: int, parallel: int = 1) -> Sn
     """The snapshot at `seq`, checked against the chain; None when it is gone, damaged or does not count. `parallel`:
     more than 1 reads it and the segment that it names at the same time."""
     try:
-        stored, own = prefetch_map(lambda read: read(), _snapshot_reads(bucket, keys, seq), min(2, parallel))
+        stored, own = prefetch_map(lambda read: read(), _snapshot_reads(bucket, keys, seq), parallel)
         snapshot = codec.decode_snapshot(stored or b"", job=keys.job, seq=seq)
         following = None
         if own is None and (after := _get(bucket, keys, seq + 1)) is not None:

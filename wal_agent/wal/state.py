@@ -61,6 +61,7 @@ KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
 KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
 KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
 MOST_OUTCOME = 300  # characters of what became of a control message
+MOST_NAME = 100  # characters of a message's sender, and of its id: inbox.NAME allows no more
 KEEP_MESSAGES = 300  # given messages: who sends one of them again, sends nothing
 KEEP_REWRITES = 64  # with the file that was before each
 KEEP_MARKS = 64
@@ -255,6 +256,9 @@ class ShelvedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     call: int
 
 
+NO_SESSION = ShelvedSession("", {}, (), 0)
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that recovery may rest on, as of one place in the log."""
 
@@ -356,7 +360,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case AgentStarted(resumed=True):
             return replace(state, session=record.session, home=epoch, ended=None)
         case AgentStarted():
-            turned = state.turned if state.turned >= 0 or epoch == state.home else 0
+            turned = state.turned if epoch == state.home else max(state.turned, 0)
             here = replace(state, session=record.session, home=epoch, ended=None)
             return replace(here, turn="none", prompt=None, turned=turned)
         case Turn():
@@ -509,12 +513,13 @@ def _compacted(begun: CompactionAt, record: CompactionDone) -> CompactionAt:
 
 def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[MessageAt, ...]:
     """One entry for each message; of too many those go first that were seen."""
-    others = [m for m in state.messages if (m.sender, m.id) != (record.sender, record.id)]
+    sender, id = _message_names(record)
+    others = [m for m in state.messages if (m.sender, m.id) != (sender, id)]
     if len(others) >= KEEP_MESSAGES:
         others.remove(next((m for m in others if m.seen), others[0]))
     given = MessageAt(
-        sender=record.sender[:100],
-        id=record.id[:100],
+        sender=sender,
+        id=id,
         sent=record.sent,
         time=record.time,
         epoch=epoch,
@@ -523,8 +528,13 @@ def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[Messa
     return (*others, given)
 
 
+def _message_names(record: MessageGiven | MessageSeen) -> tuple[str, str]:
+    """Sender and id as they are kept: a longer one, which no run writes, is cut and still the same message."""
+    return record.sender[:MOST_NAME], record.id[:MOST_NAME]
+
+
 def _seen(message: MessageAt, record: MessageSeen) -> MessageAt:
-    if (message.sender, message.id) != (record.sender, record.id) or message.seen:
+    if (message.sender, message.id) != _message_names(record) or message.seen:
         return message
     refused, answer = record.refused[:MOST_OUTCOME], record.answer[:MOST_OUTCOME]
     return msgspec.structs.replace(message, seen=record.time, refused=refused, answer=answer)
@@ -535,7 +545,7 @@ def _handed_over(state: State, record: Handoff) -> State:
     left = ShelvedSession(state.session, state.files, state.unsettled[-KEEP_SHELVED_CALLS:], call)
     others = {name: each for name, each in state.shelf.items() if name not in (record.before, record.agent)}
     shelf = dict([*others.items(), (record.before, left)][-KEEP_SHELVED:])
-    back = state.shelf.get(record.agent, ShelvedSession("", {}, (), 0))
+    back = state.shelf.get(record.agent, NO_SESSION)
     return msgspec.structs.replace(
         state,
         agent=record.agent,

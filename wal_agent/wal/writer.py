@@ -413,8 +413,7 @@ class Writer:
             now = self._clock.boot()
             self._wake_at = min(now + 1.0, next_due(self._queue, self._put_time))
             left = self._wake_at - now
-        if left > 0:
-            self._work.wait(left)
+        self._work.wait(left)
 
     def seal(self, budget: float) -> bool:
         """R6: refuse appends from now on, decide the put in flight and flush the queue, within `budget` seconds.

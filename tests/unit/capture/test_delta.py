@@ -480,3 +480,102 @@ def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
             tracker(tmp_path / name).capture(Store().put, now=1.0)
     with pytest.raises(FileNotFoundError):
         tracker(tmp_path / "none").capture(Store().put, now=1.0)
+
+
+# ---- what is remembered, and what a look costs --------------------------------------------------------------------
+
+
+def test_of_a_version_the_hash_of_each_block_is_known_also_of_the_last_that_is_not_full() -> None:
+    known, data = KnownVersion((0, 0)), noise(2 * BLOCK + 5)
+    assert known.block(0) == (0, b"")
+    known.feed(data[:7])
+    known.feed(data[7:])
+    assert [known.block(at)[0] for at in range(0, 5 * BLOCK, BLOCK)] == [BLOCK, BLOCK, 5, 0, 0]
+    for at in (0, BLOCK, 2 * BLOCK):
+        assert known.block(at)[1] == hashlib.sha256(data[at : at + BLOCK]).digest()
+    assert known.block(3 * BLOCK) == (0, b"")
+    full = KnownVersion((0, 0))
+    full.feed(data[:BLOCK])
+    assert full.block(BLOCK) == (0, b"") and full.tail == data[BLOCK - TAIL : BLOCK]
+
+
+def test_pieces_are_full_and_edits_are_counted_whether_they_are_stored_or_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE", 4)
+    monkeypatch.setattr(module, "MAX_EDITS", 5)
+    store = Store()
+    mine = Edits(store.put)
+    mine.add(0, b"x" * 10)
+    assert store.sizes == [4, 4] and not mine.scattered, "two are stored and one waits"
+    mine.add(20, b"y")
+    assert not mine.scattered
+    mine.add(30, b"z")
+    assert mine.scattered and [(e.offset, e.data.size) for e in mine.done()] == [
+        (0, 4),
+        (4, 4),
+        (8, 2),
+        (20, 1),
+        (30, 1),
+    ]
+    mine.add(40, b"x" * 5)
+    assert [(e.offset, e.data.size) for e in mine.done()[5:]] == [(40, 4), (44, 1)]
+
+
+def test_the_first_call_is_settled_news_also_after_records_were_lost(path: Path) -> None:
+    path.write_bytes(b"abc")
+    mine, store = tracker(path), Store()
+    assert not mine.captured and not mine.moving
+    for _ in range(2):
+        told = mine.capture(store.put, now=1.0, settled=0)
+        assert told is not None and (told.settled, told.size) == (0, 3)
+        assert mine.capture(store.put, now=2.0, settled=0) is None
+        told = mine.capture(store.put, now=3.0, settled=1)
+        assert told is not None and (told.settled, told.edits) == (1, ())
+        assert mine.capture(store.put, now=4.0, settled=1) is None
+        mine.forget()
+        assert mine.captured
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each read."""
+    found, real = list[int](), os.pread
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        data = real(fd, size, offset)
+        found.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "pread", pread)
+    return found
+
+
+def test_a_file_that_is_as_it_was_costs_a_look_at_its_end(path: Path, reads: list[int]) -> None:
+    path.write_bytes(noise(3 * BLOCK))
+    mine, store = tracker(path), Store()
+    mine.capture(store.put, now=1.0)
+    reads.clear()
+    assert mine.capture(store.put, now=2.0) is None and sum(reads) == TAIL
+
+
+def test_a_file_of_a_resumed_session_is_read_once(path: Path, reads: list[int]) -> None:
+    data = noise(3 * BLOCK)
+    path.write_bytes(data)
+    told = tracker(path).capture(Store().put, now=1.0)
+    assert told is not None
+    mine, store = tracker(path), Store()
+    mine.resume_from(told)
+    path.write_bytes(data + b"more")
+    reads.clear()
+    told = mine.capture(store.put, now=2.0)
+    assert told is not None and [(e.offset, e.data.data) for e in told.edits] == [(len(data), b"more")]
+    assert sum(reads) == len(data) + TAIL + 4
+
+
+def test_a_file_that_was_touched_is_compared_and_then_known_again(path: Path, reads: list[int]) -> None:
+    path.write_bytes(noise(3 * BLOCK))
+    mine, store = tracker(path), Store()
+    mine.capture(store.put, now=1.0)
+    os.utime(path, ns=(5, 5))
+    assert mine.capture(store.put, now=2.0) is None
+    reads.clear()
+    assert mine.capture(store.put, now=3.0) is None and sum(reads) == TAIL

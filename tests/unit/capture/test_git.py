@@ -137,7 +137,9 @@ def test_while_it_runs_it_is_known_as_our_own_and_yields_to_the_agent(
 
     monkeypatch.setattr("wal_agent.capture.git._read", look)
     assert git.run("x") == b"said"
-    assert seen == [(True, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)), True)]
+    ((known, nice, leads),) = seen
+    assert known and leads
+    assert nice in (NICE, max(NICE, os.getpriority(os.PRIO_PROCESS, 0))), "a niced root may lower it again"
     assert not OWN.pids and git._running is None
 
 
@@ -214,3 +216,49 @@ def test_what_is_not_there_has_no_size(fake: Fake) -> None:
     git = fake("printf '12\\naa missing\\n0\\n'")
     assert object_sizes(git, GitDirs(Path("/")), ["a", "b", "c"]) == [12, 0, 0]
     assert object_sizes(fake("exit 1"), GitDirs(Path("/")), []) == []
+
+
+def test_output_in_many_pieces_is_counted_to_the_byte(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_agent.capture.git._PIPE", 1)
+    git = fake("printf 12345")
+    assert git.run("x", most=5) == b"12345"
+    with pytest.raises(GitFailed, match="more to say than 4 bytes"):
+        git.run("x", most=4, ok=(0, -9))
+
+
+def test_it_runs_in_the_folder_that_is_named_and_else_in_its_repositorys(fake: Fake, tmp_path: Path) -> None:
+    git = fake("pwd -P")
+    for name in ("repo", "top", "here"):
+        (tmp_path / name).mkdir()
+    repo, top, here = (tmp_path / name for name in ("repo", "top", "here"))
+    assert git.text("x", at=GitDirs(repo, cwd=top), cwd=here) == str(here)
+    assert git.text("x", at=GitDirs(repo, cwd=top)) == str(top)
+    assert git.text("x", at=GitDirs(repo)) == str(repo)
+    assert git.text("x") == "/"
+
+
+def test_warnings_are_read_up_to_a_bound(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_agent.capture.git.MOST_WARNED", 4)
+    warned: list[str] = []
+    assert fake("echo one >&2; echo two >&2").run("x", warned=warned) == b"" and warned == ["one", ""]
+
+
+def test_a_thread_that_would_end_a_git_does_not_keep_us_alive(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[threading.Timer] = []
+    real = threading.Timer.start
+
+    def start(timer: threading.Timer) -> None:
+        timers.append(timer)
+        real(timer)
+
+    monkeypatch.setattr(threading.Timer, "start", start)
+    git = fake("exit 0")
+    git.run("x")
+    git.run("x", timeout=7.0)
+    assert [(timer.daemon, timer.interval) for timer in timers] == [(True, git.timeout), (True, 7.0)]
+    assert all(timer.finished.is_set() for timer in timers), "they are called off"
+
+
+@pytest.mark.parametrize(("said", "words"), [("why", "git log -1 ended with 2: why"), ("x" * 600, "x" * 500)])
+def test_a_failure_names_two_words_and_the_beginning_of_what_was_said(said: str, words: str) -> None:
+    assert str(GitFailed(("log", "-1", "HEAD"), 2, said)).endswith(words)

@@ -386,3 +386,52 @@ def test_outside_of_git_nothing_is_read(tmp_path: Path) -> None:
     assert made.read(Location(tmp_path)) == RepositoryState() and made.index_stamp is None
     assert Location(tmp_path).alternates == ()
     assert Location(tmp_path, common=tmp_path).alternates == (tmp_path / "objects",)
+
+
+def test_what_is_weighed_is_what_the_newest_weighed_commit_lacks_also_where_files_are_missing(
+    tmp_path: Path, place: Location
+) -> None:
+    """In a partial clone some of them are not on this machine."""
+    made = history(
+        tmp_path,
+        f"""case "$*" in
+*--objects*) cat >>{tmp_path}/listed; echo "aa a path"; echo "bb";;
+*--batch-check*) cat >>{tmp_path}/sized; echo 30; echo 12;;
+esac""",
+    )
+    one, two, three = ONE, TWO, "3" * 40
+    for chosen in ((one, two), (three,), (three, one)):
+        made._affordable(place, dict.fromkeys(chosen, ()))
+    assert list(made._weighed) == [two, one, three]
+    asked = (tmp_path / "listed").read_text().split("\n")[:-1]
+    tree = "^{tree}"
+    assert asked[:4] == [one + tree, two + tree, three + tree, f"^{one}{tree}"]
+    assert (tmp_path / "sized").read_text().split()[:4] == ["aa", "bb", "aa", "bb"]
+    lists = [line for line in (tmp_path / "asked").read_text().splitlines() if "--objects" in line]
+    assert lists and all("--missing=allow-any" in line for line in lists)
+
+
+def test_where_a_clone_is_cut_is_read_up_to_a_bound(
+    tmp_path: Path, place: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = history(tmp_path, listing(f"{ONE} {TWO}", TWO))
+    (tmp_path / ".git" / "shallow").write_text(TWO)
+    for most, cut in ((40, (TWO,)), (39, ())):
+        monkeypatch.setattr(repository, "MOST_SHALLOW", most)
+        assert made.commits(place, ONE, (), ())[1] == cut
+
+
+def test_a_head_that_git_cannot_read_is_none(tmp_path: Path, place: Location) -> None:
+    made = reader(tmp_path, 'case "$*" in *for-each-ref*) ;; *) exit 128;; esac')
+    assert made._refs(place) == ({}, (), "", "")
+
+
+def test_a_stage_of_a_path_with_spaces_is_one() -> None:
+    assert [*repository._stages(f"100644 {ONE} 1\ta b c\0".encode())] == [ONE]
+
+
+def test_an_index_that_is_not_there_leaves_no_copy(tmp_path: Path) -> None:
+    assert repository._copy_index(tmp_path / "index", tmp_path / "copy", 3) is None
+    (tmp_path / "index").write_bytes(b"1234")
+    assert repository._copy_index(tmp_path / "index", tmp_path / "copy", 3) is None
+    assert not (tmp_path / "copy").exists()

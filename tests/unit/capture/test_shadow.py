@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -532,3 +533,58 @@ def test_what_comes_out_is_what_went_in(script: list[tuple[str, bytes | None, ob
             listed = user.git("ls-files", "-s", "-z").split(b"\0")[:-1]
             index = there.files(there.contents.index) if there.contents.index else {}
             assert set(index) == {entry.partition(b"\t")[2] for entry in listed}
+
+
+def test_the_repository_says_the_version_of_its_format_and_its_lock_is_private(tmp_path: Path) -> None:
+    """A git that does not know an extension must not take version 0 for one without any."""
+    shadow = Shadow.of(tmp_path / "state", tmp_path / "work", Git(user_env(tmp_path)))
+    for format, version in (("sha1", 0), ("sha256", 1)):
+        with shadow.locked() as mine:
+            assert mine and shadow.ensure(format) and not shadow.ensure(format)
+        assert f"repositoryformatversion = {version}\n" in (shadow.folder / "config").read_text()
+    assert shadow.folder.with_suffix(".lock").stat().st_mode & 0o777 & ~0o600 == 0
+    assert shadow.git.keep == ()
+
+
+def test_a_folder_that_could_not_be_emptied_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = shadow_in(tmp_path)
+    (shadow.folder / "born").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(Shadow, "wipe", lambda _: None)
+        assert shadow.ensure()
+    assert shadow.born and not shadow.ensure()
+
+
+def test_a_repository_that_git_cannot_read_has_no_refs(tmp_path: Path) -> None:
+    shadow = shadow_in(tmp_path)
+    (one,) = commits(shadow, 1)
+    shadow.save(one)
+    assert shadow.ref(shadow.name(SAVED)) == one
+    (shadow.folder / "config").write_text("[broken")
+    assert shadow.ref(shadow.name(SAVED)) == "" and not shadow.has(one)
+
+
+def test_a_pack_that_holds_all_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = shadow_in(tmp_path)
+    (one,) = commits(shadow, 1)
+    shadow.keep(one, "", (one,))
+    made, asked, real = packed(shadow, one), list[str](), Git.run
+
+    def run(git: Git, *words: str, **more: Any) -> bytes:
+        asked.append(words[0])
+        return real(git, *words, **more)
+
+    monkeypatch.setattr(Git, "run", run)
+    shadow.tidy(made)
+    assert asked == ["index-pack", "prune-packed", "prune"] and objects(shadow) == (0, 1)
+
+
+def test_a_capture_with_a_long_list_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow = shadow_in(tmp_path)
+    (one,) = commits(shadow, 1)
+    size = len(shadow.git.run("ls-tree", "-z", "--full-tree", one, at=shadow.at()))
+    monkeypatch.setattr("wal_agent.capture.shadow.MOST_LISTED", size)
+    assert shadow.contents(one).commit == one
+    monkeypatch.setattr("wal_agent.capture.shadow.MOST_LISTED", size - 1)
+    with pytest.raises(Damaged):
+        shadow.contents(one)

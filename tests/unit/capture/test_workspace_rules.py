@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
+from msgspec.structs import replace
 
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import UNREADABLE, Caps, LeftOut
@@ -399,3 +400,168 @@ def test_files_and_bytes_are_counted_on_from_the_capture_before(tmp_path: Path) 
     assert mine._counted(AT, None, "w") == (2, 15, 0)
     assert mine._counted(AT, saved(files=2, size=15), "w9") == (3, 28, 15)
     assert mine._counted(AT, saved(files=2, size=15), OLD.work) == (2, 15, 0)
+
+
+# ---- one capture, with what it finds written down
+
+
+class Found(WorkspaceCapture):
+    """A capture of what the tests say is there. The pack of each is 7 bytes."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder / "state", folder / "work", {}, lambda data: Payload(size=len(data)), (), None, "job")
+        self.place = Location(folder)
+        self.scan = Scanned("w1", LeftOut(), 1, ())
+        self.around = RepositoryState(Repository(head="", branch=""), index="i1", state=b'{"head":""}')
+        self.packed = module.PackResult(Pack(size=7, sha256="", parts=()), True, 0)
+        self.counted, self.filling, self.totals, self.adapted = (3, 30, 0), list[bool](), list[int](), list[Any]()
+        born = SimpleNamespace(born="b", job="job", ensure=lambda _: None, hold=lambda _: None, at=lambda *_: AT)
+        shadow: Any = born
+        shadow.commit = lambda work, index, state, *_: Contents(f"c-{work}", work, index, "s", read_state(state))
+        shadow.keep = shadow.tidy = shadow.take_in = lambda *_: None
+        shadow.tmp = folder
+        self._shadow = shadow
+        monkeypatch.setattr(module, "find_location", lambda *_: self.place)
+        monkeypatch.setattr(module, "mark_folder", lambda *_: None)
+        self._anew()
+
+    def _anew(self) -> None:
+        def scan(place: Location, stamp: object, total: int, budget: int) -> Scanned:
+            self.totals.append(total)
+            return self.scan
+
+        def pack(at: GitDirs, saved: object, made: object, around: object, filling: bool) -> module.PackResult:
+            self.filling.append(filling)
+            return self.packed
+
+        scanner: Any = SimpleNamespace(scan=scan)
+        around: Any = SimpleNamespace(read=lambda _: self.around, index_stamp=None)
+        packer: Any = SimpleNamespace(pack=pack)
+        self._scanner, self._around, self._packer, self._total = scanner, around, packer, 0
+
+    def _counted(self, *_: object) -> tuple[int, int, int]:
+        return self.counted
+
+    def _adapt(self, *given: Any) -> None:
+        self.adapted.append(given)
+
+    def take(self, holds: int = 5, also: tuple[int, ...] = (8,)) -> Workspace:
+        made = self._capture(holds, also, 9.0)
+        assert made is not None
+        next_, self._next = self._next, None
+        assert next_ is not None
+        self._saved, self._held = next_, (next_.record.holds, next_.record.also)
+        return made
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Found:
+    return Found(tmp_path, monkeypatch)
+
+
+PENDING = Pending(files=1, size=2)
+
+
+def test_the_first_capture_is_whole_and_the_next_of_the_same_has_no_pack(found: Found) -> None:
+    made = found.take()
+    assert (made.holds, made.also, made.commit, made.files, made.size, made.time) == (5, (8,), "c-w1", 3, 30, 9.0)
+    assert (made.whole, made.replaces, made.parts, made.grown) == (True, 0, 1, 0) and len(made.packs) == 1
+    assert found._tidy == found.place and found._loose is None and found.filling == [False]
+    assert found._saved is not None and found._saved.base == found._saved.contents and found._saved.packs == (7,)
+    assert found._capture(5, (8,), 10.0) is None, "nothing is new"
+    same = found.take(holds=6)
+    assert (same.holds, same.packs, same.whole, same.replaces, same.commit) == (6, (), False, 0, "c-w1")
+    assert found.filling == [False] and found.totals == [0, 30, 30], "nothing is packed again"
+
+
+@pytest.mark.parametrize(("ahead", "lags"), [(-0.5, False), (0.0, True), (0.5, True)])
+def test_what_waits_and_changed_since_the_run_began_may_be_of_any_of_its_calls(
+    found: Found, ahead: float, lags: bool
+) -> None:
+    found.scan = replace(found.scan, pending=PENDING, changed=found._began + ahead)
+    made = found.take()
+    assert (made.holds, made.also) == ((0, ()) if lags else (5, (8,))) and found.lags is lags
+    assert made.pending == PENDING and found.filling == [True]
+    found.scan = replace(found.scan, pending=None, work="w2")
+    assert found.take(holds=7).holds == 7 and not found.lags and found.filling == [True, True]
+
+
+@pytest.mark.parametrize(("more", "waits"), [(0, False), (1, True)])
+def test_history_heavier_than_a_part_waits_while_files_do(found: Found, more: int, waits: bool) -> None:
+    found.around = replace(found.around, weight=found._budget + more)
+    found.scan = replace(found.scan, pending=PENDING)
+    made = found.take()
+    assert made.pending is not None and made.pending.repository is waits
+    assert found._saved is not None and found._saved.contents.index == ("" if waits else "i1")
+    found.scan = replace(found.scan, work="w2", pending=None)
+    made = found.take()
+    assert made.pending is None and found._saved.contents.index == "i1", "nothing waits: all is taken"
+    found.scan = replace(found.scan, work="w3", pending=PENDING)
+    found.around = replace(found.around, weight=found._budget + 1)
+    made = found.take()
+    assert made.pending == PENDING and found._saved.contents.index == "i1", "what was sent is not dropped again"
+
+
+@pytest.mark.parametrize(("replaced", "grown"), [(0, 7), (25, 7), (26, 0)])
+def test_parts_of_a_first_capture_count_as_its_growth_where_little_was_replaced(
+    found: Found, replaced: int, grown: int
+) -> None:
+    found.scan = replace(found.scan, pending=PENDING)
+    found.take()
+    found.packed = replace(found.packed, whole=False)
+    found.scan = replace(found.scan, work="w2", cost=100)
+    found.counted = (4, 40, replaced)
+    made = found.take()
+    assert (made.parts, made.grown, made.whole, made.files, made.size) == (2, grown, False, 4, 40)
+    assert found._saved is not None and found._saved.packs == (7, 7) and found._tidy is None
+    assert found._saved.base == found._saved.contents
+    found.scan = replace(found.scan, work="w3", pending=None)
+    assert found.take().parts == 3, "the last part too"
+    found.scan = replace(found.scan, work="w4")
+    last = found.take()
+    assert last.parts == 3 and last.grown == found._saved.record.grown and found._saved.base is not None
+    assert found._saved.base.work == "w3", "what is new from now on is no part"
+
+
+@pytest.mark.parametrize(("taken", "loose"), [(module.MANY_LOOSE, False), (module.MANY_LOOSE + 1, True)])
+def test_a_part_of_many_files_is_kept_as_a_pack(found: Found, taken: int, loose: bool) -> None:
+    found.scan = replace(found.scan, pending=PENDING, taken=taken)
+    found.take()
+    assert found._loose is None, "the first is whole: it is tidied"
+    found.packed = replace(found.packed, whole=False)
+    found.scan = replace(found.scan, work="w2")
+    found.take()
+    assert (found._loose == found.place) is loose
+
+
+def test_packs_that_a_new_one_takes_the_place_of_are_gone(found: Found) -> None:
+    found.take()
+    found.packed = replace(found.packed, whole=False)
+    for work in ("w2", "w3"):
+        found.scan = replace(found.scan, work=work)
+        found.take()
+        assert found._tidy is None
+    found.packed = module.PackResult(Pack(size=9, sha256="", parts=()), False, 2)
+    found.scan = replace(found.scan, work="w4")
+    made = found.take()
+    assert found._saved is not None and (found._saved.packs, made.replaces) == ((7, 9), 2)
+    assert found._tidy == found.place and made.parts == 1
+    assert found._saved.base is not None and found._saved.base.work == "w1"
+
+
+def test_a_capture_reports_how_long_its_files_took_and_all_of_it(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((100.0, 103.0, 108.0))  # at the start, and around the pack
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    found.scan = replace(found.scan, cost=77, seconds=2.0)
+    found.take()
+    assert found.adapted == [(77, 7.0, 8.0)]
+
+
+def test_our_repository_that_another_job_began_anew_holds_nothing(found: Found) -> None:
+    found.take()
+    shadow: Any = found._shadow
+    shadow.born = "another"
+    found.scan = replace(found.scan, work="w2")
+    found.take()
+    assert found._saved is not None and found._saved.packs == (7,) and found.totals == [0, 0]
+    assert found._born == "another"

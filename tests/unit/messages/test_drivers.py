@@ -7,6 +7,7 @@ from importlib import metadata
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from wal_agent import messages
 from wal_agent.bucket.base import MemoryBucket
@@ -76,6 +77,19 @@ def test_another_package_brings_the_driver_of_its_scheme(monkeypatch: pytest.Mon
         say=lambda _: None,
     )
     assert no_status is None
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "-x", "a b", "a\n", "a/b"])
+def test_a_message_whose_name_the_log_could_not_know_again_is_passed_over(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I8: it would be given again after each start. Another package may make a Message without a decoder."""
+    install(monkeypatch, f"{__name__}:Other")
+    monkeypatch.setattr(metadata.EntryPoint, "load", lambda self: Other)
+    driver = opened("other://host:1")
+    for message in (replace(STOP, id=name), replace(STOP, sender=name), replace(STOP, id="x" * 100)):
+        driver.send(message)
+    assert [m.id for m in driver.fetch(lambda _: False)] == ["x" * 100]
 
 
 def test_one_that_is_missing_or_broken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

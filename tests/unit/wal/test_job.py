@@ -11,12 +11,16 @@ from msgspec.structs import replace
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, intent
 from wal_agent.bucket.base import Bucket, BucketDecorator, Object
 from wal_agent.bucket.decorators import RetryBudget
-from wal_agent.errors import Fenced, LeaseHeld, Unavailable
-from wal_agent.records import Cause, Opening
+from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, Unavailable
+from wal_agent.records import AnyRecord, Cause, Opening, StepBegun
 from wal_agent.wal import job as jobs
 from wal_agent.wal import job as openings
+from wal_agent.wal import reader
 from wal_agent.wal.job import close_job, open_job
-from wal_agent.wal.reader import Tail, read_tail, replay
+from wal_agent.wal.reader import Damage, Tail, read_tail, replay
+from wal_agent.wal.spool import SpoolContent
+
+BEGUN = StepBegun(time=1.0, name="s", command=("true",))
 
 
 def test_first_opening() -> None:
@@ -310,3 +314,148 @@ def test_a_wrong_hint_costs_a_list_and_nothing_else() -> None:
         == read_tail(world.bucket, KEYS, 99).seq
         == 2
     )
+
+
+# ---- an outage on the way
+
+
+class Scripted:
+    """A bucket that answers as it is written down, one request after the other."""
+
+    url = "memory:"
+
+    def __init__(self, *answers: Exception | bytes) -> None:
+        self.answers = list(answers)
+
+    def _next(self) -> bytes:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def put(self, key: str, data: bytes) -> None:
+        self._next()
+
+    def get(self, key: str) -> Object:
+        return Object(self._next(), "v", 0.0, 0.0)
+
+
+def test_what_is_at_a_number_is_asked_until_it_is_decided_and_with_a_pause_where_the_bucket_is_away() -> None:
+    """R1, seq taken. A segment that retention took between the two requests is no outage: it is sent again at once."""
+    world, slept = World(), list[float]()
+    retries = RetryBudget(world.clock, world.rng, 60.0)
+    taken, away = Conflict("taken"), Unavailable("away")
+    bucket: Any = Scripted(away, taken, away, taken, NotFound("gone"), taken, b"theirs")
+    with mock.patch.object(world.clock, "sleep", slept.append):
+        assert jobs._create_segment(bucket, KEYS, retries, 2, b"mine") == b"theirs"
+        assert len(slept) == 2 and not bucket.answers
+        bucket = Scripted(b"")
+        assert jobs._create_segment(bucket, KEYS, retries, 2, b"mine") == b"mine" and len(slept) == 2
+
+
+class Sending:
+    """A writer whose steps end as they are written down."""
+
+    ended = Fenced("taken over")
+
+    def __init__(self, *steps: str) -> None:
+        self.steps = list(steps)
+
+    @property
+    def pending(self) -> bool:
+        return bool(self.steps)
+
+    def commit_once(self) -> str:
+        return self.steps.pop(0)
+
+
+def test_what_was_spooled_is_sent_with_a_pause_behind_each_failure_and_a_new_budget_behind_each_success() -> None:
+    world, asked = World(), list[int]()
+    writer: Any = Sending("undecided", "acked", "undecided", "undecided", "acked")
+    began, limit = world.clock.at, 0.4
+    with mock.patch.object(world.rng, "random", lambda: 0.5):  # pauses of 0.05, 0.1, 0.2 seconds
+        jobs.send_spooled(writer, world.clock, world.rng, 0.15, lambda: asked.append(len(writer.steps)))
+        assert world.clock.at - began == pytest.approx(0.05 + 0.05 + 0.1) and world.clock.at - began < limit
+        assert asked == [5, 4, 3, 2, 1], "before each step a signal may end it"
+        writer = Sending(*["undecided"] * 3)
+        with pytest.raises(Unavailable, match="spooled for the job could not be saved"):
+            jobs.send_spooled(writer, world.clock, world.rng, 0.15)
+    with pytest.raises(Fenced, match="taken over"):
+        writer = Sending("ended", "acked")
+        jobs.send_spooled(writer, world.clock, world.rng, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("seqs", "first", "prev", "unsent"),
+    [
+        ((), 4, "p", ()),
+        ((3, 4, 5), 4, "p", (4, 5)),
+        ((3, 4, 5), 6, "p", ()),  # the log has all of them
+        ((3, 4, 5), 3, "p", (3, 4, 5)),
+        ((3, 4, 5), 4, "other", None),
+        ((3, 4, 5), 2, "p", None),
+        ((3, 4, 5), 0, "p", None),  # no later epoch: not even the opening of this run
+    ],
+)
+def test_what_of_a_spool_the_log_lacks_begins_where_the_next_epoch_does(
+    seqs: tuple[int, ...], first: int, prev: str, unsent: tuple[int, ...] | None
+) -> None:
+    def segment(epoch: int, seq: int) -> Any:
+        assert epoch == 1 and (not first or seq in (first, seqs[0])), "only the one in question is read"
+        return mock.Mock(prev="p")
+
+    spool: Any = mock.Mock(segment=segment, damaged=Damaged)
+    opening = mock.Mock(seq=first, prev=prev) if first else None
+    find: Any = mock.Mock(return_value=opening)
+    bucket: Any = object()
+    with mock.patch.object(jobs, "first_segment_after_epoch", find):
+        if unsent is None:
+            with pytest.raises(Damaged, match=f"record {3 if first != 4 else 4} does not follow"):
+                jobs.unsent_seqs(bucket, KEYS, spool, SpoolContent(1, seqs))
+        else:
+            assert jobs.unsent_seqs(bucket, KEYS, spool, SpoolContent(1, seqs)) == unsent
+    assert find.call_args_list == ([mock.call(bucket, KEYS, seqs[0], 1)] if seqs else [])
+
+
+def test_the_first_segment_behind_an_epoch_is_the_opening_of_a_later_one() -> None:
+    world = World()
+    job = world.open("a")
+    job.writer.append(intent(1))
+    drain(job)
+    assert jobs.first_segment_after_epoch(world.bucket, KEYS, 1, 1) is None
+    world.take_over("b")
+    for start in (1, 2, 3):
+        found = jobs.first_segment_after_epoch(world.bucket, KEYS, start, 1)
+        assert found is not None and (found.seq, found.epoch) == (3, 2)
+    assert jobs.first_segment_after_epoch(world.bucket, KEYS, 1, 2) is None
+
+
+@pytest.mark.parametrize(("epoch", "fenced"), [(0, False), (1, False), (2, True)])
+def test_damage_is_a_fence_only_where_a_newer_owner_has_passed(epoch: int, fenced: bool) -> None:
+    world = World()
+    before = world.open("a").replay
+    hole = replace(before, damage=Damage(2, "missing", 1, 0.0))
+    log = jobs._Log(world.bucket, KEYS, world.clock, world.rng, 20.0, 1)
+    read = mock.Mock(return_value=hole)
+    with (
+        mock.patch.object(reader, "continue_replay", read),
+        mock.patch.object(reader, "newest_after", lambda *_: Tail(9, epoch)),
+    ):
+        if fenced:
+            with pytest.raises(Fenced, match="epoch 2"):
+                jobs.replay_for_plan(log, before, Tail(1, 1))
+        else:
+            assert jobs.replay_for_plan(log, before, Tail(1, 1)) == hole
+
+
+@pytest.mark.parametrize(("newest", "began", "goes_on"), [(0, 0, True), (3, 3, True), (4, 3, False), (1, 0, False)])
+def test_a_replay_goes_on_only_from_a_snapshot_that_is_still_the_newest(newest: int, began: int, goes_on: bool) -> None:
+    assert jobs.may_continue_replay(newest, began) is goes_on
+
+
+@pytest.mark.parametrize("records", [(intent(1),), (BEGUN,), (intent(1), BEGUN)])
+def test_a_job_with_a_call_or_a_step_that_has_no_end_is_not_closed(records: tuple[AnyRecord, ...]) -> None:
+    """R6: both count."""
+    job = World().open("a")
+    job.writer.append(*records)
+    assert close_job(job, "closed") == "released"

@@ -39,7 +39,7 @@ from wal_agent.wal.reader import Tail, read_tail, replay
 
 
 def test_the_timing_inequality() -> None:
-    assert timing_holds(30, 20, 10)
+    assert timing_holds(30, 20, 10) and timing_holds(1, 0.7, 0.5)
     for ttl, deadline, period in [(20, 20, 10), (30, 12, 10), (30, 20, 0), (30, 20, -1), (10, 20, 5)]:
         assert not timing_holds(ttl, deadline, period)
 
@@ -667,3 +667,78 @@ def test_what_is_deleted_is_what_was_seen_to_be_damaged(tmp_path: Path, then: st
         with pytest.raises(LeaseHeld, match="sound again: held" if then == "sound" else "changed meanwhile"):
             replaced(world, end)
         assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "gets", "puts", "pauses"),
+    [
+        ("acquire", 1, 2, 3),
+        ("unlock", 1, 2, 2),  # one for the put and the read behind it
+        ("pause", 1, 2, 2),
+        ("unspool", 0, 2, 2),
+        ("settle", 0, 2, 2),
+        ("repair", 1, 2, 3),
+    ],
+)
+def test_between_two_tries_there_is_a_pause_whichever_request_failed(
+    what: str, gets: int, puts: int, pauses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that is just back must not be asked as fast as it answers. So many requests fail before all is well."""
+    world, _ = damaged() if what == "repair" else (World(), None)
+    job = world.open("a") if what != "repair" else None
+    seen = world.seen() if what != "repair" else None
+    if what == "pause" and job is not None:
+        job.lease.settle("released")
+        seen = world.seen()
+    slept: list[float] = []
+    read, failures = world.bucket.get, [Unavailable("away")] * gets
+
+    def get(key: str) -> Object:
+        if failures:
+            raise failures.pop()
+        return read(key)
+
+    monkeypatch.setattr(world.bucket, "get", get)
+    monkeypatch.setattr(world.clock, "sleep", slept.append)
+    world.bucket.fates = ["dropped"] * puts
+    args: Any = (world.bucket, KEYS, world.clock, world.rng)
+    match what:
+        case "acquire":
+            assert leases.acquire(*args, seen=seen, claim=claim("b"), log_epoch=1).epoch == 2
+        case "unlock":
+            assert seen is not None and leases.unlock(*args, seen=seen, reason="").state == "unlocked"
+        case "pause":
+            assert seen is not None and leases.reschedule_pause(*args, seen=seen, lasts=9.0, reason="r").until > 0
+        case "repair":
+            assert not replaced(world, Tail(2, 2)).said
+        case _:
+            assert job is not None
+            job.lease._doc = msgspec.structs.replace(job.lease.doc, spool="/s")
+            job.lease.unspool() if what == "unspool" else job.lease.settle("released")
+            assert (job.lease.doc.spool, job.lease.doc.state) in (("", "held"), ("/s", "released"))
+    assert len(slept) == pauses and not world.bucket.fates and not failures
+
+
+def test_a_job_whose_log_is_empty_gets_its_first_epoch_by_a_repair() -> None:
+    world = World()
+    world.inner.put(KEYS.lease, b"junk")
+    repaired = replaced(world, Tail())
+    assert (repaired.doc.epoch, repaired.doc.seq, repaired.doc.ttl, repaired.said) == (1, 0, longest_ttl(TTL), False)
+
+
+@pytest.mark.parametrize(("text", "format"), [(b"junk", 0), (b"{}", 0), (b"[1]", 0), (b'{"format": 7}', 7)])
+def test_bytes_that_name_no_format_have_none(text: bytes, format: int) -> None:
+    assert leases.find_format(text) == format
+
+
+def test_a_lease_is_written_for_people_one_field_a_line() -> None:
+    doc = World().open("a").lease.doc
+    lines = encode_lease(doc).split(b"\n")
+    assert lines[0] == b"{" and lines[1] == b' "format": 1,' and lines[-1] == b"}"
+
+
+def test_a_pause_until_a_moment_long_ago_leaves_the_job_due() -> None:
+    world = World()
+    world.open("a").lease.settle("released", until=0.5)
+    seen = world.seen()
+    assert seen is not None and seen.doc.until == world.clock.now() + DUE_NOW

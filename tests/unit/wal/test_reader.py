@@ -26,6 +26,7 @@ from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import (
     KnownEnd,
     Replay,
+    Tail,
     check_end,
     iter_readable,
     iter_replays_back,
@@ -643,3 +644,104 @@ def test_unlocking_a_dead_owner_keeps_what_its_lease_says() -> None:
     assert seen is not None
     rng = random.Random(1)
     assert leases.unlock(world.bucket, KEYS, world.clock, rng, seen=seen, reason="x").seq == 4
+
+
+# ---- what a read costs
+
+
+class Asked(BucketDecorator):
+    """Writes down what is listed, and from where, and what is read. It is far away, so threads read ahead."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.inner)
+        self.url = "far://"
+        self.lists: list[tuple[str, str]] = []
+        self.gets: list[str] = []
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        self.lists.append((prefix, start_after.removeprefix(prefix)))
+        return super().list(prefix, start_after)
+
+    def get(self, key: str) -> Object:
+        self.gets.append(key)
+        return super().get(key)
+
+
+@pytest.mark.parametrize(
+    ("hint", "after"), [(0, [""]), (1, [""]), (2, ["0" * 19 + "1"]), (4, ["0" * 19 + "3"]), (9, ["0" * 19 + "8", ""])]
+)
+def test_the_end_is_listed_from_the_record_that_the_lease_names(hint: int, after: list[str]) -> None:
+    bucket = Asked(a_log(3)[0])
+    assert read_tail(bucket, KEYS, hint).seq == 4
+    assert bucket.lists == [(KEYS.log, start) for start in after]
+
+
+def test_an_empty_log_is_listed_once_for_its_end_and_strangers_objects_are_no_records() -> None:
+    bucket = Asked(World())
+    assert read_tail(bucket, KEYS, 1) == Tail() and len(bucket.lists) == 1 and not bucket.gets
+    bucket.put(f"{KEYS.log}notes", b"")
+    assert read_tail(bucket, KEYS) == Tail() and not bucket.gets
+
+
+@pytest.mark.parametrize("start", [1, 2, 3, 4])
+def test_records_are_listed_from_the_one_that_is_asked_for(start: int) -> None:
+    bucket = Asked(a_log(3)[0])
+    assert [seq for seq, _ in iter_segments(bucket, KEYS, start)] == [*range(start, 5)]
+    assert bucket.lists == [(KEYS.log, f"{start - 1:020d}" if start > 1 else "")]
+
+
+def test_a_caller_that_stops_at_a_record_has_read_no_further() -> None:
+    bucket = Asked(a_log(5)[0])
+    assert next(iter_segments(bucket, KEYS))[0] == 1 and bucket.gets == [KEYS.segment(1)]
+
+
+def test_a_sound_log_is_listed_once_and_each_record_read_once() -> None:
+    bucket = Asked(a_log(3)[0])
+    found = replay(bucket, KEYS)
+    assert (found.seq, found.segments_read) == (4, 4)
+    assert sorted(bucket.lists) == [(KEYS.log, ""), (KEYS.snapshots, "")]
+    assert sorted(bucket.gets) == [KEYS.segment(seq) for seq in range(1, 5)]
+
+
+def test_what_was_read_up_to_there_is_not_read_again() -> None:
+    world, _ = a_log(3)
+    before = replay(world.bucket, KEYS, 3)
+    bucket = Asked(world)
+    assert reader.continue_replay(bucket, KEYS, before, 3) == before and bucket.gets == []
+    assert reader.continue_replay(bucket, KEYS, before, 4).seq == 4 and bucket.gets == [KEYS.segment(4)]
+    assert [lists[0] for lists in bucket.lists] == [KEYS.log] * 2
+
+
+def test_nothing_is_in_front_of_the_first_record() -> None:
+    bucket = Asked(a_log(2)[0])
+    assert [*iter_replays_back(bucket, KEYS, 0)] == [] and bucket.lists == []
+    assert [at.seq for at in iter_replays_back(bucket, KEYS, 1)] == [1]
+
+
+def test_an_object_with_the_number_zero_is_no_record() -> None:
+    world, _ = a_log(2)
+    world.inner.put(KEYS.segment(0), b"junk")
+    found = replay(world.bucket, KEYS)
+    assert (found.seq, found.damage) == (3, None) and read_tail(world.bucket, KEYS).seq == 3
+
+
+def test_a_state_that_no_run_can_have_written_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a hostile log costs hours and gigabytes."""
+    world, _ = a_log(2)
+    monkeypatch.setattr(reader, "exceeded_limit", lambda state: "it has too much" if state.calls > 1 else "")
+    found = replay(world.bucket, KEYS)
+    assert found.damage is not None and (found.seq, found.damage.seq) == (2, 3)
+    assert found.damage.why == "record 3 of job shop is damaged: it has too much."
+
+
+@pytest.mark.parametrize(("newest", "lost", "gone"), [(3, 4, False), (4, 4, True), (5, 4, True), (0, 4, False)])
+def test_what_is_in_front_of_the_newest_snapshot_went_by_retention(
+    newest: int, lost: int, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [mock.Mock(seq=newest)] if newest else []
+    monkeypatch.setattr(reader, "iter_snapshots", lambda *_: iter(made))
+    for missing in (True, False):
+        found = Replay(damage=reader.Damage(lost, "why", lost - 1, 0.0, missing=missing))
+        damage = reader._explain_damage(World().bucket, KEYS, found).damage
+        assert damage is not None and (damage.why != "why") is (gone and missing)
+    assert reader._explain_damage(World().bucket, KEYS, Replay()) == Replay()

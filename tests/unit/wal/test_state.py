@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from wal_agent.records import (
     Intent,
     Payload,
     Recovery,
+    RunEnded,
     Turn,
     Workspace,
 )
@@ -238,6 +240,21 @@ def test_a_snapshot_of_an_older_wal_agent_may_hold_the_session_befores_turn() ->
         assert begun.turn == "completed" and begun.prompt is not None, "a recovery's session has the words of before"
     stale = older(Recovery(time=199.0, from_epoch=1, verdicts=(), told=""), began("s2", resumed=True))
     assert (stale.turn, stale.prompt) == ("none", None), "a recovery of the run before"
+    assert stale.turned == 0, "no run is known to have had a turn of it"
+
+
+@pytest.mark.parametrize(("time", "turn"), [(199.0, "none"), (200.0, "completed"), (201.0, "completed")])
+def test_a_prompt_as_old_as_the_run_is_its_own_turn(time: float, turn: str) -> None:
+    """The opening of the home run was at 200."""
+    stale = older(began("s2"))
+    asked = msgspec.structs.replace(turned("s1", words="task"), time=time)
+    state = msgspec.structs.replace(stale, turned=-1, prompt=asked, turn="completed")
+    assert (upgrade_state(state).turn, upgrade_state(state).prompt) == (turn, None)
+    for change in ({"turned": 0}, {"session": "s1"}, {"home": 99}, {"prompt": None}):
+        known = msgspec.structs.replace(state, **change)
+        assert upgrade_state(known) == known, change
+    ended = msgspec.structs.replace(state, ended=RunEnded(time=1.0, code=0, completed=True))
+    assert (upgrade_state(ended).turn, upgrade_state(ended).prompt) == ("completed", None)
 
 
 def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn() -> None:

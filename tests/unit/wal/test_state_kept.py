@@ -7,6 +7,8 @@ import pytest
 
 from tests.unit.wal.world import end, host, intent
 from wal_agent.records import (
+    AgentStarted,
+    Answer,
     AnyRecord,
     Checkpoint,
     Class,
@@ -15,6 +17,7 @@ from wal_agent.records import (
     Edit,
     Ending,
     FileDelta,
+    FileGone,
     Mark,
     MessageGiven,
     MessageSeen,
@@ -441,3 +444,65 @@ def test_a_turn_keeps_the_words_of_its_own_session() -> None:
     quiet = Turn(time=2.0, state="started", session="s")
     assert after(first, quiet).prompt == first
     assert after(first, msgspec.structs.replace(quiet, session="t")).prompt is None
+
+
+def test_a_message_with_too_long_a_name_is_still_one_and_can_be_seen() -> None:
+    """No run writes one: `inbox.NAME` allows 100 characters. A driver of another package once may have."""
+    long, other = "i" * 101, "s" * 101
+    state = after(given(long, other), given(long + "more", other, time=3.0))
+    assert [(m.sender, m.id, m.time, m.seen) for m in state.messages] == [("s" * 100, "i" * 100, 3.0, 0.0)]
+    assert after(seen(long, other), state=state).messages[0].seen == 9.0
+    assert after(seen("i" * 99, other), seen(long, "s" * 99), state=state).messages[0].seen == 0.0
+
+
+def test_a_given_message_is_not_yet_seen_and_says_in_which_run_it_was_given() -> None:
+    (message,) = apply(State(), 7, 3, given("1")).messages
+    assert (message.epoch, message.sent, message.time, message.seen) == (3, 0.5, 1.0, 0.0)
+    assert (message.verb, message.refused, message.answer) == ("pause", "", "")
+
+
+def test_an_answer_keeps_what_was_looked_with_and_the_newest_words() -> None:
+    first, silent = Answer(time=1.0, call=1, looked=(3,), because="why"), Answer(time=2.0, call=1, looked=(2, 3))
+    (merged,) = after(intent(1), first, silent).answers
+    assert (merged.looked, merged.because, merged.time) == ((2, 3), "why", 2.0)
+    (newer,) = after(intent(1), first, Answer(time=2.0, call=1, because="other")).answers
+    assert (newer.looked, newer.because) == ((3,), "other")
+    many = after(intent(1), Answer(time=1.0, call=1, looked=tuple(range(states.KEEP_LOOKED + 5)))).answers[0].looked
+    assert many == tuple(range(5, states.KEEP_LOOKED + 5))
+    assert after(first).answers == () == after(intent(1), end(1), first).answers, "only a call in flight has one"
+
+
+def test_a_short_input_of_a_call_that_no_capture_has_is_kept_as_it_is() -> None:
+    for size, kept in ((states.MOST_BRIEF, states.MOST_BRIEF), (states.MOST_BRIEF + 1, states.MOST_BRIEF), (3, 3)):
+        payload = Payload(size=size, data=b"x" * size)
+        (call,) = after(msgspec.structs.replace(intent(1), input=payload), end(1)).unheld
+        assert call.intent.input == Payload(size=kept, data=b"x" * kept)
+        assert (call.end.result, call.end.why, call.intent.before) == (None, "", ())
+    bulk = Payload(size=9, blob="0" * 64 + "-1")
+    (call,) = after(msgspec.structs.replace(intent(1), input=bulk), end(1)).unheld
+    assert call.intent.input == bulk
+
+
+@pytest.mark.parametrize(
+    ("turned", "home", "epoch", "then"), [(-1, 1, 2, 0), (-1, 2, 2, -1), (0, 1, 2, 0), (0, 2, 2, 0), (3, 1, 5, 3)]
+)
+def test_a_fresh_session_in_a_later_run_ends_what_an_older_snapshot_did_not_know(
+    turned: int, home: int, epoch: int, then: int
+) -> None:
+    started = AgentStarted(time=1.0, pid=1, session="s", resumed=False)
+    state = apply(State(turned=turned, home=home, turn="completed"), 9, epoch, started)
+    assert (state.turned, state.home, state.turn, state.prompt) == (then, epoch, "none", None)
+
+
+def test_a_transcript_of_one_byte_is_one() -> None:
+    gone = FileGone(time=2.0, path="f.jsonl")
+    assert len(after(saved("f.jsonl", size=1), gone).past) == 1
+    assert after(saved("f.jsonl", size=0), gone).past == () == after(gone).past
+
+
+def test_what_a_step_keeps_is_its_value_and_what_it_printed() -> None:
+    assert after(BEGUN).steps["s"].kept == 0
+    assert after(put(size=3)).steps["s"].kept == 3
+    assert after(put(size=3), BEGUN, step_end("done")).steps["s"].kept == 7
+    assert after(BEGUN, msgspec.structs.replace(step_end("done"), stderr=words("no"))).steps["s"].kept == 6
+    assert after(BEGUN).steps["s"].first == 0 and after(opening(1, None), BEGUN).steps["s"].first == 1

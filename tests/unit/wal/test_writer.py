@@ -21,7 +21,19 @@ from wal_agent.wal import codec
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
-from wal_agent.wal.writer import CALL, DEFERRED, LATER, SOON, SPOOL_AFTER, Sealed, WriterListener
+from wal_agent.wal.writer import (
+    CALL,
+    DEFERRED,
+    LATER,
+    NOW,
+    SOON,
+    SPOOL_AFTER,
+    SPOOL_POLL,
+    Sealed,
+    Ticket,
+    Wait,
+    WriterListener,
+)
 
 
 def test_appends_that_wait_together_share_a_segment() -> None:
@@ -592,3 +604,136 @@ def test_a_seal_flushes_the_spool(shop: Shop) -> None:
     up(shop.world)
     assert shop.job.writer.seal(10.0) and shop.job.spool is not None and shop.job.spool.empty
     cut_off(shop.job)
+
+
+# ---- who waits for whom
+
+
+class Waiting:
+    """An event that writes down what is done with it."""
+
+    def __init__(self) -> None:
+        self.done: list[object] = []
+
+    def set(self) -> None:
+        self.done.append("set")
+
+    def clear(self) -> None:
+        self.done.append("clear")
+
+    def wait(self, seconds: float) -> None:
+        self.done.append(seconds)
+
+
+def test_a_ticket_is_undecided_and_has_no_place_until_the_log_has_it() -> None:
+    ticket = Ticket()
+    assert (ticket.status, ticket.seq) == ("undecided", 0)
+    ticket.spool()
+    assert (ticket.status, ticket.seq) == ("spooled", 0)
+    ticket.ack(7)
+    assert (ticket.status, ticket.seq) == ("acked", 7)
+
+
+@pytest.mark.parametrize(("spooling", "wakes"), [(True, ["set", "set"]), (False, [])])
+def test_the_thread_that_spools_is_woken_by_what_must_not_be_lost(shop: Shop, spooling: bool, wakes: list[str]) -> None:
+    """A deferred record is made again by the next capture; a run without a spool has no such thread."""
+    writer, event = shop.job.writer, Waiting()
+    writer._waiting = event  # type: ignore[assignment]
+    if not spooling:
+        writer.stop_spooling()
+    for wait in (NOW, DEFERRED, SOON):
+        writer.append(intent(1), wait=wait)
+    assert event.done == wakes
+
+
+def test_the_thread_that_spools_looks_often_in_an_outage_and_else_once_a_second(shop: Shop) -> None:
+    writer, stop = shop.job.writer, threading.Event()
+
+    class Once(Waiting):
+        def wait(self, seconds: float) -> None:
+            super().wait(seconds)
+            if len(self.done) == 2:
+                writer.append(intent(1))
+            else:
+                stop.set()
+
+    event = Once()
+    writer._waiting = event  # type: ignore[assignment]
+    down(shop.world)
+    writer.run_spooling(stop)
+    assert event.done == ["clear", 1.0, "set", "clear", SPOOL_POLL]
+
+
+def test_the_thread_that_commits_waits_for_what_is_due_and_else_a_second() -> None:
+    world = World()
+    writer, event = world.open("a").writer, Waiting()
+    writer._work = event  # type: ignore[assignment]
+    writer._await_work()
+    assert event.done == [1.0] and writer._wake_at == world.clock.at + 1.0
+    writer.append(intent(1), wait=Wait(least=0.25, most=0.25))
+    writer._await_work()
+    assert event.done == [1.0, "set", 0.25], "what is due before it wakes it"
+    writer.append(intent(1), wait=DEFERRED)
+    assert len(event.done) == 3, "what is not, does not"
+
+
+def test_what_was_appended_before_the_last_step_is_not_waited_for_again() -> None:
+    """The sign of an append is taken down before the step that may put it: else the thread would never rest."""
+    world = World()
+    writer, event, stop = world.open("a").writer, Waiting(), threading.Event()
+
+    def wait() -> None:
+        event.done.append("idle")
+        stop.set()
+
+    writer._work, writer._await_work = event, wait  # type: ignore[assignment, method-assign]
+    writer.append(intent(1))
+    writer.run(stop)
+    assert event.done == ["clear", "clear", "idle"]
+
+
+@pytest.mark.parametrize("how", ["flush", "seal"])
+def test_without_time_nothing_is_put_and_with_little_all_that_can_be(how: str) -> None:
+    world = World()
+    writer = world.open("a").writer
+    writer.append(intent(1))
+    puts, act = len(world.bucket.puts), writer.flush if how == "flush" else writer.seal
+    assert not act(0.0) and not act(-1.0) and len(world.bucket.puts) == puts
+    assert act(0.5) and len(world.bucket.puts) == puts + 1
+    assert act(0.0), "nothing is left to do"
+
+
+@pytest.mark.parametrize("held", ["_committing", "_spooling"])
+def test_a_seal_waits_for_a_thread_at_work_as_long_as_its_budget_is(held: str) -> None:
+    world = World()
+    writer, timeouts = world.open("a").writer, list[float]()
+
+    class Held:
+        def acquire(self, *, timeout: float) -> bool:
+            timeouts.append(timeout)
+            return False
+
+    setattr(writer, held, Held())
+    assert not writer.seal(3.0) and not writer.seal(-1.0) and timeouts == [3.0, 0.0]
+
+
+def test_a_run_that_does_not_spool_stores_nothing() -> None:
+    world = World()
+    writer = world.open("a").writer
+    writer.append(intent(1))
+    assert not writer.spool_once() and not writer.spool_once(at_once=True) and writer.unspooled == 1
+
+
+def test_the_backlog_is_as_old_as_the_oldest_of_all_that_waits(shop: Shop) -> None:
+    world, writer = shop.world, shop.job.writer
+    down(world)
+    for uid in ("one", "two"):
+        call(shop.job, uid)
+        world.clock.at += 2
+    for n in (3, 4):
+        writer.append(intent(n))
+        world.clock.at += 1
+    assert (writer.backlog.age, writer.backlog.items) == (6.0, 4)
+    up(world)
+    assert [writer.commit_once() for _ in range(2)] == ["acked", "acked"] and writer.backlog.age == 2.0
+    assert (writer.spooled, writer.unspooled) == (0, 2)
