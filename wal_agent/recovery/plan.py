@@ -230,6 +230,12 @@ class Refuse(msgspec.Struct, frozen=True):
 
 Plan = Start | StartAgain | Resume | Refuse
 
+SHOWN_NAME = 40  # characters of an agent, or of its version, in a sentence
+SHOWN_PROGRAM = 80  # of a command, or of a reason
+SHOWN_STEP = 100  # of a step's name, or of an origin
+SHOWN_FOLDER = 200
+SHOWN_CALLS = 5  # calls, or steps, that a sentence names
+
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(?P<host>[^/:]+)(?::\d+)?/(?P<path>.*)", re.IGNORECASE)
 _SCP = re.compile(r"(?:[^/@:]+@)?(?P<host>[^/:]+):(?P<path>.*)")
@@ -249,7 +255,7 @@ def describe_project(identity: Iterable[str]) -> str:
     """The project in words, for people: its origin, else its first commit."""
     kinds = _by_kind(identity, spell=str)
     for value in sorted(kinds.get("origin", ())):
-        return safe(value, 100)
+        return safe(value, SHOWN_STEP)
     return next((f"first commit {safe(value[:12])}" for value in sorted(kinds.get("root", ()))), "unknown")
 
 
@@ -277,17 +283,17 @@ def refuse_damaged(c: PlanInputs) -> Plan:
 
 
 def refuse_agent(c: PlanInputs) -> Plan:
-    what = messages.other_agent(safe(c.owner_agent, 40), c.opening.agent)
+    what = messages.other_agent(safe(c.owner_agent, SHOWN_NAME), c.opening.agent)
     return Refuse(ConfigError, what, messages.OTHER_NAME)
 
 
 def refuse_command(c: PlanInputs) -> Plan:
-    what = messages.other_command(safe(c.home.args[0], 80), safe(c.opening.args[0], 80))
+    what = messages.other_command(safe(c.home.args[0], SHOWN_PROGRAM), safe(c.opening.args[0], SHOWN_PROGRAM))
     return Refuse(ConfigError, what, messages.OTHER_NAME)
 
 
 def refuse_workspace(c: PlanInputs) -> Plan:
-    theirs, ours = safe(c.home.workspace, 200), safe(c.opening.workspace, 200)
+    theirs, ours = safe(c.home.workspace, SHOWN_FOLDER), safe(c.opening.workspace, SHOWN_FOLDER)
     return Refuse(ConfigError, messages.other_folder(theirs, ours), messages.OTHER_FOLDER)
 
 
@@ -318,7 +324,7 @@ def refuse_to_forget(c: PlanInputs) -> Plan:
 
 
 def _calls(c: PlanInputs) -> str:
-    return ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.pending[:5])
+    return ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.pending[:SHOWN_CALLS])
 
 
 # ---- going on --------------------------------------------------------------------------------------------------------
@@ -333,7 +339,7 @@ def resume_alone(c: PlanInputs) -> Plan:
 def take_over_from_agent(c: PlanInputs) -> Plan:
     """In the session that this agent has from before, or in a new one."""
     assert c.state.handoff is not None
-    return _resume_or_start_again(c, "handoff", messages.handed_over_why(safe(c.state.handoff.before, 40)))
+    return _resume_or_start_again(c, "handoff", messages.handed_over_why(safe(c.state.handoff.before, SHOWN_NAME)))
 
 
 def resume_dangling(c: PlanInputs) -> Plan:
@@ -377,20 +383,21 @@ def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
 
 
 def describe_version_change(c: PlanInputs) -> str:
-    then, now = safe(c.home.agent_version, 40), safe(c.opening.agent_version, 40)
+    then, now = safe(c.home.agent_version, SHOWN_NAME), safe(c.opening.agent_version, SHOWN_NAME)
     return messages.other_version(c.opening.agent, then, now)
 
 
 def describe_steps(c: PlanInputs) -> str:
     steps = list(c.state.undecided_steps.items())
-    shown = [f"{safe(name, 100)} ({show_words(at.begun.command, 80)})" for name, at in steps[:5] if at.begun]
+    named = [(name, at.begun.command) for name, at in steps[:SHOWN_CALLS] if at.begun]
+    shown = [f"{safe(name, SHOWN_STEP)} ({show_words(command, SHOWN_PROGRAM)})" for name, command in named]
     return messages.steps_cut_off(shown, len(steps))
 
 
 def _describe_end(c: PlanInputs) -> str:
     host = c.before.home.host.name if c.before.home else "its host"
     if c.pause is not None:
-        return messages.paused_on(host, safe(c.pause.reason, 80) if c.pause.reason else "")
+        return messages.paused_on(host, safe(c.pause.reason, SHOWN_PROGRAM) if c.pause.reason else "")
     if c.died and c.state.ended is not None:
         return messages.died_on(host, lease_policy.describe_class(c.state.ended.cls))
     if c.opening.cause == "closed" and c.cause != "closed":

@@ -173,6 +173,8 @@ def _first(pool: list[RunningCall], test: Callable[[RunningCall], bool]) -> Runn
     return next((r for r in pool if test(r)), None)
 
 
+SHOWN_TOOL = 60  # characters of a tool's name in a refusal, and
+SHOWN_VERIFY = 300  # of what would verify a call
 RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
 MOST_BEYOND = 256  # calls
 IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
@@ -326,13 +328,15 @@ class Gate:
         if not nested:
             self._remember(event)
         if found.cls == "mutation" and (earlier := self._before_compaction(event)) is not None:
-            reason = deny_repeated(inline(event.tool, 60), earlier.time, earlier.call, self._writer.state.compacted)
+            reason = deny_repeated(
+                inline(event.tool, SHOWN_TOOL), earlier.time, earlier.call, self._writer.state.compacted
+            )
             return self._deny(reason, "repeated", nested=nested)
         risky = found.cls in ("mutation", "unknown") and not nested
         if risky and (asked := self.recovered.refuse(event)) is not None:
             if self.recovered.is_stubborn(asked):
                 self.stuck = self.stuck or stuck_error(self._agent, event, asked, job_options(self._settings))
-            reason = deny_in_flight(inline(event.tool, 60), asked.call, inline(asked.verify, 300))
+            reason = deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, inline(asked.verify, SHOWN_VERIFY))
             return self._deny(reason, "in_flight")
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
@@ -644,7 +648,8 @@ def unannounced_error(agent: str, tool: str) -> ConfigError:
 def stuck_error(agent: str, event: ToolStarting, asked: AskedCall, job: str) -> PersonNeeded:
     """Decision 052: why a run ends whose agent only repeats a call in flight. `job`: the options that name the job."""
     return PersonNeeded(
-        f"{agent} repeated {inline(event.tool, 60)} {inline(show_input(event.tool, event.input))} {STUBBORN} times "
-        f"without checking anything, and whether it happened is not known (call #{asked.call}). The run was stopped.",
+        f"{agent} repeated {inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))} {STUBBORN} "
+        f"times without checking anything, and whether it happened is not known (call #{asked.call}). The run was "
+        "stopped.",
         f"Check whether it happened, then: wal-agent ack {asked.call} {job} --done (or --not-done)",
     )

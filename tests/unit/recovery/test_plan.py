@@ -28,6 +28,9 @@ from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
 from wal_agent.records import AnyRecord, Cause, Opening, Repository, Workspace
 from wal_agent.recovery.plan import (
     REMARKS,
+    SHOWN_CALLS,
+    SHOWN_FOLDER,
+    SHOWN_NAME,
     TABLE,
     LocalFacts,
     Plan,
@@ -420,3 +423,21 @@ def test_a_session_that_is_no_id_is_refused(session: str) -> None:
 
 def replace_session(record: AnyRecord, session: str) -> AnyRecord:
     return msgspec.structs.replace(record, session=session) if hasattr(record, "session") else record
+
+
+@pytest.mark.parametrize("calls", [1, SHOWN_CALLS, SHOWN_CALLS + 1])
+def test_a_sentence_names_so_many_calls(calls: int) -> None:
+    got = decide(*RAN, *map(intent, range(1, calls + 1)), policy=replace(POLICY, on_ambiguity="halt"))
+    assert isinstance(got, Refuse) and got.kind is PersonNeeded
+    assert got.what.count("#") == min(calls, SHOWN_CALLS)
+
+
+def test_names_from_a_log_do_not_flood_a_sentence() -> None:
+    """They are another machine's, and may be hostile."""
+    long = "n" * 999
+    agent = decide(replace(opening(), agent=long), started(), turn())
+    assert isinstance(agent, Refuse) and agent.what.count("n" * 10) and len(agent.what) < SHOWN_NAME + 200
+    folder = decide(replace(opening(), workspace="/" + long), started(), turn(), local=replace(LOCAL, home_exists=True))
+    assert isinstance(folder, Refuse) and len(folder.what) < 2 * SHOWN_FOLDER + 200
+    version = decide(replace(opening(), agent_version=long), *RAN[1:])
+    assert isinstance(version, Resume) and len("".join(version.warnings)) < 2 * SHOWN_NAME + 300

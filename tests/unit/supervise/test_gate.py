@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
@@ -17,10 +18,11 @@ from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced
 from wal_agent.events import CallEnded, Event
 from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Turn
-from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
+from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
+from wal_agent.supervise.gate import RESULT_BUDGET, SHOWN_TOOL, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
+from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, LATER, NOW, SOON, AckStatus, Ticket, Wait, Writer
 
 WRITE = starting("write_file", file_path="a", content="b")
@@ -650,3 +652,68 @@ def test_an_end_is_awaited_in_the_session_until_it_is_forgotten(post: Post) -> N
     assert post.gate.reported_upto() == call - 1, "it has ended, and the session file does not have that yet"
     post.gate.forget_reported(call)
     assert post.gate.reported_upto() == call
+
+
+# ---- what a refusal says, and bounds to the byte
+
+
+def test_a_refusal_says_how_long_the_bucket_was_away_and_nothing_where_it_was_not_asked(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(self: Ticket, timeout: float) -> AckStatus:
+        post.world.clock.at += timeout
+        return "undecided"
+
+    monkeypatch.setattr(Ticket, "wait", wait)
+    assert refused(post.gate.begin_call(WRITE)).reason == deny_unsaved(20)
+    bulk = starting("write_file", content="x" * 100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "spooled", 1)
+        assert refused(post.gate.begin_call(bulk)).reason == deny_unsaved(0)
+    post.world.bucket.fates = ["dropped"] * 100
+    assert refused(post.gate.begin_call(bulk)).reason == deny_unsaved(0)
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)])
+def test_in_an_outage_as_much_as_a_record_holds_is_taken(
+    post: Post, more: int, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post.begin(file_path="a")
+    empty = len(starting("write_file", content="").input)
+    event = starting("write_file", content="x" * (INLINE - empty + more))
+    assert len(event.input) == INLINE + more
+    monkeypatch.setattr(Writer, "spooled", 1)
+    with post.committing():
+        assert (post.gate.begin_call(event) == Allow()) is taken
+    assert post.gate._result(event.input).size == INLINE
+    assert (post.gate._result(event.input).data == event.input) is taken
+
+
+def test_a_name_that_the_agent_made_up_does_not_flood_a_refusal(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = "x" * 999
+    equal = RecentCall(1, tool, "mutation", 1.0, b"{}", 2)
+    monkeypatch.setattr(post.gate, "_before_compaction", lambda _: equal)
+    monkeypatch.setattr("wal_agent.shell.classify.classify", lambda *_, **__: mock.Mock(cls="mutation"))
+    reason = refused(post.gate.begin_call(starting(tool, command="x"))).reason
+    assert "x" * 20 in reason and "x" * SHOWN_TOOL not in reason
+
+
+def test_of_equal_calls_before_a_compaction_the_newest_counts(post: Post) -> None:
+    event = ended("run_shell_command", command="git push origin main", description="Push")
+    with post.committing():
+        for failed in (True, False):
+            assert pushed(post) == Allow()
+            post.gate.finish_call(replace(event, failed=failed))
+    compacted(post)
+    assert "call #2" in refused(pushed(post)).reason
+    with post.committing():
+        assert pushed(post) == Allow()
+        post.gate.finish_call(replace(event, failed=True))
+    compacted(post, 2)
+    with post.committing():
+        assert pushed(post) == Allow(), "the newest one had failed"
+
+
+def test_a_call_that_no_hook_announced_counts_as_one_that_began(post: Post) -> None:
+    post.gate.log_unannounced("s", "write_file", b"{}", "id-1", None)
+    assert post.gate.begun == {"write_file": 1} and post.gate.was_announced("id-1")

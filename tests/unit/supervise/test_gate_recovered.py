@@ -334,3 +334,16 @@ def test_a_long_input_is_equal_by_its_size_and_beginning(tmp_path: Path) -> None
     assert not gates._is_equal(recent, data + b" ", "") and not gates._is_equal(recent, b" " * len(data), "")
     whole = msgspec.structs.replace(recent, input=data)
     assert not gates._is_equal(whole, data, ""), "by what is shown of it"
+
+
+@pytest.mark.parametrize(("times", "stubborn"), [(gates.STUBBORN - 1, False), (gates.STUBBORN, True)])
+def test_an_agent_that_repeats_a_call_so_often_needs_a_person(post: Post, times: int, stubborn: bool) -> None:
+    """Decision 052. The reason of the first one stays."""
+    recovered(post, [asked(1)])
+    again = starting("run_shell_command", **CHARGE)
+    for _ in range(times):
+        assert isinstance(post.gate.begin_call(again), Deny)
+    assert (post.gate.stuck is not None) is stubborn
+    first = post.gate.stuck
+    post.gate.begin_call(again)
+    assert post.gate.stuck is not None and (first is None or post.gate.stuck is first)

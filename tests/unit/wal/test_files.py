@@ -204,3 +204,70 @@ def test_nothing_is_overwritten_and_no_link_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
     write_file(make_blobs(World()), file, tmp_path / "new")
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("most", "damaged"), [(3, False), (2, True)])
+def test_a_base_as_big_as_the_cap_is_one(most: int, damaged: bool, tmp_path: Path) -> None:
+    blobs = make_blobs(World())
+    file = FileState(session="s", size=3, sha256=sha(b"abc"), base_size=3, chunks=(blobs.put(b"abc"),))
+    with mock.patch.object(files_module, "MAX_FILE", most):
+        if damaged:
+            with pytest.raises(Damaged, match="cannot hold"):
+                write_file(blobs, file, tmp_path / "out")
+        else:
+            assert restored(blobs, file) == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("edits", "size", "content"),
+    [
+        ([(3, b"d")], 4, b"abcd"),  # right behind the end
+        ([(0, b"")], 3, b"abc"),
+        ([(3, b"")], 3, b"abc"),
+        ([], 0, b""),
+        ([], 1, b"a"),
+        ([(0, b"xyz")], 3, b"xyz"),
+        ([(1, b"Y"), (2, b"Z")], 3, b"aYZ"),
+    ],
+)
+def test_an_edit_up_to_the_end_and_a_cut_down_to_nothing_are_none_too_far(
+    edits: list[tuple[int, bytes]], size: int, content: bytes
+) -> None:
+    blobs = make_blobs(World())
+    first, before = delta(blobs, b"", [(0, b"abc")], 3)
+    record, made = delta(blobs, before, edits, size)
+    assert made == content
+    assert restored(blobs, grown(grown(State(), first), record).files["f"]) == content
+
+
+def test_a_restored_file_is_its_owners_alone(tmp_path: Path) -> None:
+    with files_module.create_file(tmp_path / "out"):
+        assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        files_module.create_file(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("edits", "size", "touched"),
+    [
+        ([(0, b"x")], 20, {0}),
+        ([(7, b"xy")], 20, {0, 1}),
+        ([(8, b"x" * 8)], 20, {1}),
+        ([(16, b"")], 20, set()),
+        ([], 20, set()),
+        ([], 16, set()),  # the last chunk is gone, and those before it are whole
+        ([], 15, {1}),
+        ([], 17, {2}),
+        ([(20, b"x" * 5)], 25, {2, 3}),
+        ([], 0, set()),
+    ],
+)
+def test_the_chunks_that_a_delta_changes_are_known(
+    edits: list[tuple[int, bytes]], size: int, touched: set[int], tmp_path: Path
+) -> None:
+    with mock.patch.object(files_module, "CHUNK", 8), files_module.create_file(tmp_path / "out") as out:
+        out.write(b"a" * 20)
+        blobs = make_blobs(World())
+        record, content = delta(blobs, b"a" * 20, edits, size)
+        file = FileState(session="s", size=size, sha256=sha(content), base_size=20, layers=(record,))
+        assert files_module.apply_layers(blobs, file, out) == touched

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import tempfile
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -17,11 +20,16 @@ from wal_agent.bucket.base import Entry
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.errors import Damaged, Unavailable
 from wal_agent.records import Edit, FileDelta, Payload
+from wal_agent.wal import reader
+from wal_agent.wal import retention as module
 from wal_agent.wal.blobs import INLINE, write_file
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.reader import replay
+from wal_agent.wal.reader import Tail, list_snapshots, replay
 from wal_agent.wal.retention import (
     DAY,
+    RUNS_PER_AGE,
+    CheckedSnapshot,
+    Mirror,
     Retention,
     Snapshots,
     Tally,
@@ -29,6 +37,10 @@ from wal_agent.wal.retention import (
     boundary,
     deletable,
     first_contiguous,
+    is_before,
+    is_past_epoch,
+    no_run_rests_before,
+    old_enough,
     openings_known_from,
     referenced_blobs,
 )
@@ -73,7 +85,7 @@ def test_what_is_kept_begins_behind_the_last_gap() -> None:
 def test_where_not_every_opening_is_known_nothing_goes() -> None:
     many = opened_at(list(range(10, 10 * (KEEP_OPENINGS + 2), 10)))
     assert openings_known_from(many) == 19
-    assert openings_known_from(opened_at([1, 5])) == 0
+    assert openings_known_from(opened_at([1, 5])) == 0 == openings_known_from(opened_at([3, 5]))
 
 
 def names(data: bytes) -> str:
@@ -124,6 +136,7 @@ def test_a_run_of_it() -> None:
     job.lease.renew()
     done = retention(world, job).run()
     assert (done.segments.count, done.why) == (2, "")
+    assert list_snapshots(world.bucket, KEYS) == [6, 8]
     assert stored(world) == [1, 3, 4, 6, 7, 8, 9]  # 2 and 5 are no opening, none before one, and not named
     assert replay(world.bucket, KEYS).state == before.state
     assert retention(world, job).run().segments == Tally()
@@ -575,3 +588,128 @@ def test_what_a_look_does_not_know_to_be_loose_stays(name: str, updated: float) 
     past = UnreferencedBlobs({"a" * 64 + "-1"}, epoch=3, now=100.0, age=60.0)
     assert past.loose(Entry(KEYS.blobs + "b" * 64 + "-1", 1, 0.0))
     assert not past.loose(Entry(KEYS.blobs + name, 1, updated))
+
+
+# --- bounds of the rules
+
+
+def test_what_is_as_old_as_the_age_or_at_the_edge_stays() -> None:
+    assert not old_enough(5.0, 5.0 + DAY, DAY) and old_enough(5.0, 5.5 + DAY, DAY)
+    assert is_before(4, 5) and not is_before(5, 5)
+    assert is_past_epoch(2, 3) and not is_past_epoch(3, 3)
+    (opened,) = opened_at([7]).openings
+    for snapshot, rests in ((6, True), (5, True), (4, False)):
+        following = msgspec.structs.replace(opened, opening=msgspec.structs.replace(opened.opening, snapshot=snapshot))
+        assert no_run_rests_before(5, following) is rests
+    assert no_run_rests_before(5, None)
+
+
+def test_a_run_looks_again_when_its_time_has_come() -> None:
+    world = World()
+    retention = Retention(world.bucket, KEYS, long_job(world).blobs)
+    assert retention.run().why == ""
+    world.clock.at += DAY / RUNS_PER_AGE - 1
+    assert retention.run().why == "looked not long ago"
+    world.clock.at += 1
+    assert retention.run().why == ""
+
+
+@pytest.mark.parametrize(("known", "goes"), [(0, True), (7, True), (8, False)])
+def test_nothing_goes_where_an_opening_behind_the_older_snapshot_may_not_be_known(
+    known: int, goes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older one is at 6."""
+    world = World()
+    long_job(world)
+    monkeypatch.setattr(module, "openings_known_from", lambda _: known)
+    why = Retention(world.bucket, KEYS).plan().why
+    assert why == ("" if goes else "a run that opened behind record 6 may still need what is older")
+
+
+def test_what_a_later_opening_would_let_go_is_foreseen() -> None:
+    world = World()
+    job = long_job(world)  # of epoch 2
+    job.blobs.put(b"no record names it")
+    world.clock.at += DAY + 1
+    foreseen = [Retention(world.bucket, KEYS).plan(over).loose.count for over in (0, 1, 2)]
+    assert foreseen == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("known", "behind", "opened"),
+    [
+        ((3, 9), Tail(), 9),
+        ((3, 5), Tail(), None),  # at the older snapshot itself: that run has it
+        ((3, 5), Tail(12, 1), None),
+        ((3, 5), Tail(12, 2), 11),
+    ],
+)
+def test_the_opening_behind_the_older_snapshot_is_searched_where_it_can_be(
+    known: tuple[int, ...], behind: Tail, opened: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = msgspec.structs.replace(opened_at([*known]), epoch=1)
+    newest, older = CheckedSnapshot(10, state, frozenset()), CheckedSnapshot(5, State(), frozenset())
+    starts: list[int] = []
+
+    def segments(bucket: object, keys: object, start: int) -> Any:
+        starts.append(start)
+        return iter([(11, mock.Mock(opening=state.openings[0].opening)), (12, mock.Mock(opening=None))])
+
+    monkeypatch.setattr(reader, "newest_after", lambda *_: behind)
+    monkeypatch.setattr(reader, "iter_segments", segments)
+    found = Retention(World().bucket, KEYS)._following(newest, older)
+    assert (found and found.seq) == opened and starts == ([11] if opened == 11 else [])
+
+
+@pytest.mark.parametrize(("known", "after"), [(0, ""), (1, ""), (2, KEYS.segment(1)), (5, KEYS.segment(4))])
+def test_segments_are_listed_from_the_first_one_whose_opening_is_known(known: int, after: str) -> None:
+    world, listed = World(), list[tuple[str, str]]()
+    for seq in range(1, 9):
+        world.inner.put(KEYS.segment(seq), b"x" * seq)
+    real = world.inner.list
+
+    def list_(prefix: str, start_after: str = "") -> Any:
+        listed.append((prefix, start_after))
+        return real(prefix, start_after)
+
+    with mock.patch.object(world.inner, "list", list_):
+        sizes: dict[int, int] = {}
+        behind = [seq for seq, _ in Retention(world.inner, KEYS)._behind(6, known, sizes)]
+    assert behind == [*range(max(1, known), 6)] and sizes == {seq: seq for seq in behind}
+    assert listed == [(KEYS.log, after)]
+
+
+# --- the mirror and the disk
+
+
+def one_byte() -> FileState:
+    edit = Edit(offset=0, data=Payload(size=1, data=b"x"))
+    layer = FileDelta(time=0.0, path="f", size=1, sha256=names(b"x"), edits=(edit,), session="s")
+    return FileState(session="s", size=1, sha256=names(b"x"), layers=(layer,))
+
+
+def test_a_copy_that_somebody_removed_is_no_fault(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path, World().open("a").blobs)
+    assert mirror.compact({"f": one_byte()})["f"].base_size == 1
+    (copy,) = tmp_path.iterdir()
+    copy.unlink()
+    assert mirror.compact({}) == {} and mirror._copies == {}
+
+
+def test_a_full_disk_is_said_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = Mirror(tmp_path, World().open("a").blobs)
+
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "create_file", full)
+    with pytest.raises(OSError) as failed:
+        mirror._once(one_byte())
+    assert failed.value.errno == errno.ENOSPC
+
+
+def test_a_run_without_a_snapshot_has_stored_none() -> None:
+    world = World()
+    taken = snapshots(world, world.open("a"))
+    assert taken.size == 0
+    assert taken.take() is not None and taken.size > 0
