@@ -66,7 +66,7 @@ def mark(
             return
         answer([f"{n} · record {m.seq} · {timestamp(m.record.time)}" for n, m in marks.items()])
         if not marks:
-            say("no place of this job is marked. To mark this one: wal-agent mark NAME")
+            say(f"no place of this job is marked. To mark this one: wal-agent mark NAME{at.options()}")
         return
     act_at_rest(
         at.bucket,
@@ -256,7 +256,8 @@ def show_trace(
     row: dict[str, object]
     if MARK in which:  # the whole conversation of the task's job
         at = open_job_context(agent, bucket, which, encryption_key_file, encryption_key_command)
-        whole, row = read_main(_read(at).state, _blobs(at), at.agent), {"kind": "task", "job": which}
+        whole = read_main(_read(at).state, _blobs(at), at.agent, at.options().lstrip())
+        row = {"kind": "task", "job": which}
         data = whole
     else:
         at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
@@ -289,7 +290,7 @@ def _home(at: JobContext) -> Home:
     rewriting_of(at.agent)
     env = dict(os.environ)
     private = tuple(never_captured(at.settings, at.agent, env, at.workspace))
-    return Home(at.keys.job, at.agent, at.workspace, env, private)
+    return Home(at.keys.job, at.options().lstrip(), at.agent, at.workspace, env, private)
 
 
 def _read(at: JobContext) -> Replay:

@@ -177,6 +177,10 @@ def test_nothing_asked_is_the_help_on_stderr(run: Run) -> None:
         ["ack", "1", "--done", "--job", "none"],
         ["log", "-n", "-1"],
         ["status", "--job", "../x"],
+        ["status", "--job", "--handoff"],
+        ["run", "codex", "--job", "--handoff=gemini"],
+        ["stats", "--job", "-x"],
+        ["doctor", "--forget", "--job", "-x"],
     ],
     ids=" ".join,
 )
@@ -211,6 +215,12 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
 )
 def test_a_wrong_command_line_leads_to_the_right_page(run: Run, args: str, says: str) -> None:
     assert run(*args.split()) == (64, "", f"wal-agent: {says}\n")
+
+
+def test_a_stored_job_with_a_name_like_an_option_is_still_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a typed --job is checked: WAL_AGENT_JOB still names such a job."""
+    monkeypatch.setenv("WAL_AGENT_JOB", "-x")
+    assert "There is no job -x in " in run("status")[2]
 
 
 def test_a_project_file_that_is_wrong_is_78(run: Run) -> None:
