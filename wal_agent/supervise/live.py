@@ -93,7 +93,7 @@ class Live:
         self._liveness = liveness
         self._watch = Watchdog(watchdog_limits(agent, context.settings, launch.interactive))
         self._shutdown = GracefulShutdown(context.clock, free=agent.capabilities.hookless is not None)
-        self._resuming = Resuming(agent, launch.session, workspace, context.env) if launch.resumed else None
+        self._resuming = Resuming(agent, launch.session, workspace, context.env, waits=launch.resumed)
         self._oom = exits.oom_counter()
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
@@ -254,6 +254,7 @@ class Live:
             return bounds.answer(question, epoch, self.gate.refusal)
         if question.get("caller") != job.keys.job:
             return {"caller": ""}
+        self._resuming.is_loaded()  # a task's agent starts beside this one
         try:
             done = begin_task(str(question.get("job")), self._writer.state, self.checkpoints)
         except UsageError as error:
@@ -390,8 +391,7 @@ class Live:
         if self.tree and self._agent.capabilities.hookless:
             self.tree.poke()  # no hook reports when a call has ended
         try:
-            if self._resuming:
-                self._resuming.is_loaded()
+            self._resuming.is_loaded()
             return self.saver.save()
         except BucketError:
             return []  # found again by the next save; `status` shows what waits
@@ -402,11 +402,10 @@ class Live:
 
     def switch_session(self, session: str) -> None:
         self._run_dir.write("session", session + "\n")
+        self._resuming = Resuming(self._agent, session, self._context.workspace, self._context.env, waits=False)
         self.saver.switch(session)
 
     def may_begin_turn(self, session: str) -> Deny | None:
-        if self._resuming is None:
-            return None
         return self._resuming.await_loaded(session, lambda: bool(self._stopped or self._shutdown.down))
 
     def lease_expired(self) -> None:
