@@ -258,19 +258,29 @@ def _bring_kept(job: OpenedJob, home: Home, n: int) -> tuple[str, ...]:
     return ("files that no run had saved are back too",) if changes.any else ()
 
 
-def compact(job: OpenedJob, home: Home, policy: Policy, now: float) -> Rewritten:
-    """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970."""
+def compact(
+    job: OpenedJob, home: Home, policy: Policy, now: float, summaries: Mapping[str, str] | None = None
+) -> Rewritten:
+    """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970; `summaries`: as of
+    `compact_form`."""
     talk = _conversation(job, home)
-    change = _compaction(job.writer.state, talk, home, policy, now)
+    change = _compaction(job.writer.state, talk, home, policy, now, summaries)
     return _save(job, home, talk, change) if change else _unchanged(talk)
 
 
-def _compaction(state: State, talk: _Conversation, home: Home, policy: Policy, now: float) -> _Change | None:
+def _compaction(
+    state: State,
+    talk: _Conversation,
+    home: Home,
+    policy: Policy,
+    now: float,
+    summaries: Mapping[str, str] | None = None,
+) -> _Change | None:
     turns = aged(talk.units, policy, now)
     if not turns:
         return None
     first, last = turns[0].first, turns[-1].last
-    text = compact_form(talk.units, turns, state.rewritten + 1)
+    text = compact_form(talk.units, turns, state.rewritten + 1, summaries)
     new = talk.main + talk.how.compact(talk.main, state.session, home.workspace, first, last, text)
     return _Change("compact", new, talk.how.units(new), talk.units[first:last], len(turns), text)
 
