@@ -171,7 +171,7 @@ def group_of(name: str) -> str:
     """Return the heading below which `run --help` has the option of parameter `name`."""
     if name in GROUPS:
         return GROUPS[name]
-    if name.startswith(("inbox", "control", "messages", "synadia")):
+    if name.startswith(("inbox", "control", "messages", "synadia", "state")):
         return "Messages"
     return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
 
