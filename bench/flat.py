@@ -14,9 +14,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
+
+from msgspec.structs import replace
 
 from bench.measure import Times, scaled
 from bench.owner import owned

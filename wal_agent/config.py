@@ -79,6 +79,7 @@ class Settings(msgspec.Struct, frozen=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     messages: str = ""  # NATS servers, for messages and the run's status
     synadia: Literal["off", "on"] = "off"  # answer the Synadia Agent Protocol there
+    state: Literal["log", "nats"] = "log"  # where values of steps are kept; nats: on the servers of `messages`
     skip: tuple[str, ...] = ()
     accept_logged_args: Literal["off", "on"] = "off"  # whoever writes the bucket may choose what the agent runs
     sources: Mapping[str, Source] = msgspec.field(default_factory=dict)
@@ -431,6 +432,11 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         _one_of("off", "on"),
         "With --messages nats://, answer prompts and status requests of the Synadia Agent Protocol.",
         option="on",
+        shows=False,
+    ),
+    "state": Setting(
+        _one_of("log", "nats"),
+        "Where `wal-agent state` keeps values: log, or nats (a JetStream KV bucket on the servers of --messages).",
         shows=False,
     ),
     "accept_logged_args": Setting(

@@ -28,9 +28,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -48,13 +48,16 @@ from wal_agent.supervise.steps import (
     check_name,
     entry_of,
     lock_of,
+    payload_of,
     read_kept,
     undecided_error,
+    with_values,
 )
 from wal_agent.text import size
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
+    from wal_agent.messages.values import KvValues, ValueAt
     from wal_agent.wal.keys import Keys
 
 __all__ = ["Entry", "Result", "SavedState", "State", "state", "step"]
@@ -129,8 +132,9 @@ class Run:
             raise error
         return answer
 
-    def entries(self, do: str, step: str = "") -> list[Entry]:
-        return _entries(self.ask(do, step)["entries"])
+    def entries(self, do: str, step: str = "", what: str = "value") -> list[Entry]:
+        """`what` other than "value": that is not looked for, so no server is asked."""
+        return _entries(self.ask(do, step, what=what)["entries"])
 
     def read(self, step: str, what: str) -> bytes:
         """All kept bytes of `what` (value, stdout or stderr)."""
@@ -183,12 +187,14 @@ class State:
     ) -> SavedState:
         """What a job keeps, as its bucket has it now, to be read from anywhere. `bucket`: its URL, by default that of
         WAL_AGENT_BUCKET, else the folder on this machine; a key: where the job is encrypted, by default that of
-        WAL_AGENT_ENCRYPTION_KEY_FILE. NoJob: there is no such job; Denied: the key; ConfigError; Damaged;
-        BucketError."""
+        WAL_AGENT_ENCRYPTION_KEY_FILE. WAL_AGENT_STATE=nats: also what the servers of WAL_AGENT_MESSAGES have.
+        NoJob: there is no such job; Denied: the key; ConfigError; UsageError; Damaged; BucketError."""
         from wal_agent.bucket import default_url, open_bucket
         from wal_agent.bucket.decorators import RetryBucket
         from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
         from wal_agent.clock import SystemClock
+        from wal_agent.config import Settings
+        from wal_agent.messages import open_values
         from wal_agent.wal.keys import Keys
 
         named = encryption_key_file or encryption_key_command
@@ -196,14 +202,20 @@ class State:
         key = load_key(file, encryption_key_command, os.environ)
         url = bucket or os.environ.get("WAL_AGENT_BUCKET", "") or default_url(os.environ)
         opened = RetryBucket(EncryptedBucket(open_bucket(url), key), SystemClock(), random.Random())
-        return SavedState(opened, Keys(job), key_id(key))
+        where: Literal["nats", "log"] = "nats" if os.environ.get("WAL_AGENT_STATE") == "nats" else "log"
+        settings = Settings(url, job, messages=os.environ.get("WAL_AGENT_MESSAGES", ""), state=where)
+        keys = Keys(job)
+        return SavedState(opened, keys, key_id(key), lambda: open_values(settings, os.environ, opened, keys))
 
 
 class SavedState:
-    """The values that a job keeps, as its bucket had them when this was made."""
+    """The values that a job keeps, as its bucket, and the server of its values, had them when this was made."""
 
-    def __init__(self, bucket: Bucket, keys: Keys, key_id: str) -> None:
-        """NoJob; Denied: `key_id` is not of the key that the job is encrypted with; Damaged; BucketError."""
+    def __init__(
+        self, bucket: Bucket, keys: Keys, key_id: str, open_server: Callable[[], KvValues | None] = lambda: None
+    ) -> None:
+        """`open_server`: connects to where values are beside the log; not asked for an encrypted job's, which are in
+        the log. NoJob; Denied: `key_id` is not of the key that the job is encrypted with; Damaged; BucketError."""
         from wal_agent.clock import SystemClock
         from wal_agent.recovery.export import replay_at
         from wal_agent.supervise.intervene import sound_state
@@ -211,12 +223,24 @@ class SavedState:
 
         clock = SystemClock()
         self._now = clock.now()
-        self._state = sound_state(replay_at(bucket, keys, key_id, None, self._now))
+        self._open_server = open_server
+        self._values: Mapping[str, ValueAt] = {}
+        state = sound_state(replay_at(bucket, keys, key_id, None, self._now))
+        if not key_id and (server := open_server()) is not None:
+            with closing(server):
+                self._values = server.known().values
+        self._state = with_values(state, self._values)
         self._blobs = Blobs(bucket, keys, clock, random.Random())
 
     def get(self, step: str) -> bytes | None:
         """The value under `step`; None where there is none."""
-        return read_kept(self._state, self._blobs, check_name(step), "value", self._now)
+        at = self._values.get(check_name(step))
+        if at is None or payload_of(self._state, step, "value", self._now) is None:
+            return read_kept(self._state, self._blobs, step, "value", self._now)
+        server = self._open_server()
+        assert server is not None
+        with closing(server):
+            return server.read(at)
 
     def entry(self, step: str) -> Entry | None:
         """All that is known of `step` but its value; None for nothing."""
@@ -253,7 +277,7 @@ def step(
     words = [os.fspath(word) for word in command]
     asked: dict[str, Any] = {"command": words, "verify": verify, "retries": retry_on_failure}
     lock = lock_of(run.socket, check_name(name))
-    was = next((entry.run for entry in run.entries("get", name)), None)
+    was = next((entry.run for entry in run.entries("get", name, "stdout")), None)
     over = was is not None and (was.state == "done" or (was.state == "failed" and not retry_on_failure))
     if was is not None and over and list(was.command) == words:
         return _kept(run, name, was)  # also while something that it started is still running

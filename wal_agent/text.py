@@ -7,6 +7,7 @@ day are local, with their zone; agents read UTC. A command's answer goes to stdo
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -168,6 +169,22 @@ def answer(rows: list[str]) -> None:
     """Write a command's answer to stdout, redacted. OSError: BrokenPipeError, for example, which main() expects."""
     if rows and sys.stdout is not None:
         print("\n".join(printable(redact(row)) for row in rows), flush=True)
+
+
+def is_reader_gone() -> bool:
+    """Whether stdout is a pipe or socket that nothing reads any more: a BrokenPipeError may come from elsewhere."""
+    from select import POLLERR, POLLHUP, POLLNVAL, poll
+
+    if sys.stdout is None:
+        return False
+    seen = poll()
+    seen.register(sys.stdout.fileno(), 0)
+    return any(event & (POLLERR | POLLHUP | POLLNVAL) for _, event in seen.poll(0))
+
+
+def drop_stdout() -> None:
+    """Discard what is still to be written to stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def answer_json(value: Any) -> None:

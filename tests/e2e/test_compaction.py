@@ -162,6 +162,7 @@ def test_what_a_new_history_lacks_is_said_where_a_hook_can_speak(scene: Scene) -
     ]
     told = next(text for text in behind if "[wal-agent] Your conversation was compacted" in text)
     assert "wal-agent recall" in told and "move the shop to v2" in told and PHRASE not in told
+    assert PHRASE in machine.cli("recall", "heron", "building").stdout, "what the new history lacks is found"
     if name in ("qwen", "opencode", "pi"):
         assert any("Keep in the summary, word for word" in json.dumps(body) for body in scene.model.asides)
 

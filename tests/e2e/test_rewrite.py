@@ -53,6 +53,20 @@ def session_file(scene: Scene, machine: Machine) -> Path:
     return next(f.path for f in found if f.name == agent.main_file)
 
 
+def leave_stub(file: Path) -> None:
+    """What a resume of Gemini's that was killed leaves beside the session; its next start then deletes both."""
+    head = file.read_text().splitlines()[0]
+    context = {"id": "c", "type": "user", "content": [{"text": "<session_context>"}]}
+    stub = file.with_name(f"session-1970-01-01T00-01-{file.stem[-8:]}.jsonl")
+    stub.write_text(f"{head}\n{json.dumps({'$set': {'messages': [context]}})}\n")
+
+
+def one_file_each(scene: Scene, machine: Machine) -> bool:
+    """Whether each of Gemini's sessions here has one file: it deletes those of one id together."""
+    ids = [path.stem[-8:] for path in session_file(scene, machine).parent.glob("session-*.jsonl")]
+    return len(ids) == len(set(ids)) > 0
+
+
 def command(machine: Machine, *args: str) -> str:
     done = machine.cli(*args)
     assert done.returncode == 0, done.stderr
@@ -119,6 +133,55 @@ def test_killed_in_a_rewind_the_conversation_is_the_old_or_the_new_one(scene: Sc
     assert holds(found, "heron two") != new and holds(found, "wal-agent trace show 1") == new
     assert scene.side() == ["one", "two", "three"]
     assert machine.status()["state"] == "closed"
+
+
+@pytest.mark.parametrize("scene", ["claude", "codex", "gemini", "pi"], indirect=True)
+def test_the_agent_writes_the_summaries_in_a_copy_of_its_conversation(scene: Scene) -> None:
+    """Its words stand in place of the turns in the job's own session, which none of the copy's lines reaches; killed
+    behind the answer, the same command uses it; what is no answer leaves the form that is made of the lines."""
+    machine = scene.machine("vm-1")
+    for n in ("one", "two", "three"):
+        ask(scene, machine, f"ask number {n}", first=n == "one")
+        if n == "one" and scene.agent == "gemini":  # each resume leaves a file beside it, as in a later minute
+            file = session_file(scene, machine)
+            file.rename(file.with_name(f"session-1970-01-01T00-00-{file.stem[-8:]}.jsonl"))
+    session, asked = scene.replay().state.session, len(scene.model.requests)
+    if scene.agent == "gemini":
+        assert one_file_each(scene, machine), "no resume left a file"
+        leave_stub(session_file(scene, machine))
+    words = json.dumps({"summary": "done", "outputs": {"turns": ["The egret is in the first.", "In the second."]}})
+    scene.script(Turn(words))
+    compact = ("compact", "--policy", "turns=1", "--keep", "1", "--by-agent", "--json")
+    killed = machine.cli(*compact, WAL_AGENT_FAILPOINT="rewrite.before_record")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = json.loads(command(machine, *compact))
+    assert (done["n"], done["turns"]) == (1, 2)
+    assert len(scene.model.requests) == asked + 1 and holds(texts(scene, asked), "heron one", "1. ask number one")
+    nothing = json.loads(command(machine, *compact))
+    assert nothing["n"] == 0 and len(scene.model.requests) == asked + 1, "the model is asked once"
+    state = scene.replay().state
+    assert state.session == session and len(state.tasks) == 1
+    own = AGENTS[scene.agent].capabilities.forms.resume
+    args: tuple[str, ...] = machine.rehearsal.args("ask number four")
+    args = args[1:] if scene.agent == "codex" else args
+    scene.script(Turn("finished four"))
+    asked = len(scene.model.requests)
+    run = machine.run(*(word.format(session=session) for word in own), *args, wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    found = texts(scene, asked)
+    assert holds(
+        found, "Summary: The egret is in the first.", "Summary: In the second.", "heron three", "ask number four"
+    )
+    assert not any(w in text for w in ("heron one", "finished two", "about to be replaced") for text in found)
+    if scene.agent != "gemini":
+        return
+    leave_stub(session_file(scene, machine))
+    scene.script(Turn("a heron"))
+    assert "a heron" in command(machine, "task", "--fork", "Which bird is it?")
+    scene.script(Turn("I would rather not."), Turn("No."))
+    said = machine.cli("compact", "--policy", "turns=1", "--keep", "1", "--by-agent")
+    assert said.returncode == 0 and "no summary of the agent's is used" in said.stderr, said.stderr
+    assert scene.replay().state.rewritten == 2 and one_file_each(scene, machine)
 
 
 @pytest.mark.parametrize("scene", ["gemini", "claude"], indirect=True)

@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.scene import Scene, shell, until
 from tests.e2e.test_generic import Machine, Yard
 from tests.mocks.gemini_model import Turn
+from tests.servers.nats import NatsServer
 
 W = f"{sys.executable} -m wal_agent"
 SCRIPT = f"""\
@@ -77,6 +78,36 @@ def test_a_machine_is_lost_in_a_step(yard: Yard) -> None:
     assert last.returncode == 0
     assert ((second.work / "two.code").read_text(), count(yard, "two")) == ("0\n", 1)
     assert yard.lease().state == "closed" and yard.state().undecided_steps == {}
+
+
+def test_values_on_a_nats_server_outlive_the_machine(yard: Yard, tmp_path: Path) -> None:
+    """The next run has them on another machine, and they are read at rest; nothing of them is in the log."""
+    server = NatsServer(tmp_path / "nats").start()
+    where = {"WAL_AGENT_STATE": "nats", "WAL_AGENT_MESSAGES": server.url}
+    first, second = yard.machine(""), yard.machine("")
+    put = f"echo 7 | {W} state put cursor && echo x >> {yard.root}/put"
+    work = f"{W} state get cursor --json > seen.json || {{ {put}; exec sleep 600; }}"
+    try:
+        run = first.start("run", "generic", "--ttl", "1", "--", "sh", "-c", work, **where)
+        until(lambda: count(yard, "put") == 1, "the value is put")
+        tree = psutil.Process(run.pid).children(recursive=True)
+        for process in (psutil.Process(run.pid), *tree):
+            with suppress(psutil.Error):
+                process.kill()
+        run.communicate(timeout=60)
+        first.work.rename(yard.root / "gone")
+        last = second.start("run", "generic", "--ttl", "1", "--wait", "--", "sh", "-c", work, **where)
+        _, said = last.communicate(timeout=120)
+        assert last.returncode == 0, said
+        seen = json.loads((second.work / "seen.json").read_text())
+        assert (seen["value"], seen["attempt"], seen["put_in_attempt"]) == ("7\n", 2, 1)
+        at_rest = second.start("state", "get", "cursor", **where)
+        assert at_rest.communicate(timeout=60)[0] == "7\n"
+        in_log = second.start("state", "get", "cursor", WAL_AGENT_STATE="log")
+        in_log.communicate(timeout=60)
+        assert in_log.returncode == 1 and "cursor" not in yard.state().steps
+    finally:
+        server.kill()
 
 
 def test_a_step_pauses_its_job(yard: Yard) -> None:

@@ -57,6 +57,7 @@ COMMANDS = {
     "unlock --damaged": ("unlock", "--damaged"),
     "doctor": ("doctor",),
     "doctor --forget": ("doctor", "--forget"),
+    "rename": ("rename", "job", "other"),
     "fleet ls": ("fleet", "ls"),
     "fleet claim": ("fleet", "claim"),
     "fleet watch": ("fleet", "watch", "--on-crash", "true", "--once"),

@@ -61,6 +61,7 @@ PERSONS: dict[str, Any] = {
     "log_level": "debug",
     "messages": "nats://attacker:4222",
     "synadia": "on",
+    "state": "nats",
     "accept_logged_args": "on",
 }
 

@@ -7,6 +7,7 @@ tests/unit/cli/test_start.py checks each sentence against the command's own help
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -175,6 +176,28 @@ class _Root(Group):
 
     def summaries(self) -> list[tuple[str, str]]:
         return [(name, entry.summary) for name, entry in COMMANDS.items()]
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        with _reader_may_leave():
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _reader_may_leave():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """End with 0 when the reader of stdout is gone, as after `| head`: typer itself exits with 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        from wal_agent.text import drop_stdout, is_reader_gone
+
+        if not is_reader_gone():
+            raise
+        drop_stdout()
+        raise typer.Exit(0) from error
 
 
 class _Loaded(MutableMapping[str, Any]):

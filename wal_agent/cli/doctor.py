@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent
 from wal_agent.cli.display import HEADED, answer_lines
-from wal_agent.cli.options import AsJson, BucketUrl, complete_agent, unknown_agent_error
+from wal_agent.cli.options import AsJson, BucketUrl, check_typed_job, complete_agent, unknown_agent_error
 from wal_agent.errors import UsageError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
@@ -178,7 +178,9 @@ def doctor(
             "replaced on purpose. The next run begins anew there.",
         ),
     ] = False,
-    job: Annotated[str | None, typer.Option("--job", help="For --forget: the job.", metavar="NAME")] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help="For --forget: the job.", metavar="NAME", callback=check_typed_job)
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Prove that wal-agent works here: the bucket (permissions, conditions, how long a put takes, clocks) and, where an

@@ -143,7 +143,7 @@ def _rows(effect: Effect, options: str) -> list[str]:
             rows.append(f"       look with: {shorten(redact(effect.verify))}")
         if not effect.by or effect.by == "recovery":
             which = quote_word(effect.step) if effect.step else str(effect.call)
-            rows.append(f"       settle: wal-agent ack {which}{options} --done (or --not-done)")
+            rows.append(f"       resolve: wal-agent ack {which}{options} --done (or --not-done)")
     label = {"command": "undo", "look": "look", "impossible": "no undo", "unknown": ""}[effect.undo.kind]
     rows += [f"       {label}: {each}" for each in effect.undo.commands]
     if effect.undo.note:

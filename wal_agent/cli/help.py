@@ -117,6 +117,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
+FIRST: Final = ("run", "status", "recover", "ack", "list")  # the commands of a first hour, for `wal-agent --help`
 TAKE_ARGS: Final = ("run", "resume", "claim")  # whose words behind `--` are the agent's
 GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of the parameter; the others are "Options"
     **dict.fromkeys(("bucket", "job", "encryption_key_file", "encryption_key_command"), "Which job"),
@@ -170,7 +171,7 @@ def group_of(name: str) -> str:
     """Return the heading below which `run --help` has the option of parameter `name`."""
     if name in GROUPS:
         return GROUPS[name]
-    if name.startswith(("inbox", "control", "messages", "synadia")):
+    if name.startswith(("inbox", "control", "messages", "synadia", "state")):
         return "Messages"
     return "Metrics, logs and traces" if name.startswith(("metrics", "log", "otel", "trace")) else "Options"
 
@@ -206,11 +207,12 @@ def option_groups(command: Any, context: Any) -> dict[str, list[tuple[str, str]]
 
 
 class Examples:
-    """Ends the help of a command, or of a group that is one too, with its examples."""
+    """Ends the help of a command with its examples, of a group with the first example of each of its commands."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        words = ctx.command_path.split()[1:]
-        if examples := EXAMPLES.get(" ".join(words)):
+        words = " ".join(ctx.command_path.split()[1:])
+        below = FIRST if not words else [name for name in EXAMPLES if name.startswith(f"{words} ")]
+        if examples := EXAMPLES.get(words) or tuple(EXAMPLES[name][0] for name in below):
             with formatter.section("Examples"):
                 for example in examples:  # never wrapped: to be copied
                     formatter.write(f"{' ' * formatter.current_indent}{example}\n")

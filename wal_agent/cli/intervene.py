@@ -251,10 +251,10 @@ def rm(
 ) -> None:
     """Delete a job from the bucket for good: conversation, files, calls, values, checkpoints. Asks at a terminal.
 
-    Refused while somebody runs the job (75), and for a task as long as its caller's job is there. The jobs of its own
-    tasks stay. A few small objects stay, which lock out every old run that still lives
-    somewhere: the lease, each opening (with the arguments that were typed) and the record before it. `wal-agent list`
-    does not show the job any more, and its name can be used again. The files of the folder are not touched.
+    Refused while the job runs (75), and for a task as long as its caller's job exists. The jobs of its own tasks stay.
+    A few small objects stay, which lock out an old run that may still be alive on another machine: the lease, each
+    opening (with the arguments that were typed) and the record before it. `wal-agent list` no longer shows the job, and
+    its name can be used again. The files of the folder are not touched.
     """
     from contextlib import suppress
     from json import dumps
@@ -308,7 +308,7 @@ def describe_removal(found: Removal, verb: str) -> list[str]:
     rows = [f"job {found.job}: {parts[0]}, {parts[1]} and {parts[2]} ({size(found.size)}) {verb}"]
     if found.open_calls:
         calls = f"{', '.join(found.open_calls[:5])}{' ...' if len(found.open_calls) > 5 else ''}"
-        rows.append(f"  in flight: {calls}; nobody checks any more whether it happened")
+        rows.append(f"  in flight: {calls}; whether that happened is not checked any more")
     return rows
 
 

@@ -61,7 +61,7 @@ def attach_listeners(options: RunOptions, screen: Screen) -> Iterator[RunOptions
     bus = EventBus(first, clock.now, failed)
     try:
         try:
-            if settings.messages or settings.synadia == "on":
+            if settings.messages or settings.synadia == "on" or settings.state == "nats":
                 from wal_agent.messages import check_needs, status_listener
 
                 check_needs(settings)

@@ -82,7 +82,9 @@ def main() -> None:
         _say(str(error))
         code = error.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from wal_agent.text import drop_stdout
+
+        drop_stdout()
         code = 0
     except KeyboardInterrupt:
         code = 130

@@ -22,7 +22,7 @@ from typer.models import OptionInfo
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf, Settings, Want, default_text, option_of
 from wal_agent.errors import Damaged, NoJob, UsageError, WalAgentError
 from wal_agent.redact import redact
-from wal_agent.text import answer, bucket_words, lines, quote_word, say
+from wal_agent.text import answer, bucket_words, lines, quote_word, say, shorten
 from wal_agent.wal.keys import Keys
 
 if TYPE_CHECKING:
@@ -138,6 +138,18 @@ def complete_job(incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
+def check_typed_job(name: str | None) -> str | None:
+    """Return a job's name as it was typed. UsageError: it begins with "-", so it is an option that was taken for it.
+
+    A job that has such a name is still read: by WAL_AGENT_JOB, and in lists."""
+    if name is not None and name.startswith("-"):
+        raise UsageError(
+            f"--job needs a job's name, and {shorten(name, 60)} is an option.",
+            f"The jobs: wal-agent list. If one has this name, type it as WAL_AGENT_JOB={quote_word(name)}.",
+        )
+    return name
+
+
 AgentName = Annotated[
     str | None,
     typer.Option(
@@ -156,7 +168,10 @@ def setting_option(key: str) -> OptionInfo:
     default = default_text(key)
     help = f"{setting.help} [{default}]" if default else setting.help
     complete = complete_job if key == "job" else complete_words(setting.read) if _is_choice(key) else None
-    return cast(OptionInfo, typer.Option(names, help=help, metavar=_metavar(key), autocompletion=complete))
+    check = check_typed_job if key == "job" else None
+    return cast(
+        OptionInfo, typer.Option(names, help=help, metavar=_metavar(key), autocompletion=complete, callback=check)
+    )
 
 
 def _is_choice(key: str) -> bool:

@@ -22,7 +22,9 @@ from wal_agent.cli.options import (
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
+    from wal_agent.recovery.rewrite import Policy
     from wal_agent.supervise.rewrite import Home, Rewritten
+    from wal_agent.supervise.task_child import Summaries
     from wal_agent.wal.reader import Replay
     from wal_agent.wal.state import RewriteAt, State
 
@@ -66,7 +68,7 @@ def mark(
             return
         answer([f"{n} · record {m.seq} · {timestamp(m.record.time)}" for n, m in marks.items()])
         if not marks:
-            say("no place of this job is marked. To mark this one: wal-agent mark NAME")
+            say(f"no place of this job is marked. To mark this one: wal-agent mark NAME{at.options()}")
         return
     act_at_rest(
         at.bucket,
@@ -159,6 +161,10 @@ def compact(
         ),
     ] = "turns=40,tokens=120000",
     keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest turns stay unchanged.")] = 10,
+    by_agent: Annotated[
+        bool,
+        typer.Option("--by-agent", help="Have the agent write the summaries, in a copy of the conversation."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
     agent: AgentName = None,
     bucket: BucketUrl = None,
@@ -169,9 +175,9 @@ def compact(
 ) -> None:
     """Replace the old turns of a stopped job's conversation by a summary.
 
-    Of each turn stays what was asked, what was done and what came of it, without a call of a model. The whole turns
-    stay in the log: `wal-agent trace`, `wal-agent recall`. Nothing to compact is no failure. --undo of `wal-agent
-    rewind` takes it back.
+    Of each turn stays what was asked, what was done and what came of it, without a call of a model; with --by-agent,
+    what the agent says of it, if that is usable. The whole turns stay in the log (`wal-agent trace`). Nothing to
+    compact is no failure. --undo of `wal-agent rewind` takes it back.
     """
     from wal_agent.clock import SystemClock
     from wal_agent.recovery.rewrite import parse_policy
@@ -186,13 +192,32 @@ def compact(
     if dry_run:
         done = rewrite.foresee_compaction(_read(at).state, _blobs(at), home, limits, now)
     else:
-        done = _act(at, home, lambda opened: rewrite.compact(opened, home, limits, now))
+        said = _summaries(at, home, limits) if by_agent else None
+        words = said.words if said else None
+        done = _act(at, home, lambda opened: rewrite.compact(opened, home, limits, now, words))
     if not done.turns:
         what = f"nothing to compact: about {done.tokens:,} tokens"
     else:
         would = "would be compacted" if dry_run else "compacted"
         what = f"{plural(done.turns, 'turn')} {would}: about {done.tokens:,} tokens before, {done.left:,} after"
     _report(at, done, what, json)
+
+
+def _summaries(at: JobContext, home: Home, limits: Policy) -> Summaries | None:
+    """The agent's summaries, and a line on why there are none."""
+    from wal_agent.cli.task import child_options
+    from wal_agent.supervise.provenance import vouched_args
+    from wal_agent.supervise.task_child import Place, summarize
+
+    state = _read(at).state
+    same = state.home_opening is not None and state.home_opening.agent == at.agent.name
+    caller = vouched_args(os.environ, at.settings.bucket, at.keys.job, state) if same else ()
+    place = Place(at.bucket, at.keys.job, at.agent.name, child_options(at))
+    found = summarize(place, at.keys, at.settings.ttl, at.key_id, home, limits, caller)
+    if found is not None and found.fault:
+        say(f"no summary of the agent's is used: {printable(found.fault)}")
+        say(f"its log: wal-agent log --job {found.job}{at.bucket_option()}")
+    return found
 
 
 @app.command("list")
@@ -256,7 +281,8 @@ def show_trace(
     row: dict[str, object]
     if MARK in which:  # the whole conversation of the task's job
         at = open_job_context(agent, bucket, which, encryption_key_file, encryption_key_command)
-        whole, row = read_main(_read(at).state, _blobs(at), at.agent), {"kind": "task", "job": which}
+        whole = read_main(_read(at).state, _blobs(at), at.agent, at.options().lstrip())
+        row = {"kind": "task", "job": which}
         data = whole
     else:
         at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
@@ -289,7 +315,7 @@ def _home(at: JobContext) -> Home:
     rewriting_of(at.agent)
     env = dict(os.environ)
     private = tuple(never_captured(at.settings, at.agent, env, at.workspace))
-    return Home(at.keys.job, at.agent, at.workspace, env, private)
+    return Home(at.keys.job, at.options().lstrip(), at.agent, at.workspace, env, private)
 
 
 def _read(at: JobContext) -> Replay:

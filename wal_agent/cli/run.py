@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wal_agent.cli.options import JobContext
     from wal_agent.config import Settings
     from wal_agent.fleet.jobs import FolderJob, Job
-    from wal_agent.supervise.options import RunOptions, Screen
+    from wal_agent.supervise.options import RunOptions
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 
@@ -198,7 +198,7 @@ def start(
             **wishes,
         )
         if not options.agent.passthrough(args):
-            settings = _settle_name(settings, screen)
+            settings = _settle_name(settings)
             options = replace(options, settings=settings)
         if from_ is not None or once:
             screen.once(settings.origin)
@@ -219,7 +219,7 @@ def start(
     raise typer.Exit(code)
 
 
-def _settle_name(settings: Settings, screen: Screen) -> Settings:
+def _settle_name(settings: Settings) -> Settings:
     """As options.with_own_name, before the bucket of the run is open. Where the names cannot be read, nothing is run:
     a new job would have the display name of another one."""
     from wal_agent.bucket import open_bucket
@@ -229,7 +229,6 @@ def _settle_name(settings: Settings, screen: Screen) -> Settings:
 
     if settings.sources.get("job") == "default":
         return settings
-    screen.once(settings.origin)
     with closing(open_bucket(settings.bucket)) as bucket:
         return with_own_name(settings, RetryBucket(bucket, SystemClock(), random.Random()))
 

@@ -17,6 +17,7 @@ from wal_agent.cli.options import (
     BucketUrl,
     KeyCommand,
     KeyFile,
+    check_typed_job,
     complete_job,
     own_name,
     say_bucket,
@@ -41,7 +42,13 @@ PARTS = {  # of a recovery, in the order of time
 
 OneJob = Annotated[
     str | None,
-    typer.Option("--job", help="Only this job. [all jobs of the bucket]", metavar="NAME", autocompletion=complete_job),
+    typer.Option(
+        "--job",
+        help="Only this job. [all jobs of the bucket]",
+        metavar="NAME",
+        autocompletion=complete_job,
+        callback=check_typed_job,
+    ),
 ]
 
 

@@ -331,7 +331,7 @@ def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
     text = f"#{call.call} {call.tool} `{call.input}`"
     if call.asks:
         works = view.state == "running" and view.phase != "awaiting_user"
-        hint = f"settle: wal-agent ack {call.call}{options} --done (or --not-done)"
+        hint = f"resolve: wal-agent ack {call.call}{options} --done (or --not-done)"
         if works and not call.answered:
             hint = "the agent was asked to check"
         looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""

@@ -185,10 +185,13 @@ class _Source:
         if not self._named:
             return
         from wal_agent.cli.options import open_job_context
+        from wal_agent.messages import open_values
         from wal_agent.steps import SavedState
 
         at = open_job_context(agent, bucket, job, key_file, key_command)
-        self._saved = SavedState(at.bucket, at.keys, at.key_id)
+        self._saved = SavedState(
+            at.bucket, at.keys, at.key_id, lambda: open_values(at.settings, os.environ, at.bucket, at.keys)
+        )
 
     def entries(self, step: str = "") -> list[Entry]:
         from wal_agent.steps import Run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,10 +64,10 @@ def task(
     from wal_agent.agents import AGENTS
     from wal_agent.cli.options import open_existing_job, unknown_agent_error
     from wal_agent.errors import UsageError
-    from wal_agent.recovery.tasks import AGAIN, child_args, child_job, depth_of, fork_form, read_said, task_text
+    from wal_agent.recovery.tasks import child_job, depth_of, fork_form, task_text
     from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.provenance import vouched_args
-    from wal_agent.supervise.task_child import Place, asked_again, last_answer, local_file, read_result, run_child
+    from wal_agent.supervise.task_child import Place, Question, ask_child, local_file, read_result
     from wal_agent.supervise.tasks import spent_by
     from wal_agent.wal.reader import replay
 
@@ -94,16 +93,9 @@ def task(
     depth = depth_of(at.keys.job, state.task)
     made = child_job(at.keys.job, name, prompt, depth, max_depth, fork=fork)
     child = Place(at.bucket, made, name, child_options(at))
-    start, ends = _begin(at, state, made, depth, budget_calls), time.monotonic() + budget_seconds
-    code, said = run_child(
-        child, child_args(own, caller, task_text(prompt, text), form), start, budget_seconds, once=True
-    )
-    result = read_said(last_answer(child) if not code else "", wanted)
-    if not code and wanted is not None and result.fault and not asked_again(now := child.state()):
-        form = tuple(word.format(session=now.session) for word in own.capabilities.forms.resume)
-        again = child_args(own, caller, f"{AGAIN}{result.fault} Answer with that object alone.", form)
-        code, said = run_child(child, again, start, ends - time.monotonic(), once=False)
-        result = read_said(last_answer(child) if not code else "", wanted)
+    start = _begin(at, state, made, depth, budget_calls)
+    asked = Question(task_text(prompt, text), caller, form, wanted)
+    code, said, result = ask_child(child, asked, start, budget_seconds)
     if code:
         for line in said.splitlines()[-5:]:
             say(printable(line))
@@ -150,6 +142,7 @@ def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) ->
     """Have the caller's log name the task, behind a checkpoint; what the child's run is given."""
     from wal_agent.errors import PersonNeeded
     from wal_agent.supervise.hook_server import outer_runs
+    from wal_agent.supervise.rewrite import Home
     from wal_agent.supervise.task_child import begin_at_rest, begin_in_run, start_of
 
     said = begin_in_run(os.environ, at.keys.job, child)
@@ -159,5 +152,6 @@ def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) ->
             "Leave --job out: the task is then one of the run that it is typed in.",
         )
     if said is None:
-        said = begin_at_rest(at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id, state, child)
+        home = Home(at.keys.job, at.options().lstrip(), at.agent, at.workspace, os.environ)
+        said = begin_at_rest(at.bucket, at.keys, at.settings.ttl, home, at.key_id, state, child)
     return start_of(at.keys.job, said, depth, budget)

@@ -6,6 +6,8 @@ Messages are a courtesy to the log: nothing here ever delays a tool call, a reco
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from wal_agent.inbox import Driver
     from wal_agent.messages.requests import Answers, Requests
     from wal_agent.messages.status import StatusPublisher
+    from wal_agent.messages.values import KvValues
+    from wal_agent.wal.keys import Keys
+    from wal_agent.wal.state import State
 
 
 GROUP: Final = "wal_agent.messages"
@@ -102,9 +107,40 @@ def serve_requests(
 
 
 def check_needs(settings: Settings) -> None:
-    """UsageError: a setting needs a NATS server, and none is named."""
-    if settings.synadia == "on" and scheme_of(settings) not in NATS:
-        raise UsageError("--synadia needs a NATS server.", "Name it: --messages nats://HOST:4222")
+    """UsageError: a setting needs a NATS server, and none is named, or the server may not have what it would get."""
+    for option, wanted in (("--synadia", settings.synadia == "on"), ("--state nats", settings.state == "nats")):
+        if wanted and scheme_of(settings) not in NATS:
+            raise UsageError(f"{option} needs a NATS server.", "Name it: --messages nats://HOST:4222")
+    if settings.state == "nats" and (settings.encryption_key_file or settings.encryption_key_command):
+        raise UsageError(
+            "--state nats would keep values of an encrypted job in clear on the NATS server.",
+            "Leave values in the log: --state log",
+        )
+
+
+def open_values(
+    settings: Settings, env: Mapping[str, str], bucket: Bucket, keys: Keys, *, run: State | None = None
+) -> KvValues | None:
+    """Return the values of a job that are on the NATS servers of `settings`; None where they are in the log.
+
+    `run`: the log's state as of the opening of the run that writes; None: only read. Close it. Unavailable and the
+    other errors of the bucket; ConfigError and UsageError as above."""
+    if settings.state != "nats":
+        return None
+    check_needs(settings)
+    require("nats", "nats", "--state nats")
+    from wal_agent.messages.connection import Connection
+    from wal_agent.messages.values import KvValues
+
+    # The first segment is random and kept for ever (R4): it names the job by whatever URL its bucket is reached.
+    first = hashlib.sha256(bucket.get(keys.segment(1)).data).hexdigest()[:12]
+    name = f"walagent-{re.sub(r'[^A-Za-z0-9_-]', '-', keys.job)[:60]}-{first}"
+    link = Connection(settings.messages, env, lambda _: None, "wal-agent state")  # the status listener reports outages
+    if run is None:
+        return KvValues(link, name)
+    # A closed job in which no agent was started since is one that `wal-agent rm` has emptied (decision 045).
+    fresh = run.home == 0 and bool(run.openings) and run.openings[-1].opening.cause == "closed"
+    return KvValues(link, name, run.epoch, fresh=fresh, base=run.state_version)
 
 
 def _open_nats(url: str, job: str, env: Mapping[str, str], say: Callable[[str], None]) -> Driver:

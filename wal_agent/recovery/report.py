@@ -157,7 +157,9 @@ def missing_effects(done: TreeResult, elsewhere: bool, put_back_before: bool) ->
 
 def describe_changes(found: Changes) -> str:
     """ "7 changed, 2 new files"."""
-    parts = [f"{n} {word}" for n, word in ((found.changed, "changed"), (found.new, "new"), (found.gone, "gone")) if n]
+    parts = [
+        f"{n} {word}" for n, word in ((found.changed, "changed"), (found.new, "new"), (found.gone, "deleted")) if n
+    ]
     if not parts:
         return "as it was saved"
     return f"{', '.join(parts)} {'file' if found.changed + found.new + found.gone == 1 else 'files'}"

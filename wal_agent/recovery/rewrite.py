@@ -7,9 +7,9 @@ all of it. It is made of the session's own lines, so the same turns give the sam
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,8 @@ TITLE: Final = "[wal-agent] "
 TURN: Final = "## Turn "
 ASKED: Final = 600  # characters of a turn's prompt
 ANSWERED: Final = 1200  # of its last answer
+SUMMARY: Final = 1200  # of the agent's own words on it
+MOST_SUMMARIZED: Final = 20  # turns that an agent is asked to summarize at once
 MOST_CALLS: Final = 12  # calls of a turn that are named
 MOST_FORM: Final = 48_000  # characters of a whole compact form
 KEEP: Final = 10  # turns that stay as they are
@@ -163,13 +165,17 @@ def aged(units: Sequence[Unit], policy: Policy, now: float) -> list[Turn]:
     return done if any(turn.prompt for turn in done) else []
 
 
-def compact_form(units: Sequence[Unit], turns: Sequence[Turn], n: int) -> str:
-    """Return what stands in place of the turns. `n`: the number of the trace."""
+def compact_form(
+    units: Sequence[Unit], turns: Sequence[Turn], n: int, summaries: Mapping[str, str] | None = None
+) -> str:
+    """Return what stands in place of the turns. `n`: the number of the trace; `summaries`: the agent's own words on
+    turns, by the key of the first message."""
+    words = summaries or {}
     parts: list[str] = []
     for turn in turns:
         mine = units[turn.first : turn.last]
         if turn.prompt:
-            parts.append(_turn(mine, turn))
+            parts.append(_turn(mine, turn, words.get(mine[0].key, "")))
         else:
             parts.append(_older(mine[0].summary))
             if len(mine) > 1:
@@ -187,12 +193,30 @@ def compact_form(units: Sequence[Unit], turns: Sequence[Turn], n: int) -> str:
     return f"{head}\n\n{text}"
 
 
+def summary_schema(count: int) -> dict[str, Any]:
+    """Return the JSON Schema of the summaries of so many turns, oldest first."""
+    each = {"type": "string", "minLength": 1, "maxLength": SUMMARY}
+    turns = {"type": "array", "items": each, "minItems": count, "maxItems": count}
+    return {"type": "object", "required": ["turns"], "properties": {"turns": turns}}
+
+
+def ask_for_summaries(turns: Sequence[Turn]) -> str:
+    """Return what the agent is asked in a copy of the conversation."""
+    listed = "\n".join(f"{n}. {shorten(redact(turn.prompt), 160)}" for n, turn in enumerate(turns, 1))
+    return (
+        "The old turns of this conversation are about to be replaced by summaries. Write them; do nothing else, and "
+        "use no tool. For each turn: what was found, decided and changed, with names of files, numbers and what is "
+        f'still open, in at most 80 words. `outputs` is {{"turns": [...]}}, one string for each of these '
+        f"{plural(len(turns), 'turn')}, in this order:\n{listed}"
+    )
+
+
 def _older(summary: str) -> str:
     """Return what a summary says, without the head that this module gave it."""
     return summary.partition("\n\n")[2] if summary.startswith(TITLE) else summary.strip()
 
 
-def _turn(units: Sequence[Unit], turn: Turn) -> str:
+def _turn(units: Sequence[Unit], turn: Turn, summary: str = "") -> str:
     data = b"".join(unit.data for unit in units)
     lines = [line for raw in data.splitlines(keepends=True) if (line := parse_line(raw)) is not None]
     answer = next((line.text for line in reversed(lines) if line.role == "assistant"), "")
@@ -207,6 +231,8 @@ def _turn(units: Sequence[Unit], turn: Turn) -> str:
     rows = [f"{TURN}{turn.number}{when}"]
     if turn.prompt:
         rows.append(f"Asked: {shorten(redact(turn.prompt).strip(), ASKED)}")
+    if summary:
+        return "\n".join([*rows, f"Summary: {shorten(redact(summary).strip(), SUMMARY)}"])
     if calls:
         rows.append(f"Did ({plural(len(calls), 'call')}):")
         shown = calls if len(calls) <= MOST_CALLS else [*calls[:3], *calls[3 - MOST_CALLS :]]

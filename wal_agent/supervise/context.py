@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from wal_agent.config import Settings
     from wal_agent.errors import WalAgentError
     from wal_agent.events import Emit
+    from wal_agent.messages.values import KvValues
     from wal_agent.wal.job import OpenedJob
 
 Phase = PhaseName
@@ -196,7 +197,8 @@ def _arrows() -> Iterator[str]:
 
 
 class RunContext(msgspec.Struct, frozen=True):
-    """The job that a run owns, and what it works with. `env`: what the agent gets; `emit`: takes each event."""
+    """The job that a run owns, and what it works with. `env`: what the agent gets; `emit`: takes each event; `values`:
+    those of steps that are on a server, None where they are in the log."""
 
     job: OpenedJob
     agent: Agent
@@ -205,6 +207,7 @@ class RunContext(msgspec.Struct, frozen=True):
     env: Env
     clock: Clock
     emit: Emit = lambda _: None
+    values: KvValues | None = None
 
     @property
     def capture_wait(self) -> Wait:

@@ -296,9 +296,11 @@ NOT_LOADED = Deny(messages.not_loaded(LOADING))
 class Resuming:
     """From any thread."""
 
-    def __init__(self, agent: Agent, session: str, workspace: Path, env: Env) -> None:
-        """To be made before the agent starts: its session's file has not been taken up yet."""
+    def __init__(self, agent: Agent, session: str, workspace: Path, env: Env, *, waits: bool = True) -> None:
+        """To be made before the agent loads the session. `waits`: its first turn waits for that; not where the person
+        chose the session, since the agent may have it already."""
         self._agent, self._session, self._workspace, self._env = agent, session, workspace, env
+        self._waits = waits
         self._lock = threading.Lock()
         self._over = False
         self._before = self._main()[0] if agent.capabilities.loads_late else 0  # 0: nothing is waited for
@@ -317,7 +319,8 @@ class Resuming:
         self, session: str, ending: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
     ) -> Deny | None:
         """Before a turn of `session`: None once it may begin. `ending`: nothing need be waited for any more."""
-        if session != self._session:  # a person has begun another one
+        if session != self._session or not self._waits:  # a person has begun another one, or chose this one
+            self.is_loaded()
             return None
         for _ in range(round(LOADING / _STEP)):
             if self.is_loaded() or ending():

@@ -107,7 +107,7 @@ def unlock(bucket: Bucket, keys: Keys, request: UnlockRequest, env: Mapping[str,
     local = probe_holder(seen, here, spools_dir(env), bucket.url)
     if idle := nothing_to_unlock(seen, local, request):
         return idle
-    check_request(seen, local, request)
+    check_request(seen, local, request, bucket.url)
     with suppress(BucketError, Damaged):  # what is of no use without a key, or damaged, can be unlocked all the same
         read_tail(bucket, keys, seen.doc.seq)  # Newer
     doc = leases.unlock(
@@ -189,17 +189,18 @@ def nothing_to_unlock(seen: StoredLease, local: Local, request: UnlockRequest) -
     return None
 
 
-def check_request(seen: StoredLease, local: Local, request: UnlockRequest) -> None:
-    """UsageError unless the person names the lease that stands there, and what they say of its host can be true."""
+def check_request(seen: StoredLease, local: Local, request: UnlockRequest, url: str) -> None:
+    """UsageError unless the person names the stored lease, and what they say of its host can be true. `url`: the
+    bucket, for commands that are printed."""
     doc = seen.doc
-    command = f"wal-agent unlock --epoch {doc.epoch}"
+    command = f"{job_command('unlock', doc.job, url)} --epoch {doc.epoch}"
     state = "held by" if doc.state == "held" else "unlocked, after"
     if request.epoch is None:
         raise UsageError(f"Job {doc.job} is {state} {describe_owner(seen)}.", f"To take it from there: {command}")
     if request.epoch != doc.epoch:
         raise UsageError(
             f"Job {doc.job} is not at epoch {request.epoch}: it is {state} {describe_owner(seen)}.",
-            f"Look again with `wal-agent status`; if you mean that one: {command}",
+            f"Look again: {job_command('status', doc.job, url)}; if you mean that one: {command}",
         )
     if request.off and local.lock == "alive":
         raise UsageError(
@@ -394,7 +395,8 @@ def leaving(
             ended = close_job(job, wanted, reason)
     if ended == "left":
         raise Unavailable(
-            "The bucket did not take it in time, so it is not known whether that is saved.", "See: wal-agent status"
+            "The bucket did not take it in time, so it is not known whether that is saved.",
+            f"See: wal-agent status --job {job.keys.job}",
         )
 
 
@@ -421,7 +423,7 @@ def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
     if said is None:
         raise UsageError(
             "`wal-agent settle` is for the agent, in a tool of its run; no such run answers here.",
-            f"A person settles a call with: wal-agent ack {call} --done (or --not-done)",
+            f"A person resolves a call with: wal-agent ack {call} --done (or --not-done)",
         )
     if "error" in said:
         raise UsageError(str(said["error"]))
@@ -583,8 +585,8 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
             how = "unlocked by a person" if doc.state == "unlocked" else f"cut off on {doc.host.name}"
             raise UsageError(
                 f"Job {keys.job} was {how} and is not recovered yet, so there is nothing to pause: what was in flight "
-                "has not been looked at.",
-                "Recover it first, with `wal-agent run` (see: wal-agent recover --dry-run), or just do not start it.",
+                "has not been verified.",
+                f"To recover it: {job_command('resume', keys.job, bucket.url)}",
             )
 
 

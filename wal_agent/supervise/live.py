@@ -45,6 +45,7 @@ from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
 from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
+from wal_agent.supervise.provenance import job_options
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
 from wal_agent.supervise.tasks import TaskBounds, begin_task
@@ -92,7 +93,7 @@ class Live:
         self._liveness = liveness
         self._watch = Watchdog(watchdog_limits(agent, context.settings, launch.interactive))
         self._shutdown = GracefulShutdown(context.clock, free=agent.capabilities.hookless is not None)
-        self._resuming = Resuming(agent, launch.session, workspace, context.env) if launch.resumed else None
+        self._resuming = Resuming(agent, launch.session, workspace, context.env, waits=launch.resumed)
         self._oom = exits.oom_counter()
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
@@ -233,7 +234,8 @@ class Live:
         with self._rewind_lock:
             if self.rewinding is None:
                 private = tuple(never_captured(context.settings, agent, context.env, context.workspace))
-                home = Home(context.job.keys.job, agent, context.workspace, context.env, private)
+                named = job_options(context.settings)
+                home = Home(context.job.keys.job, named, agent, context.workspace, context.env, private)
                 self.rewinding = LiveRewind(context.job, home, self._clock, context.settings.drain)
         calls = [f"#{call.call} {call.tool}" for call in [*self.gate.running(), *self.gate.nested()]]
         steps = self._steps is not None and self._steps.running()
@@ -252,6 +254,7 @@ class Live:
             return bounds.answer(question, epoch, self.gate.refusal)
         if question.get("caller") != job.keys.job:
             return {"caller": ""}
+        self._resuming.is_loaded()  # a task's agent starts beside this one
         try:
             done = begin_task(str(question.get("job")), self._writer.state, self.checkpoints)
         except UsageError as error:
@@ -277,7 +280,8 @@ class Live:
         self.shut_down(down)
         now = self._shutdown.down
         if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
-            return {"error": "This run is ending already, so it was not paused (anew). See: wal-agent status"}
+            see = f"See: wal-agent status {job_options(self._context.settings)}"
+            return {"error": f"This run is ending already, so it was not paused (anew). {see}"}
         return {"job": self._context.job.keys.job}
 
     def _control(self, verb: str, text: str) -> str:
@@ -387,8 +391,7 @@ class Live:
         if self.tree and self._agent.capabilities.hookless:
             self.tree.poke()  # no hook reports when a call has ended
         try:
-            if self._resuming:
-                self._resuming.is_loaded()
+            self._resuming.is_loaded()
             return self.saver.save()
         except BucketError:
             return []  # found again by the next save; `status` shows what waits
@@ -399,11 +402,10 @@ class Live:
 
     def switch_session(self, session: str) -> None:
         self._run_dir.write("session", session + "\n")
+        self._resuming = Resuming(self._agent, session, self._context.workspace, self._context.env, waits=False)
         self.saver.switch(session)
 
     def may_begin_turn(self, session: str) -> Deny | None:
-        if self._resuming is None:
-            return None
         return self._resuming.await_loaded(session, lambda: bool(self._stopped or self._shutdown.down))
 
     def lease_expired(self) -> None:

@@ -530,7 +530,7 @@ def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: 
         return opened
     from wal_agent.supervise.rewrite import Home, compact_before_resume, complete_rewrite, lost_summary, mend_summary
 
-    home = Home(opened.keys.job, options.agent, options.workspace, options.env)
+    home = Home(opened.keys.job, job_options(options.settings), options.agent, options.workspace, options.env)
     complete_rewrite(state, home, opened.blobs)
     lost = lost_summary(state, options.agent) if mends else None
     if lost is not None and (done := mend_summary(opened, home, lost)).n:

@@ -76,19 +76,19 @@ class JobLog(msgspec.Struct, frozen=True):
 def find_place(log: JobLog, home: Home, asked: RewindRequest) -> Place:
     """Where the request leads; of an undo, only the working tree. UsageError: nowhere."""
     if asked.undo:
-        return Place(tree=_tree_before(log, newest_rewrite(log.state()).record) if asked.files else None)
+        return Place(tree=_tree_before(log, newest_rewrite(log.state(), home.options).record) if asked.files else None)
     if asked.to is None:
         return Place(last=asked.last)
     number = asked.to.isascii() and asked.to.isdigit()
     marked = None if number else log.state().marks.get(asked.to)
     if marked is None and not number:
-        raise UsageError(f"No place is marked {shorten(asked.to, 60)}.", "Its marks: wal-agent mark")
+        raise UsageError(f"No place is marked {shorten(asked.to, 60)}.", f"Its marks: wal-agent mark {home.options}")
     if marked is not None and not asked.files:
         return Place(marked.record.session, marked.record.key)
     record = str(marked.seq) if marked is not None else asked.to
     state = log.state(record)
     if asked.files and state.workspace is None:
-        raise UsageError(f"No working tree was saved up to record {record}.", "See: wal-agent log")
+        raise UsageError(f"No working tree was saved up to record {record}.", f"See: wal-agent log {home.options}")
     tree = state.workspace if asked.files else None
     if marked is not None:
         return Place(marked.record.session, marked.record.key, tree=tree)
@@ -144,12 +144,13 @@ class LiveRewind:
     ) -> dict[str, Any]:
         """Have the agent end, wait for the rewrite, and say what was done. `running`: a call that runs, "" for none;
         `shut_down`: whether the run ends for this."""
+        home = self._home
         try:
             asked = _found(question)
             if running:
                 raise PersonNeeded(
                     f"Call {running} runs, so the conversation is not rewritten.",
-                    "Wait for its end, or end the run first: wal-agent rewind --stop",
+                    f"Wait for its end, or end the run first: wal-agent stop {home.options}",
                 )
             self._check(asked)
         except msgspec.ValidationError:
@@ -162,10 +163,11 @@ class LiveRewind:
         pending = _Pending(asked, down, threading.Event(), {})
         with self._lock:
             if self._pending is not None or not shut_down(down):
-                return {"error": "This run is ending already, so nothing was rewritten. See: wal-agent status"}
+                see = f"See: wal-agent status {home.options}"
+                return {"error": f"This run is ending already, so nothing was rewritten. {see}"}
             self._pending = pending
         if not pending.done.wait(until - now + DOING):
-            return {"error": "It was not done in time. Whether it is done then: wal-agent trace list"}
+            return {"error": f"It was not done in time. Whether it is done then: wal-agent trace list {home.options}"}
         return pending.answer
 
     def _check(self, asked: FoundRewind) -> None:
@@ -175,7 +177,7 @@ class LiveRewind:
         how, file = rewriting_of(self._home.agent), local_file(state, self._home)
         check_at_rest(state, self._home)
         if not asked.undo and file is not None:
-            kept_at(asked.place, how.units(read_plain(file, MOST_MAIN) or b""), state.session)
+            kept_at(asked.place, how.units(read_plain(file, MOST_MAIN) or b""), state.session, self._home.options)
 
     def go(self, down: ShutdownPlan | None, saved: bool, say: Callable[[str], None]) -> None:
         """Do what was asked for. `down`: why the agent was ended; `saved`: all of its session is in the log."""
@@ -187,19 +189,21 @@ class LiveRewind:
             if down is not pending.down or not saved:
                 raise Unavailable(
                     "The run ended for another reason first, or could not be saved; nothing was rewritten.",
-                    "See `wal-agent status`, then try again.",
+                    f"See `wal-agent status {self._home.options}`, then try again.",
                 )
             job = replace(self._job, replay=replace(self._job.replay, state=self._job.writer.state))
             check_at_rest(job.replay.state, self._home)
             done = carry_out(job, self._home, pending.asked)
             what = "taken back to the version before" if pending.asked.undo else "rewound"
-            say(f"the conversation was {what} by a person (wal-agent trace show {done.n}); the run goes on with it.")
+            shown = f"wal-agent trace show {done.n} {self._home.options}"
+            say(f"the conversation was {what} by a person ({shown}); the run continues with it.")
             pending.answer = _encode(done)
         except WalAgentError as error:
             say(f"the conversation was not rewound: {error}")
             pending.answer = _refusal(error)
         finally:
-            pending.answer = pending.answer or {"error": "The run failed meanwhile. See: wal-agent trace list"}
+            see = f"See: wal-agent trace list {self._home.options}"
+            pending.answer = pending.answer or {"error": f"The run failed meanwhile. {see}"}
             pending.done.set()
 
 

@@ -56,10 +56,11 @@ PIECE = 4 << 20  # bytes of one edit
 
 
 class Home(msgspec.Struct, frozen=True):
-    """Where the agent's own files are. `job` and `agent`: whose session it is; `private`: what is never captured, so
-    never replaced."""
+    """Where the agent's own files are. `job` and `agent`: whose session it is; `options`: what names the job in a
+    command that is printed; `private`: what is never captured, so never replaced."""
 
     job: str
+    options: str
     agent: Agent
     workspace: Path
     env: Mapping[str, str]
@@ -102,16 +103,16 @@ def rewriting_of(agent: Agent) -> Rewriting:
 def check_at_rest(state: State, home: Home) -> None:
     """UsageError, PersonNeeded, ConfigError: the conversation cannot be rewritten now."""
     rewriting_of(home.agent)
-    file = state.files.get(home.agent.main_file)
+    file, see = state.files.get(home.agent.main_file), f"See: wal-agent status {home.options}"
     if not state.session or file is None:
-        raise UsageError("The job has no conversation yet.", "See: wal-agent status")
+        raise UsageError("The job has no conversation yet.", see)
     if file.size > MOST_MAIN:
-        raise UsageError(f"The conversation has {file.size} bytes, too many to rewrite.", "See: wal-agent status")
+        raise UsageError(f"The conversation has {file.size} bytes, too many to rewrite.", see)
     if state.open:
         call = state.open[0].intent
         raise PersonNeeded(
             f"Call #{call.call} {call.tool} is in flight, so the conversation is not rewritten.",
-            f"Start the job, or settle the call: wal-agent ack {call.call} --done, or --not-done",
+            f"Start the job, or resolve the call: wal-agent ack {call.call} {home.options} --done (or --not-done)",
         )
     here = local_file(state, home)
     data = (read_plain(here) or b"") if here is not None else b""
@@ -184,7 +185,7 @@ def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["aut
     talk = _conversation(job, home)
     state, units = job.writer.state, talk.units
     turns = turns_of(units)
-    keep = resting_place(units, kept_at(place, units, state.session))
+    keep = resting_place(units, kept_at(place, units, state.session, home.options))
     gone = units[keep:]
     if not gone:
         raise UsageError("The conversation is at that place.", "Nothing was said behind it.")
@@ -201,11 +202,11 @@ def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["aut
     return _save(job, home, talk, _Change("rewind", new, talk.how.units(new), gone, len(behind), note), files)
 
 
-def kept_at(place: Place, units: Sequence[Unit], session: str) -> int:
+def kept_at(place: Place, units: Sequence[Unit], session: str, options: str) -> int:
     """How many messages there are at the place. UsageError: there is no such place."""
     if place.key is not None:
         if place.session != session:
-            raise UsageError("That place is in another session of the job.", "Its marks: wal-agent mark")
+            raise UsageError("That place is in another session of the job.", f"Its marks: wal-agent mark {options}")
         return kept_units(place.key, units)
     turns = turns_of(units)
     if not 0 < place.last <= len(turns):
@@ -257,19 +258,29 @@ def _bring_kept(job: OpenedJob, home: Home, n: int) -> tuple[str, ...]:
     return ("files that no run had saved are back too",) if changes.any else ()
 
 
-def compact(job: OpenedJob, home: Home, policy: Policy, now: float) -> Rewritten:
-    """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970."""
+def compact(
+    job: OpenedJob, home: Home, policy: Policy, now: float, summaries: Mapping[str, str] | None = None
+) -> Rewritten:
+    """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970; `summaries`: as of
+    `compact_form`."""
     talk = _conversation(job, home)
-    change = _compaction(job.writer.state, talk, home, policy, now)
+    change = _compaction(job.writer.state, talk, home, policy, now, summaries)
     return _save(job, home, talk, change) if change else _unchanged(talk)
 
 
-def _compaction(state: State, talk: _Conversation, home: Home, policy: Policy, now: float) -> _Change | None:
+def _compaction(
+    state: State,
+    talk: _Conversation,
+    home: Home,
+    policy: Policy,
+    now: float,
+    summaries: Mapping[str, str] | None = None,
+) -> _Change | None:
     turns = aged(talk.units, policy, now)
     if not turns:
         return None
     first, last = turns[0].first, turns[-1].last
-    text = compact_form(talk.units, turns, state.rewritten + 1)
+    text = compact_form(talk.units, turns, state.rewritten + 1, summaries)
     new = talk.main + talk.how.compact(talk.main, state.session, home.workspace, first, last, text)
     return _Change("compact", new, talk.how.units(new), talk.units[first:last], len(turns), text)
 
@@ -317,12 +328,12 @@ def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten
     UsageError: there is none, or the conversation went on."""
     _catch_up(job, home)
     state = job.writer.state
-    newest = newest_rewrite(state)
+    newest = newest_rewrite(state, home.options)
     file, n = state.files.get(newest.record.path), newest.record.n
     if file is None or file.sha256 != newest.record.result:
         raise UsageError(
             f"The conversation went on behind rewrite {n}, so it is not undone.",
-            f"What was there before: wal-agent trace show {n}",
+            f"What was there before: wal-agent trace show {n} {home.options}",
         )
     talk, new = _read(state, job.blobs, home), read_trace(newest, job.blobs)
     files = None
@@ -332,12 +343,12 @@ def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten
     return _save(job, home, talk, _Change("undo", new, talk.how.units(new), (), 0, "", n), files)
 
 
-def newest_rewrite(state: State) -> RewriteAt:
+def newest_rewrite(state: State, options: str) -> RewriteAt:
     """The newest rewrite that is not undone. UsageError: there is none."""
     undone = {r.record.undoes for r in state.rewrites}
     newest = next((r for r in reversed(state.rewrites) if r.record.kind != "undo" and r.record.n not in undone), None)
     if newest is None:
-        raise UsageError("No rewrite of this job can be undone.", "See: wal-agent trace list")
+        raise UsageError("No rewrite of this job can be undone.", f"See: wal-agent trace list {options}")
     return newest
 
 
@@ -369,10 +380,12 @@ def left_out(trace: RewriteAt, blobs: Blobs, home: Home) -> list[Unit]:
     return list(units[keys.index(trace.record.first) : keys.index(trace.record.last) + 1])
 
 
-def read_main(state: State, blobs: Blobs, agent: Agent) -> bytes:
-    """The main file of the conversation as the log has it. UsageError: there is none. Damaged."""
+def read_main(state: State, blobs: Blobs, agent: Agent, options: str) -> bytes:
+    """Return the main file of the conversation as the log has it. `options`: what names the job in a command.
+
+    UsageError: there is none. Damaged."""
     if (file := state.files.get(agent.main_file)) is None:
-        raise UsageError("The job has no conversation yet.", "See: wal-agent status")
+        raise UsageError("The job has no conversation yet.", f"See: wal-agent status {options}")
     return _bytes(blobs, file)
 
 
@@ -401,7 +414,7 @@ class _Conversation(msgspec.Struct, frozen=True):
 
 def _read(state: State, blobs: Blobs, home: Home) -> _Conversation:
     """UsageError: there is none, or it cannot be rewritten."""
-    how, main = rewriting_of(home.agent), read_main(state, blobs, home.agent)
+    how, main = rewriting_of(home.agent), read_main(state, blobs, home.agent, home.options)
     return _Conversation(how, main, main, how.units(main))
 
 
@@ -435,12 +448,12 @@ def _catch_up(job: OpenedJob, home: Home) -> None:
     sha256, time = hashlib.sha256(longer).hexdigest(), SystemClock().now()
     size, session = len(longer), state.session
     job.writer.append(FileDelta(time=time, path=path, size=size, sha256=sha256, edits=edits, session=session))
-    _flush(job)
+    _flush(job, home.options)
 
 
-def _flush(job: OpenedJob) -> None:
+def _flush(job: OpenedJob, options: str) -> None:
     if not job.writer.flush(60.0):
-        raise Unavailable("The bucket did not take the new version in time.", "See: wal-agent trace list")
+        raise Unavailable("The bucket did not take the new version in time.", f"See: wal-agent trace list {options}")
 
 
 class _Change(msgspec.Struct, frozen=True):
@@ -493,7 +506,7 @@ def _save(
     )
     failpoint("rewrite.before_record")
     job.writer.append(record, delta, *([files.record] if files else []))
-    _flush(job)
+    _flush(job, home.options)
     failpoint("rewrite.before_place")
     placed = place_rewritten(job.writer.state, home, lambda: change.data)
     lines = files.lines if files else ()

@@ -109,6 +109,7 @@ from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
 
 if TYPE_CHECKING:
     from wal_agent.messages.requests import Requests
+    from wal_agent.messages.values import KvValues
 
 PATIENCE = 0.5  # seconds for a thread of ours that may hang in the bucket, when the machine goes away
 SWEEP = 10.0  # seconds for the removal of what dead runs left; what is left of it goes on beside the run
@@ -530,10 +531,12 @@ class Run:
         injected = agent.inject(setup, env)
         inbox: Inbox | None = None
         requests: Requests | None = None
+        values: KvValues | None = None
         try:
             housekeeping.start()
             env |= injected.env
-            context = RunContext(opened, agent, options.settings, workspace, env, self.clock, options.emit)
+            values = self._open_values(opened)
+            context = RunContext(opened, agent, options.settings, workspace, env, self.clock, options.emit, values)
             processes.become_subreaper()
             if tidy := agent.capabilities.tidy:
                 tidy(prepared.session.id, workspace, env)
@@ -580,6 +583,8 @@ class Run:
                 requests.close()
             if inbox is not None:
                 inbox.stop()
+            if values is not None:
+                values.close()
             remove_injected(injected)
             housekeeping.stop(PATIENCE if self.hasty else 2.0)
 
@@ -631,6 +636,15 @@ class Run:
         desk = RequestDesk(context, driver, inbox, bool(self.key_id))
         agent, env, run = self.options.agent.name, self.options.env, self.run_dir.run
         return serve_requests(context.settings, env, agent=agent, run=run, answers=desk, clock=self.clock)
+
+    def _open_values(self, opened: OpenedJob) -> KvValues | None:
+        """The values of steps that are on a server; None where they are in the log."""
+        if self.options.settings.state != "nats":
+            return None
+        from wal_agent.messages import open_values
+
+        run = opened.writer.state
+        return open_values(self.options.settings, self.options.env, self.bucket, opened.keys, run=run)
 
     def _looks(self) -> float:
         """Seconds between two looks for messages: at a local folder or a NATS server they cost nothing."""

@@ -1,8 +1,9 @@
 """Keep values and results of steps for the scripts and agents below a run (docs/STEPS.md). Guards I1 and I2 for them.
 
-Each is a record of the log, so the fence holds for it: a run that has lost the job can keep nothing. A step's begin is
-durable before its command may run. `next_move` decides, over the log alone; `StepKeeper` answers the questions that
-come over the run's socket, one at a time, so that each decision sees all that was written before it.
+Each is a record of the log, so the fence holds for it: a run that has lost the job can keep nothing. Under `state =
+nats` values are on a server, with a fence of their own (messages/values.py). A step's begin is durable before its
+command may run. `next_move` decides, over the log alone; `StepKeeper` answers the questions that come over the run's
+socket, one at a time, so that each decision sees all that was written before it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,22 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.config import APPEND_DEADLINE
-from wal_agent.errors import BucketError, Exhausted, LeaseHeld, PersonNeeded, Unavailable, UsageError, WalAgentError
+from wal_agent.errors import (
+    BucketError,
+    Conflict,
+    Exhausted,
+    LeaseHeld,
+    PersonNeeded,
+    Unavailable,
+    UsageError,
+    WalAgentError,
+)
 from wal_agent.records import AnyRecord, Payload, StateGone, StatePut, StepBegun, StepEnded, StepEnding, StepPaused
 from wal_agent.recovery.messages import DENY_LATE
 from wal_agent.safefs import flock_state
@@ -31,12 +41,16 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.state import MOST_STEPS, STEP_NAME, State, StepAt, apply_all
 from wal_agent.wal.writer import Sealed, Ticket
 
+if TYPE_CHECKING:
+    from wal_agent.messages.values import Known, ValueAt
+
 MOST_VALUE: Final = 1 << 20  # bytes of one value, and of what is kept of one output
 MOST_KEPT: Final = 256 << 20  # bytes of all values and results of a job
 MOST_COMMAND: Final = 4 << 10  # bytes of a command and its verification
 MOST_RETRIES: Final = 100
 LONGEST_TTL: Final = 3650 * 86_400.0  # seconds
 PIECE: Final = 512 << 10  # bytes of one answer; in base64 and JSON they fit a frame of the socket
+TRIES: Final = 5  # of a write to a server, while other clients write there too
 _INLINE: Final = 2 << 10  # bytes in a record; more is a blob, so that a snapshot holds all steps there may be
 
 NOT_HERE = (
@@ -166,6 +180,27 @@ def payload_of(state: State, name: str, what: What, now: float) -> Payload | Non
     return (ended.stdout if what == "stdout" else ended.stderr) if ended is not None else None
 
 
+def with_values(state: State, values: Mapping[str, ValueAt]) -> State:
+    """`state` with the values that a server has, each in front of what the log has under its name. Their payloads are
+    without bytes. Pure."""
+    steps = dict(state.steps)
+    for name, found in values.items():
+        if STEP_NAME.fullmatch(name):
+            meta, at = found.meta, steps.get(name) or StepAt(first=found.meta.first)
+            put = StatePut(
+                time=meta.time,
+                step=name,
+                version=found.version,
+                value=Payload(size=found.size),
+                expires=meta.expires,
+                attempt=meta.attempt,
+            )
+            paused = at.paused if at.paused is not None and at.paused.time > meta.time else None
+            first = min(at.first, meta.first)
+            steps[name] = msgspec.structs.replace(at, first=first, value=put, paused=paused)
+    return msgspec.structs.replace(state, steps=steps)
+
+
 # ---- what comes next
 
 
@@ -274,10 +309,11 @@ class StepKeeper:
         self._job, self._clock = context.job.keys.job, context.clock
         self._writer, self._blobs = context.job.writer, context.job.blobs
         self._socket, self._may_allow, self._refusal = socket, may_allow, refusal
+        self._values, self._server_lock = context.values, threading.Lock()  # not held while a step begins or ends
         self._lock = threading.Lock()
         self._mine: list[tuple[Ticket, tuple[AnyRecord, ...]]] = []  # ours that the bucket may not have yet
         self._version = 0
-        self._read: tuple[Payload, bytes] | None = None  # the newest blob that was read in pieces
+        self._read: tuple[Payload | ValueAt, bytes] | None = None  # the newest one that was read in pieces
 
     def answer(self, question: Mapping[str, Any], by_agent: bool) -> dict[str, Any]:
         """The answer to `wal-agent state` and `wal-agent step`. ValueError: it is no question of theirs."""
@@ -306,7 +342,7 @@ class StepKeeper:
                 return self._end(asked)
             case "read":
                 return self._read_piece(asked)
-        state, now = self._writer.state, self._clock.now()
+        state, now = with_values(self._writer.state, self._on_server(asked.what)), self._clock.now()
         names = [asked.step] if asked.do == "get" else list(state.steps)
         found = [entry for name in names if (entry := entry_of(state, name, now))]
         return {"job": self._job, "entries": [msgspec.to_builtins(entry) for entry in found]}
@@ -322,6 +358,8 @@ class StepKeeper:
             )
         if not 0 <= asked.ttl <= LONGEST_TTL:
             raise UsageError(f"--ttl {asked.ttl:.0f} s is not possible.", "Allowed: up to 3650d.")
+        if self._values is not None:
+            return self._again(lambda known: self._put_on_server(asked, data, known))
         payload = self._store(data)
         with self._lock:
             state, now = self._settled_state(), self._clock.now()
@@ -341,6 +379,8 @@ class StepKeeper:
             return {"job": self._job, "version": version, "attempt": put.attempt}
 
     def _delete(self, asked: Asked) -> dict[str, Any]:
+        if self._values is not None:
+            return self._again(lambda known: self._delete_on_server(asked, known))
         with self._lock:
             state, now = self._settled_state(), self._clock.now()
             at = state.steps.get(asked.step)
@@ -362,7 +402,7 @@ class StepKeeper:
             error.exit_code = 1
             raise error
 
-    def _check_room(self, state: State, name: str, size_: int, now: float) -> list[AnyRecord]:
+    def _check_room(self, state: State, name: str, size_: int, now: float) -> list[StateGone]:
         """What has expired and goes now. Exhausted: there is no room for `size_` bytes more under `name`."""
         gone = [other for other, at in state.steps.items() if other != name and _is_expired(at, now)]
         free = sum(state.steps[other].begun is None for other in gone)
@@ -377,17 +417,78 @@ class StepKeeper:
         return [StateGone(time=now, step=other) for other in gone]
 
     def _read_piece(self, asked: Asked) -> dict[str, Any]:
-        state = self._writer.state
+        values = self._on_server(asked.what)
+        state = with_values(self._writer.state, values)
         payload = payload_of(state, asked.step, asked.what, self._clock.now())
         if payload is None:
             raise Unavailable(f"Step {asked.step} has changed meanwhile.", "Read it again.")
-        known = self._read
-        if known is None or known[0] != payload:
-            known = self._read = (payload, self._blobs.fetch(payload))
+        at, known = values.get(asked.step), self._read
+        if known is None or known[0] != (at or payload):
+            fetched = self._values.read(at) if at and self._values else self._blobs.fetch(payload)
+            known = self._read = (at or payload, fetched)
         value = state.steps[asked.step].value
         version = value.version if value is not None and asked.what == "value" else 0
         piece = known[1][max(0, asked.offset) :][:PIECE]
-        return {"version": version, "size": payload.size, "data": base64.b64encode(piece).decode()}
+        return {"version": version, "size": len(known[1]), "data": base64.b64encode(piece).decode()}
+
+    # ---- values on a server, which wait for no append
+
+    def _on_server(self, what: What) -> Mapping[str, ValueAt]:
+        """What the server has; nothing where values are in the log, or a step's output is meant, which always is."""
+        return self._values.known().values if self._values is not None and what == "value" else {}
+
+    def _again(self, act: Callable[[Known], dict[str, Any]]) -> dict[str, Any]:
+        """Act on what the server has; once more where another client wrote meanwhile. Fenced: a later run did."""
+        assert self._values is not None
+        with self._server_lock:
+            for _ in range(TRIES):
+                known = self._values.known()
+                if not self._may_allow():
+                    raise Unavailable(DENY_LATE)
+                with suppress(Conflict):
+                    return act(known)
+        raise Unavailable("Other clients of the NATS server change these values all the time.", "Try again.")
+
+    def _put_on_server(self, asked: Asked, data: bytes, known: Known) -> dict[str, Any]:
+        assert self._values is not None
+        state, now = with_values(self._writer.state, known.values), self._clock.now()
+        at = state.steps.get(asked.step)
+        self._check_version(at, asked, now)
+        gone = [record.step for record in self._check_room(state, asked.step, len(data), now)]
+        if old := [name for name in gone if name in known.values]:
+            self._values.delete(old, known)
+            known = self._values.known()
+        attempt = attempt_of(state, at)
+        version = self._values.put(
+            asked.step,
+            data,
+            known,
+            time=now,
+            expires=now + asked.ttl if asked.ttl else 0.0,
+            attempt=attempt,
+            first=at.first if at else state.opened,
+        )
+        logged = [StateGone(time=now, step=name) for name in (*gone, asked.step) if self._logs(name)]
+        if logged:
+            with self._lock, suppress(Sealed):  # what the log has is older, and behind the server's
+                self._queue(*logged)
+        return {"job": self._job, "version": version, "attempt": attempt}
+
+    def _delete_on_server(self, asked: Asked, known: Known) -> dict[str, Any]:
+        assert self._values is not None
+        state, now = with_values(self._writer.state, known.values), self._clock.now()
+        self._check_version(state.steps.get(asked.step), asked, now)
+        kept, logged = asked.step in known.values, self._logs(asked.step)
+        if logged:  # first: an older value must not come back
+            with self._lock:
+                self._append(StateGone(time=now, step=asked.step))
+        self._values.delete([asked.step] if kept else [], known)
+        return {"job": self._job, "deleted": kept or logged}
+
+    def _logs(self, name: str) -> bool:
+        """Whether the log has a value or a pause under `name`."""
+        at = self._writer.state.steps.get(name)
+        return at is not None and (at.value is not None or at.paused is not None)
 
     # ---- steps
 

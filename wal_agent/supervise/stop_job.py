@@ -217,4 +217,5 @@ def _check_answered(state: State, options: str) -> None:
 
 def _close(job: OpenedJob) -> None:
     if close_job(job, "closed", "") == "left":
-        raise Unavailable("The bucket did not take it in time, so the job may be open still.", "See: wal-agent status")
+        see = f"See: wal-agent status --job {job.keys.job}"
+        raise Unavailable("The bucket did not take it in time, so the job may be open still.", see)

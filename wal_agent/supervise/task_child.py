@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -24,13 +26,27 @@ from wal_agent.failpoints import failpoint
 from wal_agent.paths import MARKER, SOCKET
 from wal_agent.records import Checkpoint, TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
-from wal_agent.recovery.tasks import AGAIN, CompactForm, Said, compact_form
+from wal_agent.recovery.json_schema import Schema, read_schema
+from wal_agent.recovery.rewrite import MOST_SUMMARIZED, Policy, aged, ask_for_summaries, summary_schema
+from wal_agent.recovery.tasks import (
+    AGAIN,
+    CompactForm,
+    Said,
+    child_args,
+    child_job,
+    compact_form,
+    depth_of,
+    fork_form,
+    read_said,
+    task_text,
+)
 from wal_agent.recovery.transcript import parse_line, words_of
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import require_lease, unless_refused
-from wal_agent.supervise.rewrite import act_at_rest
+from wal_agent.supervise.rewrite import Home, act_at_rest, check_at_rest, read_units
+from wal_agent.supervise.rewrite import local_file as rewritten_file
 from wal_agent.supervise.tasks import VARIABLE, TaskStart, spent_by
-from wal_agent.text import say
+from wal_agent.text import say, shorten
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
@@ -83,6 +99,31 @@ def run_child(at: Place, args: tuple[str, ...], start: TaskStart, seconds: float
         return code, err.read(MOST_SAID).decode("utf-8", "replace")
 
 
+class Question(msgspec.Struct, frozen=True):
+    """What a child is asked. `caller`: arguments of the run that asks, which are the child's too; `form`: arguments
+    that choose a session; `wanted`: what its outputs must be."""
+
+    text: str
+    caller: tuple[str, ...] = ()
+    form: tuple[str, ...] = ()
+    wanted: Schema | None = None
+
+
+def ask_child(child: Place, asked: Question, start: TaskStart, seconds: float) -> tuple[int, str, Said]:
+    """Run the child to its answer, and once more where that is not what is wanted; its exit code, what it said on
+    stderr, and the answer. `seconds`: for both."""
+    own, ends = AGENTS[child.agent], time.monotonic() + seconds
+    args = child_args(own, asked.caller, asked.text, asked.form)
+    code, said = run_child(child, args, start, seconds, once=True)
+    result = read_said(last_answer(child) if not code else "", asked.wanted)
+    if not code and asked.wanted is not None and result.fault and not asked_again(now := child.state()):
+        form = tuple(word.format(session=now.session) for word in own.capabilities.forms.resume)
+        again = child_args(own, asked.caller, f"{AGAIN}{result.fault} Answer with that object alone.", form)
+        code, said = run_child(child, again, start, ends - time.monotonic(), once=False)
+        result = read_said(last_answer(child) if not code else "", asked.wanted)
+    return code, said, result
+
+
 def _end(process: subprocess.Popen[bytes]) -> int:
     """End it in good order: what it did is saved, and the same task carries on from there. Never 0."""
     with suppress(ProcessLookupError):
@@ -110,7 +151,7 @@ def start_of(caller: str, said: Mapping[str, Any], depth: int, budget: int) -> T
 
 
 def begin_at_rest(
-    bucket: Bucket, keys: Keys, ttl: float, env: Mapping[str, str], key_id: str, state: State, job: str
+    bucket: Bucket, keys: Keys, ttl: float, home: Home, key_id: str, state: State, job: str
 ) -> dict[str, Any]:
     """Do the same for a person: in the run of the job on this machine, else in the job at rest. LeaseHeld: it runs
     elsewhere."""
@@ -125,14 +166,31 @@ def begin_at_rest(
     )
     if (answer := unless_refused(said)) is not None:
         return {"checkpoint": answer["checkpoint"]}  # no run bounds what a person asked for
+    return begin_unowned(bucket, keys, ttl, home, key_id, job, lambda _: None)
+
+
+def begin_unowned(
+    bucket: Bucket,
+    keys: Keys,
+    ttl: float,
+    home: Home,
+    key_id: str,
+    job: str,
+    check: Callable[[State], None],
+) -> dict[str, Any]:
+    """Have the log of a job that has no run name its task `job`, and clear what a killed run left beside the session,
+    for which the task's own agent could delete the session. LeaseHeld: it has a run; what `check` raises."""
     made: list[Checkpoint] = []
 
     def act(opened: OpenedJob) -> None:
         at, time = opened.writer.acked, SystemClock().now()
-        made.append(checkpoint_of(at.state, Occasion(keys.job, seen.doc.agent, at.seq, "manual", time, task=job)))
+        agent = at.state.openings[-1].opening.agent
+        made.append(checkpoint_of(at.state, Occasion(keys.job, agent, at.seq, "manual", time, task=job)))
         opened.writer.append(made[0])
+        if tidy := home.agent.capabilities.tidy:
+            tidy(at.state.session, home.workspace, home.env)
 
-    act_at_rest(bucket, keys, ttl, env, key_id, lambda _: None, act)
+    act_at_rest(bucket, keys, ttl, home.env, key_id, check, act)
     return {"checkpoint": made[0].number}
 
 
@@ -173,3 +231,62 @@ def last_answer(at: Place) -> str:
                 line = parse_line(raw) if raw.endswith(b"\n") else None
                 last = words_of(raw).strip() or last if line is not None and line.role == "assistant" else last
     return last
+
+
+# ---- summaries of old turns, by the agent itself
+
+
+SUMMARIZING: Final = 900.0  # seconds
+SUMMARY_CALLS: Final = 4  # that the child may make
+
+
+class Summaries(msgspec.Struct, frozen=True):
+    """The agent's words on turns, by the key of each one's first message. `fault`: why there are none, in a sentence,
+    "" where nothing is wrong; `job`: the child's."""
+
+    words: Mapping[str, str]
+    job: str
+    fault: str = ""
+
+
+def summarize(
+    at: Place, keys: Keys, ttl: float, key_id: str, home: Home, policy: Policy, caller: tuple[str, ...]
+) -> Summaries | None:
+    """Have the agent of the job, which rests, write the summaries of the turns that the policy compacts, in a fork;
+    None where there are none. The same turns are the same child, so its answer is kept. UsageError: it cannot;
+    LeaseHeld, PersonNeeded, ConfigError: the job does not rest. `at`: the job; `caller`: its arguments."""
+    agent = home.agent
+    if isinstance(agent.capabilities.forms.fork, str):
+        raise UsageError(
+            f"{agent.name} cannot write the summaries: {agent.capabilities.forms.fork}.",
+            "Leave --by-agent out: the compact form is then made of the conversation's lines.",
+        )
+    state, blobs = at.state(), Blobs(at.bucket, keys, SystemClock(), random.Random())
+    units = read_units(state, blobs, home)
+    turns = [t for t in aged(units, policy, SystemClock().now()) if t.prompt][-MOST_SUMMARIZED:]
+    if not turns:
+        return None
+    file = rewritten_file(state, home)
+    if file is None:
+        raise UsageError(
+            "The conversation is not on this machine, so the agent cannot read it.",
+            "Leave --by-agent out, or type it on the machine that ran the job last.",
+        )
+    firsts = [units[turn.first].key for turn in turns]
+    depth = depth_of(keys.job, state.task)
+    job = child_job(keys.job, agent.name, f"summaries of {' '.join(firsts)}", depth, fork=True)
+    if (known := state.tasks.get(job)) is not None:
+        begun: dict[str, Any] = {"checkpoint": known.checkpoint}
+    else:
+        begun = begin_unowned(at.bucket, keys, ttl, home, key_id, job, lambda now: check_at_rest(now, home))
+    wanted = summary_schema(len(turns))
+    text = task_text(ask_for_summaries(turns), json.dumps(wanted))
+    asked = Question(text, caller, fork_form(agent, state.session, str(file)), read_schema(json.dumps(wanted).encode()))
+    child = Place(at.bucket, job, at.agent, at.options)
+    code, said, found = ask_child(child, asked, start_of(keys.job, begun, depth, SUMMARY_CALLS), SUMMARIZING)
+    if code:
+        last = (said.strip().splitlines() or [""])[-1]
+        return Summaries({}, job, f"the agent ended with {code} ({shorten(last, 200)})")
+    if found.fault or not isinstance(found.outputs, dict):
+        return Summaries({}, job, found.fault or "it has no outputs.")
+    return Summaries(dict(zip(firsts, found.outputs["turns"], strict=True)), job)

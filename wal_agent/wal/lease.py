@@ -295,7 +295,7 @@ def unlock(
     raise LeaseHeld(
         f"The lease of job {keys.job} changed while it was being unlocked: its owner on "
         f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
-        "Stop it there, or look again with `wal-agent status`.",
+        f"Stop it there, or look again: {job_command('status', keys.job, bucket.url)}",
     )
 
 
@@ -598,7 +598,8 @@ def _read_stored(bucket: Bucket, keys: Keys) -> _StoredLease:
         if isinstance(found, Damaged):
             again = _get_or_damage(bucket, keys)
             if isinstance(again, Damaged) and again.what != found.what:
-                raise LeaseHeld(f"The lease of job {keys.job} changed meanwhile.", "Look again: wal-agent status")
+                again_with = f"Look again: {job_command('status', keys.job, bucket.url)}"
+                raise LeaseHeld(f"The lease of job {keys.job} changed meanwhile.", again_with)
             if isinstance(again, Damaged):
                 bucket.delete(keys.lease)
                 return _StoredLease()

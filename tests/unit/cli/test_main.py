@@ -177,6 +177,10 @@ def test_nothing_asked_is_the_help_on_stderr(run: Run) -> None:
         ["ack", "1", "--done", "--job", "none"],
         ["log", "-n", "-1"],
         ["status", "--job", "../x"],
+        ["status", "--job", "--handoff"],
+        ["run", "codex", "--job", "--handoff=gemini"],
+        ["stats", "--job", "-x"],
+        ["doctor", "--forget", "--job", "-x"],
     ],
     ids=" ".join,
 )
@@ -211,6 +215,12 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
 )
 def test_a_wrong_command_line_leads_to_the_right_page(run: Run, args: str, says: str) -> None:
     assert run(*args.split()) == (64, "", f"wal-agent: {says}\n")
+
+
+def test_a_stored_job_with_a_name_like_an_option_is_still_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a typed --job is checked: WAL_AGENT_JOB still names such a job."""
+    monkeypatch.setenv("WAL_AGENT_JOB", "-x")
+    assert "There is no job -x in " in run("status")[2]
 
 
 def test_a_project_file_that_is_wrong_is_78(run: Run) -> None:
@@ -287,15 +297,25 @@ def process(tmp_path: Path, *args: str, shell: str = '"$@"', stdout: int = subpr
 
 
 def test_a_reader_that_goes_away_is_no_news(tmp_path: Path) -> None:
-    """`wal-agent log --json | head -1`, for a log that fits the pipe's buffer and for one that does not."""
+    """`wal-agent log --json | head -1`, for a log that fits the pipe's buffer and for one that does not; other commands
+    and help too."""
     shelf = full(tmp_path / "b")
-    for rows in ("1", "0"):
+    at = ("--bucket", shelf.url, "--job", "shop")
+    for words in (
+        ("log", "--json", "-n", "1", *at),
+        ("log", "--json", "-n", "0", *at),
+        ("log", "-n", "1", *at),
+        ("status", *at),
+        ("list", "--json", *at[:2]),
+        ("agents",),
+        ("log", "--help"),
+    ):
         read, write = os.pipe()
         os.close(read)
-        log = process(tmp_path, "log", "--json", "-n", rows, "--bucket", shelf.url, "--job", "shop", stdout=write)
+        command = process(tmp_path, *words, stdout=write)
         os.close(write)
-        _, err = log.communicate(timeout=60)
-        assert (log.returncode, err.count(b"\n")) == (0, 1) and b"(from --bucket)" in err
+        _, err = command.communicate(timeout=60)
+        assert (command.returncode, err.count(b"\n")) == (0, int("--bucket" in words)), words
 
 
 def test_a_real_process_exits_with_the_promised_codes(tmp_path: Path) -> None:
@@ -334,6 +354,8 @@ def test_each_command_has_examples_that_its_help_shows_whole(run: Run, monkeypat
     ):
         commands |= {f"{name} {c.name}" for c in group.registered_commands}
     assert commands == set(EXAMPLES)
+    for words in ("", "fleet", "rules", "state", "trace"):  # groups: the first example of a command
+        assert re.search(r"^Examples:\n(  wal-agent .+\n)+", run(*words.split(), "--help")[1], re.MULTILINE), words
     for words in ("run", "fleet watch", "ack"):
         out = run(*words.split(), "--help")[1]
         assert all(f"  {example}\n" in out for example in EXAMPLES[words])

@@ -83,7 +83,7 @@ def test_a_pause_that_is_over_is_told_as_one(run: Run, shelf: Shelf) -> None:
     [
         ("none", 64, "There is no job shop"),
         ("closed", 64, "nothing to pause"),
-        ("cut off", 64, "cut off on vm-1 and is not recovered yet"),
+        ("cut off", 64, "To recover it: wal-agent resume --job shop --bucket file://"),
         ("unlocked", 75, "may still run"),
         ("elsewhere", 75, "running on vm-1"),
     ],

@@ -49,7 +49,8 @@ def test_a_person_must_name_the_epoch_that_status_shows(run: Run, tmp_path: Path
     for args in ([], ["--epoch", "1"], ["--epoch", "3", "--now"]):
         code, out, err = run("unlock", *args, *where(shelf))
         assert (code, out, err.count("\n")) == (64, "", 1)
-        assert "vm-2 (pid 7, epoch 2, heartbeat" in err and "wal-agent unlock --epoch 2" in err
+        assert "vm-2 (pid 7, epoch 2, heartbeat" in err
+        assert f"wal-agent unlock --job shop --bucket {shelf.url} --epoch 2" in err
         assert ("not at epoch" in err) == bool(args)
     assert lease(shelf).version == before.version
     shown = read_view(shelf.bucket, KEYS, {})

@@ -196,7 +196,7 @@ def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
     assert row("running", "executing_tools") == ("in flight", "")
     for state in ("cut_off", "released", "paused", "unlocked"):
         assert row(state) == ("in flight", "the next start will check whether it happened")
-    ask = ("unverified", "settle: wal-agent ack 3 --done (or --not-done)")
+    ask = ("unverified", "resolve: wal-agent ack 3 --done (or --not-done)")
     assert row("released", finding="unknown") == row("running", "awaiting_user", "unknown") == ask
     assert row("cut_off", finding="unknown", cls="unknown") == ask
     assert row("running", "awaiting_model", "unknown") == ("unverified", "the agent was asked to check")

@@ -162,7 +162,7 @@ def test_what_to_do_is_a_table(lab: Lab) -> None:
     ("found", "words"),
     [
         (Changes(7, 2, 0), "7 changed, 2 new files"),
-        (Changes(0, 0, 1), "1 gone file"),
+        (Changes(0, 0, 1), "1 deleted file"),
         (Changes(), "as it was saved"),
     ],
 )

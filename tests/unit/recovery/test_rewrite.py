@@ -14,15 +14,18 @@ from msgspec.structs import replace
 from wal_agent.agents.base import AskedCall, Unit
 from wal_agent.config import SETTINGS, Origin
 from wal_agent.errors import UsageError
+from wal_agent.recovery.json_schema import find_fault, read_schema
 from wal_agent.recovery.rewrite import (
     MOST_FORM,
     Policy,
     aged,
+    ask_for_summaries,
     compact_form,
     kept_units,
     parse_policy,
     resting_place,
     rewound_note,
+    summary_schema,
     tokens_of,
     turns_of,
 )
@@ -198,3 +201,21 @@ def test_a_setting_that_is_accepted_can_be_carried_out(text: str) -> None:
 def test_a_time_outside_the_calendar_ends_nothing(year: float) -> None:
     units = turn(1, time=year)
     assert "Asked: ask 1" in compact_form(units, turns_of(units), 1)
+
+
+def test_the_agents_own_words_stand_for_a_turn_and_the_others_have_the_form_of_their_lines() -> None:
+    units = conversation(3)
+    turns = turns_of(units)
+    form = compact_form(units, turns, 1, {"user1": f"Found it; {SECRET}.", "user9": "of no turn"})
+    first, second = form.split("## Turn ")[1:3]
+    assert "Asked: ask 1" in first and "Summary: Found it" in first and "make 1.0" not in first
+    assert "make 2.0" in second and "Summary" not in second
+    assert SECRET not in form and "of no turn" not in form
+    assert "3. ask 3" in ask_for_summaries(turns)
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"turns": ["one"]}, {"turns": ["one", ""]}, {"turns": ["a", "b", "c"]}])
+def test_an_answer_that_has_not_one_text_for_each_turn_is_refused(answer: Any) -> None:
+    schema = read_schema(json.dumps(summary_schema(2)).encode())
+    assert find_fault(answer, schema)
+    assert not find_fault({"turns": ["one", "two"]}, schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -11,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from msgspec.structs import replace
 
 from tests.unit.wal.world import World
 from wal_agent.agents import AGENTS
@@ -20,15 +23,20 @@ from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
 from wal_agent.events import Emit, Event
-from wal_agent.records import AnyRecord, End, Intent
+from wal_agent.messages import open_values
+from wal_agent.records import AnyRecord, End, Intent, Opening
 from wal_agent.shell.rules import Rules, load_rules
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.options import Screen
+from wal_agent.supervise.steps import StepKeeper
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments, replay
 from wal_agent.wal.state import State
+
+if TYPE_CHECKING:
+    from wal_agent.messages.values import KvValues
 
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds after which a thing that should have happened counts as not happening
@@ -244,3 +252,58 @@ def starting(tool: str, **input: Any) -> ToolStarting:
 
 def ended(tool: str, failed: bool = False, **input: Any) -> ToolEnded:
     return ToolEnded("s", tool, json.dumps(input).encode(), b'{"ok":1}', failed)
+
+
+class Desk:
+    """A keeper on a job in memory, whose log is written in a thread while it is asked. `server`: where values are, ""
+    for the log."""
+
+    def __init__(self, folder: Path, server: str = "") -> None:
+        self.post = Post(folder)
+        self.settings = Settings("memory://", "shop", messages=server, state="nats" if server else "log")
+        self.values: list[KvValues] = []
+        self.clock = self.post.world.clock
+        self.refusal, self.fresh = "", True
+        self.keeper = self.on(self.post.job)
+
+    def on(self, job: OpenedJob) -> StepKeeper:
+        context = run_context(job, self.clock)
+        values = open_values(self.settings, {}, self.post.world.bucket, job.keys, run=job.writer.state)
+        if values is not None:
+            self.values.append(values)
+            context = replace(context, values=values)
+        return StepKeeper(context, Path("/nowhere/hook.sock"), lambda: self.fresh, lambda: self.refusal)
+
+    def close(self) -> None:
+        for values in self.values:
+            values.close()
+
+    def next_run(self) -> None:
+        """Another machine takes the job; from now on its keeper is asked."""
+        self.post.job = self.post.world.take_over("b")
+        self.keeper = self.on(self.post.job)
+
+    def ask(self, do: str, step: str = "a", by_agent: bool = True, **more: Any) -> dict[str, Any]:
+        with self.post.committing():
+            return self.keeper.answer({"do": do, "step": step, **more}, by_agent)
+
+    def put(self, data: bytes, step: str = "a", **more: Any) -> dict[str, Any]:
+        return self.ask("put", step, data=base64.b64encode(data).decode(), **more)
+
+    def entry(self, step: str = "a") -> dict[str, Any] | None:
+        found: list[dict[str, Any]] = self.ask("get", step)["entries"]
+        return found[0] if found else None
+
+    def value(self, step: str = "a") -> bytes:
+        data = b""
+        while True:
+            answer = self.ask("read", step, offset=len(data))
+            data += base64.b64decode(answer["data"])
+            if len(data) == answer["size"]:
+                return data
+
+    def begin(self, *command: str, step: str = "a", **more: Any) -> dict[str, Any]:
+        return self.ask("begin", step, command=command or ("cmd",), **more)
+
+    def kinds(self) -> list[str]:
+        return [type(r).__name__ for r in self.post.log() if not isinstance(r, Opening)]

@@ -72,6 +72,13 @@ def test_a_session_that_a_person_begins_meanwhile_is_not_waited_for(late: LateAg
     assert resuming(late).await_loaded("two", lambda: False, never) is None
 
 
+def test_what_the_resume_of_a_session_that_a_person_chose_left_is_cleared_without_a_wait(late: LateAgent) -> None:
+    chosen = Resuming(late.agent, "one", Path("/w"), {}, waits=False)
+    assert chosen.await_loaded("one", lambda: False, never) is None and late.tidied == []
+    late.write("one", "taken up\n")
+    assert chosen.await_loaded("one", lambda: False, never) is None and late.tidied == ["one"]
+
+
 def test_a_session_whose_file_was_deleted_is_loaded_once_the_agent_goes_on_in_another(late: LateAgent) -> None:
     """It never grows to the size that the deleted one had."""
     waits, main = resuming(late), late.folder("one") / late.main_file

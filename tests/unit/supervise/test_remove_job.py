@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import LeaseHeld
@@ -78,9 +79,9 @@ class LongJob:
         return (folder / "copy").read_bytes()
 
 
-def collect_now(long: LongJob, folder: Path) -> None:
-    env = {"HOME": str(folder), "WAL_AGENT_RUNTIME_DIR": str(folder / "run")}
-    collect_at_rest(long.world.bucket, KEYS, 30.0, env, "")
+def collect_now(long: LongJob, home: Path) -> None:
+    with short_folder() as folder:
+        collect_at_rest(long.world.bucket, KEYS, 30.0, {"HOME": str(home), "WAL_AGENT_RUNTIME_DIR": str(folder)}, "")
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.supervise import rewind
 from wal_agent.supervise.exits import ShutdownPlan
-from wal_agent.supervise.rewrite import Rewritten
+from wal_agent.supervise.rewrite import Rewritten, check_at_rest, read_main
+from wal_agent.wal.state import State
 
 QUESTION: dict[str, Any] = {"place": {"last": 1}}
 
@@ -33,7 +34,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> rewind.LiveRewind:
     monkeypatch.setattr(rewind, "replace", lambda of, **changes: SimpleNamespace(**changes))
     writer = SimpleNamespace(state=None)
     job: Any = SimpleNamespace(writer=writer, replay=SimpleNamespace(state=None))
-    home: Any = None
+    home: Any = SimpleNamespace(options="--job shop")
     clock: Any = SimpleNamespace(boot=lambda: 0.0, now=lambda: 0.0)
     made = rewind.LiveRewind(job, home=home, clock=clock, drain=20.0)
     made.done = done  # type: ignore[attr-defined]
@@ -78,6 +79,7 @@ def test_what_ends_the_run_first_ends_the_request(desk: rewind.LiveRewind, why: 
     ends = {"drain": lambda down: replace(down, kind="drain"), "nothing": lambda down: None}
     answer = asked(desk, ends.get(why, lambda down: down), saved=why != "unsaved")
     assert answer["exit"] == 69 and "nothing was rewritten" in answer["error"]
+    assert "wal-agent status --job shop`" in answer["hint"]
     assert desk.done == []  # type: ignore[attr-defined]
 
 
@@ -87,10 +89,28 @@ def test_a_call_that_runs_and_a_run_that_ends_refuse_it(desk: rewind.LiveRewind)
 
     refused = desk.answer(QUESTION, "#4 shell", never)
     assert refused["exit"] == PersonNeeded.exit_code and "#4 shell" in refused["error"]
-    assert "error" in desk.answer(QUESTION, "", lambda down: False)
+    assert refused["hint"].endswith("wal-agent stop --job shop")
+    assert desk.answer(QUESTION, "", lambda down: False)["error"].endswith("wal-agent status --job shop")
     for damaged in ({}, {"place": {"last": "x"}}, {"place": {}, "other": 1}):
         assert "error" in desk.answer(damaged, "", never)
     assert desk.done == []  # type: ignore[attr-defined]
+
+
+def test_the_hints_of_a_refusal_name_the_job() -> None:
+    """They are read in another folder too, where a bare command finds another job or none."""
+    rewriting = SimpleNamespace(name="x", main_file="main", capabilities=SimpleNamespace(rewriting=object()))
+    home: Any = SimpleNamespace(options="--job shop", agent=rewriting)
+    empty, log = State(), SimpleNamespace(state=lambda at=None: State())
+    for refused in (
+        lambda: check_at_rest(empty, home),
+        lambda: rewind.find_place(log, home, rewind.RewindRequest(to="5", files=True)),  # type: ignore[arg-type]
+        lambda: rewind.find_place(log, home, rewind.RewindRequest(to="mark")),  # type: ignore[arg-type]
+        lambda: rewind.find_place(log, home, rewind.RewindRequest(undo=True, files=True)),  # type: ignore[arg-type]
+        lambda: read_main(empty, None, home.agent, home.options),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError) as error:
+            refused()
+        assert error.value.hint.endswith(" --job shop")
 
 
 def test_a_refusal_of_the_rewrite_itself_reaches_the_person(

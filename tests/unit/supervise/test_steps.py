@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.supervise.crew import Post, run_context
+from tests.unit.supervise.crew import Desk, Post
 from tests.unit.wal.world import World
 from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.records import (
     AnyRecord,
-    Opening,
     Payload,
     StateGone,
     StatePut,
@@ -27,118 +26,15 @@ from wal_agent.records import (
 )
 from wal_agent.supervise import steps as module
 from wal_agent.supervise.hook_server import STEP
-from wal_agent.supervise.steps import MOST_VALUE, StepKeeper, ending_of, entry_of, next_move, settled_step
-from wal_agent.wal.job import OpenedJob
+from wal_agent.supervise.steps import ending_of, entry_of, next_move, settled_step
 from wal_agent.wal.lease import final_lease_state
 from wal_agent.wal.state import MOST_STEP_RECORD, MOST_STEPS, State, StepAt, apply, apply_all, exceeded_limit
 from wal_agent.wal.writer import Ticket
 
 
-class Desk:
-    """A keeper on a job in memory, whose log is written in a thread while it is asked."""
-
-    def __init__(self, folder: Path) -> None:
-        self.post = Post(folder)
-        self.clock = self.post.world.clock
-        self.refusal, self.fresh = "", True
-        self.keeper = self.on(self.post.job)
-
-    def on(self, job: OpenedJob) -> StepKeeper:
-        context = run_context(job, self.clock)
-        return StepKeeper(context, Path("/nowhere/hook.sock"), lambda: self.fresh, lambda: self.refusal)
-
-    def ask(self, do: str, step: str = "a", by_agent: bool = True, **more: Any) -> dict[str, Any]:
-        with self.post.committing():
-            return self.keeper.answer({"do": do, "step": step, **more}, by_agent)
-
-    def put(self, data: bytes, step: str = "a", **more: Any) -> dict[str, Any]:
-        return self.ask("put", step, data=base64.b64encode(data).decode(), **more)
-
-    def entry(self, step: str = "a") -> dict[str, Any] | None:
-        found: list[dict[str, Any]] = self.ask("get", step)["entries"]
-        return found[0] if found else None
-
-    def value(self, step: str = "a") -> bytes:
-        data = b""
-        while True:
-            answer = self.ask("read", step, offset=len(data))
-            data += base64.b64decode(answer["data"])
-            if len(data) == answer["size"]:
-                return data
-
-    def begin(self, *command: str, step: str = "a", **more: Any) -> dict[str, Any]:
-        return self.ask("begin", step, command=command or ("cmd",), **more)
-
-    def kinds(self) -> list[str]:
-        return [type(r).__name__ for r in self.post.log() if not isinstance(r, Opening)]
-
-
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
-
-
-# ---- values
-
-
-@pytest.mark.parametrize("size", [0, 1, 2048, 2049, 600_000, MOST_VALUE])
-def test_a_value_comes_back_byte_for_byte(desk: Desk, size: int) -> None:
-    data = bytes(n * 7 % 251 for n in range(size))
-    assert desk.put(data) == {"job": "shop", "version": 1, "attempt": 1}
-    assert desk.value() == data
-    entry = desk.entry()
-    assert entry is not None and (entry["size"], entry["version"], entry["expires"]) == (size, 1, 0.0)
-
-
-def test_one_byte_too_many_is_refused(desk: Desk) -> None:
-    answer = desk.put(b"x" * (MOST_VALUE + 1))
-    assert answer["code"] == 64 and str(MOST_VALUE) in answer["hint"]
-    assert desk.kinds() == []
-
-
-def test_the_last_write_wins_and_no_version_is_given_twice(desk: Desk) -> None:
-    assert [desk.put(b"1")["version"], desk.put(b"2")["version"], desk.put(b"3", "b")["version"]] == [1, 2, 3]
-    assert desk.value() == b"2"
-    assert desk.ask("delete") == {"job": "shop", "deleted": True}
-    assert desk.ask("delete") == {"job": "shop", "deleted": False}
-    assert desk.entry() is None
-    assert desk.put(b"4")["version"] == 4
-    assert [e["step"] for e in desk.ask("list")["entries"]] == ["b", "a"]
-
-
-def test_a_version_that_is_not_there_changes_nothing(desk: Desk) -> None:
-    assert desk.put(b"1", if_version=1)["code"] == 1
-    assert desk.put(b"1", if_version=0)["version"] == 1
-    assert desk.put(b"2", if_version=0)["code"] == 1
-    assert desk.put(b"2", if_version=1)["version"] == 2
-    assert desk.ask("delete", if_version=1)["code"] == 1
-    assert desk.value() == b"2"
-
-
-def test_a_value_expires(desk: Desk) -> None:
-    desk.put(b"1", ttl=60)
-    desk.clock.at += 59
-    assert desk.value() == b"1"
-    desk.clock.at += 1
-    assert desk.entry() is None and desk.ask("list")["entries"] == []
-    assert desk.put(b"2", if_version=0)["version"] == 2
-    desk.put(b"1", "b", ttl=1)
-    desk.clock.at += 1
-    desk.put(b"1", "c")
-    assert desk.kinds()[-2:] == ["StateGone", "StatePut"], "what has expired leaves the log's state"
-    assert "b" not in desk.post.state.steps
-    assert desk.put(b"1", ttl=-1.0)["code"] == 64
-
-
-def test_the_attempt_counts_openings_since_the_step_was_first_seen(desk: Desk) -> None:
-    desk.put(b"1")
-    desk.post.job = desk.post.world.take_over("b")
-    desk.keeper = desk.on(desk.post.job)
-    entry = desk.entry()
-    assert entry is not None and (entry["attempt"], entry["put_in_attempt"]) == (2, 1)
-    assert desk.put(b"2")["attempt"] == 2
-    assert desk.put(b"1", "late")["attempt"] == 1
-    assert desk.begin(step="cmd")["attempt"] == 1
 
 
 def test_a_person_and_a_stranger_read_and_do_not_write(desk: Desk) -> None:

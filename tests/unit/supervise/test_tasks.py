@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.recovery.cases import intent, opening, state_of
+from wal_agent.agents import AGENTS
+from wal_agent.bucket import open_bucket
 from wal_agent.errors import UsageError
 from wal_agent.paths import MARKER
 from wal_agent.records import TaskOf
+from wal_agent.recovery.rewrite import parse_policy
+from wal_agent.supervise.rewrite import Home
+from wal_agent.supervise.task_child import Place, summarize
 from wal_agent.supervise.tasks import VARIABLE, CallerRun, TaskBounds, TaskStart, read_task, spent_by
+from wal_agent.wal.keys import Keys
 
 
 @dataclass
@@ -143,3 +150,11 @@ def test_what_the_command_says_is_read_back_and_damage_is_refused() -> None:
     assert CallerRun.of(TaskStart(of=TaskOf(job="shop")), {}) is None, "a person asked"
     other = CallerRun.of(start, {MARKER: "f" * 16})
     assert other is not None and other.tell({"ask": "call"}) is None, "another run's socket is never asked"
+
+
+def test_an_agent_that_cannot_copy_its_session_writes_no_summaries(tmp_path: Path) -> None:
+    home = Home("job", "", AGENTS["qwen"], tmp_path, {})
+    place = Place(open_bucket(f"file://{tmp_path}/bucket"), "job", "qwen", ())
+    with pytest.raises(UsageError, match="Qwen Code has no form to copy a session") as refused:
+        summarize(place, Keys("job"), 6.0, "", home, parse_policy("turns=1", 1), ())
+    assert "--by-agent" in refused.value.hint
