@@ -195,7 +195,7 @@ class Shadow(msgspec.Struct, frozen=True):
             path.unlink(missing_ok=True)
         for pattern in ("tmp_*", ".tmp-*", "*.lock"):
             for path in (self.objects / "pack").glob(pattern):
-                path.unlink()
+                path.unlink(missing_ok=True)  # a git that was just ended may remove its own
         shutil.rmtree(self.tmp, ignore_errors=True)
 
     def _format(self) -> str:
