@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from tests.faults.model import directed
 from tests.faults.model.simulate import BLOBS, FREE, TIMED
 from tests.faults.model.world import TTL, Shape
@@ -94,7 +96,7 @@ def _encoded_again(sent: InFlight) -> InFlight:
     again = codec.encode_segment(
         job="job", epoch=old.epoch, seq=sent.seq, run=old.run, prev=old.prev, time=old.time + 1, records=raw
     )
-    return replace(sent, data=again)
+    return msgspec.structs.replace(sent, data=again)
 
 
 def covered_undecided(of: Writer) -> Acked:
@@ -103,7 +105,7 @@ def covered_undecided(of: Writer) -> Acked:
     if flying is None:
         return acked
     records = codec.decode_segment(flying.data, job="job", seq=flying.seq).records
-    return replace(
+    return msgspec.structs.replace(
         acked,
         seq=flying.seq,
         hash=codec.digest(flying.data),
