@@ -31,7 +31,7 @@ MISSED = """## What misses its goal, and why
 
 | goal | now | why |
 |---|---|---|
-| `run` adds at most 0.37 of what it added before this work (200 of 548 ms) | see the table | 105 modules of the run itself are needed before the agent can start. A third of their import is Python making 250 data classes, a fifth the standard library and typer |
+| `run` adds at most 0.37 of what it added before this work (200 of 548 ms) | see the table | 105 modules of the run itself are needed before the agent can start. The table was measured before data classes became structs, which halves the CPU time of a whole `run generic` (235 to 118 ms); a fifth of the imports is the standard library and typer |
 | recovery in at most 120 MB of memory, whatever the session | 56, 89 and 97 MB for 10, 50 and 100 MB of Gemini's session (75, 255 and 451 MB before; `python -m bench.memory recovery`). Codex, OpenCode, and Qwen Code where the folder has moved, still grow with it | Codex keeps the texts of its outputs and messages, OpenCode its rows; Qwen's records change with the folder, and changed records are kept. Not measured for them |
 | `log` at most 0.44 of what it took (120 of 270 ms) | see the table | the same, without the run: 258 modules |
 | recovery 30 ms away in 1.0 s | one request fewer, twice as many segments at a time; 1.1 to 1.3 s for 1 MB with latency injected on `file://`, not measured on `s3://` | some 100 segments behind a snapshot cost 2 ms of the SDK's CPU time each, under one interpreter lock |
