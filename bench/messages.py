@@ -110,23 +110,30 @@ def line(name: str, times: Sequence[float]) -> str:
 def count(folder: Path, server: NatsServer) -> None:
     for carrier in ("bucket", "NATS"):
         for resting in (False, True):
-            counts = Counter[str]()
-            clock = [0.0]
-            driver: Driver = BucketDriver(CountingBucket(counts), "idle")
-            if carrier == "NATS":
-                link = CountingConnection(server.url, {}, print, "bench", NatsDriver.STREAMS)
-                link.counts = counts
-                driver = Both(driver, NatsDriver(link, "idle"), EVERY, now=lambda clock=clock: clock[0])  # type: ignore[misc]
-            inbox = Inbox(Post(folder).context, driver, NEAR if carrier == "NATS" else EVERY)
-            inbox.resting = lambda resting=resting: resting  # type: ignore[misc]
-            while clock[0] < HOUR:
-                inbox.look()
-                clock[0] += inbox._pause()
-            driver.close()
+            counts = count_idle(folder, server if carrier == "NATS" else None, resting)
             what = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
             print(
                 f"  idle for {HOUR:.0f} s, {carrier}, {'a person is awaited' if resting else 'the agent works'}: {what}"
             )
+
+
+def count_idle(folder: Path, server: NatsServer | None, resting: bool) -> Counter[str]:
+    """Count the requests of an inbox's idle hour, in simulated time. `server`: None for the bucket alone; `resting`: a
+    person is awaited."""
+    counts = Counter[str]()
+    clock = [0.0]
+    driver: Driver = BucketDriver(CountingBucket(counts), "idle")
+    if server is not None:
+        link = CountingConnection(server.url, {}, print, "bench", NatsDriver.STREAMS)
+        link.counts = counts
+        driver = Both(driver, NatsDriver(link, "idle"), EVERY, now=lambda: clock[0])
+    inbox = Inbox(Post(folder).context, driver, NEAR if server is not None else EVERY)
+    inbox.resting = lambda: resting
+    while clock[0] < HOUR:
+        inbox.look()
+        clock[0] += inbox._pause()
+    driver.close()
+    return counts
 
 
 if __name__ == "__main__":

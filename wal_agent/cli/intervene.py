@@ -127,10 +127,10 @@ def stop(
 ) -> None:
     """Stop the job's run cleanly, here or on its machine: save everything, then end the agent.
 
-    A later `wal-agent run` or `wal-agent resume` carries on, here or on another machine; with --done nobody does. A run
-    on another machine is asked through the bucket, and answers within 30 s, or 5 minutes while its agent waits for a
-    person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays. Where the run's
-    settings forbid it, the command says so and ends with 78.
+    A later `wal-agent run` or `wal-agent resume` continues the job, here or on another machine; with --done it is not
+    continued. A run on another machine gets the request through the bucket, and answers within 30 s, or 5 minutes while
+    its agent waits for a person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays.
+    Where the run's settings forbid it, the command says so and ends with 78.
     """
     from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.hook_server import require_person
@@ -323,8 +323,8 @@ def gc(
 ) -> None:
     """Delete data that the job no longer needs: older than a day and covered by two snapshots.
 
-    A run does that by itself, now and then. This is for jobs that nobody runs any more, by hand or from cron. It may be
-    used at any time, also while the job runs. If a job at rest keeps 50 or more blobs of its last run that nothing
+    A run does that by itself, now and then. This command is for jobs that no longer run, by hand or from cron. It may
+    be used at any time, also while the job runs. If a job at rest keeps 50 or more blobs of its last run that nothing
     needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
     from json import dumps

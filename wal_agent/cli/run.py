@@ -224,10 +224,14 @@ def _settle_name(settings: Settings) -> Settings:
     a new job would have the display name of another one."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
+    from wal_agent.bucket.folder import known_epoch
     from wal_agent.cli.options import with_own_name
     from wal_agent.clock import SystemClock
+    from wal_agent.wal.keys import check_job
 
     if settings.sources.get("job") == "default":
+        return settings
+    if known_epoch(settings.bucket, check_job(settings.job), os.environ):  # an own name, so no bucket need be opened
         return settings
     with closing(open_bucket(settings.bucket)) as bucket:
         return with_own_name(settings, RetryBucket(bucket, SystemClock(), random.Random()))

@@ -131,7 +131,7 @@ class Requests:
 
     async def _answer(self, client: Client, act: Callable[[bytes], object], message: Msg) -> None:
         if not message.reply:
-            return  # nobody would read what became of it
+            return  # the caller asked for no answer
         headers: dict[str, str] = {}
         try:
             body = await _in_thread(partial(act, message.data))

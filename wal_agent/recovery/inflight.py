@@ -304,7 +304,7 @@ class Resolver:
             return self._in_a_row[call]
 
     def begin_turn(self) -> None:
-        """Count refusals anew: somebody has prompted the agent."""
+        """Count refusals anew: the agent was prompted."""
         with self._lock:
             self._in_a_row.clear()
 

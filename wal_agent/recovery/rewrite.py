@@ -168,7 +168,7 @@ def aged(units: Sequence[Unit], policy: Policy, now: float) -> list[Turn]:
 def compact_form(
     units: Sequence[Unit], turns: Sequence[Turn], n: int, summaries: Mapping[str, str] | None = None
 ) -> str:
-    """Return what stands in place of the turns. `n`: the number of the trace; `summaries`: the agent's own words on
+    """Return the text that replaces the turns. `n`: the number of the trace; `summaries`: the agent's own words on
     turns, by the key of the first message."""
     words = summaries or {}
     parts: list[str] = []

@@ -538,11 +538,11 @@ def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: 
             f"the empty summary of compaction {lost.n}: a compact form of {plural(done.turns, 'turn')} is in its place"
         )
         screen.rows([row("mended", what)])
-        return replace(opened, replay=replace(opened.replay, state=opened.writer.state))
+        return opened.refreshed()
     if wanted and (done := compact_before_resume(opened, home, policy, clock.now())).n:
         what = f"{plural(done.turns, 'old turn')}: about {done.tokens:,} tokens before, {done.left:,} after"
         screen.rows([row("compacted", what)])
-        return replace(opened, replay=replace(opened.replay, state=opened.writer.state))
+        return opened.refreshed()
     return opened
 
 

@@ -363,7 +363,7 @@ def write_prompt(
     given = agent.prompt_from_args(at.home.args) if at.home is not None else None
     asked = agent.prompt_from_args(args)
     new = asked if asked != given else None
-    # A notice that this one replaces may hold the only copy of words that nobody has answered.
+    # A notice that this one replaces may hold the only copy of words that the agent has not answered.
     unread = unread_notice(at) if facts.replaces else None
     held = unread.told if unread is not None else ""
     if unread is not None:

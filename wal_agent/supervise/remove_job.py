@@ -121,14 +121,16 @@ def blobs_at_rest(bucket: Bucket, keys: Keys, seen: StoredLease | None) -> Tally
         return None
     retention = Retention(bucket, keys, most=MOST_NAMES)
     opened = retention.plan(over=seen.doc.epoch).loose
+    if opened.count < FEW:
+        return None
     return opened if opened.count >= FEW + retention.plan().loose.count else None
 
 
 def collect_at_rest(bucket: Bucket, keys: Keys, ttl: float, env: Mapping[str, str], key_id: str) -> RetentionResult:
-    """Open a job that nobody runs, so that blobs of its last run may go too, and leave it as it was. What its log has
+    """Open a job at rest, so that blobs of its last run may go too, and leave it as it was. What its log has
     before that goes as well.
 
-    LeaseHeld: somebody runs it; Damaged: its log cannot be opened; Unavailable: the same command goes on."""
+    LeaseHeld: a run has it; Damaged: its log cannot be opened; Unavailable: the same command goes on."""
     done: list[RetentionResult] = []
     seen = require_lease(bucket, keys)
     rests = pause_left(seen) if paused_until(seen) else None

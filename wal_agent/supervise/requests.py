@@ -18,7 +18,7 @@ from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.inbox import Inbox
 from wal_agent.wal.state import State
 
-PROMPTS_FROM: Final = "synadia"  # the sender of prompts, whom nobody has verified
+PROMPTS_FROM: Final = "synadia"  # the sender of prompts, which is not verified
 
 
 def newest_checkpoint(state: State, job: str) -> Any:

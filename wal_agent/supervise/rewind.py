@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
@@ -131,7 +130,7 @@ class _Pending(msgspec.Struct):
 
 class LiveRewind:
     """A run's side. `answer` is called by a hook's thread while the agent lives, `go` by the main thread once it is
-    gone, always, so that nobody waits in vain."""
+    gone, always, so that each question gets its answer."""
 
     def __init__(self, job: OpenedJob, home: Home, clock: Clock, drain: float) -> None:
         """`drain`: seconds that SIGTERM gives."""
@@ -191,7 +190,7 @@ class LiveRewind:
                     "The run ended for another reason first, or could not be saved; nothing was rewritten.",
                     f"See `wal-agent status {self._home.options}`, then try again.",
                 )
-            job = replace(self._job, replay=replace(self._job.replay, state=self._job.writer.state))
+            job = self._job.refreshed()
             check_at_rest(job.replay.state, self._home)
             done = carry_out(job, self._home, pending.asked)
             what = "taken back to the version before" if pending.asked.undo else "rewound"

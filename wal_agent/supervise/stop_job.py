@@ -65,8 +65,7 @@ def stop_job(
     begins anew. Returns what was done, in a line.
 
     UsageError: there is no such job. ConfigError: the run's settings refuse it. LeaseHeld: the run does not end in
-    time, or another one has the job meanwhile. PersonNeeded: `done`, and calls are in flight that nobody has answered
-    for."""
+    time, or another one has the job meanwhile. PersonNeeded: `done`, and calls are in flight that are not resolved."""
     seen = require_lease(bucket, keys)
     here = this_host(env, Path(os.devnull))
     what = f"job {keys.job} is not running"

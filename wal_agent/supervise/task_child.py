@@ -40,7 +40,7 @@ from wal_agent.recovery.tasks import (
     read_said,
     task_text,
 )
-from wal_agent.recovery.transcript import parse_line, words_of
+from wal_agent.recovery.transcript import read_lines, words_of
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import require_lease, unless_refused
 from wal_agent.supervise.rewrite import Home, act_at_rest, check_at_rest, read_units
@@ -218,19 +218,21 @@ def local_file(agent: Agent, session: str, workspace: Path, env: Mapping[str, st
 def last_answer(at: Place) -> str:
     """The last message of the child's conversation, "" where there is none."""
     state = at.state()
-    last, file = "", state.files.get(AGENTS[at.agent].main_file)
+    file = state.files.get(AGENTS[at.agent].main_file)
     if file is None:
-        return last
+        return ""
     with tempfile.TemporaryDirectory(prefix="wal-agent-task-") as folder:
         path = Path(folder) / "session"
         write_file(Blobs(at.bucket, Keys(at.job), SystemClock(), random.Random()), file, path)
         if (read := AGENTS[at.agent].capabilities.last_answer) is not None:
             return read(path.read_bytes())
         with path.open("rb") as lines:
-            for raw in lines:
-                line = parse_line(raw) if raw.endswith(b"\n") else None
-                last = words_of(raw).strip() or last if line is not None and line.role == "assistant" else last
-    return last
+            said = [(line.at, line.end) for line in read_lines(lines) if line.role == "assistant"]
+            for at_byte, end in reversed(said):
+                lines.seek(at_byte)
+                if words := words_of(lines.read(end - at_byte)).strip():
+                    return words
+    return ""
 
 
 # ---- summaries of old turns, by the agent itself

@@ -250,6 +250,10 @@ class OpenedJob(msgspec.Struct, frozen=True):
     replay: Replay
     spool: Spool | None = None
 
+    def refreshed(self) -> OpenedJob:
+        """Return the same, with the state that the log has by now."""
+        return replace(self, replay=replace(self.replay, state=self.writer.state))
+
 
 def open_job(
     bucket: Bucket,

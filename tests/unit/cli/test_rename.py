@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.shelf import Run, Shelf, full
 from tests.unit.fleet.leases import store
+from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.file import FileBucket
-from wal_agent.cli import run as start
+from wal_agent.bucket.folder import remember_run
 from wal_agent.cli.options import complete_job
 from wal_agent.supervise.identity import KnownJob, known_folders, make_owner, noted_job, remember_job
+from wal_agent.supervise.options import RunOptions
 from wal_agent.wal.names import KEY
 
 
@@ -82,7 +86,7 @@ def test_a_deleted_job_has_no_display_name(run: Run, tmp_path: Path, monkeypatch
 def test_a_start_takes_it_too(run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
 
-    def started(options: start.RunOptions, screen: object) -> int:  # type: ignore[name-defined]
+    def started(options: RunOptions, screen: object) -> int:
         begun.append(options.settings.job)
         return 0
 
@@ -96,6 +100,24 @@ def test_a_start_takes_it_too(run: Run, shelf: Shelf, monkeypatch: pytest.Monkey
     monkeypatch.setenv("WAL_AGENT_JOB", "new")
     assert run("run", "gemini")[0] == 0
     assert begun == ["shop", "shop", "new"]
+
+
+def test_no_bucket_is_opened_for_the_name_of_a_job_that_ran_here(
+    run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start opens its bucket once; only a name that this machine does not know is looked up before."""
+    looked: list[str] = []
+    monkeypatch.setattr("wal_agent.supervise.restart.run_with_restarts", lambda options, screen: 0)
+
+    def look(bucket: Bucket, name: str, env: Mapping[str, str]) -> str:
+        looked.append(name)
+        return name
+
+    monkeypatch.setattr("wal_agent.wal.names.resolve_name", look)
+    remember_run(shelf.url, "", "shop", 1, os.environ)
+    assert run("run", "gemini", "--job", "shop")[0] == 0
+    assert run("run", "gemini", "--job", "other")[0] == 0
+    assert looked == ["other"]
 
 
 def test_completion_and_notes_of_this_machine(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

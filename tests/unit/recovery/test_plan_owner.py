@@ -1,4 +1,4 @@
-"""plan: whose job it is, with which arguments it goes on, and in which words the end of the run before is told."""
+"""plan: whose job it is, with which arguments it continues, and how it describes the end of the run before."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def test_nothing_is_said_of_a_job_that_never_started_or_whose_log_is_damaged() -
     assert refuse_other_job(inputs(prior(*RAN, home=-1), ours)) is None
     damage = Damage(seq=2, why="it is.", good=1, time=1.0)
     assert refuse_other_job(inputs(prior(*RAN), ours, replace(LOCAL, damage=damage))) is None
-    assert isinstance(decide(prior(*RAN), ours, LOCAL, Policy()), Refuse)
-    assert decide(prior(*RAN), ours, LOCAL, Policy()).kind is ConfigError  # type: ignore[union-attr]
+    refused = decide(prior(*RAN), ours, LOCAL, Policy())
+    assert isinstance(refused, Refuse) and refused.kind is ConfigError
 
 
 def test_a_project_is_named_by_its_origin_else_by_its_first_commit() -> None:
@@ -264,11 +264,17 @@ def test_no_hooks_no_word_on_what_was_in_flight() -> None:
     assert isinstance(hooked, Resume) and isinstance(blind, Resume) and hooked.why != blind.why
 
 
+def warnings_of(before: PriorLog, ours: Opening) -> tuple[str, ...]:
+    plan = decide(before, ours, LOCAL, Policy())
+    assert isinstance(plan, Resume | StartAgain)
+    return tuple(plan.warnings)
+
+
 def test_steps_that_were_cut_off_are_a_warning_of_which_five_are_named() -> None:
     steps = [StepBegun(time=1.0, name=f"s{n}", command=("run", str(n))) for n in range(1, 8)]
-    (one,) = decide(prior(*RAN, *steps[:1]), opening(2, "dead"), LOCAL, Policy()).warnings  # type: ignore[union-attr]
+    (one,) = warnings_of(prior(*RAN, *steps[:1]), opening(2, "dead"))
     assert "s1 (run 1)" in one
-    (many,) = decide(prior(*RAN, *steps), opening(2, "dead"), LOCAL, Policy()).warnings  # type: ignore[union-attr]
+    (many,) = warnings_of(prior(*RAN, *steps), opening(2, "dead"))
     assert "s5 (run 5)" in many and "s6 (run 6)" not in many and "7" in many
 
 
@@ -276,7 +282,7 @@ def test_another_agents_version_is_no_warning() -> None:
     """After a handoff the session is another program's."""
     handed = (*RAN, Handoff(time=9.0, before="gemini", agent="codex"))
     ours = opening(2, "closed", agent="codex", agent_version="9")
-    assert decide(prior(*handed), ours, LOCAL, Policy()).warnings == ()  # type: ignore[union-attr]
+    assert warnings_of(prior(*handed), ours) == ()
 
 
 # ---- halts

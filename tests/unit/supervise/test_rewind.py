@@ -20,28 +20,35 @@ from wal_agent.wal.state import State
 QUESTION: dict[str, Any] = {"place": {"last": 1}}
 
 
+class Desk(rewind.LiveRewind):
+    """`done`: what was carried out."""
+
+    def __init__(self) -> None:
+        job: Any = SimpleNamespace(replay=SimpleNamespace(state=None))
+        job.refreshed = lambda: job
+        home: Any = SimpleNamespace(options="--job shop")
+        clock: Any = SimpleNamespace(boot=lambda: 0.0, now=lambda: 0.0)
+        super().__init__(job, home=home, clock=clock, drain=20.0)
+        self.done: list[rewind.FoundRewind] = []
+
+    def _check(self, asked: rewind.FoundRewind) -> None:
+        pass
+
+
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> rewind.LiveRewind:
-    done: list[rewind.FoundRewind] = []
+def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+    made = Desk()
 
     def carry_out(job: Any, home: Any, asked: rewind.FoundRewind) -> Rewritten:
-        done.append(asked)
+        made.done.append(asked)
         return Rewritten(3, 1, 100, 50, Path("/session"), ("a line",))
 
     monkeypatch.setattr(rewind, "carry_out", carry_out)
     monkeypatch.setattr(rewind, "check_at_rest", lambda state, home: None)
-    monkeypatch.setattr(rewind.LiveRewind, "_check", lambda self, asked: None)
-    monkeypatch.setattr(rewind, "replace", lambda of, **changes: SimpleNamespace(**changes))
-    writer = SimpleNamespace(state=None)
-    job: Any = SimpleNamespace(writer=writer, replay=SimpleNamespace(state=None))
-    home: Any = SimpleNamespace(options="--job shop")
-    clock: Any = SimpleNamespace(boot=lambda: 0.0, now=lambda: 0.0)
-    made = rewind.LiveRewind(job, home=home, clock=clock, drain=20.0)
-    made.done = done  # type: ignore[attr-defined]
     return made
 
 
-def asked(desk: rewind.LiveRewind, ends: Callable[[ShutdownPlan], ShutdownPlan | None], saved: bool = True) -> Any:
+def asked(desk: Desk, ends: Callable[[ShutdownPlan], ShutdownPlan | None], saved: bool = True) -> Any:
     """Ask; the run ends for `ends` of the plan."""
     plans: list[ShutdownPlan] = []
     began = threading.Event()
@@ -62,7 +69,7 @@ def asked(desk: rewind.LiveRewind, ends: Callable[[ShutdownPlan], ShutdownPlan |
     return answer
 
 
-def test_it_is_done_behind_the_end_of_the_agent(desk: rewind.LiveRewind) -> None:
+def test_it_is_done_behind_the_end_of_the_agent(desk: Desk) -> None:
     assert asked(desk, lambda down: down) == {
         "n": 3,
         "turns": 1,
@@ -71,19 +78,19 @@ def test_it_is_done_behind_the_end_of_the_agent(desk: rewind.LiveRewind) -> None
         "placed": "/session",
         "files": ["a line"],
     }
-    assert [(a.place.last, a.undo) for a in desk.done] == [(1, False)]  # type: ignore[attr-defined]
+    assert [(a.place.last, a.undo) for a in desk.done] == [(1, False)]
 
 
 @pytest.mark.parametrize("why", ["drain", "nothing", "unsaved"])
-def test_what_ends_the_run_first_ends_the_request(desk: rewind.LiveRewind, why: str) -> None:
+def test_what_ends_the_run_first_ends_the_request(desk: Desk, why: str) -> None:
     ends = {"drain": lambda down: replace(down, kind="drain"), "nothing": lambda down: None}
     answer = asked(desk, ends.get(why, lambda down: down), saved=why != "unsaved")
     assert answer["exit"] == 69 and "nothing was rewritten" in answer["error"]
     assert "wal-agent status --job shop`" in answer["hint"]
-    assert desk.done == []  # type: ignore[attr-defined]
+    assert desk.done == []
 
 
-def test_a_call_that_runs_and_a_run_that_ends_refuse_it(desk: rewind.LiveRewind) -> None:
+def test_a_call_that_runs_and_a_run_that_ends_refuse_it(desk: Desk) -> None:
     def never(down: ShutdownPlan) -> bool:
         raise AssertionError("the agent was ended")
 
@@ -93,7 +100,7 @@ def test_a_call_that_runs_and_a_run_that_ends_refuse_it(desk: rewind.LiveRewind)
     assert desk.answer(QUESTION, "", lambda down: False)["error"].endswith("wal-agent status --job shop")
     for damaged in ({}, {"place": {"last": "x"}}, {"place": {}, "other": 1}):
         assert "error" in desk.answer(damaged, "", never)
-    assert desk.done == []  # type: ignore[attr-defined]
+    assert desk.done == []
 
 
 def test_the_hints_of_a_refusal_name_the_job() -> None:
@@ -113,9 +120,7 @@ def test_the_hints_of_a_refusal_name_the_job() -> None:
         assert error.value.hint.endswith(" --job shop")
 
 
-def test_a_refusal_of_the_rewrite_itself_reaches_the_person(
-    desk: rewind.LiveRewind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_of_the_rewrite_itself_reaches_the_person(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(job: Any, home: Any, asked: rewind.FoundRewind) -> Rewritten:
         raise UsageError("There is no such place.", "Look.")
 
