@@ -141,9 +141,11 @@ def _versions_before(state: State) -> set[str]:
 
 
 def local_file(state: State, home: Home) -> Path | None:
-    """The session's main file on this machine, None where it is another job's."""
+    """The session's main file on this machine, with all that it has of the session; None where it is another job's."""
     if SessionOwner(state_dir(home.env), state.session, home.workspace).foreign(home.job):
         return None
+    if journal := home.agent.capabilities.journal:
+        journal.update(state.session, home.workspace, home.env)
     found: list[SessionFile] = home.agent.session_files(state.session, home.workspace, home.env)
     return next((file.path for file in found if file.name == home.agent.main_file), None)
 
@@ -528,19 +530,24 @@ def place_rewritten(state: State, home: Home, version: Callable[[], bytes]) -> P
     nothing was to do. `version`: the log's. It is whole beside the file before it takes its name."""
     before = _versions_before(state)
     here = local_file(state, home) if before else None
-    if here is None or _sha256(here) not in before:
+    if here is None:
         return None
-    try:
-        move = stage_file(here, [version()], here.parent)
-        failpoint("rewrite.staged")
-        move.staged.rename(here)
-        sync_folder(here.parent)
-    except OSError as error:
-        raise ConfigError(
-            f"{here} could not be rewritten: {error.strerror}. The log has the new version.",
-            "Make room there; the next start of the job here puts it into place.",
-        ) from error
-    return here
+    old = _sha256(here) in before
+    if old:
+        try:
+            move = stage_file(here, [version()], here.parent)
+            failpoint("rewrite.staged")
+            move.staged.rename(here)
+            sync_folder(here.parent)
+        except OSError as error:
+            raise ConfigError(
+                f"{here} could not be rewritten: {error.strerror}. The log has the new version.",
+                "Make room there; the next start of the job here puts it into place.",
+            ) from error
+    if journal := home.agent.capabilities.journal:  # also where this ended here the last time
+        failpoint("rewrite.placed")
+        journal.restore(home.agent.locate(home.env), state.session, home.workspace, home.env)
+    return here if old else None
 
 
 # ---- marks
