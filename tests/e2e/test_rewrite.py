@@ -351,6 +351,7 @@ def test_a_live_run_is_rewound_and_goes_on(scene: Scene) -> None:
     before = scene.replay().state
     assert machine.cli("rewind", "--last", "9").returncode == 64, "the run goes on as it was"
     assert machine.cli("rewind", "--to", "nowhere").returncode == 64
+    assert machine.cli("rewind", "--undo").returncode == 64
     (scene.root / "words").write_text("Take the other way.")
     words = ("--compact", str(scene.root / "words"))
     done = json.loads(command(machine, "rewind", "--to", "begun", "--files", *words, "--json"))

@@ -330,13 +330,9 @@ def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten
     UsageError: there is none, or the conversation went on."""
     _catch_up(job, home)
     state = job.writer.state
-    newest = newest_rewrite(state, home.options)
-    file, n = state.files.get(newest.record.path), newest.record.n
-    if file is None or file.sha256 != newest.record.result:
-        raise UsageError(
-            f"The conversation went on behind rewrite {n}, so it is not undone.",
-            f"What was there before: wal-agent trace show {n} {home.options}",
-        )
+    file = state.files.get(home.agent.main_file)
+    newest = undoable(state, file.sha256 if file else "", home.options)
+    n = newest.record.n
     talk, new = _read(state, job.blobs, home), read_trace(newest, job.blobs)
     files = None
     if tree is not None:
@@ -351,6 +347,17 @@ def newest_rewrite(state: State, options: str) -> RewriteAt:
     newest = next((r for r in reversed(state.rewrites) if r.record.kind != "undo" and r.record.n not in undone), None)
     if newest is None:
         raise UsageError("No rewrite of this job can be undone.", f"See: wal-agent trace list {options}")
+    return newest
+
+
+def undoable(state: State, sha256: str, options: str) -> RewriteAt:
+    """The newest rewrite, where the main file of this hash is what it made. UsageError: it is not, or there is none."""
+    newest = newest_rewrite(state, options)
+    if sha256 != newest.record.result:
+        raise UsageError(
+            f"The conversation went on behind rewrite {newest.record.n}, so it is not undone.",
+            f"What was there before: wal-agent trace show {newest.record.n} {options}",
+        )
     return newest
 
 
