@@ -118,7 +118,7 @@ def test_a_job_of_another_person_is_taken_over_by_a_yes_alone(scene: Scene) -> N
     run.died()
     first.end()
     clone = scene.root / "clone"
-    clone.mkdir()
+    subprocess.run(["git", "clone", "-q", scene.workspace, clone], check=True)
     (clone / "wal-agent.toml").write_text('job = "shop"\n')
     second = scene.machine("vm-2", clone)
     trust = [sys.executable, "-m", "wal_agent", "trust", "--yes"]
