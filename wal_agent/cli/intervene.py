@@ -331,20 +331,16 @@ def gc(
 
     from msgspec.structs import replace
 
-    from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.errors import Damaged, LeaseHeld
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
-    from wal_agent.wal import lease as leases
     from wal_agent.wal.retention import Retention, RetentionResult, tally
 
     if not dry_run:
         require_person("wal-agent gc")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    seen = leases.read_lease(at.bucket, at.keys)
-    if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
-        raise problem
+    seen = at.lease()
     opened = blobs_at_rest(at.bucket, at.keys, seen)
     if dry_run:
         due = Retention(at.bucket, at.keys).plan()

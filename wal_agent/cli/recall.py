@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -50,7 +51,6 @@ def recall(
     """
     from msgspec.structs import asdict, replace
 
-    from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.errors import Damaged, UsageError
@@ -58,7 +58,6 @@ def recall(
     from wal_agent.recovery.recall import recall as search
     from wal_agent.recovery.transcript import ROLES
     from wal_agent.wal.keys import Keys
-    from wal_agent.wal.lease import read_lease
 
     wanted = tuple(word for text in words or () for word in text.split())
     if not (wanted or call or before or role):
@@ -68,13 +67,8 @@ def recall(
         raise UsageError(f"--role {role[:40]} is not possible.", f"Allowed: {', '.join(ROLES)}.")
     query = Query(wanted, call, before, said_by, limit)
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-
-    try:
-        seen = read_lease(at.bucket, at.keys)
-    except Damaged:
-        seen = None  # the log can be read without it
-    if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
-        raise problem
+    with suppress(Damaged):  # the log can be read without the lease
+        at.lease()
 
     def progress(done: int) -> None:
         redraw(f"{done} records read" if done else "")

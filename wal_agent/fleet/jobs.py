@@ -36,7 +36,7 @@ from wal_agent.errors import (
     UsageError,
     WalAgentError,
 )
-from wal_agent.paths import in_a_secret_place
+from wal_agent.paths import PROGRAM, in_a_secret_place
 from wal_agent.records import Host, Owner
 from wal_agent.recovery.lease_policy import (
     LeaseView,
@@ -521,8 +521,6 @@ def make_folder(job: Job, allowed: Allowed) -> Path:
     return path
 
 
-# -P: a file in the workspace must not stand in for a module of ours.
-PROGRAM = (sys.executable, "-P", "-m", "wal_agent")
 LONGEST_PAUSE = 300.0  # seconds after runs that failed in a row
 FIRST_REST = 15.0  # seconds until a job is tried again whose lease a run left as it was; doubled each time
 LONGEST_REST = 600.0

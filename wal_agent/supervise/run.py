@@ -383,7 +383,7 @@ class Run:
             identity=identity,
             unlogged=options.agent.capabilities.hookless is not None,
         )
-        refused = refuse_other_job(PlanInputs(situation.plan_input, opening, local, Policy()))
+        refused = refuse_other_job(PlanInputs(situation.before, opening, local, Policy()))
         if refused is not None:
             free = find_free_job(self.bucket, settings.job)
             own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
