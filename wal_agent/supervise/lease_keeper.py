@@ -222,6 +222,7 @@ def acquire_job(
             outlast=outlast,
             accept_loss=options.accept_loss,
             pauses=options.pauses,
+            url=bucket.url,
         )
         if isinstance(decided, Wait):
             waiting.for_lease(decided, counting=outlast and not waiting.paused)
