@@ -1113,3 +1113,18 @@ def test_packs_are_wasted_where_the_later_ones_outgrow_the_first(
     monkeypatch.setattr(workspace, "MAX_PACKS", 8)
     record = Workspace(time=1.0, holds=0, commit="c", grown=grown)
     assert workspace.SavedCapture(Contents("c", "t"), None, packs, record).wasted == wasted
+
+
+def test_a_repository_inside_that_loses_its_git_between_two_runs_is_captured(
+    user: User, log: Log, tmp_path: Path
+) -> None:
+    inner = user.top / "inner"
+    user.write("inner/x", "kept")
+    user.git("init", "-q", cwd=inner)
+    user.git("add", "x", cwd=inner)
+    user.git("commit", "-q", "-m", "x", cwd=inner)
+    log.must(capture_of(user, tmp_path, log=log))
+    assert b"inner/x" not in Elsewhere(log, tmp_path).files()
+    shutil.rmtree(inner / ".git")
+    log.must(capture_of(user, tmp_path, log=log))
+    assert b"inner/x" in Elsewhere(log, tmp_path).files()
