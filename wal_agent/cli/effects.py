@@ -50,11 +50,10 @@ def effects(
     from wal_agent.recovery.effects import effects_of
     from wal_agent.shell.rules import load_rules
     from wal_agent.text import say
-    from wal_agent.wal.lease import read_lease
 
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, 0)
-    if not page.last and read_lease(at.bucket, at.keys) is None:
+    if not page.last and at.lease() is None:
         raise at.missing()
     blobs = blobs_of(at)
     records = ((seq, record) for seq, segment in page.segments for record in segment.records)

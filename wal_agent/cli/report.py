@@ -77,13 +77,12 @@ def report(
     from wal_agent.recovery.effects import effects_of
     from wal_agent.recovery.export import replay_at
     from wal_agent.shell.rules import load_rules
-    from wal_agent.wal.lease import read_lease
 
     if open_it and html_file == "-":
         raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, n if place is None else 0)
-    if not page.last and read_lease(at.bucket, at.keys) is None:
+    if not page.last and at.lease() is None:
         raise at.missing()
     then = None if place is None else replay_at(at.bucket, at.keys, at.key_id, place, SystemClock().now())
     entries = [entry for entry in entries_of(page.segments) if then is None or entry.seq <= then.seq][-n:]

@@ -66,6 +66,7 @@ from wal_agent.records import AnyRecord, Checkpoint, Opening
 from wal_agent.recovery import messages
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
+from wal_agent.recovery.report import name_calls
 from wal_agent.shell.quote import safe
 from wal_agent.supervise import processes, provenance, systemd, tasks
 from wal_agent.supervise.context import Launch, RunContext
@@ -73,7 +74,7 @@ from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
-from wal_agent.supervise.inbox import NEAR, Inbox, unheard
+from wal_agent.supervise.inbox import NEAR, Inbox, unlogged_messages
 from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
@@ -382,7 +383,7 @@ class Run:
             identity=identity,
             unlogged=options.agent.capabilities.hookless is not None,
         )
-        refused = refuse_other_job(PlanInputs(situation.plan_input, opening, local, Policy()))
+        refused = refuse_other_job(PlanInputs(situation.before, opening, local, Policy()))
         if refused is not None:
             free = find_free_job(self.bucket, settings.job)
             own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
@@ -403,15 +404,16 @@ class Run:
             return
         if provenance.previous_person(log.state, self._opening(home)) is None:
             return
-        what = (
-            f"Job {settings.job} was last run by {safe(home.owner.user, 64)} on {safe(home.host.name, 100)}, "
-            f"in {safe(home.workspace, 200)}."
-        )
+        user, host = safe(home.owner.user, 64), safe(home.host.name, 100)
+        what = f"Job {settings.job} was last run by {user} on {host}, in {safe(home.workspace, 200)}."
+        if log.state.open:
+            what += f" In flight: {name_calls([call.intent for call in log.state.open])}."
         if options.attended and not self.parents:
             self.screen.say(what)
-            question = "To take it over means to continue that conversation with those files here. Take it over?"
+            question = f"That continues its conversation and files here, and locks {host} out. Take it over?"
             if provenance.ask_person(question, self.screen, self._may_start):
                 return
+            what = f"Job {settings.job} was not taken over."
         free = find_free_job(self.bucket, settings.job)
         own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
         name, args = options.agent.name, options.args
@@ -544,7 +546,7 @@ class Run:
             with self.screen.waiting_for("git, for the files of this folder"):
                 tree = open_worktree_capture(context, self.screen.say)
             if self.driver is not None:
-                inbox = Inbox(context, self.driver, self._looks(), prepared.told)
+                inbox = Inbox(context, self.driver, self._looks(), prepared.repeated)
                 inbox.start()
                 requests = self._serve_requests(context, self.driver, inbox)
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
@@ -607,7 +609,7 @@ class Run:
                 return False
             with closing(driver):
                 asked = [m.identity for m in driver.fetch(lambda _: False) if m.verb == "resume"]
-            if not asked or not unheard(replay(self.bucket, keys).state, asked):
+            if not asked or not unlogged_messages(replay(self.bucket, keys).state, asked):
                 return False
             return end_pause(self.bucket, keys).state == "ended"
         except WalAgentError:

@@ -102,6 +102,13 @@ class Rows(msgspec.Struct):
     def messages(self, session: str) -> list[Row]:
         return sorted((r for r in self.of("message") if r.session == session), key=row_order)
 
+    def parts(self) -> dict[str, list[Row]]:
+        """By message, in order."""
+        out: dict[str, list[Row]] = {}
+        for part in self.of("part"):
+            out.setdefault(part.message, []).append(part)
+        return {message: sorted(parts, key=lambda p: p.id) for message, parts in out.items()}
+
     def calls(self) -> list[Row]:
         """The parts that are calls."""
         return sorted((p for p in self.of("part") if p.call is not None), key=row_order)
