@@ -187,3 +187,5 @@ def test_resume_takes_a_job_as_run_does(run: Run, bucket: FileBucket, monkeypatc
         assert run("resume", f"--{way.replace('_', '-')}")[0] == 0
         agent, wishes = started[-1]
         assert agent == "claude" and {name for name in ways if wishes[name]} == {way} and wishes["go_on"]
+        assert wishes["found"], "what this folder has is no job that a person typed, and no consent to take it over"
+    assert run("resume", "--job", "mine")[0] == 0 and not started[-1][1]["found"]
