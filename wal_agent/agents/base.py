@@ -279,7 +279,7 @@ class RequestedCall(msgspec.Struct, frozen=True):
 
 class Reconciled(msgspec.Struct, frozen=True):
     """The derived copy of a restored session file, in pieces that may be views of the one that it was made from.
-    `put_back`: the number of calls that only the log had. `heard`: all
+    `put_back`: the number of calls that only the log had. `prompts`: all
     user prompts in it, spelled as in the hooks' payloads; () where none was saved. None: the file has prompts in
     another spelling, or never has any."""
 
@@ -287,7 +287,7 @@ class Reconciled(msgspec.Struct, frozen=True):
     put_back: int
     messages: int
     repairs: tuple[str, ...] = ()  # one sentence for each part that was cut or mended
-    heard: tuple[str, ...] | None = None
+    prompts: tuple[str, ...] | None = None
 
     @property
     def data(self) -> bytes:
