@@ -380,6 +380,8 @@ def test_the_segments_of_an_epoch_are_on_the_disk_before_they_count(
     spool.begin(3, [(7, b"seven")])
     segments, renamed, epochs = steps[-3:]
     assert renamed == "renamed" and "7" in segments and "owner" not in segments and "owner" in epochs
+    spool.store(8, b"eight")
+    assert steps[-2] == "renamed" and "8" in steps[-1], "so is each that follows"
 
 
 def test_what_the_bucket_did_not_take_at_the_end_is_spooled_at_once(disk: Disk, world: World) -> None:
