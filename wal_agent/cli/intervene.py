@@ -57,7 +57,7 @@ def ack(
 
 
 def settle(
-    call: Annotated[int, typer.Argument(help="The call's number, as the recovery prompt shows it.")],
+    call: Annotated[int, typer.Argument(help="The call's number, as the recovery prompt shows it.", metavar="N")],
     because: Annotated[str, typer.Option("--because", help="What you found out, and how.", metavar="TEXT")],
 ) -> None:
     """For the agent: record what you found out about a call that the recovery prompt asks about.
@@ -174,9 +174,9 @@ def unlock(
 ) -> None:
     """Take a job away from a machine that hangs or is gone, so that any machine can run it.
 
-    An owner that is dead loses its lease by itself after the ttl; this is for one that hangs, or whose host you know to
-    be off (--now). An owner that lives is stopped: its next heartbeat finds the lease gone, and it exits with 76.
-    Where nobody holds the job there is nothing to do, and the exit code is 0; where there is no such job it is 64.
+    A dead owner loses its lease after the ttl anyway; this is for one that hangs, or whose host is certainly off
+    (--now). A live owner stops: its next heartbeat finds the lease gone, and it exits with 76. If nobody holds the job
+    there is nothing to do, and the exit code is 0; if there is no such job it is 64.
     """
     from json import dumps
 
@@ -213,7 +213,7 @@ def rename(
     """Give a job a display name, which every command and `--job` take like its own name.
 
     Its own name stays, and goes before any display name; `list` and `status` show both. A job has one display name; its
-    own name as NEW takes that away. The job may run meanwhile, and who shares the bucket sees the new name at once.
+    own name as NEW takes that away. A running job can be renamed. All who share the bucket see the new name at once.
     Exit code 64: the name is taken; 75: another person renamed the job at the same moment.
     """
     from contextlib import suppress

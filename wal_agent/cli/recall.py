@@ -20,9 +20,17 @@ Words = Annotated[list[str] | None, typer.Argument(help="Words to search for; al
 
 def recall(
     words: Words = None,
-    call: Annotated[int, typer.Option("--call", min=0, help="Show this call: its input and its result.")] = 0,
+    call: Annotated[
+        int, typer.Option("--call", min=0, help="Show this call: its input and its result.", show_default=False)
+    ] = 0,
     before: Annotated[
-        int, typer.Option("--before", min=0, help="Only what was there before this compaction (wal-agent log).")
+        int,
+        typer.Option(
+            "--before",
+            min=0,
+            help="Only what was said before compaction N (`wal-agent log` has the numbers).",
+            show_default=False,
+        ),
     ] = 0,
     role: Annotated[
         str, typer.Option("--role", help="Only what this role said.", metavar="user|assistant|tool|system")
@@ -38,7 +46,8 @@ def recall(
     """Search the whole conversation of a job: all runs, agents and machines, also what was compacted.
 
     For the agent after a compaction, and for you. Best hits first; secrets are redacted. If nothing has all of the
-    words, matches of any word are shown. The exit code is 1 if nothing was found.
+    words, matches of any word are shown. With --before or --role and no words, the newest of it comes first. The exit
+    code is 1 if nothing was found.
     """
     from msgspec.structs import asdict, replace
 
@@ -51,8 +60,8 @@ def recall(
     from wal_agent.wal.keys import Keys
 
     wanted = tuple(word for text in words or () for word in text.split())
-    if not wanted and not call:
-        raise UsageError("Say what to look for.", "For example: wal-agent recall migration failed")
+    if not (wanted or call or before or role):
+        raise UsageError("Name what to look for.", "For example: wal-agent recall migration failed")
     said_by = next((known for known in ("", *ROLES) if known == role), None)
     if said_by is None:
         raise UsageError(f"--role {role[:40]} is not possible.", f"Allowed: {', '.join(ROLES)}.")

@@ -30,6 +30,11 @@ MAX_REASON = 500  # characters of why it is paused
 END_PAUSE = "wal-agent pause --end"
 
 
+LeaseView = Literal["crashed", "due", "released", "unlocked", "running", "paused", "closed"]
+"""What a person reads of a lease, in every command. `crashed`: held, and its owner is gone; `due`: its pause is
+over."""
+
+
 class Local(msgspec.Struct, frozen=True):
     """What this host knows. `lock`: the state of the flock in the lease's host.lock, meaningful only in the same kernel
     and pid namespace. `unchanged`: seconds (boot time) since this process first read the lease's version.
@@ -124,6 +129,16 @@ def paused_until(seen: StoredLease) -> float:
     """Return when the job's pause ends or ended, by the store's clock (since 1970); 0 for none."""
     lasts = _pause_length(seen)
     return seen.updated + lasts if lasts > 0 else 0.0
+
+
+def describe_lease(seen: StoredLease, dead: bool) -> LeaseView:
+    """Return the state of a job for people. `dead`: as owner_is_dead says of a held one."""
+    doc = seen.doc
+    if doc.state == "held":
+        return "crashed" if dead else "running"
+    if doc.state == "released":
+        return "paused" if pause_left(seen) > 0 else "due" if paused_until(seen) > 0 else "released"
+    return doc.state
 
 
 def pause_text(seen: StoredLease) -> str:
