@@ -27,6 +27,7 @@ from wal_agent import msgspec_compat
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.paths import config_dir, state_dir
 from wal_agent.safefs import open_plain, replace_file
+from wal_agent.text import shorten
 
 FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
@@ -86,6 +87,14 @@ class Settings(msgspec.Struct, frozen=True):
     places: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
+    def job_options(self) -> str:
+        """The options that name this job in a command that is typed in any folder."""
+        from wal_agent.text import bucket_words, quote_word
+
+        named = self.sources.get("bucket") != "default"
+        return " ".join(map(quote_word, ("--job", self.job, *(bucket_words(self.bucket) if named else ()))))
+
+    @property
     def origin(self) -> str:
         """Who named the bucket, for people; empty where nobody did."""
         return f"bucket {self.bucket} (from {self.places['bucket']})" if "bucket" in self.places else ""
@@ -99,7 +108,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     def refuse(self, value: object, allowed: str) -> UsageError | ConfigError:
         kind = ConfigError if self.source in ("own", "file") else UsageError
-        got = f"{value:g}" if isinstance(value, float) else repr(value)
+        got = f"{value:g}" if isinstance(value, float) else shorten(repr(value))
         return kind(f"{self.words} must be {allowed} (got {got}).")
 
 

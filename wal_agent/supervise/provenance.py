@@ -155,13 +155,7 @@ def resume_command(options: RunOptions, *more: str) -> str:
     settings = options.settings
     if options.agent.capabilities.hookless is None:
         return shown_command(options.agent.name, settings, (), *more)
-    return f"wal-agent resume {job_options(settings)}"
-
-
-def job_options(settings: Settings) -> str:
-    """The options that name this job in a command that is typed in any folder."""
-    named = settings.sources.get("bucket") != "default"
-    return " ".join(map(quote_word, ("--job", settings.job, *(bucket_words(settings.bucket) if named else ()))))
+    return f"wal-agent resume {settings.job_options}"
 
 
 def _flag(settings: Settings, name: str) -> bool:
