@@ -36,7 +36,6 @@ from wal_agent.recovery.messages import (
 )
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
-from wal_agent.supervise.provenance import job_options
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
@@ -335,7 +334,7 @@ class Gate:
         risky = found.cls in ("mutation", "unknown") and not nested
         if risky and (asked := self.recovered.refuse(event)) is not None:
             if self.recovered.is_stubborn(asked):
-                self.stuck = self.stuck or stuck_error(self._agent, event, asked, job_options(self._settings))
+                self.stuck = self.stuck or stuck_error(self._agent, event, asked, self._settings.job_options)
             reason = deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, inline(asked.verify, SHOWN_VERIFY))
             return self._deny(reason, "in_flight")
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
