@@ -498,6 +498,8 @@ class Live:
                 self.conversation.handle(TurnCompleted(launch.session))
             self.conversation.end()
         completed = not self.conversation.turn_open
+        if exit.code >= 0 and down is None and not completed and not launch.interactive:  # pi and Qwen end with 1
+            self._stopped = self._stopped or self.gate.ended_turn
         tree = self.tree.not_saved() if self.tree else ""
         unwatched = self.autosave.problem if self.autosave.watches else ""  # else it was said before the start
         problems = (*filter(None, [self._unsaved, tree, unwatched, self._hooks.refused]), *self.saver.problems)
