@@ -227,7 +227,8 @@ function asOf() {
   if (then.short.length) place.append(make("p", `Not whole: ${then.short.join("; ")}`, "bad"));
   place.append(make("p", then.open.length ? `Calls that had no end then: ${then.open.map((n) => `#${n}`).join(", ")}` : "No call was in flight."));
   const changed = then.files.filter((file) => file.change).length;
-  fold(`Working tree: ${then.files.length + then.more} files${changed ? `, ${changed} added or changed by then` : ""}`, () => fileList(then));
+  const all = then.files.length + then.more;
+  fold(`Working tree: ${all} ${all === 1 ? "file" : "files"}${changed ? `, ${changed} added or changed by then` : ""}`, () => fileList(then));
   for (const each of then.session) fold(`Session file ${each.name}`, () => make("pre", each.text));
   place.classList.remove("hidden");
 }
