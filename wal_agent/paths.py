@@ -11,10 +11,14 @@ import os
 import pwd
 import re
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wal_agent.errors import ConfigError
+
+# -P: a file of the folder in which it starts must not stand in for a module of ours.
+PROGRAM = (sys.executable, "-P", "-m", "wal_agent")
 
 AGENTS = (
     ".gemini",

@@ -67,8 +67,9 @@ def bucket_words(url: str) -> list[str]:
 
 
 def job_command(verb: str, job: str, url: str) -> str:
-    """Return a command about one job, to be pasted in any folder: "wal-agent status --job J --bucket URL"."""
-    return " ".join(map(quote_word, ("wal-agent", verb, "--job", job, *bucket_words(url))))
+    """Return a command about one job, to be pasted in any folder: "wal-agent status --job J --bucket URL". `url`: ""
+    where it is not known."""
+    return " ".join(map(quote_word, ("wal-agent", verb, "--job", job, *(bucket_words(url) if url else ()))))
 
 
 def yield_reason(why: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -99,10 +101,53 @@ def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
     assert screen.count(CONTINUE) == 1  # Gemini's own hint leads to a start without wal-agent
     lines = ours(screen)
     assert len(lines) == 1, "\n".join(lines)
-    assert lines[0].startswith("wal-agent: unverified: #2 run_shell_command.")
+    assert lines[0].startswith("wal-agent: unverified: #2 run_shell_command `")
     assert len(notices(scene.model.requests[seen])) == 1
     check_log(scene, second, before)
     assert scene.side() == ["one", "begun"]
+
+
+def test_a_job_of_another_person_is_taken_over_by_a_yes_alone(scene: Scene) -> None:
+    """Issue 14, 2: user, host and path are others, so nothing happens before an answer; a thinking person is not taken
+    for a slow bucket, and ^C is no answer."""
+    first = scene.machine("vm-1")
+    scene.script(Turn(text="Now.", calls=[shell(LONG)]))
+    run = first.run("-y", "-p", TASK, options=["--job", "shop"], USER="ada", LOGNAME="ada")
+    until(lambda: (scene.workspace / "started").exists(), "the call runs")
+    run.kill()
+    run.died()
+    first.end()
+    clone = scene.root / "clone"
+    subprocess.run(["git", "clone", "-q", scene.workspace, clone], check=True)
+    scene.workspace.rename(scene.root / "elsewhere")  # this machine has not the first one's folder
+    (clone / "wal-agent.toml").write_text('job = "shop"\n')
+    second = scene.machine("vm-2", clone)
+    trust = [sys.executable, "-m", "wal_agent", "trust", "--yes"]
+    subprocess.run(trust, cwd=clone, env=second.env(WAL_AGENT_JOB=""), check=True)
+
+    def asked() -> Terminal:
+        term = Terminal(second, ["-y", "-p", TASK], USER="bob", LOGNAME="bob", WAL_AGENT_JOB="")
+        screen = term.shows(r"Take it over\? \[y/N\]")
+        assert "last run by ada on" in screen and str(scene.workspace) in screen and LONG[:30] in screen
+        return term
+
+    for keys, code in ((["Enter"], 79), (["C-c"], 130)):
+        term = asked()
+        try:
+            term.press(*keys)
+            assert term.code() == code
+            assert "waiting for" not in term.screen().partition("[y/N]")[2]
+        finally:
+            term.close()
+    assert len(scene.model.requests) == 1 and scene.records("shop")[-1]["epoch"] == 1
+    scene.script(Turn(text="I looked."))
+    term = asked()
+    try:
+        term.press("y", "Enter")
+        assert term.code() == 0
+    finally:
+        term.close()
+    assert len(notices(scene.model.requests[1])) == 1
 
 
 def test_escape_at_an_approval(scene: Scene) -> None:

@@ -164,7 +164,7 @@ def test_killed_at_the_end(scene: Scene, point: str) -> None:
     before = scene.records()
     sealed = point == "run.after_seal"
     assert any(r["type"] == "run_ended" for r in before) is sealed
-    assert first.status()["state"] == ("closed" if sealed else "cut_off")
+    assert first.status()["state"] == ("closed" if sealed else "crashed")
 
     scene.script(Turn(text="Nothing to do."))
     again = second.run("-y", "-p", TASK, options=["--wait"], wait=True)

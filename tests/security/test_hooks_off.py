@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.scene import Machine, Scene, check_log, until
-from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Model, Said, Turn
+from tests.e2e.scene import Machine, Scene, agent_scene, check_log, until
+from wal_agent.rehearsal.model import Said, Turn
 
 NOTICE = "[wal-agent recovery] "
 TASK = "please do the work"
@@ -23,13 +22,8 @@ READ_AGAIN = "sleep 1.3"
 
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
-    name: str = getattr(request, "param", "claude")
-    rehearsal = rehearsal_of(AGENTS[name])
-    assert rehearsal is not None
-    with Model(rehearsal.dialect) as model:
-        made = Scene(tmp_path, agent_cli(name), model, name)
+    with agent_scene(tmp_path, agent_cli, getattr(request, "param", "claude")) as made:
         yield made
-        made.close()
 
 
 def write(path: Path | str, text: str) -> str:

@@ -17,7 +17,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Host, Opening
-from wal_agent.recovery.plan import PriorLog, prior_args
+from wal_agent.recovery.plan import prior_args
 from wal_agent.recovery.restore_session import SessionTarget, check_files
 from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, runtime_dir
@@ -198,9 +198,8 @@ def test_a_session_id_of_a_log_is_an_id(name: str, session: str, tmp_path: Path)
 # ---- which of the log's openings is meant
 
 
-def before(*openings: Opening) -> PriorLog:
-    state = State(openings=tuple(OpeningAt(n, o) for n, o in enumerate(openings, 1)), home=openings[-1].epoch)
-    return PriorLog(state, openings[-1])
+def before(*openings: Opening) -> State:
+    return State(openings=tuple(OpeningAt(n, o) for n, o in enumerate(openings, 1)), home=openings[-1].epoch)
 
 
 def test_a_start_without_words_goes_on_with_those_before() -> None:

@@ -11,23 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.scene import Machine, Scene, until
-from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Called, Model, Said, Turn
+from tests.e2e.scene import Machine, Scene, agent_scene, until
+from wal_agent.rehearsal.model import Called, Said, Turn
 
 TASK = "please do the work"
-Program = Callable[[str], Path]
 
 
 @pytest.fixture
-def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Program) -> Iterator[Scene]:
-    name: str = request.param
-    rehearsal = rehearsal_of(AGENTS[name])
-    assert rehearsal is not None
-    with Model(rehearsal.dialect) as model:
-        made = Scene(tmp_path, agent_cli(name), model, name)
+def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
+    with agent_scene(tmp_path, agent_cli, request.param) as made:
         yield made
-        made.close()
 
 
 def on(*agents: str) -> pytest.MarkDecorator:

@@ -431,6 +431,10 @@ class SessionForms(msgspec.Struct, frozen=True):
         return (words.get("{session}", ""), words.get("{file}", "")) if same else ("", "")
 
 
+# Where a hook of an agent can hand text to the model.
+Boundary = Literal["tool_ended", "turn_started", "turn_completed"]
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent differs from the others, and the optional parts that it has (None: it lacks that part)."""
 
@@ -438,7 +442,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The source that proves that the main file has all calls of a batch: hooks (`ModelRequest`), or the file
     itself."""
     hook_caller: HookCaller = "agent"
-    speaks: frozenset[Literal["tool_ended", "turn_started", "turn_completed"]] = frozenset()
+    speaks: frozenset[Boundary] = frozenset()
     """Boundaries at which `render` can add words of an `Allow` to the conversation. At the end of a turn the turn then
     goes on."""
     headless: tuple[str, ...] = ("-p",)

@@ -104,7 +104,7 @@ NO_BUDGET = 1 << 62  # bytes
 MOST_PENDING = 5  # files that are not saved yet and are named
 MOST_IGNORED = 1 << 20  # bytes of their list
 MOST_MODES = 10_000  # files; where there are more, only those that changed are asked for their modes again
-_CLOSED = re.compile(r"warning: could not open directory '(.*)/': .*")
+_CLOSED = re.compile(r"warning: could not open directory '(.*)/(?:': .*|[^/]*)")  # git cuts its line at 4096 bytes
 _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 
 

@@ -128,8 +128,8 @@ def list_checkpoints(
 ) -> None:
     """List the job's checkpoints, the newest first.
 
-    Kept are the newest 48, as long as their days are not over (--checkpoint-ttl-days of `wal-agent run`). One whose
-    SHA-256 does not match is named and passed over.
+    The newest 48 are kept, each for the days of --checkpoint-ttl-days (`wal-agent run`). One whose SHA-256 does not
+    match is named and left out.
     """
     from wal_agent.clock import SystemClock
     from wal_agent.recovery.checkpoint import list_usable

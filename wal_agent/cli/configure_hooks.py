@@ -153,7 +153,7 @@ def configure_hooks(
 ) -> None:
     """Choose which tools run a hook first, or install hooks in the agent's own settings.
 
-    `wal-agent run` brings its own hooks and needs none of this. The list of skipped tools stands in this folder's
+    `wal-agent run` brings its own hooks and needs none of this. The list of skipped tools is in this folder's
     wal-agent.toml; it saves the few milliseconds of a hook for tools that only read.
     """
     from wal_agent.agents import AGENTS

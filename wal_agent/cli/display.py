@@ -25,9 +25,9 @@ Styles = Mapping[str, str]
 GAP = 2  # blanks between two columns
 REDRAWN = 4  # times a second
 STATE: Final[Styles] = {  # of what a job's state begins with
-    r"^(running|ended|completed|done|ok)\b": "green",
-    r"^(due|released|paused|unlocked|stopped|closed)\b": "yellow",
-    r"^(crashed|cut off|damaged|newer|failed|stopped, a person is needed)\b": "red",
+    r"^(running|closed|completed|done|ok)\b": "green",
+    r"^(due|released|paused|unlocked)\b": "yellow",
+    r"^(crashed|damaged|newer|failed|(released|closed), (a person is needed|the agent failed))\b": "red",
 }
 STATUS: Final[Styles] = {  # of the rows of `wal-agent status`
     r"(?m)^\w[\w ]{10}(?= )": "cyan",

@@ -183,11 +183,10 @@ def doctor(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Prove that wal-agent works here: the bucket (permissions, conditions, how long a put takes, clocks) and, where an
-    agent is named, its version and its hooks (an allow passes, a deny blocks, on the real program against a scripted
-    model on this machine).
+    """Prove that wal-agent works here: the bucket and, if an agent is named, its version and its hooks.
 
-    Exit code 78 when something does not hold.
+    Of the bucket: permissions, conditions, how long a put takes, clocks. Of the hooks: an allow passes and a deny
+    blocks, on the real program against a scripted model on this machine. Exit code 78: something does not hold.
     """
     import msgspec
 

@@ -52,12 +52,11 @@ def effects(
     from wal_agent.recovery.effects import effects_of
     from wal_agent.shell.rules import load_rules
     from wal_agent.text import say
-    from wal_agent.wal.lease import read_lease
 
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, 0)
     try:
-        seen = read_lease(at.bucket, at.keys)
+        seen = at.lease()
         over = seen is not None and is_over(at, seen)
     except Damaged:
         if not page.last:

@@ -52,7 +52,7 @@ def ls(
 ) -> None:
     """Show what every job does; jobs that need a host or a person come first.
 
-    It reads the lease of each job, and the log of up to 20 unfinished ones for their task and open calls. States:
+    It reads the lease of each job, and up to 20 logs, of unfinished jobs first, for task and open calls. States:
     damaged, newer (its lease was written by a newer wal-agent), crashed, due (its pause is over), released, unlocked,
     running, paused, closed. --json prints an object a line.
     """
@@ -289,10 +289,10 @@ def claim(
 ) -> None:
     """Take a job that lost its host, and run it here as `wal-agent run` does.
 
-    Taken are jobs that crashed, whose machine went away, or whose pause is over; the longest waiting first. It runs in
-    the folder where it ran before (made if it is missing), which must be below --root: what stands in the bucket does
-    not choose any place on this machine. Everything after `--` goes to the agent; without it, the arguments that were
-    typed on this machine before. Those that another machine typed are taken with --accept-logged-args only (else 78).
+    It takes a job that crashed, whose machine went away, or whose pause is over, the longest waiting first. The job
+    runs in the folder where it ran before (created if missing), which must be below --root, so that the bucket cannot
+    choose just any place on this machine. Everything after `--` goes to the agent; without it, the arguments that were
+    typed on this machine before. Arguments that were typed on another machine need --accept-logged-args (else 78).
 
     The exit code is 0 if no job needs a host, else that of `wal-agent run`; 75 means that another host was faster.
     """

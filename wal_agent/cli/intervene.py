@@ -57,7 +57,7 @@ def ack(
 
 
 def settle(
-    call: Annotated[int, typer.Argument(help="The call's number, as the recovery prompt shows it.")],
+    call: Annotated[int, typer.Argument(help="The call's number, as the recovery prompt shows it.", metavar="N")],
     because: Annotated[str, typer.Option("--because", help="What you found out, and how.", metavar="TEXT")],
 ) -> None:
     """For the agent: record what you found out about a call that the recovery prompt asks about.
@@ -174,9 +174,9 @@ def unlock(
 ) -> None:
     """Take a job away from a machine that hangs or is gone, so that any machine can run it.
 
-    An owner that is dead loses its lease by itself after the ttl; this is for one that hangs, or whose host you know to
-    be off (--now). An owner that lives is stopped: its next heartbeat finds the lease gone, and it exits with 76.
-    Where nobody holds the job there is nothing to do, and the exit code is 0; where there is no such job it is 64.
+    A dead owner loses its lease after the ttl anyway; this is for one that hangs, or whose host is certainly off
+    (--now). A live owner stops: its next heartbeat finds the lease gone, and it exits with 76. If nobody holds the job
+    there is nothing to do, and the exit code is 0; if there is no such job it is 64.
     """
     from json import dumps
 
@@ -213,7 +213,7 @@ def rename(
     """Give a job a display name, which every command and `--job` take like its own name.
 
     Its own name stays, and goes before any display name; `list` and `status` show both. A job has one display name; its
-    own name as NEW takes that away. The job may run meanwhile, and who shares the bucket sees the new name at once.
+    own name as NEW takes that away. A running job can be renamed. All who share the bucket see the new name at once.
     Exit code 64: the name is taken; 75: another person renamed the job at the same moment.
     """
     from contextlib import suppress
@@ -331,20 +331,16 @@ def gc(
 
     from msgspec.structs import replace
 
-    from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.errors import Damaged, LeaseHeld
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
-    from wal_agent.wal import lease as leases
     from wal_agent.wal.retention import Retention, RetentionResult, tally
 
     if not dry_run:
         require_person("wal-agent gc")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    seen = leases.read_lease(at.bucket, at.keys)
-    if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
-        raise problem
+    seen = at.lease()
     opened = blobs_at_rest(at.bucket, at.keys, seen)
     if dry_run:
         due = Retention(at.bucket, at.keys).plan()

@@ -44,10 +44,9 @@ def send(
 ) -> None:
     """Send a message to a job; its agent reads it at its next step or start.
 
-    It is in the bucket when the command returns, and survives crashes of everyone. --control is for the run itself: it
-    makes a checkpoint, pauses (TEXT says how long: 10m), goes on (resume), saves all and stops (drain), says how it is
-    (status), or takes a message out that needs no reader any more (ack, with its ID). `wal-agent inbox` shows the
-    answer, or why it was refused. At most 64 KiB.
+    When the command returns, the message is in the bucket, and no crash loses it. --control asks the run itself, not
+    the agent: checkpoint, pause (TEXT says how long: 10m), resume, drain (save everything and stop), status, or ack
+    (remove the message with the ID in TEXT). `wal-agent inbox` shows the answer, or why it was refused. At most 64 KiB.
     """
     from wal_agent.cli.options import job_of_this_run, open_existing_job
     from wal_agent.errors import Unavailable
@@ -76,7 +75,7 @@ def inbox(
     """Show the messages to a job: what waits, what was given to the agent, what it has seen, and what became of
     control messages.
 
-    With an ID the whole text. Exit code 1: there is none, or its text is not kept any more.
+    With an ID: the message's whole text. Exit code 1: there is no such message, or its text is no longer kept.
     """
     from wal_agent.cli.options import open_existing_job
     from wal_agent.inbox import identity_of

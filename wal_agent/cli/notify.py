@@ -22,8 +22,8 @@ def notify(
 ) -> None:
     """Show where notifications go (addresses hidden), which are waiting, and which failed.
 
-    They stand in your own ~/.config/wal-agent/wal-agent.toml: [[notify]] url = "ntfys://...", level = "recovery" (or
-    info, person_needed); or in WAL_AGENT_NOTIFY: URLs between spaces, each with `LEVEL=` before it or not.
+    Set them in your own ~/.config/wal-agent/wal-agent.toml: [[notify]] url = "ntfys://...", level = "recovery" (or
+    info, person_needed); or in WAL_AGENT_NOTIFY: URLs separated by spaces, each with or without `LEVEL=` before it.
 
     --test exits with 69 unless every URL took the message.
     """

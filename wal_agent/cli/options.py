@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from wal_agent.agents.base import Agent
     from wal_agent.bucket.base import Bucket
     from wal_agent.fleet.jobs import Job
+    from wal_agent.wal.lease import StoredLease
 
 
 def trust(
@@ -264,6 +265,17 @@ class JobContext(msgspec.Struct, frozen=True):
             return missing_job_error(self.bucket.url, self.keys.job, epoch)
         return unknown_job_error(self.bucket, self.keys)
 
+    def lease(self) -> StoredLease | None:
+        """The job's lease, None where it has none. Denied: the job is encrypted with another key than the one given;
+        Damaged; BucketError."""
+        from wal_agent.bucket.encryption import wrong_key_error
+        from wal_agent.wal.lease import read_lease
+
+        seen = read_lease(self.bucket, self.keys)
+        if seen is not None and (problem := wrong_key_error(self.keys.job, seen.doc.key, self.key_id)):
+            raise problem
+        return seen
+
     def bucket_option(self) -> str:
         """As `options`, for a command that names the job itself."""
         return self.options().removeprefix(f" --job {shlex.quote(self.keys.job)}")
@@ -377,15 +389,9 @@ def open_existing_job(
     agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
 ) -> JobContext:
     """As `open_job_context`, for a command that needs the job's lease: it is there, and the key is the job's."""
-    from wal_agent.bucket.encryption import wrong_key_error
-    from wal_agent.wal.lease import read_lease
-
     at = open_job_context(agent, bucket, job, key_file, key_command)
-    seen = read_lease(at.bucket, at.keys)
-    if seen is None:
+    if at.lease() is None:
         raise at.missing()
-    if problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id):
-        raise problem
     return at
 
 

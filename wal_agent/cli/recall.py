@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -19,9 +20,17 @@ Words = Annotated[list[str] | None, typer.Argument(help="Words to search for; al
 
 def recall(
     words: Words = None,
-    call: Annotated[int, typer.Option("--call", min=0, help="Show this call: its input and its result.")] = 0,
+    call: Annotated[
+        int, typer.Option("--call", min=0, help="Show this call: its input and its result.", show_default=False)
+    ] = 0,
     before: Annotated[
-        int, typer.Option("--before", min=0, help="Only what was there before this compaction (wal-agent log).")
+        int,
+        typer.Option(
+            "--before",
+            min=0,
+            help="Only what was said before compaction N (`wal-agent log` has the numbers).",
+            show_default=False,
+        ),
     ] = 0,
     role: Annotated[
         str, typer.Option("--role", help="Only what this role said.", metavar="user|assistant|tool|system")
@@ -37,11 +46,11 @@ def recall(
     """Search the whole conversation of a job: all runs, agents and machines, also what was compacted.
 
     For the agent after a compaction, and for you. Best hits first; secrets are redacted. If nothing has all of the
-    words, matches of any word are shown. The exit code is 1 if nothing was found.
+    words, matches of any word are shown. With --before or --role and no words, the newest of it comes first. The exit
+    code is 1 if nothing was found.
     """
     from msgspec.structs import asdict, replace
 
-    from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.errors import Damaged, UsageError
@@ -49,23 +58,17 @@ def recall(
     from wal_agent.recovery.recall import recall as search
     from wal_agent.recovery.transcript import ROLES
     from wal_agent.wal.keys import Keys
-    from wal_agent.wal.lease import read_lease
 
     wanted = tuple(word for text in words or () for word in text.split())
-    if not wanted and not call:
-        raise UsageError("Say what to look for.", "For example: wal-agent recall migration failed")
+    if not (wanted or call or before or role):
+        raise UsageError("Name what to look for.", "For example: wal-agent recall migration failed")
     said_by = next((known for known in ("", *ROLES) if known == role), None)
     if said_by is None:
         raise UsageError(f"--role {role[:40]} is not possible.", f"Allowed: {', '.join(ROLES)}.")
     query = Query(wanted, call, before, said_by, limit)
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-
-    try:
-        seen = read_lease(at.bucket, at.keys)
-    except Damaged:
-        seen = None  # the log can be read without it
-    if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
-        raise problem
+    with suppress(Damaged):  # the log can be read without the lease
+        at.lease()
 
     def progress(done: int) -> None:
         redraw(f"{done} records read" if done else "")

@@ -79,14 +79,13 @@ def report(
     from wal_agent.recovery.effects import effects_of
     from wal_agent.recovery.export import replay_at
     from wal_agent.shell.rules import load_rules
-    from wal_agent.wal.lease import read_lease
 
     if open_it and html_file == "-":
         raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, n if place is None else 0)
     try:
-        lease = read_lease(at.bucket, at.keys)
+        lease = at.lease()
         over = place is None and lease is not None and is_over(at, lease)
     except Damaged:
         if not page.last:

@@ -33,8 +33,8 @@ def recover(
 ) -> None:
     """Show what the next `wal-agent run` would do, and the prompt that the agent would get.
 
-    Reads only, and all that a restore would: the job is not opened, nothing is restored, no process is ended. The
-    recovery itself is `wal-agent run`.
+    It reads all that a recovery would read, and changes nothing: no lease is taken, no file is restored, no process is
+    ended. The recovery itself is `wal-agent run`.
     """
     from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
@@ -90,11 +90,11 @@ def restore(
 ) -> None:
     """Write a job's session and working tree, as they were at a place in its log, into a folder.
 
-    Also the way out of a damaged log: where not all is whole it writes what can be had, names the newest record that
-    can be had whole, and exits with 73. Reads only: the job is not opened, and goes on beside it if it runs.
+    If the log is damaged, it writes what can be read, names the newest record that is complete, and exits with 73. It
+    only reads the job, which may run meanwhile.
 
-    `--kept` is about this folder: a recovery that replaced files here kept them. What is here when they are brought
-    back is kept in turn.
+    `--kept` is about this folder: a recovery that replaced files here kept them. Bringing them back keeps the files
+    that they replace.
     """
     from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock

@@ -119,8 +119,8 @@ def rewind(
     """Take a job's conversation back to an earlier place. Without options: list its turns.
 
     What was said after that place stays in the log (`wal-agent trace`). --files restores the working tree; no other
-    effect is undone, and the agent reads that in a note. A run on this machine pauses for it and goes on; it is refused
-    while a call runs.
+    effect is undone, and the agent reads that in a note. A run on this machine pauses for it, then continues; while
+    a call runs, the rewind is refused.
     """
     from wal_agent.cli.intervene import stop_run
     from wal_agent.errors import UsageError
@@ -156,7 +156,7 @@ def compact(
         str,
         typer.Option(
             "--policy",
-            help="When turns are old: over so many turns or tokens all but the newest; by age each that is older.",
+            help="Which turns are old: all but the newest N turns, or tokens; by age, each older one.",
             metavar="turns=N,tokens=N,age=2d",
         ),
     ] = "turns=40,tokens=120000",
@@ -175,9 +175,9 @@ def compact(
 ) -> None:
     """Replace the old turns of a stopped job's conversation by a summary.
 
-    Of each turn stays what was asked, what was done and what came of it, without a call of a model; with --by-agent,
-    what the agent says of it, if that is usable. The whole turns stay in the log (`wal-agent trace`). Nothing to
-    compact is no failure. --undo of `wal-agent rewind` takes it back.
+    The summary says of each turn what was asked, what was done and what came of it; no model is called for it. With
+    --by-agent the agent writes the summaries; those that cannot be used are replaced. The whole turns stay in the log
+    (`wal-agent trace`), and `wal-agent rewind --undo` brings them back. The exit code is 0 if nothing is to compact.
     """
     from wal_agent.clock import SystemClock
     from wal_agent.recovery.rewrite import parse_policy

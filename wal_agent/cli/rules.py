@@ -36,7 +36,7 @@ def top(context: typer.Context) -> None:
 @app.command("check")
 def check(
     command: Annotated[
-        str | None, typer.Argument(help="A shell command in one word; with --tool: the tool's input as JSON.")
+        str | None, typer.Argument(help="A shell command, quoted as one word; with --tool: the tool's input as JSON.")
     ] = None,
     tool: Annotated[
         str | None, typer.Option("--tool", help="Check a call of this tool instead.", metavar="NAME")
@@ -95,7 +95,7 @@ def lint(
     """Check this project's own rules.
 
     They are in wal-agent.toml, in tables in GEMINI.md, CLAUDE.md and AGENTS.md, and in the Recovery sections of
-    skills and tool docs. What could not be read is told with its place, and what will not do what it says.
+    skills and tool docs. Each rule that cannot be read, or does not do what it says, is named with its place.
 
     Exit code 78 when something could not be read; warnings alone are 0. With --builtin: 78 for each kind of problem.
     """

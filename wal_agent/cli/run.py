@@ -26,6 +26,22 @@ if TYPE_CHECKING:
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 
+# How a start gets a job that is not free: of `run` and of `resume`.
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss", help="Take over a job without the records that only the disk of its last machine has."
+    ),
+]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Take over a job that another person ran last, on another host or path.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Exit 75 at once if another machine may still run the job.")]
+ExitOnPause = Annotated[
+    bool, typer.Option("--exit-on-pause", help="Exit 75 instead of waiting for the end of a pause.")
+]
+
 
 @with_settings
 def run(
@@ -37,23 +53,11 @@ def run(
         ),
     ],
     flags: Mapping[str, object],
-    accept_loss: Annotated[
-        bool,
-        typer.Option(
-            "--accept-loss", help="Take over a job without the records that only the disk of its last machine has."
-        ),
-    ] = False,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take over a job that another person ran last, on another host or path.")
-    ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
-    no_wait: Annotated[
-        bool,
-        typer.Option("--no-wait", help="Exit 75 at once if another machine may still run the job."),
-    ] = False,
-    exit_on_pause: Annotated[
-        bool, typer.Option("--exit-on-pause", help="Exit 75 instead of waiting for the end of a pause.")
-    ] = False,
+    accept_loss: AcceptLoss = False,
+    take_over: TakeOver = False,
+    wait: Wait = False,
+    no_wait: NoWait = False,
+    exit_on_pause: ExitOnPause = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start a new session, even if the last one was cut off.")
     ] = False,
@@ -114,7 +118,11 @@ def run(
 def resume(
     context: typer.Context,
     flags: Mapping[str, object],
-    wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
+    accept_loss: AcceptLoss = False,
+    take_over: TakeOver = False,
+    wait: Wait = False,
+    no_wait: NoWait = False,
+    exit_on_pause: ExitOnPause = False,
 ) -> None:
     """Run again what this folder had: its agent, its job and, after a crash, the arguments that were typed here.
 
@@ -128,7 +136,18 @@ def resume(
     args = tuple(context.args)
     if not args and at.agent.capabilities.hookless:
         args = _last_command(at)
-    start(at.agent.name, args, {**flags, "job": at.keys.job}, said=at.settings.origin, go_on=True, wait=wait)
+    start(
+        at.agent.name,
+        args,
+        {**flags, "job": at.keys.job},
+        said=at.settings.origin,
+        go_on=True,
+        accept_loss=accept_loss,
+        take_over=take_over,
+        wait=wait,
+        no_wait=no_wait,
+        exit_on_pause=exit_on_pause,
+    )
 
 
 def _last_command(at: JobContext) -> tuple[str, ...]:

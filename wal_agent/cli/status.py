@@ -201,7 +201,7 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     else:
         rows += [("state", describe_state(view, options)), ("last on", where)]
         rows += [("next", following)] if following else []
-    if view.state == "released" and view.until:
+    if view.state == "due":
         for_what = f" ({view.reason})" if view.reason else ""
         rows.append(("", f"its pause was over at {timestamp(view.until)}{for_what}"))
     elif view.reason not in ("", "completed", REMOVED) and view.state != "paused" and view.way != "failed":
@@ -274,7 +274,7 @@ def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     return rows
 
 
-_STARTS = ("cut_off", "released", "unlocked")  # states from which a start carries on at once
+_STARTS = ("crashed", "due", "released", "unlocked")  # states from which a start carries on at once
 
 
 def next_command(view: View, options: str, folder: Path, host: str) -> str:
@@ -288,31 +288,33 @@ def next_command(view: View, options: str, folder: Path, host: str) -> str:
 
 
 def describe_state(view: View, options: str = "") -> str:
-    """What the job does, and what is next."""
+    """What the job does, in the word that `list` has too, and what is next."""
     from wal_agent.recovery.lease_policy import REMOVED, failure_text
 
     match view.state:
-        case "cut_off":
-            return "cut off, not recovered yet; the next start recovers it"
+        case "crashed":
+            return "crashed, not recovered yet; the next start recovers it"
         case "closed" if view.reason == REMOVED:
-            return "deleted; the next start under this name begins anew"
+            return "closed, deleted; the next start under this name begins anew"
+        case "closed" if view.way == "failed":
+            return f"closed, {failure_text(view.reason)}"
         case "closed":
-            return f"ended, {failure_text(view.reason)}" if view.way == "failed" else "ended"
+            return "closed, the task is complete" if view.reason == "completed" else "closed"
         case "paused":
             until = moment(view.until, view.until - view.left, exact=view.left < 600)
             return f"paused until {until} (in {duration(view.left)}): {view.reason or 'no reason was given'}"
         case "unlocked":
             return "unlocked by a person"
-        case "released" if view.until:
+        case "due":
             return "due, its pause is over; the next start continues it"
         case "released" if view.way == "halted":
-            return f"stopped, a person is needed; see wal-agent log --crashes{options}"
+            return f"released, a person is needed; see wal-agent log --crashes{options}"
         case "released" if view.way == "stopped":
-            return "stopped; the next start continues it"
+            return "released, stopped by wal-agent; the next start continues it"
         case "released" if view.way == "failed":
-            return f"{failure_text(view.reason)}; the next start continues it"
+            return f"released, {failure_text(view.reason)}; the next start continues it"
         case "released":
-            return "stopped and saved; the next start resumes it"
+            return "released, everything is saved; the next start continues it"
         case _:
             return view.state
 

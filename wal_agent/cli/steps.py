@@ -167,7 +167,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 def delete(step: StepName, if_version: IfVersion = None) -> None:
     """Forget the value under a name, in a tool or script of a run.
 
-    How a command of this name went stays: `wal-agent step` runs nothing twice.
+    The outcome of a step of this name is kept: `wal-agent step` still runs nothing twice.
     """
     from wal_agent.steps import state
 
@@ -227,7 +227,7 @@ def step(
 ) -> None:
     """Run a command at most once in the life of the job (in a tool or script of a run).
 
-    Its begin is in the log before it runs, and stdout, stderr and exit code are kept (1 MiB of each stream). Typed
+    Its start is in the log before it runs, and stdout, stderr and exit code are kept (1 MiB of each stream). Typed
     again, it prints what is kept, ends with the same exit code and runs nothing. If a crash cut it off, --verify
     decides; without it the exit code is 79, and a person settles it with `wal-agent ack NAME`.
     """

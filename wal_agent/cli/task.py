@@ -32,12 +32,12 @@ def task(
         typer.Option(
             "--budget-calls",
             min=0,
-            help="Refuse the child's tool calls after so many, those of its own tasks included; 0: no limit.",
+            help="Refuse the child's tool calls after this many, including those of its own tasks (0 = no limit).",
             metavar="N",
         ),
     ] = 0,
     budget_seconds: Annotated[
-        float, typer.Option("--budget-seconds", min=1, help="End the child after so many seconds.", metavar="SECONDS")
+        float, typer.Option("--budget-seconds", min=1, help="End the child after this many seconds.", metavar="SECONDS")
     ] = 3600.0,
     fork: Annotated[
         bool,

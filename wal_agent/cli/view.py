@@ -17,8 +17,10 @@ from wal_agent.records import Intent, Opening, Payload, RewriteKind
 from wal_agent.records import Late as LateFor
 from wal_agent.recovery.lease_policy import (
     CRASH_CLASSES,
+    LeaseView,
     StopKind,
     classify_stop,
+    describe_lease,
     lease_age,
     owner_is_dead,
     pause_left,
@@ -44,7 +46,7 @@ from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, continue_replay, replay
 from wal_agent.wal.state import State
 
-JobState = Literal["none", "running", "cut_off", "closed", "released", "paused", "unlocked"]
+JobState = LeaseView | Literal["none"]
 PREVIEW = 200  # characters of a tool's input
 _OF_A_TOOL = ("executing_tools", "awaiting_approval")  # phases; in others the newest tool is an old one
 
@@ -234,10 +236,7 @@ def continue_view(
 
 def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
     doc, state = seen.doc, found.state
-    kind: JobState = ("cut_off" if dead else "running") if doc.state == "held" else doc.state
-    left = pause_left(seen)
-    if left > 0:
-        kind = "paused"
+    kind = describe_lease(seen, dead)
     cls = state.ended.cls if state.ended is not None and state.home == doc.epoch else ""
     phase = str(answer["phase"]) if answer else doc.phase
     versions = [o.opening.agent_version for o in state.openings if o.opening.agent_version]
@@ -259,7 +258,7 @@ def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, 
         reason=redact(doc.reason),
         way=classify_stop(doc.reason, cls) if doc.state in ("closed", "released") else "",
         until=paused_until(seen),
-        left=left,
+        left=pause_left(seen),
         phase=phase,
         phase_age=phase_age(seen, answer) if kind == "running" else 0.0,
         late=overdue_waits(seen, answer) if kind == "running" else (),

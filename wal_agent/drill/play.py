@@ -13,7 +13,6 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -29,7 +28,7 @@ from wal_agent.drill.grade import Entry, Grade, Seen, grade
 from wal_agent.drill.policy import Policy, PolicyModel, misled
 from wal_agent.drill.scenario import POINTS, Point, Scenario, Step
 from wal_agent.drill.world import World
-from wal_agent.paths import launchers
+from wal_agent.paths import PROGRAM, launchers
 from wal_agent.rehearsal.demo import end_all
 
 TASK: Final = "{task}"  # in the agent's arguments: the place of the task
@@ -58,7 +57,7 @@ class WalAgent(msgspec.Struct, frozen=True):
     name: str = "wal-agent"
 
     def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
-        own = [sys.executable, "-m", "wal_agent", "run", agent.name, "--bucket", f"file://{root}/bucket"]
+        own = [*PROGRAM, "run", agent.name, "--bucket", f"file://{root}/bucket"]
         return [*own, "--job", "drill", "--", *args]
 
 

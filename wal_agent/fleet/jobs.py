@@ -36,11 +36,13 @@ from wal_agent.errors import (
     UsageError,
     WalAgentError,
 )
-from wal_agent.paths import in_a_secret_place
+from wal_agent.paths import PROGRAM, in_a_secret_place
 from wal_agent.records import Host, Owner
 from wal_agent.recovery.lease_policy import (
+    LeaseView,
     Local,
     classify_stop,
+    describe_lease,
     is_removed,
     lease_age,
     may_have_spooled,
@@ -59,10 +61,10 @@ from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
-JobState = Literal["damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
-"""In the order of who is to look first. `newer`: a newer wal-agent wrote its lease; `crashed`: held, and its owner is
-gone; `due`: its pause is over."""
-STATES: Final[tuple[JobState, ...]] = get_args(JobState)
+JobState = Literal["damaged", "newer"] | LeaseView
+"""`newer`: a newer wal-agent wrote its lease."""
+STATES: Final[tuple[JobState, ...]] = ("damaged", "newer", *get_args(LeaseView))
+"""In the order of who is to look first."""
 MAX_WORDS = 500  # characters of a foreign text
 LONGEST_AGE = 1e10  # seconds, whatever a lease says
 
@@ -116,16 +118,8 @@ def classify_job(seen: StoredLease, local: Local) -> Job:
     owner was on it."""
     doc, old = seen.doc, lease_age(seen)
     left, until = pause_left(seen), paused_until(seen)
-    state: JobState
-    waits = 0.0
-    if doc.state == "held":
-        state = "crashed" if owner_is_dead(seen, local) else "running"
-        waits = old if state == "crashed" else 0.0
-    elif doc.state == "released":
-        state = "paused" if left > 0 else "due" if until > 0 else "released"
-        waits = {"paused": 0.0, "due": seen.now - until}.get(state, old)
-    else:
-        state = doc.state
+    state = describe_lease(seen, doc.state == "held" and owner_is_dead(seen, local))
+    waits = {"crashed": old, "released": old, "due": seen.now - until}.get(state, 0.0)
     only_on = clean_text(doc.host.name) if may_have_spooled(seen) and not spool_is_here(seen, local) else ""
     nobodys = state in ("crashed", "due") or (state == "released" and handed_over(doc.reason))
     return Job(
@@ -428,10 +422,11 @@ MAX_READ = 20  # logs that a listing reads
 
 
 def read_open_work(bucket: Bucket, jobs: Iterable[Job], seconds: float = LOOK_TIME) -> dict[str, OpenWork]:
-    """Return calls and task by name, of the unfinished jobs whose log can be read without a key; no read begins after
-    `seconds`."""
+    """Return calls and task by name, of the jobs whose log can be read without a key, the unfinished ones first; no
+    read begins after `seconds`."""
     end = time.monotonic() + seconds
-    wanted = [j.job for j in jobs if j.state in UNFINISHED - {"damaged", "newer"} and not j.key][:MAX_READ]
+    readable = [job for job in jobs if job.state not in ("damaged", "newer") and not job.key]
+    wanted = [job.job for job in sorted(readable, key=lambda job: job.state not in UNFINISHED)][:MAX_READ]
     return {name: work for name in wanted if (work := read_work(bucket, name, end)) is not None}
 
 
@@ -526,8 +521,6 @@ def make_folder(job: Job, allowed: Allowed) -> Path:
     return path
 
 
-# -P: a file in the workspace must not stand in for a module of ours.
-PROGRAM = (sys.executable, "-P", "-m", "wal_agent")
 LONGEST_PAUSE = 300.0  # seconds after runs that failed in a row
 FIRST_REST = 15.0  # seconds until a job is tried again whose lease a run left as it was; doubled each time
 LONGEST_REST = 600.0

@@ -18,7 +18,7 @@ from wal_agent.recovery import messages
 from wal_agent.redact import redact_head
 from wal_agent.safefs import Life
 from wal_agent.shell.quote import inline, show_input
-from wal_agent.text import moment, yield_reason
+from wal_agent.text import job_command, moment, yield_reason
 from wal_agent.wal.lease import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 from wal_agent.wal.state import OpenCall, State
@@ -28,6 +28,11 @@ POLL_INTERVAL = 2.0  # seconds between reads of a live owner's lease
 LONGEST_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
 MAX_REASON = 500  # characters of why it is paused
 END_PAUSE = "wal-agent pause --end"
+
+
+LeaseView = Literal["crashed", "due", "released", "unlocked", "running", "paused", "closed"]
+"""What a person reads of a lease, in every command. `crashed`: held, and its owner is gone; `due`: its pause is
+over."""
 
 
 class Local(msgspec.Struct, frozen=True):
@@ -78,22 +83,25 @@ def admit(
     outlast: bool = False,
     accept_loss: bool = False,
     pauses: Pauses = "wait",
+    url: str = "",
+    starts: bool = True,
 ) -> Acquire | Decline | Wait:
     """Decide whether to acquire the job. `wait`: --wait was given, so a live owner is waited for. `outlast`: an owner
     that is silent, and that no lock here proves alive, is waited for until its lease runs out. `accept_loss`: what only
-    the owner's spool has may be lost. Pure."""
+    the owner's spool has may be lost. `url`: of the bucket, for the commands in hints. `starts`: the caller is a start,
+    which has --wait. Pure."""
     if seen is None:
         return Acquire("first")
     doc = seen.doc
     if pauses != "ignore" and (left := pause_left(seen, local.unchanged)) > 0:
         why = f"job {job} is paused until {pause_text(seen)}"
         if pauses == "refuse":
-            return Decline(f"{why}.", f"Start it then, on any machine; or end the pause with: {END_PAUSE}")
-        return Wait(left, f"{why}; to start it now, end the pause: {END_PAUSE}")
+            return Decline(f"{why}.", f"Start it then, on any machine; or end the pause with: {_end_pause(job, url)}")
+        return Wait(left, f"{why}; to start it now, end the pause: {_end_pause(job, url)}")
     if doc.state in ("closed", "released"):
         return Acquire(doc.state)
     if doc.spool and not accept_loss and not spool_is_here(seen, local):
-        return _decline_spooled(job, seen, local, wait)
+        return _decline_spooled(job, seen, local, wait, starts)
     if doc.state == "unlocked":
         left = unlock_wait(seen, local)
         why = f"job {job} was unlocked; its old owner on {doc.host.name} may still run for {left:.0f} s"
@@ -105,7 +113,7 @@ def admit(
     if outlast and not (same_kernel(seen, local) and local.lock == "alive"):
         left = expires_in(seen, local)
         return Wait(min(COUNTDOWN, max(0.1, left)), messages.free_in(job, left, doc.host.name))
-    return _decline_running(job, seen, local)
+    return _decline_running(job, seen, local, url, starts)
 
 
 def pause_left(seen: StoredLease, unchanged: float = 0.0) -> float:
@@ -121,6 +129,16 @@ def paused_until(seen: StoredLease) -> float:
     """Return when the job's pause ends or ended, by the store's clock (since 1970); 0 for none."""
     lasts = _pause_length(seen)
     return seen.updated + lasts if lasts > 0 else 0.0
+
+
+def describe_lease(seen: StoredLease, dead: bool) -> LeaseView:
+    """Return the state of a job for people. `dead`: as owner_is_dead says of a held one."""
+    doc = seen.doc
+    if doc.state == "held":
+        return "crashed" if dead else "running"
+    if doc.state == "released":
+        return "paused" if pause_left(seen) > 0 else "due" if paused_until(seen) > 0 else "released"
+    return doc.state
 
 
 def pause_text(seen: StoredLease) -> str:
@@ -201,28 +219,34 @@ def _describe_holder(job: str, seen: StoredLease) -> str:
     return f"job {job} is running on {host.name} (pid {host.pid}, heartbeat {_format_seconds(lease_age(seen))} ago)."
 
 
-def _decline_running(job: str, seen: StoredLease, local: Local) -> Decline:
+def _decline_running(job: str, seen: StoredLease, local: Local, url: str, starts: bool) -> Decline:
     left = expires_in(seen, local)
     locked = same_kernel(seen, local) and local.lock == "alive"
     spooled_here = bool(seen.doc.spool) and spool_is_here(seen, local)
+    look, stop = job_command("status", job, url), job_command("stop", job, url)
+    look_or_stop = f"look with `{look}`, or end it with `{stop}`."
+    if not starts:
+        return Decline(_describe_holder(job, seen), look_or_stop[:1].upper() + look_or_stop[1:])
     if (lease_age(seen) > seen.doc.ttl / 2 or spooled_here) and not locked:
         return Decline(
             _describe_holder(job, seen),
-            f"If it is dead, it can be taken over in {_format_seconds(left)}; wait for it with --wait, "
-            f"{_look_or_stop(job)}.",
+            f"If it is dead, it can be taken over in {_format_seconds(left)}; wait for it with --wait, {look_or_stop}",
         )
-    return Decline(_describe_holder(job, seen), f"Wait for it with --wait, {_look_or_stop(job)}.")
+    return Decline(_describe_holder(job, seen), f"Wait for it with --wait, {look_or_stop}")
 
 
-def _look_or_stop(job: str) -> str:
-    return f"look with `wal-agent status --job {job}`, or end it with `wal-agent stop --job {job}`"
+def _end_pause(job: str, url: str) -> str:
+    return f"{job_command('pause', job, url)} --end"
 
 
-def _decline_spooled(job: str, seen: StoredLease, local: Local, wait: bool) -> Decline | Wait:
+def _decline_spooled(job: str, seen: StoredLease, local: Local, wait: bool, starts: bool) -> Decline | Wait:
     """Decline or wait: no timeout ends the ownership of a run that may have spooled (R9)."""
     doc = seen.doc
     if not owner_is_dead(seen, local) and (doc.state == "held" or local.spool == "held"):
-        why, hint = _describe_holder(job, seen), "Wait for it with --wait, or stop it there."
+        why, hint = (
+            _describe_holder(job, seen),
+            "Wait for it with --wait, or stop it there." if starts else "Stop it there.",
+        )
     elif local.name and local.name == doc.host.name:
         why = f"job {job} may have records that only {doc.spool} has; it was not found under {local.spools} here."
         hint = "Give it back, with HOME and XDG_STATE_HOME as they were then; or go on without them: --accept-loss."

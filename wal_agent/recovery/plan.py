@@ -30,25 +30,14 @@ from wal_agent.wal.state import EndedCall, OpenCall, State
 Ambiguity = Literal["ask", "halt", "resume"]
 
 
-class PriorLog(msgspec.Struct, frozen=True):
-    """The log before this run's opening (R2: read after that landed).
-
-    `home`: the newest opening under which the agent was started (None: never); a refused run leaves an opening too,
-    and must not pass for the job's home."""
-
-    state: State
-    home: Opening | None
-
-
-def prior_args(before: PriorLog) -> tuple[str, ...]:
+def prior_args(state: State) -> tuple[str, ...]:
     """Return the arguments of the home run by the log; a run started without any went on with the earlier ones. Those
     of another agent, which had the job before, count for nothing."""
-    home = before.home
+    home = state.home_opening
     if home is None:
         return ()
-    agent = before.state.owner_agent or home.agent
-    earlier = (home, *(o.opening for o in reversed(before.state.openings) if o.opening.epoch < home.epoch))
-    for opening in (o for o in earlier if o.agent == agent):
+    earlier = (home, *(o.opening for o in reversed(state.openings) if o.opening.epoch < home.epoch))
+    for opening in (o for o in earlier if o.agent == state.owner_agent):
         if opening.args or opening.cause in ("first", "closed"):
             return opening.args
     return ()
@@ -84,32 +73,24 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class PlanInputs(msgspec.Struct, frozen=True):
-    """All that the rows of the plan depend on."""
+    """All that the rows of the plan depend on. `state`: of the log before this run's opening (R2: read after that
+    landed)."""
 
-    before: PriorLog
+    state: State
     opening: Opening
     local: LocalFacts
     policy: Policy
 
     @property
-    def state(self) -> State:
-        return self.before.state
-
-    @property
     def home(self) -> Opening:
         """The home opening, in a log that has one."""
-        assert self.before.home is not None
-        return self.before.home
-
-    @property
-    def owner_agent(self) -> str:
-        """The agent whose job it is; a log that was handed over says it."""
-        return self.state.agent or (self.before.home.agent if self.before.home else self.opening.agent)
+        assert self.state.home_opening is not None
+        return self.state.home_opening
 
     @property
     def cause(self) -> Cause:
         """How the home run ended, as the opening after it found it; openings of refused runs may follow."""
-        home = self.before.home
+        home = self.state.home_opening
         if home is None:
             return self.opening.cause
         later = (o.opening for o in self.state.openings if o.opening.epoch > home.epoch)
@@ -135,7 +116,7 @@ class PlanInputs(msgspec.Struct, frozen=True):
     @property
     def args(self) -> tuple[str, ...]:
         """The arguments of this start; without any, those of an earlier start that the job has not completed since."""
-        return self.opening.args or prior_args(self.before)
+        return self.opening.args or prior_args(self.state)
 
     @property
     def captured(self) -> bool:
@@ -159,7 +140,7 @@ class PlanInputs(msgspec.Struct, frozen=True):
 
     @property
     def stuck(self) -> Stuck | None:
-        return lease_policy.find_stuck(self.state, self.before.home, self.opening)
+        return lease_policy.find_stuck(self.state, self.state.home_opening, self.opening)
 
     @property
     def died(self) -> bool:
@@ -283,7 +264,7 @@ def refuse_damaged(c: PlanInputs) -> Plan:
 
 
 def refuse_agent(c: PlanInputs) -> Plan:
-    what = messages.other_agent(safe(c.owner_agent, SHOWN_NAME), c.opening.agent)
+    what = messages.other_agent(safe(c.state.owner_agent, SHOWN_NAME), c.opening.agent)
     return Refuse(ConfigError, what, messages.OTHER_NAME)
 
 
@@ -354,7 +335,7 @@ def resume_dangling(c: PlanInputs) -> Plan:
 
 
 def start(c: PlanInputs) -> Plan:
-    if c.before.home is None or c.cause in ("first", "closed"):
+    if c.state.home_opening is None or c.cause in ("first", "closed"):
         return Start(c.opening.args, messages.NOTHING_TO_RECOVER)
     return StartAgain(c.args, None, None, (), (), messages.nothing_recorded(_describe_end(c)))
 
@@ -395,7 +376,8 @@ def describe_steps(c: PlanInputs) -> str:
 
 
 def _describe_end(c: PlanInputs) -> str:
-    host = c.before.home.host.name if c.before.home else "its host"
+    home = c.state.home_opening
+    host = home.host.name if home else "its host"
     if c.pause is not None:
         return messages.paused_on(host, safe(c.pause.reason, SHOWN_PROGRAM) if c.pause.reason else "")
     if c.died and c.state.ended is not None:
@@ -411,7 +393,7 @@ def _describe_end(c: PlanInputs) -> str:
             return messages.cut_off_on(host)
 
 
-def decide(before: PriorLog, opening: Opening, local: LocalFacts, policy: Policy) -> Plan:
+def decide(before: State, opening: Opening, local: LocalFacts, policy: Policy) -> Plan:
     """Decide what to do, once this run's opening is in the log. Total; no call in flight is dropped (I8)."""
     inputs = PlanInputs(before, opening, local, policy)
     decided = next(row.then(inputs) for row in TABLE if row.when(inputs))
@@ -425,14 +407,14 @@ def decide(before: PriorLog, opening: Opening, local: LocalFacts, policy: Policy
 
 def _other_command(c: PlanInputs) -> bool:
     """Where any command can be run, its program is the agent."""
-    home = c.before.home
+    home = c.state.home_opening
     if not c.local.unlogged or home is None or not home.args or not c.opening.args or home.agent != c.opening.agent:
         return False
     return PurePath(home.args[0]).name != PurePath(c.opening.args[0]).name
 
 
 def _other_workspace(c: PlanInputs) -> bool:
-    home = c.before.home
+    home = c.state.home_opening
     if home is None or home.workspace == c.opening.workspace or not c.local.home_exists:
         return False
     return home.host.name == c.opening.host.name or home.host.boot == c.opening.host.boot
@@ -443,7 +425,7 @@ def _cut_off(c: PlanInputs) -> bool:
 
 
 def _other_version(c: PlanInputs) -> bool:
-    home = c.before.home
+    home = c.state.home_opening
     then = home.agent_version if home and home.agent == c.opening.agent else ""
     return bool(then and c.opening.agent_version) and then != c.opening.agent_version
 
@@ -467,7 +449,7 @@ TABLE: tuple[Row[Plan], ...] = (
     Row("log damaged", lambda c: c.local.damage is not None, refuse_damaged),
     Row(
         "another agent's job",
-        lambda c: c.before.home is not None and c.owner_agent != c.opening.agent,
+        lambda c: c.state.home_opening is not None and c.state.owner_agent != c.opening.agent,
         refuse_agent,
     ),
     Row("another command's job", _other_command, refuse_command),
@@ -523,7 +505,7 @@ def is_other_persons(home: Opening, opening: Opening) -> bool:
 def refuse_other_job(c: PlanInputs) -> Refuse | None:
     """Decide before the job is opened whether it is another agent's, command's, folder's or repository's: this depends
     on nothing that another run could still write. None where it is not, or where the log is damaged. Pure."""
-    if c.local.damage is not None or c.before.home is None:
+    if c.local.damage is not None or c.state.home_opening is None:
         return None
     for row in TABLE[1 : 1 + OWNER_ROWS]:
         if row.when(c):

@@ -81,7 +81,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """What is looked for: all `words` (or any of them, where nothing has all). `before`: a compaction's number."""
+    """What is looked for: all `words` (or any of them, where nothing has all); without words the newest that there is.
+    `before`: a compaction's number."""
 
     words: tuple[str, ...] = ()
     call: int = 0
@@ -354,7 +355,8 @@ def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
     condition = " AND ".join(where)
     limit = query.limit * 4  # some are the same text twice, in the log and in the session
     if not query.words:
-        sql = f"SELECT {_COLUMNS} FROM entry WHERE {condition} ORDER BY seq, at, id LIMIT ?"
+        order = "seq, at, id" if query.call else "time DESC, id DESC"
+        sql = f"SELECT {_COLUMNS} FROM entry WHERE {condition} ORDER BY {order} LIMIT ?"
         return _distinct(index.execute(sql, (*values, limit)).fetchall(), query)
     columns = ", ".join(f"entry.{column}" for column in _COLUMNS.split(", "))
     sql = (

@@ -13,7 +13,7 @@ import msgspec
 
 from wal_agent.capture.candidates import IGNORED
 from wal_agent.evidence.model import STILL_RAN
-from wal_agent.records import Pending, Repository, Workspace
+from wal_agent.records import Intent, Pending, Repository, Workspace
 from wal_agent.recovery import messages
 from wal_agent.recovery.restore_target import Keep, KeptFiles, PutBack, RestoreBackup
 from wal_agent.shell.quote import inline, safe, show_input
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wal_agent.recovery.restore_workspace import TreeResult
 
 _MAX_CALLS = 5  # calls in flight
+_MAX_NAMED = 3  # calls within a sentence
 _MAX_LOST = 3
 
 
@@ -82,6 +83,15 @@ def in_flight_lines(calls: Sequence[InFlight], foreseen: bool = False) -> list[s
         finding = one_line(messages.found(call.finding, because), 180)
         texts.append(f"{one_line(show_input(call.tool, call.input), 60)}{times}  {call.cls}  {finding}")
     return _call_lines("in flight", texts, len(calls))
+
+
+def name_calls(calls: Sequence[Intent]) -> str:
+    """Name calls within a sentence: number, tool and input."""
+    shown = ", ".join(
+        f"#{call.call} {one_line(call.tool, 80)} `{one_line(show_input(call.tool, call.input.data), 60)}`"
+        for call in calls[:_MAX_NAMED]
+    )
+    return f"{shown} and {len(calls) - _MAX_NAMED} more" if len(calls) > _MAX_NAMED else shown
 
 
 def unannounced_lines(calls: Sequence[Unannounced]) -> list[str]:

@@ -28,6 +28,7 @@ from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket import open_bucket
 from wal_agent.errors import UsageError
+from wal_agent.paths import PROGRAM
 from wal_agent.rehearsal.model import Called, Heard, Model, Said, Turn
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
@@ -102,7 +103,7 @@ class Stage:
         argv = ["run", name, "--bucket", f"file://{self.bucket}", "--job", self.job, "--", *args]
         self.show("$ wal-agent " + shlex.join(argv))
         return subprocess.Popen(
-            [sys.executable, "-m", "wal_agent", *argv],
+            [*PROGRAM, *argv],
             cwd=self.work,
             env=self.machine(home, model),
             stdin=subprocess.DEVNULL,
@@ -115,7 +116,7 @@ class Stage:
 
     def command(self, home: Path, model: Model, *words: str) -> str:
         """What a command prints on the machine with this home."""
-        argv = [sys.executable, "-m", "wal_agent", *words, "--bucket", f"file://{self.bucket}"]
+        argv = [*PROGRAM, *words, "--bucket", f"file://{self.bucket}"]
         done = subprocess.run(
             argv, cwd=self.work, env=self.machine(home, model), stdout=subprocess.PIPE, text=True, timeout=SECONDS
         )

@@ -26,7 +26,7 @@ import msgspec
 from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket.decorators import FaultFile, write_faults
-from wal_agent.paths import LAUNCH, launchers
+from wal_agent.paths import LAUNCH, PROGRAM, launchers
 from wal_agent.rehearsal.model import Model, Turn
 
 SECONDS = 180.0  # a laden machine is no proof of anything
@@ -183,7 +183,7 @@ class Stage:
         }
         name, args = self.agent.name, self.rehearsal.args("self-test")
         said = self.root / "said"
-        code = self.groups.run([sys.executable, "-m", "wal_agent", "run", name, "--", *args], work, scratch, said)
+        code = self.groups.run([*PROGRAM, "run", name, "--", *args], work, scratch, said)
         return subprocess.CompletedProcess(args, code, said.read_text(errors="replace"))
 
 

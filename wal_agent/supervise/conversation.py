@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from wal_agent.agents.base import (
     Agent,
     Allow,
     AwaitingApproval,
+    Boundary,
     Compacting,
     ContextRequested,
     Decision,
@@ -149,7 +150,7 @@ class Conversation:
                 pass
         return decision
 
-    def _messages(self, boundary: Literal["tool_ended", "turn_started", "turn_completed"]) -> str:
+    def _messages(self, boundary: Boundary) -> str:
         """The messages that the agent gets here; "" for none, and where it is to end."""
         if self._inbox is None or boundary not in self._speaks or self._gate.refusal:
             return ""
@@ -158,7 +159,7 @@ class Conversation:
     def _has_words(self) -> bool:
         return self._guard.waiting or (self._inbox is not None and self._inbox.waiting > 0)
 
-    def _say(self, boundary: Literal["tool_ended", "turn_started"]) -> str:
+    def _say(self, boundary: Boundary) -> str:
         """All that the agent gets here: what a compaction left out, a recovery's words too, and messages."""
         behind = self._guard.take() if boundary in self._speaks and not self._gate.refusal else ""
         if behind and self._notice:

@@ -28,7 +28,7 @@ from wal_agent.paths import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
 from wal_agent.recovery.export import replay_at
 from wal_agent.recovery.lease_policy import Decline, admit
-from wal_agent.recovery.plan import PriorLog, prior_args
+from wal_agent.recovery.plan import prior_args
 from wal_agent.recovery.restore_target import RestoreTarget, request_restore
 from wal_agent.supervise import provenance
 from wal_agent.supervise.identity import make_owner, read_owner
@@ -82,7 +82,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
                 f"Job {keys.job} is not one of {options.agent.name}'s.",
                 f"See: {job_command('status', keys.job, bucket.url)}",
             )
-        typed = prior_args(PriorLog(found.state, home))
+        typed = prior_args(found.state)
         openings = [o.opening for o in found.state.openings]
         if not options.args:
             provenance.admit_args(options, openings, typed, screen)

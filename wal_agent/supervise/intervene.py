@@ -329,7 +329,7 @@ def act_unowned(
     try:
         here = this_host(env, run_dir.lock)
         known = probe_holder(seen, here, spools_dir(env), bucket.url)
-        match admit(keys.job, seen, known, pauses="ignore"):
+        match admit(keys.job, seen, known, pauses="ignore", url=bucket.url, starts=False):
             case Acquire() if replays_spool(seen, known):
                 raise spool_not_carried(seen)
             case Acquire(cause):

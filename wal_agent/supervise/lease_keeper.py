@@ -236,6 +236,7 @@ def acquire_job(
             outlast=outlast,
             accept_loss=options.accept_loss,
             pauses=options.pauses,
+            url=bucket.url,
         )
         if counting and not isinstance(decided, Wait):
             screen.redraw("")

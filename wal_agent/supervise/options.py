@@ -45,7 +45,8 @@ class _Wait(msgspec.Struct):
 
 
 class Waiting(msgspec.Struct):
-    """`say`: a line for the person, from any thread. Waits may be nested; the innermost is what is waited for."""
+    """`say`: a line for the person, from any thread. Waits may be nested; the innermost is what is waited for, and the
+    one around it begins anew at its end."""
 
     say: Callable[[str], None]
     now: Callable[[], float] = time.monotonic
@@ -66,6 +67,8 @@ class Waiting(msgspec.Struct):
         finally:
             with self._changed:
                 self._waits.remove(wait)
+                if self._waits:
+                    self._waits[-1].since = self.now()
                 self._changed.notify()
 
     def _watch(self) -> None:

@@ -43,6 +43,7 @@ READABLE = 4000  # characters of arguments that a person is asked about
 SHORT = 1200  # characters of a command inside an error's line
 _RUN = re.compile(r"[0-9a-f]{16}")
 _STEP = 0.2  # seconds between two looks for a signal while a person thinks
+_ANSWER_TIME = 3600.0  # seconds after which the question is said to wait
 
 
 def remember_args(env: Mapping[str, str], url: str, job: str, run: str, args: Sequence[str]) -> None:
@@ -181,10 +182,11 @@ def _ask(options: RunOptions, args: Sequence[str], screen: Screen, check: Callab
 def ask_person(question: str, screen: Screen, check: Callable[[], None]) -> bool:
     """Ask at the terminal while signals are blocked; `check` raises when one asks us to end."""
     screen.say(f"{question} [y/N]")
-    while True:
-        check()
-        if select.select([sys.stdin], [], [], _STEP)[0]:
-            break
+    with screen.waiting_for("an answer", after=_ANSWER_TIME):
+        while True:
+            check()
+            if select.select([sys.stdin], [], [], _STEP)[0]:
+                break
     return os.read(sys.stdin.fileno(), 1000).strip().lower() in (b"y", b"yes")
 
 

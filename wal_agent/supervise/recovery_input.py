@@ -34,7 +34,7 @@ from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Recovery, Verdict
 from wal_agent.recovery.checkpoint import work_so_far
 from wal_agent.recovery.messages import TASK
-from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain, decide
+from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Resume, StartAgain, decide
 from wal_agent.recovery.prompt import (
     FinishedCall,
     HandedOver,
@@ -72,20 +72,20 @@ _SAYINGS = {
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """The job before our opening. `home`: the newest opening under which the agent was started. `inputs`: what each
-    open or finished call was given, by its number; what could not be read is missing. `asked`: what the newest turn
-    of a person's began with, as far as the log keeps it (conversation.MAX_PROMPT); empty where it is not known."""
+    """The job before our opening. `inputs`: what each open or finished call was given, by its number; what could not be
+    read is missing. `asked`: what the newest turn of a person's began with, as far as the log keeps it
+    (conversation.MAX_PROMPT); empty where it is not known."""
 
     opening: Opening
     before: State
-    home: Opening | None
     damage: Damage | None
     inputs: dict[int, bytes]
     asked: bytes = b""
 
     @property
-    def plan_input(self) -> PriorLog:
-        return PriorLog(self.before, self.home)
+    def home(self) -> Opening | None:
+        """The newest opening under which the agent was started; a refused run leaves an opening too."""
+        return self.before.home_opening
 
     @property
     def lost(self) -> Opening:
@@ -114,9 +114,9 @@ def observe_log(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
     """What `opening` would find, or found, behind the log of `replay`."""
     state = replay.state
     if replay.damage:
-        return Situation(opening, state, state.home_opening, replay.damage, {})
+        return Situation(opening, state, replay.damage, {})
     asked = fetch_payload(blobs, state.prompt.prompt) if state.prompt else None
-    return Situation(opening, state, state.home_opening, None, inputs_of(state, blobs), asked or b"")
+    return Situation(opening, state, None, inputs_of(state, blobs), asked or b"")
 
 
 def hand_over_to_opening(at: Situation) -> tuple[Situation, Handoff | None]:
@@ -228,7 +228,7 @@ def decide_recovery(
         unlogged=agent.capabilities.hookless is not None,
         talked=talked,
     )
-    return decide(at.plan_input, at.opening, local, policy)
+    return decide(at.before, at.opening, local, policy)
 
 
 def has_conversation(at: Situation, agent: Agent, blobs: Blobs, workspace: Path) -> bool:

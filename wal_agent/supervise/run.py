@@ -66,6 +66,7 @@ from wal_agent.records import AnyRecord, Checkpoint, Opening
 from wal_agent.recovery import messages
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
+from wal_agent.recovery.report import name_calls
 from wal_agent.shell.quote import safe
 from wal_agent.supervise import processes, provenance, systemd, tasks
 from wal_agent.supervise.context import Launch, RunContext
@@ -382,7 +383,7 @@ class Run:
             identity=identity,
             unlogged=options.agent.capabilities.hookless is not None,
         )
-        refused = refuse_other_job(PlanInputs(situation.plan_input, opening, local, Policy()))
+        refused = refuse_other_job(PlanInputs(situation.before, opening, local, Policy()))
         if refused is not None:
             free = find_free_job(self.bucket, settings.job)
             own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
@@ -403,15 +404,16 @@ class Run:
             return
         if provenance.previous_person(log.state, self._opening(home)) is None:
             return
-        what = (
-            f"Job {settings.job} was last run by {safe(home.owner.user, 64)} on {safe(home.host.name, 100)}, "
-            f"in {safe(home.workspace, 200)}."
-        )
+        user, host = safe(home.owner.user, 64), safe(home.host.name, 100)
+        what = f"Job {settings.job} was last run by {user} on {host}, in {safe(home.workspace, 200)}."
+        if log.state.open:
+            what += f" In flight: {name_calls([call.intent for call in log.state.open])}."
         if options.attended and not self.parents:
             self.screen.say(what)
-            question = "To take it over means to continue that conversation with those files here. Take it over?"
+            question = f"That continues its conversation and files here, and locks {host} out. Take it over?"
             if provenance.ask_person(question, self.screen, self._may_start):
                 return
+            what = f"Job {settings.job} was not taken over."
         free = find_free_job(self.bucket, settings.job)
         own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
         name, args = options.agent.name, options.args

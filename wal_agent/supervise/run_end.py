@@ -21,7 +21,7 @@ from wal_agent.limits import exhausted, report_bug
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.recovery import messages
 from wal_agent.recovery.lease_policy import crash_place
-from wal_agent.recovery.report import one_line
+from wal_agent.recovery.report import name_calls, one_line
 from wal_agent.supervise.exits import (
     RESTARTED,
     ExitFacts,
@@ -152,13 +152,10 @@ def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: b
     """What is said of `calls` without an end; `left`: those that a person is asked of; `job`: the options that name
     the job."""
     if left is not None:
-        return messages.to_settle(_three(left.calls), left.calls[0][0], job)
-    return messages.left_in_flight(_three([(o.intent.call, o.intent.tool) for o in calls]), follows)
-
-
-def _three(calls: Sequence[tuple[int, str]]) -> str:
-    more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
-    return ", ".join(f"#{call} {one_line(tool, 80)}" for call, tool in calls[:3]) + more
+        asked = {call for call, _ in left.calls}
+        named = name_calls([o.intent for o in calls if o.intent.call in asked])
+        return messages.to_settle(named, left.calls[0][0], job)
+    return messages.left_in_flight(name_calls([o.intent for o in calls]), follows)
 
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease

@@ -23,7 +23,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import UsageError
 from wal_agent.failpoints import failpoint
-from wal_agent.paths import MARKER, SOCKET
+from wal_agent.paths import MARKER, PROGRAM, SOCKET
 from wal_agent.records import Checkpoint, TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.recovery.json_schema import Schema, read_schema
@@ -75,7 +75,7 @@ def run_child(at: Place, args: tuple[str, ...], start: TaskStart, seconds: float
     unless it is complete."""
     # The caller saves the folder that both work in.
     own = {"WAL_AGENT_WORKSPACE": "off", VARIABLE: msgspec.json.encode(start).decode()}
-    words = [sys.executable, "-m", "wal_agent", "run", at.agent, "--job", at.job, *at.options]
+    words = [*PROGRAM, "run", at.agent, "--job", at.job, *at.options]
     failpoint("task.before_child")
     with tempfile.TemporaryFile() as err:
         child = subprocess.Popen(

@@ -73,6 +73,7 @@ MOST_REST = 60.0  # seconds
 PAUSE = 3.0  # seconds in which a git that was killed is gone
 NO_GIT = "The working tree was not saved: there is no git on this machine."
 UNSAVED = "The last changes of the working tree are not saved and exist only on this disk: {}."
+MOVED = "The last changes of the working tree are not saved: {} was moved or deleted while the agent ran."
 NEVER = "No file of this folder was saved."
 
 
@@ -219,6 +220,8 @@ class WorktreeSaver:
         except (BucketError, GitFailed, OSError) as error:
             # the next capture finds everything again
             self._miss(str(error).rstrip("."), missed=isinstance(error, BucketError))
+            if not self._closed and not self._context.workspace.exists():
+                self.problem = MOVED.format(self._context.workspace)
         except WalAgentError:
             self._over = True  # the log has ended, and says so itself
         except Exception as error:  # noqa: BLE001 - reported at the end; the session is saved all the same

@@ -177,3 +177,18 @@ def test_half_of_a_capture_is_for_files_that_are_new_here() -> None:
     assert [add.path for add in later] == [b"k2", b"k3", b"n2", b"n3"]
     taken, _ = take_first([*known[:1], *new], total_cost(known))
     assert [add.path for add in taken] == [b"k0", b"n0", b"n1", b"n2"], "what the known ones leave is for the new"
+
+
+def test_a_file_in_a_closed_folder_holds_no_other_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "open").write_bytes(b"12")
+    real = os.lstat
+
+    def lstat(path: bytes) -> os.stat_result:
+        if b"/closed/" in path:
+            raise PermissionError
+        return real(path)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    found, out = select(tmp_path, {"closed/x": "?", "open": "?"})
+    assert [add.path for add in found.adds] == [b"open"] and found.removes == []
+    assert out.why == {b"closed/x": UNREADABLE}

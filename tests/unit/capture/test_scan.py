@@ -293,3 +293,17 @@ def test_ignore_files_above_the_workspace_are_known_by_size_and_time(tmp_path: P
     seen.append(mine._above(place))
     (tmp_path / "a/b/.gitignore").write_text("git lists that one itself")
     assert mine._above(place) == seen[-1] and len({*seen}) == 4 and seen[0] == ((0, 0), (0, 0))
+
+
+def test_a_folder_that_git_cannot_open_is_named(tmp_path: Path) -> None:
+    class Closed(FakeGit):
+        def run(self, *words: str, at: GitDirs, input: bytes = b"", **more: Any) -> bytes:
+            if "-d" in words:
+                more["warned"] += ["warning: could not open directory 'closed/': Permission denied", "warning: other"]
+            return b""
+
+    folder = tmp_path / "shadow"
+    (folder / "info").mkdir(parents=True)
+    shadow: Any = SimpleNamespace(folder=folder, git=Closed(), at=lambda *_, work_tree: GitDirs(folder, work_tree))
+    found = Scanner(shadow, tmp_path, {}, (), Caps()).scan(Location(tmp_path), None, 0, 1 << 20)
+    assert found.left_out.why == {b"closed": UNREADABLE}

@@ -789,6 +789,22 @@ def test_an_unreadable_file_by_its_mode(user: User, log: Log, tmp_path: Path, re
     assert set(Elsewhere(log, tmp_path).files()) == {b"a", b"later/x"}
 
 
+def test_folders_too_deep_for_a_path_are_reported(user: User, log: Log, tmp_path: Path) -> None:
+    """I4: git says of them no reason, as its line is full."""
+    folder = os.open(user.top, os.O_RDONLY)
+    for name in ("deep", *["d" * 200] * 25):
+        os.mkdir(name, dir_fd=folder)
+        below = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(os.open("f", os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+    user.write("a")
+    log.must(capture_of(user, tmp_path, log=log))
+    (line,) = log.now.left_out
+    assert line.startswith("deep/ddd") and line.endswith(": cannot be read")
+
+
 def test_an_unreadable_file_does_not_hold_the_others_up(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1097,3 +1113,18 @@ def test_packs_are_wasted_where_the_later_ones_outgrow_the_first(
     monkeypatch.setattr(workspace, "MAX_PACKS", 8)
     record = Workspace(time=1.0, holds=0, commit="c", grown=grown)
     assert workspace.SavedCapture(Contents("c", "t"), None, packs, record).wasted == wasted
+
+
+def test_a_repository_inside_that_loses_its_git_between_two_runs_is_captured(
+    user: User, log: Log, tmp_path: Path
+) -> None:
+    inner = user.top / "inner"
+    user.write("inner/x", "kept")
+    user.git("init", "-q", cwd=inner)
+    user.git("add", "x", cwd=inner)
+    user.git("commit", "-q", "-m", "x", cwd=inner)
+    log.must(capture_of(user, tmp_path, log=log))
+    assert b"inner/x" not in Elsewhere(log, tmp_path).files()
+    shutil.rmtree(inner / ".git")
+    log.must(capture_of(user, tmp_path, log=log))
+    assert b"inner/x" in Elsewhere(log, tmp_path).files()

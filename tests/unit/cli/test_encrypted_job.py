@@ -94,7 +94,7 @@ def test_status_without_the_key_tells_what_the_lease_says(run: Run, tmp_path: Pa
     job_with_an_open_call(tmp_path, RIGHT)
     key = ["--encryption-key-file", file_of(tmp_path, given)] if given else []
     code, out, err = run("status", *key)
-    assert (code, err) == (0, "") and "host-a" in out and "stopped and saved" in out
+    assert (code, err) == (0, "") and "host-a" in out and "released, everything is saved" in out
     assert f"Job shop is encrypted with key {RIGHT.id}" in out and "last record" not in out
     told = json.loads(run("status", "--json", *key)[1])
     assert (told["state"], told["host"], told["epoch"], told["damage"]) == ("released", "host-a", 1, "")

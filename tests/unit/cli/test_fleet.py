@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.shelf import EVIL, SECRET, Run, full
+from tests.unit.cli.shelf import EVIL, SECRET, Run, Shelf, commit, full, intent
 from tests.unit.fleet.leases import CRASHED, DRAINED, store
 from tests.unit.notify.sink import Sink
 from wal_agent.bucket.file import FileBucket
@@ -16,6 +16,8 @@ from wal_agent.cli.status import describe_state
 from wal_agent.cli.view import View
 from wal_agent.fleet.jobs import Job
 from wal_agent.notify.message import VARIABLE
+from wal_agent.records import Answer
+from wal_agent.wal.job import close_job
 
 
 @pytest.fixture
@@ -136,3 +138,14 @@ def test_the_page_of_all_jobs_has_no_script_and_escapes_what_is_foreign(tmp_path
     assert run("fleet", "report", "--bucket", shelf.url, "--html", "-")[1].startswith("<!doctype html>")
     page.write_text("mine")
     assert run("fleet", "report", "--bucket", shelf.url, "--html", str(page))[0] == 64 and page.read_text() == "mine"
+
+
+def test_the_open_call_of_a_closed_job_is_counted(tmp_path: Path, run: Run, bucket: FileBucket) -> None:
+    """One that the agent was asked about and could not clear up: a list is where a person sees it."""
+    job = Shelf(tmp_path / "bucket").open()
+    job.writer.append(intent(1), Answer(time=9.0, call=1))
+    commit(job)
+    close_job(job, "closed", "completed")
+    for command in (("list",), ("fleet", "ls")):
+        code, out, _ = run(*command)
+        assert (code, out.splitlines()[1].split()[:5]) == (0, ["closed", "shop", "gemini", "vm-1", "1"])

@@ -51,9 +51,9 @@ def test_several_jobs_of_a_folder_are_named(run: Run, bucket: FileBucket) -> Non
     commands = [row.split("   ")[0].strip() for row in err.splitlines()[:-1]]
     assert commands == ["wal-agent status --job first", "wal-agent status --job second"]
     assert "(claude, released)" in err and "2 jobs" in err.splitlines()[-1]
-    _, _, err = run("resume", "--wait", "--", "-p", "it's on")
+    _, _, err = run("resume", "--no-wait", "--", "-p", "it's on")
     assert shlex.split(err.splitlines()[0].split("   ")[0]) == [
-        *["wal-agent", "resume", "--wait", "--job", "first", "--", "-p", "it's on"],
+        *["wal-agent", "resume", "--no-wait", "--job", "first", "--", "-p", "it's on"],
     ]
     assert json.loads(run("status", "--json", "--job", "second")[1])["job"] == "second"
 

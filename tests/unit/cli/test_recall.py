@@ -173,6 +173,9 @@ def test_what_was_there_before_a_compaction(shelf: Shelf, run: Run) -> None:
     assert [h["text"] for h in hits(run, shelf, "heron", "--before", "1")] == ["the heron sleeps"]
     assert len(hits(run, shelf, "heron", "--before", "1", "--role", "user")) == 1
     assert hits(run, shelf, "heron", "--before", "1", "--role", "tool") == []
+    every = hits(run, shelf, "--before", "1")
+    assert [h["time"] for h in every] == [6.0, 5.0, 2.0, 0, 0]  # lines of this session have no time
+    assert "the heron woke" not in [h["text"] for h in every]
     assert run("recall", "heron", "--before", "9", "--bucket", shelf.url, "--job", "shop")[0] == 64
 
 

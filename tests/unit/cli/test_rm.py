@@ -52,7 +52,7 @@ def test_what_is_left_locks_old_runs_out_and_holds_nothing_else(story: Story, ru
     found = replay(shelf.bucket, KEYS)
     assert found.damage is None and not (found.state.open or found.state.files or found.state.workspace)
     assert run("list", "--bucket", shelf.url)[0] == 1
-    assert "state       deleted" in run("status", "--job", "shop", "--bucket", shelf.url)[1]
+    assert "state       closed, deleted" in run("status", "--job", "shop", "--bucket", shelf.url)[1]
     for words in (["log", "-n", "0"], ["status"], ["log", "--crashes"]):
         code, out, err = run(*words, "--job", "shop", "--bucket", shelf.url)
         assert code == 0, err

@@ -115,13 +115,14 @@ def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:
         ({"agent": "generic"}, "wal-agent resume --job shop"),
         ({"agent": ""}, "wal-agent resume --job shop"),
         ({"agent": "$(rm x)"}, "wal-agent run '$(rm x)' --job shop"),
+        ({"state": "due", "until": 1.0}, "wal-agent run gemini --job shop"),
         ({"state": "released", "way": "halted"}, ""),
         ({"state": "running"}, ""),
         ({"state": "closed"}, ""),
     ],
 )
 def test_the_next_command_can_be_pasted(facts: dict[str, Any], command: str) -> None:
-    known = {"job": "shop", "bucket": "memory://", "state": "cut_off", "agent": "gemini", "host": "vm-1"}
+    known = {"job": "shop", "bucket": "memory://", "state": "crashed", "agent": "gemini", "host": "vm-1"}
     view = View(**{**known, "workspace": "/w", **facts})
     assert next_command(view, " --job shop", Path("/w"), "vm-1") == command
     rows = status_rows(view, " --job shop", command)

@@ -96,14 +96,14 @@ def test_a_job_that_was_given_up_says_how_and_why(tmp_path: Path, state: JobStat
 @pytest.mark.parametrize(
     ("state", "reason", "row", "also"),
     [
-        ("closed", "completed", "state       ended", False),
-        ("closed", "the agent ended with 41", "state       ended, the agent failed with 41", False),
-        ("released", "the agent ended with 41", "the agent failed with 41; the next start continues it", False),
-        ("released", "killed: out of memory", "the agent failed: killed: out of memory; the next", False),
-        ("released", "stopped: 5 crashes in 10 min", "stopped, a person is needed; see wal-agent log --crashes", True),
-        ("released", "stopped (80): 5 crashes", "stopped, a person is needed; see wal-agent log --crashes", True),
-        ("released", "stopped (69): no bucket", "stopped and saved; the next start resumes it", True),
-        ("released", "drained (SIGTERM)", "stopped and saved; the next start resumes it", True),
+        ("closed", "completed", "state       closed, the task is complete", False),
+        ("closed", "the agent ended with 41", "state       closed, the agent failed with 41", False),
+        ("released", "the agent ended with 41", "released, the agent failed with 41; the next start cont", False),
+        ("released", "killed: out of memory", "released, the agent failed: killed: out of memory; the next", False),
+        ("released", "stopped: 5 crashes in 10 min", "released, a person is needed; see wal-agent log --crashes", True),
+        ("released", "stopped (80): 5 crashes", "released, a person is needed; see wal-agent log --crashes", True),
+        ("released", "stopped (69): no bucket", "released, everything is saved; the next start continues it", True),
+        ("released", "drained (SIGTERM)", "released, everything is saved; the next start continues it", True),
     ],
 )
 def test_how_a_job_was_settled_is_read_from_its_reason(
@@ -119,8 +119,8 @@ def test_how_a_job_was_settled_is_read_from_its_reason(
 @pytest.mark.parametrize(
     ("cls", "row"),
     [
-        ("context", "stopped, a person is needed"),
-        ("stopped", "stopped; the next"),
+        ("context", "released, a person is needed"),
+        ("stopped", "released, stopped by wal-agent; the next"),
         ("failed", "the agent failed: no such model; the next"),
     ],
 )
@@ -194,11 +194,11 @@ def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
         return name, text.removeprefix("#3 sh `git push`").strip()
 
     assert row("running", "executing_tools") == ("in flight", "")
-    for state in ("cut_off", "released", "paused", "unlocked"):
+    for state in ("crashed", "released", "paused", "unlocked"):
         assert row(state) == ("in flight", "the next start will check whether it happened")
     ask = ("unverified", "resolve: wal-agent ack 3 --done (or --not-done)")
     assert row("released", finding="unknown") == row("running", "awaiting_user", "unknown") == ask
-    assert row("cut_off", finding="unknown", cls="unknown") == ask
+    assert row("crashed", finding="unknown", cls="unknown") == ask
     assert row("running", "awaiting_model", "unknown") == ("unverified", "the agent was asked to check")
     for cls in ("read_only", "idempotent"):
         assert row("released", finding="unknown", cls=cls) == ("in flight", "harmless to repeat")
@@ -225,7 +225,7 @@ def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_were_in_flight(t
     job.writer.append(intent(1, command="git push"))
     commit(job)
     found = read_view(shelf.bucket, KEYS, {})
-    assert found.state == "cut_off"
+    assert found.state == "crashed"
     assert "in flight   #1 run_shell_command `git push`   the next start will check whether it happened" in shown(found)
     assert "ack" not in shown(found)
 
@@ -295,7 +295,7 @@ def test_a_live_run_on_this_machine_is_asked() -> None:
             assert read_view(shelf.bucket, KEYS, {}).waiting is None
         finally:
             run_dir.end()
-        assert read_view(shelf.bucket, KEYS, {}).state == "cut_off"
+        assert read_view(shelf.bucket, KEYS, {}).state == "crashed"
 
 
 def held(tmp_path: Path, phase: str, lasted: float) -> tuple[Shelf, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from wal_agent.records import (
     AgentStarted,
     Answer,
@@ -18,7 +20,7 @@ from wal_agent.records import (
     RunEnded,
     Turn,
 )
-from wal_agent.wal.state import State, apply
+from wal_agent.wal.state import OpeningAt, State, apply
 
 MAIN = "session.jsonl"
 HOST = Host(name="vm-17", boot="b17", pidns="4", pid=7, lock="/run/l")
@@ -78,6 +80,15 @@ def captured(session: str = "s1", path: str = MAIN, settled: int = 0) -> FileDel
 
 def run_ended(completed: bool = True, until: float = 0.0, reason: str = "") -> RunEnded:
     return RunEnded(time=8.0, code=0, completed=completed, until=until, reason=reason)
+
+
+def with_home(state: State, home: Opening | None) -> State:
+    """The state of a log in which the agent was started last under `home`; None: never."""
+    if home is None:
+        return replace(state, home=-1)
+    known = home in [at.opening for at in state.openings]
+    openings = state.openings if known else (OpeningAt(0, home), *state.openings)
+    return replace(state, openings=openings, home=home.epoch)
 
 
 def state_of(*records: AnyRecord) -> State:

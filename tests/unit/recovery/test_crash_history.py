@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, started, state_of, turn
+from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, started, state_of, turn, with_home
 from wal_agent.errors import CrashLoop, PersonNeeded
 from wal_agent.records import AnyRecord, Cause, ExitClass, Opening, Payload, RunEnded
 from wal_agent.recovery import lease_policy
-from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Refuse, Resume, decide
+from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Refuse, Resume, decide
 from wal_agent.wal.state import State
 
 E2E = b'{"command":"make e2e"}'
@@ -50,7 +50,7 @@ class Job:
     def next(self, cause: Cause = "released", policy: Policy = Policy(), later: float = 1.0) -> Plan:  # noqa: B008
         ours = opening(self.epoch + 1, cause, time=self.now + later, args=())
         home = next((r for r in reversed(self.records) if isinstance(r, Opening)), None)
-        return decide(PriorLog(self.state, home), ours, LocalFacts(main_file=MAIN), policy)
+        return decide(with_home(self.state, home), ours, LocalFacts(main_file=MAIN), policy)
 
 
 def refused(got: Plan) -> str:
@@ -94,7 +94,7 @@ def test_a_death_behind_a_completed_turn_is_gone_on_with_whoever_was_there_betwe
     ):
         records = (opening(1), started(), turn(), captured(), turn("completed"), died_of)
         ours = opening(3, "dead", args=())
-        assert isinstance(decide(PriorLog(state_of(*records), opening(1)), ours, LocalFacts(MAIN), Policy()), Resume)
+        assert isinstance(decide(with_home(state_of(*records), opening(1)), ours, LocalFacts(MAIN), Policy()), Resume)
 
 
 @pytest.mark.parametrize("cls", ["completed", "failed", "interrupted", "stopped", "drained", "paused", "quota"])

@@ -31,7 +31,7 @@ from wal_agent.recovery.handoff import (
     split,
     write_transcript,
 )
-from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Refuse, Resume, StartAgain, decide, prior_args
+from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Refuse, Resume, StartAgain, decide, prior_args
 from wal_agent.recovery.transcript import Line
 from wal_agent.wal.state import State
 
@@ -49,7 +49,7 @@ def taken(*records: AnyRecord, ours: Opening) -> tuple[State, Handoff | None]:
 
 
 def plan(state: State, ours: Opening, policy: Policy | None = None) -> Plan:
-    return decide(PriorLog(state, state.home_opening), ours, LocalFacts(MAIN), policy or Policy())
+    return decide(state, ours, LocalFacts(MAIN), policy or Policy())
 
 
 def test_without_a_handoff_the_job_stays_the_other_agents() -> None:
@@ -121,7 +121,7 @@ def test_the_way_back_resumes_the_first_session_with_its_own_arguments() -> None
 
 def test_arguments_of_another_agent_are_never_taken() -> None:
     state = state_of(*HANDED, started("c1", resumed=True), claude(3), started("c1", resumed=True))
-    assert prior_args(PriorLog(state, state.home_opening)) == ()
+    assert prior_args(state) == ()
 
 
 def test_a_halt_keeps_calls_of_unknown_fate_from_the_new_agent() -> None:

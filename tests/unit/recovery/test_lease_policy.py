@@ -25,6 +25,7 @@ from wal_agent.recovery.lease_policy import (
     replays_spool,
 )
 from wal_agent.supervise.exits import ExitFacts, classify_exit
+from wal_agent.text import job_command
 from wal_agent.wal.lease import LeaseDoc, LeaseState, StoredLease
 from wal_agent.wal.spool import Presence
 
@@ -68,6 +69,16 @@ def test_a_live_owner_is_named() -> None:
         "job shop is running on vm-22 (pid 8123, heartbeat 3 s ago).",
         "Wait for it with --wait, look with `wal-agent status --job shop`, or end it with `wal-agent stop --job shop`.",
     )
+
+
+def test_hints_are_commands_for_the_bucket_and_name_no_option_that_the_caller_lacks() -> None:
+    url = "gs://acme/jobs"
+    for age in (3.0, 22.0):
+        found = admit("shop", seen(age=age), ELSEWHERE, url=url, starts=False)
+        assert isinstance(found, Decline)
+        assert f"`{job_command('stop', 'shop', url)}`" in found.hint and "--wait" not in found.hint
+    waits = admit("shop", paused(3600, age=600), ELSEWHERE, url=url)
+    assert isinstance(waits, Wait) and waits.why.endswith(f"{job_command('pause', 'shop', url)} --end")
 
 
 def test_an_old_heartbeat_says_when_it_can_be_taken_over() -> None:
@@ -243,7 +254,9 @@ def paused(lasts: float, age: float, until: float = 1_000_000.0, reason: str = "
 
 def test_a_paused_job_is_waited_for_until_it_is_due() -> None:
     assert admit("shop", paused(3600, age=600, reason="rate limit"), ELSEWHERE) == Wait(
-        3000.0, "job shop is paused until 14:43 UTC (rate limit); to start it now, end the pause: wal-agent pause --end"
+        3000.0,
+        "job shop is paused until 14:43 UTC (rate limit); to start it now, end the pause: "
+        "wal-agent pause --job shop --end",
     )
     assert admit("shop", paused(3600, age=3600), ELSEWHERE) == Acquire("released")
     assert admit("shop", paused(3600, age=600), ELSEWHERE, pauses="ignore") == Acquire("released")

@@ -23,6 +23,7 @@ from tests.unit.recovery.cases import (
     started,
     state_of,
     turn,
+    with_home,
 )
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
 from wal_agent.records import AnyRecord, Cause, Opening, Repository, Workspace
@@ -35,7 +36,6 @@ from wal_agent.recovery.plan import (
     LocalFacts,
     Plan,
     Policy,
-    PriorLog,
     Refuse,
     Resume,
     Start,
@@ -57,7 +57,7 @@ def decide(
 ) -> Plan:
     state = state_of(*records)
     home = next((o.opening for o in reversed(state.openings)), None)
-    return plan(PriorLog(state, home), ours or opening(state.epoch + 1, cause, args=()), local, policy)
+    return plan(with_home(state, home), ours or opening(state.epoch + 1, cause, args=()), local, policy)
 
 
 RAN = (opening(), started(), turn(), captured())
@@ -149,7 +149,7 @@ def test_a_run_that_came_to_its_end_is_not_resumed_unless_asked() -> None:
 def test_what_ended_when_a_person_settled_its_last_call_was_not_given_up() -> None:
     """The run left a call open, so its job was released; `ack` settled that, and closed the job."""
     state = state_of(*RAN, turn("completed"), intent(), run_ended(), opening(2, "released"), end())
-    asked = plan(PriorLog(state, RAN[0]), opening(3, "closed"), LOCAL, replace(POLICY, resume_closed=True))
+    asked = plan(with_home(state, RAN[0]), opening(3, "closed"), LOCAL, replace(POLICY, resume_closed=True))
     assert isinstance(asked, Resume) and asked.why == "had ended on vm-17; nothing was in flight"
 
 
@@ -167,9 +167,9 @@ def test_a_pause_of_another_run_or_of_one_that_died_is_none() -> None:
     paused = (*RAN, run_ended(False, 90.0), opening(2, "released"))
     again = started(resumed=True)
     for later in (again, turn("started")), (again,):
-        got = plan(PriorLog(state_of(*paused, *later), opening(2, "released")), opening(3, "dead"), LOCAL, POLICY)
+        got = plan(with_home(state_of(*paused, *later), opening(2, "released")), opening(3, "dead"), LOCAL, POLICY)
         assert isinstance(got, Resume) and got.alert == "cut_off"
-    refused = plan(PriorLog(state_of(*paused), RAN[0]), opening(3, "dead"), LOCAL, POLICY)  # its agent never started
+    refused = plan(with_home(state_of(*paused), RAN[0]), opening(3, "dead"), LOCAL, POLICY)  # its agent never started
     assert isinstance(refused, Resume) and refused.alert == "paused"
     dead = decide(*RAN, run_ended(False, 90.0), cause="dead")  # its last word came, its lease was not settled
     assert isinstance(dead, Resume) and dead.alert == "cut_off"
@@ -178,10 +178,10 @@ def test_a_pause_of_another_run_or_of_one_that_died_is_none() -> None:
 def test_the_opening_of_a_refused_run_hides_neither_home_nor_cause() -> None:
     refused = opening(2, "dead", workspace="/w/other")
     state = state_of(*RAN, intent(), refused)
-    got = plan(PriorLog(state, RAN[0]), opening(3, "released"), LOCAL, POLICY)
+    got = plan(with_home(state, RAN[0]), opening(3, "released"), LOCAL, POLICY)
     assert isinstance(got, Resume) and got.alert == "crash"
     again = plan(
-        PriorLog(state, RAN[0]), opening(3, "released", workspace="/w/other"), replace(LOCAL, home_exists=True), POLICY
+        with_home(state, RAN[0]), opening(3, "released", workspace="/w/other"), replace(LOCAL, home_exists=True), POLICY
     )
     assert isinstance(again, Refuse) and again.kind is ConfigError
 
@@ -336,7 +336,7 @@ def test_any_state_gives_a_plan_and_no_call_in_flight_is_dropped(
     records: list[AnyRecord], home: Opening | None, ours: Opening, local: LocalFacts, policy: Policy
 ) -> None:
     state = state_of(*records)
-    got = plan(PriorLog(state, home), ours, local, policy)
+    got = plan(with_home(state, home), ours, local, policy)
     if state.unanswered and not isinstance(got, Refuse):
         assert isinstance(got, StartAgain | Resume)
         assert got.dangling == state.unanswered and got.alert is not None
@@ -385,7 +385,7 @@ SECOND = (*RAN, turn("completed"), run_ended(True), opening(2, "closed", args=("
 
 
 def second(*records: AnyRecord, talked: bool = False) -> object:
-    before = PriorLog(state_of(*SECOND, *records), opening(2, "closed", args=("-p", "the second task")))
+    before = with_home(state_of(*SECOND, *records), opening(2, "closed", args=("-p", "the second task")))
     return plan(before, opening(3, "dead", args=()), replace(LOCAL, talked=talked), POLICY)
 
 
@@ -393,7 +393,7 @@ def second(*records: AnyRecord, talked: bool = False) -> object:
 def test_a_second_task_that_no_turn_has_begun_is_begun_again(calls: tuple[AnyRecord, ...]) -> None:
     """Issue 12.6: whatever the session before came to, and with the new session's file saved or not."""
     for records in (started("s2"),), (started("s2"), captured("s2")):
-        before = PriorLog(
+        before = with_home(
             state_of(*RAN, *calls, turn("completed"), run_ended(True), *SECOND[-1:], *records),
             opening(2, "closed", args=("-p", "the second task")),
         )

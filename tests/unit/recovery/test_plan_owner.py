@@ -21,6 +21,7 @@ from tests.unit.recovery.cases import (
     started,
     state_of,
     turn,
+    with_home,
 )
 from wal_agent.errors import ConfigError, CrashLoop, NotThisJob
 from wal_agent.records import AnyRecord, Handoff, Opening, Owner, Repository, RunEnded, StepBegun, Turn, Workspace
@@ -28,7 +29,6 @@ from wal_agent.recovery.plan import (
     LocalFacts,
     PlanInputs,
     Policy,
-    PriorLog,
     Refuse,
     Resume,
     Start,
@@ -40,21 +40,22 @@ from wal_agent.recovery.plan import (
     refuse_other_job,
 )
 from wal_agent.wal.reader import Damage
+from wal_agent.wal.state import State
 
 LOCAL = LocalFacts(main_file=MAIN)
 RAN = (opening(), started(), turn(), captured())
 
 
-def prior(*records: AnyRecord, home: int | None = None) -> PriorLog:
+def prior(*records: AnyRecord, home: int | None = None) -> State:
     """`home`: the epoch of the home run; by default of the newest opening, -1 for none."""
     state = state_of(*records)
     openings = [o.opening for o in state.openings]
     wanted = home if home is not None else (openings[-1].epoch if openings else -1)
-    return PriorLog(state, next((o for o in openings if o.epoch == wanted), None))
+    return with_home(state, next((o for o in openings if o.epoch == wanted), None))
 
 
-def inputs(before: PriorLog, ours: Opening | None = None, local: LocalFacts = LOCAL) -> PlanInputs:
-    return PlanInputs(before, ours or opening(before.state.epoch + 1, "dead", args=()), local, Policy())
+def inputs(before: State, ours: Opening | None = None, local: LocalFacts = LOCAL) -> PlanInputs:
+    return PlanInputs(before, ours or opening(before.epoch + 1, "dead", args=()), local, Policy())
 
 
 # ---- arguments
@@ -86,10 +87,13 @@ def test_another_agents_arguments_count_for_nothing() -> None:
 
 
 def test_a_job_of_no_agent_is_that_of_who_asks() -> None:
-    assert inputs(prior(home=-1), opening(1, agent="pi")).owner_agent == "pi"
-    assert inputs(prior(*RAN), opening(2, agent="pi")).owner_agent == "gemini"
-    handed = (*RAN, Handoff(time=9.0, before="gemini", agent="codex"))
-    assert inputs(prior(*handed), opening(2, agent="pi")).owner_agent == "codex"
+    def takes(before: State, agent: str) -> bool:
+        return not isinstance(decide(before, opening(2, agent=agent), LOCAL, Policy()), Refuse)
+
+    assert takes(prior(home=-1), "pi")
+    assert takes(prior(*RAN), "gemini") and not takes(prior(*RAN), "pi")
+    handed = prior(*RAN, Handoff(time=9.0, before="gemini", agent="codex"))
+    assert takes(handed, "codex") and not takes(handed, "gemini") and not takes(handed, "pi")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +268,7 @@ def test_no_hooks_no_word_on_what_was_in_flight() -> None:
     assert isinstance(hooked, Resume) and isinstance(blind, Resume) and hooked.why != blind.why
 
 
-def warnings_of(before: PriorLog, ours: Opening) -> tuple[str, ...]:
+def warnings_of(before: State, ours: Opening) -> tuple[str, ...]:
     plan = decide(before, ours, LOCAL, Policy())
     assert isinstance(plan, Resume | StartAgain)
     return tuple(plan.warnings)

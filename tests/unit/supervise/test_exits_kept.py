@@ -14,7 +14,7 @@ from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, star
 from wal_agent.agents.base import ExitCause
 from wal_agent.records import AnyRecord, RunEnded
 from wal_agent.recovery import lease_policy
-from wal_agent.recovery.plan import LocalFacts, PriorLog, Refuse, Start, decide
+from wal_agent.recovery.plan import LocalFacts, Refuse, Start, decide
 from wal_agent.recovery.plan import Policy as Asked
 from wal_agent.supervise.exits import ExitFacts, ShutdownPlan, classify_exit, lease_state_after, quota_pause
 from wal_agent.supervise.restart import Again, RestartPolicy, decide_restart
@@ -54,7 +54,7 @@ def test_no_two_restarts_come_at_once_and_none_begins_anew(
         wall += life["clock"]  # type: ignore[operator]
         ours = opening(epoch, cause, time=wall)  # type: ignore[arg-type]
         state = state_of(*records)
-        decided = decide(PriorLog(state, state.home_opening), ours, LocalFacts(MAIN), Asked(crash_limit=LIMIT))
+        decided = decide(state, ours, LocalFacts(MAIN), Asked(crash_limit=LIMIT))
         assert not (again and isinstance(decided, Start))
         if isinstance(decided, Refuse):
             return

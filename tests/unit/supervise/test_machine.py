@@ -295,7 +295,7 @@ def test_on_the_machine_of_the_spool_all_say_that_a_start_carries_it_in(world: W
     done = unlock(world.bucket, KEYS, UnlockRequest(None), here.env)
     assert not done.done and done.said.endswith("The next `wal-agent run` opens it at once.")
     assert "a start here saves them" in done.notes[0] and "accept-loss" not in done.notes[0]
-    assert read_view(world.bucket, KEYS, here.env).state == "cut_off"
+    assert read_view(world.bucket, KEYS, here.env).state == "crashed"
     job, run_dir = here.start("next")
     assert [o.intent.agent_call for o in job.replay.state.open] == ["one"]
     run_dir.end()

@@ -73,3 +73,16 @@ def test_an_agent_that_nobody_sits_before_is_waited_for_at_its_beginning_and_its
     assert agent_wait("gemini", begun=False, done=False) == "gemini to begin"
     assert agent_wait("gemini", begun=True, done=False) == ""
     assert agent_wait("gemini", begun=True, done=True) == "gemini to end; its turn is over"
+
+
+def test_what_is_waited_for_around_another_wait_begins_anew() -> None:
+    """The time in which a person thinks is no time of the bucket's."""
+    clock, said = Clock(), list[str]()
+    waiting = Waiting(said.append, now=clock)
+    with waiting.waiting_for("the bucket"):
+        with waiting.waiting_for("an answer", after=3600.0):
+            clock.time += 100.0
+            tick(waiting)
+        tick(waiting)
+        assert waiting._waits[-1].since == clock.time
+    assert said == []

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.recovery.cases import end, intent, opening
+from tests.unit.recovery.cases import end, intent, opening, with_home
 from tests.unit.supervise.crew import short_folder
 from wal_agent import __version__
 from wal_agent.agents import AGENTS
@@ -70,7 +70,7 @@ def lost_run(
     began = Turn(time=1001.0, state="started", session="s1", prompt=Payload(size=len(asked), data=asked))
     recovery = None if recovered is None else Recovery(time=recovered, from_epoch=1, verdicts=(), told="")
     state = State(session=session, turn=turn, prompt=began if known else None, recovery=recovery)
-    return Situation(opening(2, "dead"), state, HOME, None, {}, asked if known else b"")
+    return Situation(opening(2, "dead"), with_home(state, HOME), None, {}, asked if known else b"")
 
 
 def told(at: Situation, heard: tuple[str, ...] | None, *args: str) -> str:
@@ -78,7 +78,12 @@ def told(at: Situation, heard: tuple[str, ...] | None, *args: str) -> str:
     now = replace(TOLD, turn_completed=at.before.turn == "completed")
     made = Reconciled((), 0, 0, (), heard)
     alone = write_prompt(
-        now, Reconciled((), 0, 0), replace(at, asked=b"", home=None), AGENTS["copilot"], (), Templates()
+        now,
+        Reconciled((), 0, 0),
+        replace(at, asked=b"", before=with_home(at.before, None)),
+        AGENTS["copilot"],
+        (),
+        Templates(),
     )
     whole = write_prompt(now, made, at, AGENTS["copilot"], args or HOME.args, Templates())
     assert whole.startswith(alone)
@@ -92,7 +97,7 @@ def as_given(text: str) -> str:
 def test_the_calls_whose_changes_to_files_are_not_here() -> None:
     """Issue 12.9: by what the tree that was put back holds, whoever wrote the calls' results."""
     state = apply_all(State(), 1, 1, [call for n in (1, 2, 3) for call in (intent(n), end(n))])
-    at = Situation(opening(2, "dead"), state, HOME, None, {3: b"{}"})
+    at = Situation(opening(2, "dead"), with_home(state, HOME), None, {3: b"{}"})
     assert lost_calls(at, MissingEffects(1, True, True, (2,))) == LostCalls(
         (LostCall(3, "run_shell_command", b"{}"),), 1, True
     )
@@ -162,7 +167,7 @@ def resumed_run(cause: Cause, words: str, turned: int, known: bool = True) -> Si
     )
     at = lost_run(turn="completed", known=known)
     state = msgspec.structs.replace(at.before, openings=openings, home=2, turned=turned)
-    return replace(at, before=state, home=openings[-1].opening)
+    return replace(at, before=state)
 
 
 @pytest.mark.parametrize("heard", [(TASK,), None])
@@ -253,7 +258,7 @@ def test_where_the_model_worked_before_the_notices_that_it_has_not_answered() ->
     homes = (opening(1, "first", workspace="/a"), opening(2, "dead", workspace="/b"))
     at = resumed_run("dead", TASK, turned=1)
     state = msgspec.structs.replace(at.before, openings=tuple(OpeningAt(n, o) for n, o in enumerate(homes, 1)))
-    at = told_before("", replace(at, before=state, home=homes[1]))
+    at = told_before("", replace(at, before=state))
     assert workspace_of_the_model(at) == "/a"
 
 

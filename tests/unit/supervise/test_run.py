@@ -85,8 +85,8 @@ def test_nobody_is_woken_for_calls_that_the_next_start_looks_at(
 
 def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
     def call(number: int, cls: Class) -> OpenCall:
-        nothing = Payload(size=0, data=b"")
-        return OpenCall(1, 1, Intent(time=1.0, call=number, tool=cls, input=nothing, cls=cls, rule="r", session="s"))
+        word = Payload(size=1, data=f"x{number}".encode())
+        return OpenCall(1, 1, Intent(time=1.0, call=number, tool=cls, input=word, cls=cls, rule="r", session="s"))
 
     kinds: tuple[Class, ...] = ("read_only", "idempotent", "mutation", "unknown")
     calls = [call(number, cls) for number, cls in enumerate(kinds)]
@@ -95,14 +95,13 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
 
     follows = open_calls_line(calls, None, True, "--job shop")
     assert follows.startswith(
-        "in flight: #0 read_only, #1 idempotent, #2 mutation and 1 more; the next start will check"
+        "in flight: #0 read_only `x0`, #1 idempotent `x1`, #2 mutation `x2` and 1 more; the next start will check"
     )
     asked = open_calls_line(calls, left_open(calls), False, "--job shop")
-    assert (
-        asked.startswith("unverified: #2 mutation, #3 unknown. Check") and "wal-agent ack 2 --job shop --done" in asked
-    )
+    assert asked.startswith("unverified: #2 mutation `x2`, #3 unknown `x3`. Check")
+    assert "wal-agent ack 2 --job shop --done" in asked
     assert open_calls_line(calls[:2], None, False, "--job shop").startswith(
-        "in flight: #0 read_only, #1 idempotent; harmless to repeat"
+        "in flight: #0 read_only `x0`, #1 idempotent `x1`; harmless to repeat"
     )
 
 

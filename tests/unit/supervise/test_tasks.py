@@ -17,7 +17,7 @@ from wal_agent.paths import MARKER
 from wal_agent.records import TaskOf
 from wal_agent.recovery.rewrite import parse_policy
 from wal_agent.supervise.rewrite import Home
-from wal_agent.supervise.task_child import Place, summarize
+from wal_agent.supervise.task_child import Place, run_child, summarize
 from wal_agent.supervise.tasks import VARIABLE, CallerRun, TaskBounds, TaskStart, read_task, spent_by
 from wal_agent.wal.keys import Keys
 
@@ -158,3 +158,15 @@ def test_an_agent_that_cannot_copy_its_session_writes_no_summaries(tmp_path: Pat
     with pytest.raises(UsageError, match="Qwen Code has no form to copy a session") as refused:
         summarize(place, Keys("job"), 6.0, "", home, parse_policy("turns=1", 1), ())
     assert "--by-agent" in refused.value.hint
+
+
+def test_a_file_of_the_folder_stands_in_for_no_module_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone may have a `wal_agent/` of its own; the child starts in it."""
+    (tmp_path / "wal_agent").mkdir()
+    for name in ("__init__.py", "__main__.py"):
+        (tmp_path / "wal_agent" / name).write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    place = Place(open_bucket("memory://stand-in"), "job", "no-such-agent", ())
+    code, said = run_child(place, (), TaskStart(of=TaskOf(job="caller")), 60.0, once=False)
+    assert (code, (tmp_path / "ran").exists()) == (UsageError.exit_code, False), said

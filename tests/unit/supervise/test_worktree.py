@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.recovery.cases import HOST, OTHER, opening
+from tests.unit.recovery.cases import HOST, OTHER, opening, with_home
 from tests.unit.recovery.lab import Lab, Machine, git, repository, write
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
@@ -19,7 +19,7 @@ from wal_agent.supervise.worktree import WorktreePlan, identity_here, plan_workt
 
 def seen(lab: Lab, machine: Machine, settings: Settings | None = None, epoch: int = 2) -> WorktreePlan:
     env = {**machine.target.env, "XDG_STATE_HOME": str(machine.state_dir.parent / "xdg")}
-    at = Situation(opening(epoch, "dead", OTHER), lab.state, opening(1, host=HOST), None, {})
+    at = Situation(opening(epoch, "dead", OTHER), with_home(lab.state, opening(1, host=HOST)), None, {})
     return plan_worktree(
         at, OTHER, machine.target.folder, settings or Settings("file:///b", "job"), AGENTS["gemini"], env
     )
@@ -108,7 +108,7 @@ def test_an_earlier_start_that_put_it_back_is_known_until_an_agent_ran(tmp_path:
         again.decided == Keep("newest") and again.before and again.covers(again.then)(str(second.target.folder / "a"))
     )
     assert again.effects(again.then).note(99).startswith("completed on the lost host")
-    at = Situation(opening(4, "dead", OTHER), lab.state, opening(3, host=OTHER), None, {})
+    at = Situation(opening(4, "dead", OTHER), with_home(lab.state, opening(3, host=OTHER)), None, {})
     env = {**second.target.env, "XDG_STATE_HOME": str(second.state_dir.parent / "xdg")}
     ran = plan_worktree(at, OTHER, second.target.folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
     assert (
@@ -126,7 +126,7 @@ def test_nothing_is_put_back_into_a_home_folder_or_above_it(tmp_path: Path, up: 
     home.mkdir(parents=True)
     folder = (home, *home.parents)[min(up, len(home.parents))]
     env = {**first.target.env, "HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "xdg")}
-    at = Situation(opening(2, "dead", OTHER), lab.state, opening(1, host=HOST), None, {})
+    at = Situation(opening(2, "dead", OTHER), with_home(lab.state, opening(1, host=HOST)), None, {})
     found = plan_worktree(at, OTHER, folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
     assert found.decided == Keep("home") and not found.carry_out(lab.blobs, lab.moment, print).put_back
     for lines in (found.plan.rows(), tree_lines(found.then)):

@@ -32,6 +32,7 @@ from wal_agent.supervise.settings import load
 from wal_agent.supervise.worktree import (
     BEHIND,
     DEBOUNCE,
+    MOVED,
     NEVER,
     NO_GIT,
     WorktreeSaver,
@@ -317,6 +318,14 @@ def test_a_tree_that_was_never_saved_is_reported_at_the_end(desk: Desk, tmp_path
     desk.capture.git.env = {"PATH": str(tmp_path / "nothing")}
     desk.saver._try_to_save()
     assert desk.saver.not_saved() == f"{NEVER} {NO_GIT}"
+
+
+def test_a_folder_that_is_moved_away_is_named_at_the_end(desk: Desk, tmp_path: Path) -> None:
+    desk.saver._try_to_save()
+    desk.post.commit()
+    desk.user.top.rename(tmp_path / "moved")
+    desk.saver._try_to_save()
+    assert desk.saver.not_saved() == MOVED.format(desk.user.top)
 
 
 def test_what_is_left_out_is_reported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

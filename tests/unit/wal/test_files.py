@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -271,3 +272,13 @@ def test_the_chunks_that_a_delta_changes_are_known(
         record, content = delta(blobs, b"a" * 20, edits, size)
         file = FileState(session="s", size=size, sha256=sha(content), base_size=20, layers=(record,))
         assert files_module.apply_layers(blobs, file, out) == touched
+
+
+def test_a_restored_file_is_on_the_disk_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Synced when all of it has left this process: else a restored file could be empty after a power cut."""
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: sizes.append(os.fstat(fd).st_size))
+    blobs = make_blobs(World())
+    record, content = delta(blobs, b"", [(0, b"short")], 5)
+    write_file(blobs, grown(State(), record).files["f"], tmp_path / "out")
+    assert sizes == [len(content)]

@@ -24,6 +24,7 @@ from wal_agent.wal.keys import MAX_SEQ
 from wal_agent.wal.lease import (
     DUE_NOW,
     MAX_BYTES,
+    MAX_TTL,
     LeaseDoc,
     LeaseRequest,
     Repaired,
@@ -742,3 +743,7 @@ def test_a_pause_until_a_moment_long_ago_leaves_the_job_due() -> None:
     world.open("a").lease.settle("released", until=0.5)
     seen = world.seen()
     assert seen is not None and seen.doc.until == world.clock.now() + DUE_NOW
+
+
+def test_a_lease_may_be_stretched_to_a_bound() -> None:
+    assert (longest_ttl(30.0), longest_ttl(MAX_TTL / 2)) == (120.0, MAX_TTL)

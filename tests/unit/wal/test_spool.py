@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import signal
 import threading
@@ -360,3 +361,31 @@ def test_a_run_that_does_not_spool_sends_nobody_to_a_folder(world: World) -> Non
     job.writer.append(intent(1))
     assert close_job(job, "closed") == "left"
     assert describe_unsaved(job) == "What was acknowledged is safe; the next run recovers from there."
+
+
+def test_the_segments_of_an_epoch_are_on_the_disk_before_they_count(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9: the folder is synced, renamed, and the rename synced; a power cut in between leaves no epoch with holes."""
+    spool = made(folder)
+    steps: list[str] = []
+    real = os.rename
+
+    def rename(old: str, new: str, **at: int) -> None:
+        steps.append("renamed")
+        real(old, new, **at)
+
+    monkeypatch.setattr(spools, "sync", lambda fd: steps.append(f"synced {[e.name for e in os.scandir(fd)]}"))
+    monkeypatch.setattr(os, "rename", rename)
+    spool.begin(3, [(7, b"seven")])
+    segments, renamed, epochs = steps[-3:]
+    assert renamed == "renamed" and "7" in segments and "owner" not in segments and "owner" in epochs
+
+
+def test_what_the_bucket_did_not_take_at_the_end_is_spooled_at_once(disk: Disk, world: World) -> None:
+    """R9: also a record that no outage has held up yet."""
+    job = disk.start("a")
+    assert job.spool is not None
+    down(world)
+    job.writer.append(intent(1))
+    assert close_job(job, "released", budget=0.0) == "left" and job.spool.count == 1
