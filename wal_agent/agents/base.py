@@ -279,7 +279,7 @@ class RequestedCall(msgspec.Struct, frozen=True):
 
 class Reconciled(msgspec.Struct, frozen=True):
     """The derived copy of a restored session file, in pieces that may be views of the one that it was made from.
-    `put_back`: the number of calls that only the log had. `heard`: all
+    `put_back`: the number of calls that only the log had. `prompts`: all
     user prompts in it, spelled as in the hooks' payloads; () where none was saved. None: the file has prompts in
     another spelling, or never has any."""
 
@@ -287,7 +287,7 @@ class Reconciled(msgspec.Struct, frozen=True):
     put_back: int
     messages: int
     repairs: tuple[str, ...] = ()  # one sentence for each part that was cut or mended
-    heard: tuple[str, ...] | None = None
+    prompts: tuple[str, ...] | None = None
 
     @property
     def data(self) -> bytes:
@@ -387,14 +387,14 @@ class Unit(msgspec.Struct, frozen=True):
 
 class Rewriting(msgspec.Struct, frozen=True):
     """For an agent whose session can be rewritten while it does not run: lines are appended to the main file, in the
-    agent's own form, and those before them stay. `main` is a whole main file. All are pure; ValueError where there is
-    no such message."""
+    agent's own form, and those before them stay. `main` is a whole main file. All are pure. Numbers are of its
+    `units`: 0 <= first < last <= len(units), 0 <= keep < len(units)."""
 
     units: Callable[[bytes], tuple[Unit, ...]]
     """(main): the conversation as the model would get it now."""
     compact: Callable[[bytes, str, Path, int, int, str], bytes]
     """(main, session, workspace, first, last, text): the lines after which units[first:last] are one message of the
-    user's with `text`. The units in front of `first` hold no prompt."""
+    user's with `text`. The units in front of `first` hold no prompt, and may be left out."""
     rewind: Callable[[bytes, str, Path, int, str], bytes]
     """(main, session, workspace, keep, text): the lines after which only units[:keep] are left, and behind them a
     message of the user's with `text`."""

@@ -47,7 +47,7 @@ def marker_of(url: str) -> str:
 def folder_of(url: str) -> Path | None:
     """The folder of a bucket that is one; None for a store. ConfigError: no bucket's URL."""
     if url.startswith("/"):
-        return Path(url)
+        return Path(_without_zero(url))
     return Path(_path_of(url)) if url.lower().startswith("file://") else None
 
 
@@ -74,9 +74,7 @@ def _open(url: str) -> Bucket:
 def _open_folder(path: str) -> Bucket:
     from wal_agent.bucket.file import FileBucket
 
-    if "\0" in path:
-        raise ConfigError(f"{path!r} is not a path: it holds a zero byte.")
-    root = Path(path).absolute()
+    root = Path(_without_zero(path)).absolute()
     return FileBucket(root, known=known_bucket_id(root.as_uri(), os.environ))
 
 
@@ -88,11 +86,22 @@ def _open_memory(name: str) -> Bucket:
 
 
 def _path_of(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is not a URL ({error}).", "Write: file:///home/me/bucket.") from None
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise ConfigError(
             f"{url} does not name an absolute path.", "Write it with three slashes: file:///home/me/bucket."
         )
     if parts.query or parts.fragment or url.endswith(("?", "#")):
         raise ConfigError(f"{url} holds a bare ? or #.", "In a file:// URL write %3F for ? and %23 for #.")
-    return unquote(parts.path, errors="surrogateescape")
+    return _without_zero(unquote(parts.path, errors="surrogateescape"))
+
+
+def _without_zero(path: str) -> str:
+    if "\0" in path:
+        raise ConfigError(
+            f"{path!r} is not a path: it holds a zero byte.", "Name another folder: --bucket file:///folder."
+        )
+    return path

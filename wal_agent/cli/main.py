@@ -6,6 +6,7 @@ This module imports almost nothing: the command that is asked for decides what a
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ def _names_an_agent(context: typer.Context) -> bool:
 
 def main() -> None:
     """Run the command line; the exit code is the documented one (README, "Exit codes")."""
+    _mend_inherited()
     try:
         if sys.argv[1:] == ["--version"]:
             print(__version__)
@@ -91,10 +93,34 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the last handler there is
         from wal_agent.limits import exhausted, report_bug
 
-        limit = exhausted(error)
-        _say(str(limit) if limit else report_bug(error, os.environ))
-        code = limit.exit_code if limit else WalAgentError.exit_code
+        known = _lost_folder(error) or exhausted(error)
+        _say(str(known) if known else report_bug(error, os.environ))
+        code = known.exit_code if known else WalAgentError.exit_code
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _mend_inherited() -> None:
+    """Open /dev/null where stdin, stdout or stderr was closed, so that no file of ours takes its number. Take SIGCHLD
+    back from a parent that ignored it: no child's exit code could be read, and each would count as 0."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: PTH123, SIM115 - as long as the process
+
+
+def _lost_folder(error: Exception) -> UsageError | None:
+    """Return what to say where this command was typed in a folder that is gone."""
+    if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()  # noqa: PTH109
+        except FileNotFoundError:
+            return UsageError("The folder of this command was moved or deleted.", "Change to it again: cd FOLDER")
+    return None
 
 
 def _run() -> object:

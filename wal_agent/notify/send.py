@@ -37,12 +37,12 @@ from wal_agent.text import quote
 TIMEOUT = 30  # seconds for one URL, whatever the service's own are
 _MOST = 200  # characters of a reason
 _PART = re.compile(r"[^/:@?&=#,+]{4,}")
-_UNTOLD = "the service did not take it"
+_REFUSED_MESSAGE = "the service did not take it"
 
 
 def deliver(target: Target, level: Level, title: str, body: str, seconds: int = TIMEOUT) -> str:
     """Empty where the service took it, else why not, in a few words without the URL's. In the main thread only."""
-    with warnings.catch_warnings(), _listening() as told:
+    with warnings.catch_warnings(), _apprise_log() as logged:
         warnings.simplefilter("ignore")  # they are apprise's makers' to read
         from apprise import Apprise, AppriseAsset, NotifyType
 
@@ -52,7 +52,7 @@ def deliver(target: Target, level: Level, title: str, body: str, seconds: int = 
             with _at_most(seconds):
                 service = Apprise.instantiate(target.url, asset=asset)
                 if service is None:
-                    return _why(told, target, "apprise cannot use this URL")
+                    return _why(logged, target, "apprise cannot use this URL")
                 if acts_locally(type(service)):
                     return "it acts on this machine, so it is not used"
                 if service.notify(body=body, title=title, notify_type=types[level]):
@@ -60,8 +60,8 @@ def deliver(target: Target, level: Level, title: str, body: str, seconds: int = 
         except _TooLong:
             return f"no answer within {seconds} s"
         except Exception as error:  # noqa: BLE001 - whatever a service raises
-            told.append(f"{type(error).__name__}: {error}")
-        return _why(told, target, _UNTOLD)
+            logged.append(f"{type(error).__name__}: {error}")
+        return _why(logged, target, _REFUSED_MESSAGE)
 
 
 def acts_locally(service: type) -> bool:
@@ -80,8 +80,8 @@ def scrub_url(text: str, url: str) -> str:
     return quote(text, _MOST)
 
 
-def _why(told: list[str], target: Target, else_: str) -> str:
-    return scrub_url("; ".join(dict.fromkeys(told)), target.url) or else_
+def _why(logged: list[str], target: Target, else_: str) -> str:
+    return scrub_url("; ".join(dict.fromkeys(logged)), target.url) or else_
 
 
 class _TooLong(BaseException):
@@ -105,21 +105,21 @@ def _at_most(seconds: int) -> Iterator[None]:
 class _Kept(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.told: list[str] = []
+        self.logged: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if len(self.told) < 5:
-            self.told.append(record.getMessage())
+        if len(self.logged) < 5:
+            self.logged.append(record.getMessage())
 
 
 @contextmanager
-def _listening() -> Iterator[list[str]]:
+def _apprise_log() -> Iterator[list[str]]:
     """What apprise logs at the level of warnings: the only words that it has for why."""
     logger, kept = logging.getLogger("apprise"), _Kept()
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(kept)
     try:
-        yield kept.told
+        yield kept.logged
     finally:
         logger.removeHandler(kept)
         logger.propagate = propagate

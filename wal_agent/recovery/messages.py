@@ -508,7 +508,7 @@ def told_again_line(count: int) -> str:
     return f"{plural(count, 'message')} that the agent may not have seen: repeated"
 
 
-def messages_told_again(texts: str, more: int) -> str:
+def messages_repeated(texts: str, more: int) -> str:
     """In a recovery prompt, of messages that were given to the agent before the crash. `more`: further ones."""
     rest = f"\n{plural(more, 'more message')}: see `wal-agent inbox`." if more else ""
     return (

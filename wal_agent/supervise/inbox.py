@@ -1,6 +1,6 @@
 """Give a live run the messages of its job (docs/MESSAGES.md). Guards I1 and I8 for them.
 
-A thread looks for messages; what it finds waits here for the agent's next boundary, where a hook can say something to
+A thread polls for messages; what it finds waits here for the agent's next boundary, where a hook can say something to
 the model. The record is durable before the words are given. A message counts as seen when the agent has completed a
 turn behind that; a crash before leaves it to the recovery, which looks into the restored session.
 """
@@ -23,15 +23,15 @@ from wal_agent.supervise.context import RunContext
 from wal_agent.text import plural, shorten
 from wal_agent.wal.state import MOST_OUTCOME, MessageAt, State
 
-NEAR: Final = 2.0  # seconds between two looks into a local folder
-SOON: Final = 0.05  # seconds between the word that a message has come and the look
-REST: Final = 10  # times as long between two looks while the agent waits for a person
+NEAR: Final = 2.0  # seconds between two polls of a local folder
+SOON: Final = 0.05  # seconds between the word that a message has come and the poll
+REST: Final = 10  # times as long between two polls while the agent waits for a person
 GIVE_WAIT: Final = 2.0  # seconds that a hook waits for the log, where there is a message
 MOST_GIVEN: Final = 5  # messages at one boundary
 MOST_SHOWN: Final = 6000  # characters of one
-MOST_TOLD: Final = 50  # messages in a recovery prompt
-TOLD_SHOWN: Final = 400  # characters of each there
-ROOM_TOLD: Final = 6000  # characters of all of them there
+MOST_REPEATED: Final = 50  # messages in a recovery prompt
+REPEATED_SHOWN: Final = 400  # characters of each there
+ROOM_REPEATED: Final = 6000  # characters of all of them there
 
 
 def unseen(state: State) -> tuple[MessageAt, ...]:
@@ -39,7 +39,7 @@ def unseen(state: State) -> tuple[MessageAt, ...]:
     return tuple(m for m in state.messages if not m.seen and not m.verb)
 
 
-def unheard(state: State, identities: Sequence[str]) -> tuple[str, ...]:
+def unlogged_messages(state: State, identities: Sequence[str]) -> tuple[str, ...]:
     """Those of `identities` that the log does not know. Pure."""
     known = {identity_of(m.sender, m.id) for m in state.messages}
     return tuple(each for each in identities if each not in known)
@@ -51,31 +51,31 @@ def describe(message: Message, most: int = MOST_SHOWN) -> str:
     return messages.message_text(message.id, message.sender, message.sent, block, len(message.text) > most)
 
 
-def tell_again(lost: Sequence[Message]) -> str:
+def repeat_messages(lost: Sequence[Message]) -> str:
     """The part of a recovery prompt on messages that may not have been seen; "" for none. Pure."""
     texts: list[str] = []
-    for message in lost[:MOST_TOLD]:
-        text = describe(message, TOLD_SHOWN)
-        if sum(map(len, texts)) + len(text) > ROOM_TOLD:
+    for message in lost[:MOST_REPEATED]:
+        text = describe(message, REPEATED_SHOWN)
+        if sum(map(len, texts)) + len(text) > ROOM_REPEATED:
             break
         texts.append(text)
-    return messages.messages_told_again("\n\n".join(texts), len(lost) - len(texts)) if lost else ""
+    return messages.messages_repeated("\n\n".join(texts), len(lost) - len(texts)) if lost else ""
 
 
 class Inbox:
     """The messages of one run. `control` carries out a verb with its argument and returns the outcome; UsageError: it
     is refused. It is set while the agent runs: before, and while the run ends, control messages wait."""
 
-    def __init__(self, context: RunContext, driver: Driver, every: float, told: Sequence[MessageAt] = ()) -> None:
-        """`every`: seconds between two looks. `told`: what the recovery prompt of this run holds."""
+    def __init__(self, context: RunContext, driver: Driver, every: float, repeated: Sequence[MessageAt] = ()) -> None:
+        """`every`: seconds between two polls. `repeated`: what the recovery prompt of this run holds."""
         self._driver, self._every = driver, every
         self._writer, self._clock = context.job.writer, context.clock
         self._allowed = frozenset(filter(None, context.settings.control.split(",")))
         self._lock = threading.Lock()
         self._stop, self._wake = threading.Event(), threading.Event()
         self._waiting: list[Message] = []
-        self._given = [(m.sender, m.id) for m in told]  # until a turn is completed
-        self._mine = {identity_of(*each) for each in self._given}  # what this run has given, or was told
+        self._given = [(m.sender, m.id) for m in repeated]  # until a turn is completed
+        self._mine = {identity_of(*each) for each in self._given}  # what this run has given, its prompt too
         self._acked: set[str] = set()  # identities that the driver was told to forget
         self.control: Callable[[str, str], str] | None = None
         self.resting: Callable[[], bool] = lambda: False  # whether only a person can go on
@@ -112,11 +112,11 @@ class Inbox:
                 self._wake.clear()
 
     def _pause(self) -> float:
-        """Seconds to the next look: a listing costs money, and an agent that waits for a person reads nothing."""
+        """Seconds to the next poll: a listing costs money, and an agent that waits for a person reads nothing."""
         return self._every * REST if self._every > NEAR and self.resting() else self._every
 
     def turn_started(self) -> None:
-        """A person has gone on: look at once, if the last look may be long ago."""
+        """A person has gone on: poll at once, if the last poll may be long ago."""
         if self._every > NEAR:
             self._wake.set()
 

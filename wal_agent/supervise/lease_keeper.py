@@ -43,7 +43,6 @@ from wal_agent.errors import (
 from wal_agent.events import Emit, LeaseLost, LeaseRenewed, RenewalFailed, Saved
 from wal_agent.failpoints import failpoint
 from wal_agent.recovery.lease_policy import (
-    Acquire,
     Decline,
     Local,
     Pauses,
@@ -196,36 +195,23 @@ def acquire_job(
     itself; Denied when the job is encrypted with another key than the claim's; Unavailable when nothing of it is there,
     although this machine knows it. `check_owner`: see open_job."""
     rng = rng or random.Random()
-    watch, reported, paused = LeaseWatch(), "", False
-    first, counting = "", False
-    owner = SpoolOwner(keys.job, bucket.url)
+    owner, watch = SpoolOwner(keys.job, bucket.url), LeaseWatch()
+    waiting = _Waiting(clock, options, screen, rng)
+    first = ""  # the version of the lease that was read first
     while True:
         check_signals()
         try:
-            with screen.waiting_for("the bucket, for the job's lease"):
-                seen = leases.read_lease(bucket, keys)
-                if seen is None and options.known_epoch and reader.read_tail(bucket, keys).seq == 0:
-                    raise missing_job_error(bucket.url, keys.job, options.known_epoch)
-                if seen is None:
-                    require_conditions(bucket, f"{keys.job}/probe")
+            seen = _read_lease(bucket, keys, options.known_epoch, screen)
         except Unavailable as error:
-            if not options.wait and not paused:
+            if not options.wait and not waiting.paused:
                 raise
-            if reported != "bucket":
-                screen.say(f"waiting: {error}")
-                reported = "bucket"
-            sleep_unless_signalled(BUCKET_PAUSE, clock)
+            waiting.for_bucket(error)
             continue
-        if seen and seen.doc.state == "held" and seen.doc.run in fields.parents:
-            raise UsageError(
-                f"Job {keys.job} is the one that this command is a part of: it was typed inside its own run.",
-                "Name another job: wal-agent run AGENT --job NAME",
-            )
-        if seen and (problem := wrong_key_error(keys.job, seen.doc.key, claim.key)):
-            raise problem
+        if seen is not None:
+            _check_claim(keys.job, seen, claim, fields)
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
         local = probe_holder(seen, claim.host, options.spools, bucket.url, unchanged)
-        paused = seen is not None and pause_left(seen, unchanged) > 0
+        waiting.paused = seen is not None and pause_left(seen, unchanged) > 0
         first = first or (seen.version if seen else "")
         outlast = options.outlast and seen is not None and seen.version == first  # a heartbeat: its owner lives
         decided = admit(
@@ -238,56 +224,106 @@ def acquire_job(
             pauses=options.pauses,
             url=bucket.url,
         )
-        if counting and not isinstance(decided, Wait):
-            screen.redraw("")
-        match decided:
-            case Acquire(cause):
-                failpoint("run.before_lease")
-                try:
-                    with (
-                        spool_for(seen, local, options, claim.run, owner, screen.say) as folder,
-                        screen.waiting_for("the bucket, to open the job and read its log"),
-                    ):
-                        opened = open_job(
-                            bucket,
-                            keys,
-                            clock,
-                            rng,
-                            claim=claim,
-                            fields=fields,
-                            seen=seen,
-                            cause=cause,
-                            spool=folder,
-                            spooling=options.spool,
-                            report=screen.say,
-                            check_stop=check_signals,
-                            check_owner=check_owner,
-                            uninterrupted=uninterrupted,
-                        )
-                except Damaged as error:
-                    raise explain_open_error(bucket, keys, seen, error) from error
-                except LeaseHeld:
-                    if not options.wait:
-                        raise
-                    sleep_unless_signalled(RACE_PAUSE, clock)  # someone else was faster; now that one is waited for
-                    continue
-                failpoint("run.after_lease")
-                return opened
-            case Decline(sentence, hint):
-                raise LeaseHeld(sentence, hint)
-            case Wait(seconds, why) if outlast and not paused:
-                counting = True
-                screen.redraw(why)
-                sleep_unless_signalled(seconds, clock)
-            case Wait(seconds, why):
-                if paused and options.end_pause():
-                    continue
-                if why.split(",")[0] != reported:
-                    screen.say(f"waiting: {why}")
-                    reported = why.split(",")[0]
-                sleep_unless_signalled(
-                    min(seconds, rng.uniform(PAUSE_POLL / 2, PAUSE_POLL)) if paused else seconds, clock
+        if isinstance(decided, Wait):
+            waiting.for_lease(decided, counting=outlast and not waiting.paused)
+            continue
+        waiting.end()
+        if isinstance(decided, Decline):
+            raise LeaseHeld(decided.sentence, decided.hint)
+        failpoint("run.before_lease")
+        try:
+            with (
+                spool_for(seen, local, options, claim.run, owner, screen.say) as folder,
+                screen.waiting_for("the bucket, to open the job and read its log"),
+            ):
+                opened = open_job(
+                    bucket,
+                    keys,
+                    clock,
+                    rng,
+                    claim=claim,
+                    fields=fields,
+                    seen=seen,
+                    cause=decided.cause,
+                    spool=folder,
+                    spooling=options.spool,
+                    report=screen.say,
+                    check_stop=check_signals,
+                    check_owner=check_owner,
+                    uninterrupted=uninterrupted,
                 )
+        except Damaged as error:
+            raise explain_open_error(bucket, keys, seen, error) from error
+        except LeaseHeld:
+            if not options.wait:
+                raise
+            sleep_unless_signalled(RACE_PAUSE, clock)  # someone else was faster; now that one is waited for
+            continue
+        failpoint("run.after_lease")
+        return opened
+
+
+def _read_lease(bucket: Bucket, keys: Keys, known_epoch: int, screen: Screen) -> StoredLease | None:
+    """The lease as it is now; before a job's first use the bucket has to show that it keeps conditions. Unavailable:
+    also where nothing of the job is there, although this machine knows it."""
+    with screen.waiting_for("the bucket, for the job's lease"):
+        seen = leases.read_lease(bucket, keys)
+        if seen is None and known_epoch and reader.read_tail(bucket, keys).seq == 0:
+            raise missing_job_error(bucket.url, keys.job, known_epoch)
+        if seen is None:
+            require_conditions(bucket, f"{keys.job}/probe")
+    return seen
+
+
+def _check_claim(job: str, seen: StoredLease, claim: LeaseRequest, fields: OpeningFields) -> None:
+    """UsageError: this run is inside the one that holds the job; Denied: the job has another key."""
+    if seen.doc.state == "held" and seen.doc.run in fields.parents:
+        raise UsageError(
+            f"Job {job} is the one that this command is a part of: it was typed inside its own run.",
+            "Name another job: wal-agent run AGENT --job NAME",
+        )
+    if problem := wrong_key_error(job, seen.doc.key, claim.key):
+        raise problem
+
+
+class _Waiting(msgspec.Struct):
+    """What a start waits for, and what it has said of it: each cause once. `paused`: the job is."""
+
+    clock: Clock
+    options: AcquireOptions
+    screen: Screen
+    rng: random.Random
+    paused: bool = False
+    reported: str = ""
+    counting: bool = False  # a countdown is on the screen
+
+    def for_bucket(self, error: Unavailable) -> None:
+        self._report("bucket", str(error))
+        sleep_unless_signalled(BUCKET_PAUSE, self.clock)
+
+    def for_lease(self, wait: Wait, *, counting: bool) -> None:
+        if counting:
+            self.counting = True
+            self.screen.redraw(wait.why)
+            sleep_unless_signalled(wait.seconds, self.clock)
+            return
+        self.end()
+        if self.paused and self.options.end_pause():
+            return
+        self._report(wait.why.split(",")[0], wait.why)
+        poll = self.rng.uniform(PAUSE_POLL / 2, PAUSE_POLL) if self.paused else wait.seconds
+        sleep_unless_signalled(min(wait.seconds, poll), self.clock)
+
+    def end(self) -> None:
+        """Take the countdown off the screen."""
+        if self.counting:
+            self.counting = False
+            self.screen.redraw("")
+
+    def _report(self, cause: str, why: str) -> None:
+        if cause != self.reported:
+            self.screen.say(f"waiting: {why}")
+            self.reported = cause
 
 
 @contextmanager

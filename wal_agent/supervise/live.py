@@ -453,15 +453,8 @@ class Live:
         try:
             if words:
                 words.began()
-            self._run_dir.write("agent.pid", f"{child.pid}\n")
-            self._writer.append(
-                AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
-            )
-            self._emit(AgentBegan(child.pid, launch.session, launch.resumed))
-            load_beside(self._rules)
-            self.autosave.start()
-            if self.tree:
-                self.tree.start()
+            self._report_start(child.pid)
+            self._start_saving()
             if self._agent.capabilities.hookless:
                 self.conversation.handle(TurnStarted(launch.session, ""))
             self._hand_over_control(self._control)
@@ -478,15 +471,7 @@ class Live:
             self._hand_over_control(None)
             self._await.close()
             self._liveness.rest()
-        with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):
-            processes.await_hooks(self._run_dir.run, HOOKS_END, self._urgent)
-        if self.tree:
-            with self._screen.waiting_for("git to end", PAUSE):
-                self.tree.pause(self._shutdown.left(PAUSE))
-        with self._screen.waiting_for("the processes of the agent to end", processes.ENDING):
-            leftovers = processes.end_run_processes(
-                self._run_dir.run, self._shutdown.left(processes.GRACE), adopted=True
-            )
+        leftovers = self._end_processes()
         child.reap()
         self.gate.close()
         self.server.close()
@@ -500,13 +485,8 @@ class Live:
         completed = not self.conversation.turn_open
         if exit.code >= 0 and down is None and not completed and not launch.interactive:  # pi and Qwen end with 1
             self._stopped = self._stopped or self.gate.ended_turn
-        tree = self.tree.not_saved() if self.tree else ""
-        unwatched = self.autosave.problem if self.autosave.watches else ""  # else it was said before the start
-        problems = (*filter(None, [self._unsaved, tree, unwatched, self._hooks.refused]), *self.saver.problems)
-        hookless = self._agent.capabilities.hookless
-        if hookless is not None:
-            problems += tuple(hookless.left_out(context.workspace, context.env))
-        hooks_live = self.conversation.hooks_live.is_set() or hookless is not None
+        problems = self._problems()
+        hooks_live = self.conversation.hooks_live.is_set() or self._agent.capabilities.hookless is not None
         silent = not hooks_live and down is None and self._stopped is None
         self.conversation.enter("agent_ended")
         return AgentOutcome(
@@ -514,7 +494,7 @@ class Live:
             completed,
             down,
             self._stopped,
-            tuple(leftovers),
+            leftovers,
             problems,
             self._trouble,
             silent,
@@ -525,6 +505,41 @@ class Live:
             failed=self.conversation.failed or (None if completed else self._failure_in_file()),
             turned=self.conversation.turned,
         )
+
+    def _report_start(self, pid: int) -> None:
+        launch = self._launch
+        self._run_dir.write("agent.pid", f"{pid}\n")
+        self._writer.append(
+            AgentStarted(time=self._clock.now(), pid=pid, session=launch.session, resumed=launch.resumed)
+        )
+        self._emit(AgentBegan(pid, launch.session, launch.resumed))
+
+    def _start_saving(self) -> None:
+        load_beside(self._rules)
+        self.autosave.start()
+        if self.tree:
+            self.tree.start()
+
+    def _end_processes(self) -> tuple[str, ...]:
+        """End what the agent left running, hooks last; the names of what had to be ended."""
+        with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):
+            processes.await_hooks(self._run_dir.run, HOOKS_END, self._urgent)
+        if self.tree:
+            with self._screen.waiting_for("git to end", PAUSE):
+                self.tree.pause(self._shutdown.left(PAUSE))
+        with self._screen.waiting_for("the processes of the agent to end", processes.ENDING):
+            grace = self._shutdown.left(processes.GRACE)
+            return tuple(processes.end_run_processes(self._run_dir.run, grace, adopted=True))
+
+    def _problems(self) -> tuple[str, ...]:
+        """What people are to know of saving and hooks at the end."""
+        tree = self.tree.not_saved() if self.tree else ""
+        unwatched = self.autosave.problem if self.autosave.watches else ""  # else it was said before the start
+        problems = (*filter(None, [self._unsaved, tree, unwatched, self._hooks.refused]), *self.saver.problems)
+        hookless = self._agent.capabilities.hookless
+        if hookless is None:
+            return problems
+        return (*problems, *hookless.left_out(self._context.workspace, self._context.env))
 
     def _failure_in_file(self) -> TurnFailed | None:
         """Why the newest turn failed, by the session's file: an agent may be gone before its hook has reported it."""

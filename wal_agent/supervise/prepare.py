@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 MESSAGES_WAIT = 5.0  # seconds for the messages that the lost run may not have shown to the agent
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
 MOST_OPEN_LINES = 3
-MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
+MAX_LOGGED_PROMPT = 60_000  # characters of the prompt that are kept in the log
 
 
 class PreparedStart(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class PreparedStart(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
     asked: tuple[AskedCall, ...] = ()
-    told: tuple[MessageAt, ...] = ()  # messages that the prompt holds
+    repeated: tuple[MessageAt, ...] = ()  # messages that the prompt holds
     exact: Path | None = None
 
 
@@ -168,7 +168,7 @@ class Preparation:
         """`driver`: brings the messages that the lost run may not have shown to the agent; None: they are off."""
         self.options = options
         self.driver = driver
-        self.told: tuple[MessageAt, ...] = ()
+        self.repeated: tuple[MessageAt, ...] = ()
         self.opened = opened
         self.here = here
         self.clock = clock
@@ -305,7 +305,7 @@ class Preparation:
             tuple(
                 AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
             ),
-            self.told,
+            self.repeated,
             restored.kept / EXACT if restored else None,
         )
 
@@ -382,7 +382,7 @@ class Preparation:
             prompt = recovery_input.write_prompt(
                 facts, reconciled, self.at, self.options.agent, self.options.args, templates
             )
-            prompts.append(prompt + self._tell_again(pending, reconciled.pieces))
+            prompts.append(prompt + self._repeat_messages(pending, reconciled.pieces))
             return prompts[-1]
 
         effects = self.tree.effects(self.done)
@@ -432,7 +432,7 @@ class Preparation:
             kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
             prompt = render_prompt(replace(facts, task=recovery_input.task_text(kept, asked or "")), templates)
             said = "the session had not been saved yet; the task begins again, with what is known"
-        prompt += self._tell_again(self._unseen_messages(), ())
+        prompt += self._repeat_messages(self._unseen_messages(), ())
         create_session(place, prompt)
         self.screen.rows([row("new", said)])
         return prompt
@@ -458,23 +458,23 @@ class Preparation:
         found = {m.identity: m for m in call_with_timeout(MESSAGES_WAIT, fetch, none)}
         return {at: found.get(identity) for identity, at in wanted.items()}
 
-    def _tell_again(self, pending: dict[MessageAt, Message | None], session: Pieces) -> str:
+    def _repeat_messages(self, pending: dict[MessageAt, Message | None], session: Pieces) -> str:
         """The words on messages that `session`, a restored main file, does not have; what it has was seen, whether its
         words can be had or not. One without words is given by the inbox once its carrier is back."""
         if not pending:
             return ""
-        from wal_agent.supervise.inbox import tell_again
+        from wal_agent.supervise.inbox import repeat_messages
 
         marks = {at: messages.message_mark(at.id).encode() for at in pending}
         has = {at for line in map(bytes, session) for at, mark in marks.items() if mark in line}
         now = self.clock.now()
         if has:
             self.opened.writer.append(*(MessageSeen(time=now, sender=at.sender, id=at.id) for at in has))
-        told = {at: message for at, message in pending.items() if at not in has and message is not None}
-        lost, self.told = [*told.values()], tuple(told)
+        repeated = {at: message for at, message in pending.items() if at not in has and message is not None}
+        lost, self.repeated = [*repeated.values()], tuple(repeated)
         if lost:
             self.screen.rows([row("messages", messages.told_again_line(len(lost)))])
-        return f"\n{tell_again(lost)}" if lost else ""
+        return f"\n{repeat_messages(lost)}" if lost else ""
 
     def _record(
         self,
@@ -492,7 +492,7 @@ class Preparation:
                 time=self.clock.now(),
                 from_epoch=home.epoch if home else 0,
                 verdicts=verdicts,
-                told=redact(prompt)[:MAX_TOLD],
+                told=redact(prompt)[:MAX_LOGGED_PROMPT],
                 leftovers=tuple(redact(text)[:200] for text in ended[:20]),
                 restored=restored.files if restored else (),
                 put_back=put_back,

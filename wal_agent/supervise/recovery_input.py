@@ -246,7 +246,7 @@ def has_conversation(at: Situation, agent: Agent, blobs: Blobs, workspace: Path)
             found = agent.reconcile(map_file(path), at.before.session, workspace, [])
         except Damaged:
             return True
-    return found.messages > 0 and found.heard != ()
+    return found.messages > 0 and found.prompts != ()
 
 
 def is_folder(path: str) -> bool:
@@ -359,7 +359,8 @@ def write_prompt(
     for with this start, if that is something new."""
     text = render_prompt(replace(facts, put_back=finished_put_back(reconciled, at)), templates)
     if facts.handed is not None:
-        return add_newest_words(text, handed_words(at), agent.prompt_from_args(at.opening.args), reconciled.heard or ())
+        asked = agent.prompt_from_args(at.opening.args)
+        return add_newest_words(text, handed_words(at), asked, reconciled.prompts or ())
     given = agent.prompt_from_args(at.home.args) if at.home is not None else None
     asked = agent.prompt_from_args(args)
     new = asked if asked != given else None
@@ -367,8 +368,8 @@ def write_prompt(
     unread = unread_notice(at) if facts.replaces else None
     held = unread.told if unread is not None else ""
     if unread is not None:
-        reconciled = replace(reconciled, heard=_without_notices(reconciled.heard, TASK in held))
-    missing = given if given and not any(given in text for text in reconciled.heard or ()) else None
+        reconciled = replace(reconciled, prompts=_without_notices(reconciled.prompts, TASK in held))
+    missing = given if given and not any(given in text for text in reconciled.prompts or ()) else None
     if given and asked in (None, given) and (unasked(at, agent, given) or WITH_START in held):
         new = missing
     lost = lost_task(reconciled, at, given or "") or (missing if TASK in held else "")
@@ -377,12 +378,12 @@ def write_prompt(
     return f"{text}\n{WITH_START}\n\n{new}\n" if new else text
 
 
-def _without_notices(heard: tuple[str, ...] | None, lost: bool) -> tuple[str, ...] | None:
+def _without_notices(prompts: tuple[str, ...] | None, lost: bool) -> tuple[str, ...] | None:
     """The words of a session without the recovery prompts. `lost`: such a prompt holds the task, because the session
     lacked it; a session whose words are not known lacks it still."""
-    if heard is None:
+    if prompts is None:
         return () if lost else None
-    return tuple(text for text in heard if not text.startswith(NOTICE))
+    return tuple(text for text in prompts if not text.startswith(NOTICE))
 
 
 def handed_words(at: Situation) -> str:
@@ -392,10 +393,10 @@ def handed_words(at: Situation) -> str:
     return task_text(at.asked, given or "")
 
 
-def add_newest_words(text: str, task: str, asked: str | None, heard: Sequence[str]) -> str:
+def add_newest_words(text: str, task: str, asked: str | None, prompts: Sequence[str]) -> str:
     """The notice of a handoff, and behind it the task, where the agent's own session lacks it, and what the user asks
     for with this start."""
-    if task and not any(task.rstrip("\ufffd") in words for words in heard):
+    if task and not any(task.rstrip("\ufffd") in words for words in prompts):
         text += f"\n{TASK}\n\n{task}\n"
     if asked and asked != task:
         text += f"\n{WITH_START}\n\n{asked}\n"
@@ -417,14 +418,14 @@ def lost_task(reconciled: Reconciled, at: Situation, given: str) -> str:
     """What the turn that was cut off began with, where the session does not hold it: agents write a person's words
     down late. `given`: by the arguments of the lost run."""
     before, prompt = at.before, at.before.prompt
-    if reconciled.heard is None or prompt is None or before.turn != "started":
+    if reconciled.prompts is None or prompt is None or before.turn != "started":
         return ""
     # A new session has the words of an older one only by a recovery; one that was asked for is to forget them.
     recovered = before.recovery is not None and at.home is not None and before.recovery.time >= at.home.time
     if prompt.session != before.session and not recovered:
         return ""
     lost = task_text(at.asked, given)
-    held = any(lost.rstrip("\ufffd") in text for text in reconciled.heard)  # the log may cut a character in two
+    held = any(lost.rstrip("\ufffd") in text for text in reconciled.prompts)  # the log may cut a character in two
     return "" if held else lost
 
 

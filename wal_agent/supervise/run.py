@@ -74,7 +74,7 @@ from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
-from wal_agent.supervise.inbox import NEAR, Inbox, unheard
+from wal_agent.supervise.inbox import NEAR, Inbox, unlogged_messages
 from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
@@ -546,7 +546,7 @@ class Run:
             with self.screen.waiting_for("git, for the files of this folder"):
                 tree = open_worktree_capture(context, self.screen.say)
             if self.driver is not None:
-                inbox = Inbox(context, self.driver, self._looks(), prepared.told)
+                inbox = Inbox(context, self.driver, self._looks(), prepared.repeated)
                 inbox.start()
                 requests = self._serve_requests(context, self.driver, inbox)
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
@@ -609,7 +609,7 @@ class Run:
                 return False
             with closing(driver):
                 asked = [m.identity for m in driver.fetch(lambda _: False) if m.verb == "resume"]
-            if not asked or not unheard(replay(self.bucket, keys).state, asked):
+            if not asked or not unlogged_messages(replay(self.bucket, keys).state, asked):
                 return False
             return end_pause(self.bucket, keys).state == "ended"
         except WalAgentError:

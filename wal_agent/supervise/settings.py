@@ -181,13 +181,8 @@ def load(
         places[key] = origin.words if origin.source in ("flag", "environment") else origin.words.partition(" in ")[2]
 
     for key, setting in SETTINGS.items():
-        variable = variable_of(key)
-        if flags.get(key) is not None:
-            take(key, flags[key], Origin("flag", option_of(key)))
-        elif env.get(variable):
-            take(key, env[variable], Origin("environment", variable))
-        elif key in own:
-            take(key, own[key], Origin("own", f"{key} in {own_path}"))
+        if (said := _persons_choice(key, flags, env, own, own_path)) is not None:
+            take(key, *said)
         elif key in document:
             want = _wanted(key, document[key], path, env)
             if want is None or given.get(key) == want.value:
@@ -211,17 +206,36 @@ def load(
             wants.append(table)
     if sources["job"] == "default":
         values["job"] = default_job_here(agent, workspace, values["bucket"], env)
-    skip = skipped(document, agent, path)
-    for tool in skip:
-        if why := why_not_skip(tool) if why_not_skip else refuse_skip(tool, agent):
-            raise ConfigError(f"skip in {path}: {why}", f"Take it out: wal-agent configure-hooks --unskip {tool}")
-    if skip:
+    if skip := _checked_skip(document, agent, path, why_not_skip):
         values["skip"], sources["skip"] = skip, "file"
     if uses is None:
         wants += [want for want in prompt_wants(workspace) if given.get(want.setting) != want.value]
     if wants:
         raise ConsentNeeded(wants)
     return Settings(**values, sources=sources, places=places)
+
+
+def _persons_choice(
+    key: str, flags: Mapping[str, object], env: Mapping[str, str], own: Mapping[str, object], own_path: Path
+) -> tuple[object, Origin] | None:
+    """What the person says of a setting: by a flag, else a variable, else their own file."""
+    variable = variable_of(key)
+    if flags.get(key) is not None:
+        return flags[key], Origin("flag", option_of(key))
+    if env.get(variable):
+        return env[variable], Origin("environment", variable)
+    return (own[key], Origin("own", f"{key} in {own_path}")) if key in own else None
+
+
+def _checked_skip(
+    document: Mapping[str, Any], agent: str, path: Path, why_not_skip: Callable[[str], str | None] | None
+) -> tuple[str, ...]:
+    """The tools that go without a before-hook. ConfigError: one of them cannot."""
+    skip = skipped(document, agent, path)
+    for tool in skip:
+        if why := why_not_skip(tool) if why_not_skip else refuse_skip(tool, agent):
+            raise ConfigError(f"skip in {path}: {why}", f"Take it out: wal-agent configure-hooks --unskip {tool}")
+    return skip
 
 
 def wants_of(workspace: Path, env: Mapping[str, str]) -> list[Want]:

@@ -1,4 +1,4 @@
-"""What a session file holds of people's words (`Reconciled.heard`): a crash may leave a file without any."""
+"""What a session file holds of people's words (`Reconciled.prompts`): a crash may leave a file without any."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ WITHOUT: dict[str, list[list[dict[str, Any]]]] = {
 
 def heard(name: str, records: list[dict[str, Any]]) -> tuple[str, ...] | None:
     main = b"".join(json.dumps(record).encode() + b"\n" for record in records)
-    return AGENTS[name].reconcile(main, S, Path("/w"), ()).heard
+    return AGENTS[name].reconcile(main, S, Path("/w"), ()).prompts
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT))
@@ -95,4 +95,4 @@ def test_copilot_keeps_them_as_its_hooks_tell_them() -> None:
 
 
 def test_an_agent_that_is_no_such_program_tells_of_none() -> None:
-    assert AGENTS["generic"].reconcile(b"", S, Path("/w"), ()).heard is None
+    assert AGENTS["generic"].reconcile(b"", S, Path("/w"), ()).prompts is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.bucket import default_url, open_bucket
+from wal_agent.bucket import default_url, folder_of, open_bucket
 from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import ConfigError, Unavailable
@@ -57,6 +57,8 @@ def test_a_folder_whose_name_is_no_text_comes_back_too() -> None:
         ("file:///a#b", "%23"),
         ("file:///a?", "%3F"),
         ("file:///a%00b", "zero byte"),
+        ("/a\0b", "zero byte"),
+        ("file://[::1/a", "is not a URL"),
         ("file:/a", "is not a bucket"),
         ("relative", "is not a bucket"),
         ("~/b", "is not a bucket"),
@@ -67,6 +69,9 @@ def test_a_folder_whose_name_is_no_text_comes_back_too() -> None:
 def test_what_is_no_bucket_is_told_in_one_sentence(url: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         open_bucket(url)
+    if url.startswith(("file://", "/")):  # as a start asks, before it opens anything
+        with pytest.raises(ConfigError, match=says):
+            folder_of(url)
 
 
 def test_memory_is_shared_by_name_in_this_process() -> None:

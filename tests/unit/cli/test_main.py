@@ -328,8 +328,31 @@ def test_a_real_process_exits_with_the_promised_codes(tmp_path: Path) -> None:
     held = process(tmp_path, "ack", "2", "--done", "--bucket", (tmp_path / "b").as_uri(), "--job", "shop")
     out, err = held.communicate(timeout=60)
     assert (held.returncode, out) == (75, b"") and b"\nwal-agent: job shop is running on vm-1" in err
+    folder = (tmp_path / "gone").as_posix()
+    lost = process(tmp_path, "list", shell=f'mkdir {folder}; cd {folder}; rmdir {folder}; "$@"')
+    out, err = lost.communicate(timeout=60)
+    assert (lost.returncode, out, err.count(b"\n")) == (64, b"", 1)
     closed = process(tmp_path, "run", "nonsense", shell='"$@" 2>&-')
     assert closed.communicate(timeout=60)[0] == b"" and closed.returncode == 64
+
+
+def test_exit_codes_are_read_where_a_parent_ignored_its_childrens_ends(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    parent = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    shell = f'cd work; exec {shlex.quote(sys.executable)} -c {shlex.quote(parent)} "$@"'
+    run = process(tmp_path, "run", "generic", "--", "sh", "-c", "exit 5", shell=shell)
+    run.communicate(timeout=120)
+    assert run.returncode == 5
+
+
+def test_an_agent_runs_where_all_standard_files_are_closed(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    words = ("run", "generic", "--", "touch", "ran")
+    run = process(tmp_path, *words, shell='cd work; exec "$@" <&- >&- 2>&-')
+    run.communicate(timeout=120)
+    assert (run.returncode, (tmp_path / "work" / "ran").exists()) == (0, True)
 
 
 @pytest.mark.parametrize("words", sorted(EXAMPLES))

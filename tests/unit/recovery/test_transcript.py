@@ -61,7 +61,8 @@ LINES: dict[str, tuple[dict[str, Any], str]] = {
         },
         "assistant",
     ),
-    "copilot": ({"type": "user.message", "timestamp": AT, "data": {"content": WORDS}}, ""),
+    "copilot": ({"type": "user.message", "timestamp": AT, "data": {"content": WORDS}}, "user"),
+    "copilot answer": ({"type": "assistant.message", "timestamp": AT, "data": {"content": WORDS}}, "assistant"),
 }
 
 

@@ -18,7 +18,17 @@ from wal_agent.inbox import BucketDriver, Message, make_message
 from wal_agent.recovery.messages import message_mark
 from wal_agent.supervise.context import Launch
 from wal_agent.supervise.conversation import Conversation
-from wal_agent.supervise.inbox import MOST_GIVEN, MOST_SHOWN, NEAR, REST, ROOM_TOLD, Inbox, describe, tell_again, unseen
+from wal_agent.supervise.inbox import (
+    MOST_GIVEN,
+    MOST_SHOWN,
+    NEAR,
+    REST,
+    ROOM_REPEATED,
+    Inbox,
+    describe,
+    repeat_messages,
+    unseen,
+)
 
 
 class Room:
@@ -164,9 +174,9 @@ def test_the_words_cannot_leave_their_block() -> None:
 
 def test_a_recovery_tells_a_bounded_part(room: Room) -> None:
     lost = [make_message("x" * 5000, "ann", f"m{n}") for n in range(60)]
-    words = tell_again(lost)
-    assert len(words) < ROOM_TOLD + 1500 and "more messages: see `wal-agent inbox`" in words
-    assert tell_again([]) == ""
+    words = repeat_messages(lost)
+    assert len(words) < ROOM_REPEATED + 1500 and "more messages: see `wal-agent inbox`" in words
+    assert repeat_messages([]) == ""
 
 
 def test_an_agent_that_waits_for_a_person_is_looked_after_less_often(room: Room) -> None:

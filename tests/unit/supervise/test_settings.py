@@ -203,6 +203,13 @@ def test_a_person_may_choose_any_folder(shop: Path) -> None:
     assert load("gemini", shop, ENV, {"bucket": "file:///mnt/b"}).bucket == "file:///mnt/b"
 
 
+def test_a_long_value_does_not_fill_the_screen(shop: Path) -> None:
+    (shop / "wal-agent.toml").write_text(f'ttl = "{"y" * 10_000}"')
+    with pytest.raises(ConfigError) as caught:
+        load("gemini", shop, ENV, {})
+    assert len(str(caught.value)) < 1000
+
+
 def test_odd_files_are_refused_and_not_waited_for(shop: Path) -> None:
     path = shop / "wal-agent.toml"
     path.mkdir()

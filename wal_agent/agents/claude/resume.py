@@ -77,8 +77,8 @@ def put_back(read: Session, session: str, workspace: Path, calls: Sequence[Logge
         said = like.line("assistant", conversation_end(read), use, f"call {call_id(call)}", time)
         read.entries.append(new_entry(said))
         time = one_ms_later(time)
-        told = like.line("user", str(said["uuid"]), _result(call), f"result {call_id(call)}", time)
-        read.entries.append(new_entry({**told, "sourceToolAssistantUUID": said["uuid"]}))
+        line = like.line("user", str(said["uuid"]), _result(call), f"result {call_id(call)}", time)
+        read.entries.append(new_entry({**line, "sourceToolAssistantUUID": said["uuid"]}))
         time = one_ms_later(time)
     return replaced + len(lacking) + len(missing)
 
@@ -285,7 +285,7 @@ def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> P
     if last is not None and last.kind == "user" and last.message.get("content") == prompt:
         return [main]
     name = uuid.uuid5(uuid.NAMESPACE_OID, f"{conversation_end(read)} {prompt!r}")
-    told = LineTemplate.of(read, session, workspace).line(
+    line = LineTemplate.of(read, session, workspace).line(
         "user", conversation_end(read), prompt, str(name), time_after(read)
     )
-    return [*session_pieces(read), new_entry(told).written, b"\n"]
+    return [*session_pieces(read), new_entry(line).written, b"\n"]

@@ -66,21 +66,21 @@ def calls_to_add(read: Session, calls: Iterable[LoggedCall]) -> list[LoggedCall]
     """Return the calls that the file lacks. Each call of the file stands for one of the log: the one put back under its
     number, else an equal one that did not start after the file's had ended."""
     ids: set[str] = set()
-    told: dict[tuple[str, bytes], list[float]] = {}
+    written: dict[tuple[str, bytes], list[float]] = {}
     for message in read.messages.values():
         for call in message.calls:
             ids.add(str(call.get("id")))
             if "__wal_" not in str(call.get("id")):
                 key = (str(call.get("name")), _canon(call.get("args")))
-                told.setdefault(key, []).append(end_time(call.get("timestamp")))
+                written.setdefault(key, []).append(end_time(call.get("timestamp")))
     missing: list[LoggedCall] = []
     for logged in calls:
         key = (logged.tool, _canon(call_input(logged)))
-        ended = [t for t in told.get(key, []) if t + 0.001 >= logged.started]
+        ended = [t for t in written.get(key, []) if t + 0.001 >= logged.started]
         if call_id(logged) in ids:
             continue
         if ended:
-            told[key].remove(min(ended))
+            written[key].remove(min(ended))
         else:
             missing.append(logged)
     return missing
@@ -153,8 +153,8 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
             "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
             f"files under tool-outputs/session-{session} of this machine instead."
         )
-    heard = None if any(map(_has_words, read.messages.values())) else ()
-    return Reconciled(session_pieces(read), put, len(read.said()), tuple(repairs), heard)
+    prompts = None if any(map(_has_words, read.messages.values())) else ()
+    return Reconciled(session_pieces(read), put, len(read.said()), tuple(repairs), prompts)
 
 
 def mend_head(read: Session, session: str, workspace: Path) -> bool:
@@ -201,20 +201,20 @@ def split_context(message: Message) -> tuple[list[Any], list[Any]]:
 
 def mend_results(read: Session) -> None:
     """Keep each result once, in its own call (S6); drop records that only repeat results."""
-    told: set[str] = set()
+    written: set[str] = set()
     for message in read.messages.values():
         calls = message.calls
         ids = {str(c.get("id")) for c in calls}
-        told |= {str(c.get("id")) for c in calls if c.get("result")}
+        written |= {str(c.get("id")) for c in calls if c.get("result")}
         changed = [own_result(call, ids) for call in calls]
         if message.kind == "gemini" and changed != calls:
             message.value = {**message.value, "toolCalls": changed}
             message.line = None
     for key, message in list(read.messages.items()):
         parts = message.parts()
-        if message.kind != "user" or not any(_response_id(p) in told for p in parts):
+        if message.kind != "user" or not any(_response_id(p) in written for p in parts):
             continue
-        left = [p for p in parts if _response_id(p) not in told]
+        left = [p for p in parts if _response_id(p) not in written]
         if left:
             read.messages[key] = Message({**message.value, "content": left})
         else:

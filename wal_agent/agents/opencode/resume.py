@@ -451,7 +451,7 @@ def _put_back(rows: Rows, session: str, missing: Sequence[LoggedCall]) -> None:
     before = max((p["id"] for p in rows.of("part") if p["message"] == last["id"]), default=last["id"])
     for n, call in enumerate(missing, 1):
         data = {"type": "tool", "tool": call.tool, "callID": _id_of(call), "state": outcome_state(call, {})}
-        part = {"type": "part", "id": _id("prt", before, n, f"{session} {call.call}"), "session": session}
+        part = {"type": "part", "id": make_id("prt", before, n, f"{session} {call.call}"), "session": session}
         rows.add({**part, "created": last["created"], "message": last["id"], "data": data})
 
 
@@ -474,11 +474,11 @@ def _message(session: str, last: Json | None, messages: Sequence[Json], call: Lo
         "time": {"created": created, "completed": created},
         "finish": "tool-calls",
     }
-    id = _id("msg", last["id"] if last else "", 1, f"{session} {call.call}")
+    id = make_id("msg", last["id"] if last else "", 1, f"{session} {call.call}")
     return {"type": "message", "id": id, "session": session, "created": created, "data": data}
 
 
-def _id(kind: str, before: str, step: int, seed: str) -> str:
+def make_id(kind: str, before: str, step: int, seed: str) -> str:
     """Make an id behind `before`: OpenCode's ids sort by time."""
     found = _ID.match(before)
     number = (int(found[1], 16) if found else 0) + step

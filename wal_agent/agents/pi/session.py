@@ -245,8 +245,8 @@ def compactions(appended: bytes) -> list[Compacted]:
     for record, _ in records(appended):
         if record is not None and record.get("type") == "compaction" and record.get("fromHook") is not True:
             tokens = record.get("tokensBefore")
-            told = tokens if isinstance(tokens, int) else 0
-            found.append(compacted(as_text(record.get("id")), as_text(record.get("summary")), told))
+            before = tokens if isinstance(tokens, int) else 0
+            found.append(compacted(as_text(record.get("id")), as_text(record.get("summary")), before))
     return found
 
 

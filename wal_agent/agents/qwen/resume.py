@@ -61,16 +61,16 @@ class FileCall(msgspec.Struct):
 
 def put_back(chat: Chat, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
     """Give each of `calls` that has none its result, in the log's order; return how many got one."""
-    told = _file_calls(chat, {_name(session, call) for call in calls})
+    in_file = _file_calls(chat, {_name(session, call) for call in calls})
     have = {record.uuid for record in chat.records}
     missing = [call for call in calls if _name(session, call) not in have]
-    answered = [(call, _match_call(call, told)) for call in missing]
+    answered = [(call, _match_call(call, in_file)) for call in missing]
     new = [(call, found) for call, found in answered if found is None or found.ended is None]
     writer = _Writer(chat, session, workspace)
     for call, found in new:
         if found is not None:
             writer.result(_name(session, call), found.id, found.name, call_result(call))
-    for left in told:
+    for left in in_file:
         if left.tail and not left.taken and left.ended is None:
             writer.result(_uuid(session, f"not begun {left.place}"), left.id, left.name, {"error": NOT_BEGUN})
     lost = [call for call, found in new if found is None]
@@ -103,7 +103,7 @@ def _uuid(session: str, words: str) -> str:
 def _file_calls(chat: Chat, ours: set[str]) -> list[FileCall]:
     """Return the file's calls, also those of branches that were rewound: they did run. An id may come again: a result
     belongs to the last message before it that has an open call of this id."""
-    told: list[FileCall] = []
+    in_file: list[FileCall] = []
     waiting: dict[str, list[list[FileCall]]] = {}  # id -> of each message, its calls
     tail = _tail(chat)
     same: set[tuple[str, str]] = set()
@@ -113,7 +113,7 @@ def _file_calls(chat: Chat, ours: set[str]) -> list[FileCall]:
         same.add((record.uuid, record.kind))
         if record.kind == "assistant":
             batch = _batch(record, tail is not None and record.uuid == tail.uuid)
-            told += batch
+            in_file += batch
             for id in dict.fromkeys(each.id for each in batch):
                 waiting.setdefault(id, []).append([each for each in batch if each.id == id])
         for response in record.inside("functionResponse"):
@@ -122,7 +122,7 @@ def _file_calls(chat: Chat, ours: set[str]) -> list[FileCall]:
             if found is not None:
                 found.ended = end_time(record.value.get("timestamp"))
                 found.taken = record.uuid in ours
-    return told
+    return in_file
 
 
 def _batch(record: Record, tail: bool) -> list[FileCall]:
@@ -150,10 +150,10 @@ def _tail(chat: Chat) -> Record | None:
     return None
 
 
-def _match_call(call: LoggedCall, told: list[FileCall]) -> FileCall | None:
+def _match_call(call: LoggedCall, in_file: list[FileCall]) -> FileCall | None:
     """Return the file's call that this one is: one that ended after it had started, else one of the last batch."""
     key = _key(call.tool, call_input(call))
-    same = [t for t in told if not t.taken and t.key == key]
+    same = [t for t in in_file if not t.taken and t.key == key]
     over = [t for t in same if t.ended is not None and t.ended + 0.001 >= call.started]
     over.sort(key=lambda t: t.ended or 0)
     found = next(iter([*over, *(t for t in same if t.tail and t.ended is None)]), None)
