@@ -36,7 +36,6 @@ from wal_agent.recovery.messages import (
 )
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
-from wal_agent.supervise.provenance import job_options
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
@@ -448,7 +447,7 @@ class Gate:
         times = self.recovered.refused(asked)
         verify = inline(asked.verify, SHOWN_VERIFY) if asked.verify else ""
         denied = self._deny(deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, verify), "in_flight")
-        error = stuck_error(self._agent, event, asked, times, job_options(self._settings))
+        error = stuck_error(self._agent, event, asked, times, self._settings.job_options)
         self.ended_turn = error if denied.stop and times >= PATIENCE else None
         if times >= STUBBORN:
             self.stuck = self.stuck or error

@@ -245,13 +245,8 @@ def _glued(line: Line) -> Record | None:
     return Record(value) if isinstance(value, dict) else None
 
 
-def dump_chat(chat: Chat) -> bytes:
-    """Write the file: loading it gives the same records again."""
-    return b"".join(chat_pieces(chat))
-
-
 def chat_pieces(chat: Chat) -> list[Line]:
-    """What `dump_chat` joins."""
+    """The file's lines: loading them gives the same records again."""
     return with_ends(r.written for r in chat.records)
 
 
