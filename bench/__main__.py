@@ -26,6 +26,7 @@ NAMES = (
         "scale",
         "load",
         "worktree",
+        "cpu",
     ),
 )
 
