@@ -24,6 +24,8 @@ NAMES = (
         "conversation",
         "messages",
         "scale",
+        "load",
+        "worktree",
     ),
 )
 
