@@ -65,6 +65,8 @@ def main() -> None:
             behind, costs = [], []
             for n in range(ROUNDS):
                 time.sleep(PAUSE)
+                while not saves.empty():  # of the first capture's last parts
+                    saves.get()
                 asked = json.dumps({"command": f"make {n}"}).encode()
                 if not isinstance(gate.begin_call(ToolStarting("s", "run_shell_command", asked)), Allow):
                     raise RuntimeError("a call was denied")
