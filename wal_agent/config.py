@@ -87,6 +87,14 @@ class Settings(msgspec.Struct, frozen=True):
     places: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
+    def job_options(self) -> str:
+        """The options that name this job in a command that is typed in any folder."""
+        from wal_agent.text import bucket_words, quote_word
+
+        named = self.sources.get("bucket") != "default"
+        return " ".join(map(quote_word, ("--job", self.job, *(bucket_words(self.bucket) if named else ()))))
+
+    @property
     def origin(self) -> str:
         """Who named the bucket, for people; empty where nobody did."""
         return f"bucket {self.bucket} (from {self.places['bucket']})" if "bucket" in self.places else ""

@@ -42,6 +42,7 @@ NAMES = (
     "rewrite.before_record",
     "rewrite.before_place",
     "rewrite.staged",
+    "rewrite.placed",
     "task.before_child",
     "task.after_child",
     "step.begun",

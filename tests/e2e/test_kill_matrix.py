@@ -56,7 +56,7 @@ IN_AN_OUTAGE = ("spool.before_store", "spool.after_store", "spool.before_drop") 
 IN_A_CARRYING_IN = ("spool.before_begin", "spool.before_rename", "spool.after_rename")  # and these
 IN_A_STEP = ("step.begun", "step.ran", "step.ended")  # tests/unit/test_steps.py visits these
 IN_A_TASK = ("task.before_child", "task.after_child")  # tests/e2e/test_task.py does
-IN_A_REWRITE = ("rewrite.before_record", "rewrite.before_place", "rewrite.staged")  # tests/e2e/test_rewrite.py does
+IN_A_REWRITE = ("rewrite.before_record", "rewrite.before_place", "rewrite.staged", "rewrite.placed")  # test_rewrite.py
 IN_HOUSEKEEPING = ("snapshot.before_put", "snapshot.after_put", "retention.between_deletes")
 
 TASK = "please do the work"

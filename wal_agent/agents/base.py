@@ -387,14 +387,14 @@ class Unit(msgspec.Struct, frozen=True):
 
 class Rewriting(msgspec.Struct, frozen=True):
     """For an agent whose session can be rewritten while it does not run: lines are appended to the main file, in the
-    agent's own form, and those before them stay. `main` is a whole main file. All are pure; ValueError where there is
-    no such message."""
+    agent's own form, and those before them stay. `main` is a whole main file. All are pure. Numbers are of its
+    `units`: 0 <= first < last <= len(units), 0 <= keep < len(units)."""
 
     units: Callable[[bytes], tuple[Unit, ...]]
     """(main): the conversation as the model would get it now."""
     compact: Callable[[bytes, str, Path, int, int, str], bytes]
     """(main, session, workspace, first, last, text): the lines after which units[first:last] are one message of the
-    user's with `text`. The units in front of `first` hold no prompt."""
+    user's with `text`. The units in front of `first` hold no prompt, and may be left out."""
     rewind: Callable[[bytes, str, Path, int, str], bytes]
     """(main, session, workspace, keep, text): the lines after which only units[:keep] are left, and behind them a
     message of the user's with `text`."""

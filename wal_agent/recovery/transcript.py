@@ -34,6 +34,11 @@ _ROLES: Final[Mapping[str, Role]] = {
     "function_call_output": "tool",
     "custom_tool_call": "tool",
     "custom_tool_call_output": "tool",
+    "user.message": "user",
+    "assistant.message": "assistant",
+    "tool.execution_start": "tool",
+    "tool.execution_complete": "tool",
+    "system.message": "system",
     "bashExecution": "tool",
     "system": "system",
     "developer": "system",
@@ -47,7 +52,9 @@ _NO_TEXT_WORDS: Final = """
 id uuid parentUuid parentId leafUuid logicalParentUuid sessionId session_id sessionID messageID messageId callID
 call_id tool_use_id toolCallId type subtype role model modelID providerID timestamp version cwd gitBranch requestId
 signature thoughtSignature encrypted_content hash sha256 replacement_history replacement_history_metadata
-base_instructions status stop_reason entrypoint userType originalFile structuredPatch snapshot usage
+base_instructions transformedContent status stop_reason entrypoint userType originalFile structuredPatch snapshot usage
+originatingMessageId interactionId turnId parentAgentTaskId apiCallId compactionAttemptId checkpointPath toolTelemetry
+toolTitle
 """  # keys of what is no text
 _NO_TEXT: Final = frozenset(_NO_TEXT_WORDS.split())
 _ENVELOPE: Final = ("message", "toolUseResult")  # where a line has a message, all beside these describes the request

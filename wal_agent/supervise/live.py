@@ -45,7 +45,6 @@ from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
 from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
-from wal_agent.supervise.provenance import job_options
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
 from wal_agent.supervise.tasks import TaskBounds, begin_task
@@ -234,7 +233,7 @@ class Live:
         with self._rewind_lock:
             if self.rewinding is None:
                 private = tuple(never_captured(context.settings, agent, context.env, context.workspace))
-                named = job_options(context.settings)
+                named = context.settings.job_options
                 home = Home(context.job.keys.job, named, agent, context.workspace, context.env, private)
                 self.rewinding = LiveRewind(context.job, home, self._clock, context.settings.drain)
         calls = [f"#{call.call} {call.tool}" for call in [*self.gate.running(), *self.gate.nested()]]
@@ -280,7 +279,7 @@ class Live:
         self.shut_down(down)
         now = self._shutdown.down
         if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
-            see = f"See: wal-agent status {job_options(self._context.settings)}"
+            see = f"See: wal-agent status {self._context.settings.job_options}"
             return {"error": f"This run is ending already, so it was not paused (anew). {see}"}
         return {"job": self._context.job.keys.job}
 
@@ -483,6 +482,8 @@ class Live:
                 self.conversation.handle(TurnCompleted(launch.session))
             self.conversation.end()
         completed = not self.conversation.turn_open
+        if exit.code >= 0 and down is None and not completed and not launch.interactive:  # pi and Qwen end with 1
+            self._stopped = self._stopped or self.gate.ended_turn
         problems = self._problems()
         hooks_live = self.conversation.hooks_live.is_set() or self._agent.capabilities.hookless is not None
         silent = not hooks_live and down is None and self._stopped is None

@@ -34,6 +34,7 @@ from wal_agent.recovery.report import (
     headline,
     in_flight_lines,
     lost_lines,
+    name_calls,
     one_line,
     put_back_line,
     restored_line,
@@ -55,7 +56,7 @@ from wal_agent.safefs import Pieces
 from wal_agent.supervise import processes, recovery_input
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.options import RunOptions, Screen
-from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, job_options, may_end_leftovers
+from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
 from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_payload, logged_calls, read_situation
 from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
 from wal_agent.text import plural
@@ -228,8 +229,8 @@ class Preparation:
         state = self.at.before
         said = {a.call: one_line(a.because, 120) for a in state.answers}
         calls = [o.intent for o in state.open if o.intent.call in said]
-        job = job_options(self.options.settings)
-        texts = [messages.still_open(c.call, one_line(c.tool, 60), said[c.call], job) for c in calls[:MOST_OPEN_LINES]]
+        job = self.options.settings.job_options
+        texts = [messages.still_open(c.call, name_calls([c]), said[c.call], job) for c in calls[:MOST_OPEN_LINES]]
         if len(calls) > MOST_OPEN_LINES:
             texts.append(messages.more_calls(len(calls) - MOST_OPEN_LINES))
         return [row("open", text) for text in texts]
@@ -530,7 +531,7 @@ def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: 
         return opened
     from wal_agent.supervise.rewrite import Home, compact_before_resume, complete_rewrite, lost_summary, mend_summary
 
-    home = Home(opened.keys.job, job_options(options.settings), options.agent, options.workspace, options.env)
+    home = Home(opened.keys.job, options.settings.job_options, options.agent, options.workspace, options.env)
     complete_rewrite(state, home, opened.blobs)
     lost = lost_summary(state, options.agent) if mends else None
     if lost is not None and (done := mend_summary(opened, home, lost)).n:

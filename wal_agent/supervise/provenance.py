@@ -114,7 +114,7 @@ def previous_person(state: State, opening: Opening) -> Opening | None:
     """Return the newest opening of another person's, from whom a start by `opening` would take over an unfinished job;
     None where it would not. Pure."""
     home = state.home_opening
-    over = state.ended is not None and state.ended.completed and not state.open and not state.undecided_steps
+    over = state.ended is not None and state.ended.completed and not state.unanswered and not state.undecided_steps
     return home if home is not None and not over and is_other_persons(home, opening) else None
 
 
@@ -155,13 +155,7 @@ def resume_command(options: RunOptions, *more: str) -> str:
     settings = options.settings
     if options.agent.capabilities.hookless is None:
         return shown_command(options.agent.name, settings, (), *more)
-    return f"wal-agent resume {job_options(settings)}"
-
-
-def job_options(settings: Settings) -> str:
-    """The options that name this job in a command that is typed in any folder."""
-    named = settings.sources.get("bucket") != "default"
-    return " ".join(map(quote_word, ("--job", settings.job, *(bucket_words(settings.bucket) if named else ()))))
+    return f"wal-agent resume {settings.job_options}"
 
 
 def _flag(settings: Settings, name: str) -> bool:

@@ -7,6 +7,7 @@ so does whatever else ends the run first: then nothing is rewritten.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ from wal_agent.supervise.rewrite import (
     rewind,
     rewriting_of,
     undo,
+    undoable,
 )
 from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
@@ -175,8 +177,13 @@ class LiveRewind:
         state = self._job.writer.acked.state
         how, file = rewriting_of(self._home.agent), local_file(state, self._home)
         check_at_rest(state, self._home)
-        if not asked.undo and file is not None:
-            kept_at(asked.place, how.units(read_plain(file, MOST_MAIN) or b""), state.session, self._home.options)
+        if file is None:
+            return
+        main = read_plain(file, MOST_MAIN) or b""
+        if asked.undo:
+            undoable(state, hashlib.sha256(main).hexdigest(), self._home.options)
+        else:
+            kept_at(asked.place, how.units(main), state.session, self._home.options)
 
     def go(self, down: ShutdownPlan | None, saved: bool, say: Callable[[str], None]) -> None:
         """Do what was asked for. `down`: why the agent was ended; `saved`: all of its session is in the log."""

@@ -141,9 +141,11 @@ def _versions_before(state: State) -> set[str]:
 
 
 def local_file(state: State, home: Home) -> Path | None:
-    """The session's main file on this machine, None where it is another job's."""
+    """The session's main file on this machine, with all that it has of the session; None where it is another job's."""
     if SessionOwner(state_dir(home.env), state.session, home.workspace).foreign(home.job):
         return None
+    if journal := home.agent.capabilities.journal:
+        journal.update(state.session, home.workspace, home.env)
     found: list[SessionFile] = home.agent.session_files(state.session, home.workspace, home.env)
     return next((file.path for file in found if file.name == home.agent.main_file), None)
 
@@ -328,13 +330,9 @@ def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten
     UsageError: there is none, or the conversation went on."""
     _catch_up(job, home)
     state = job.writer.state
-    newest = newest_rewrite(state, home.options)
-    file, n = state.files.get(newest.record.path), newest.record.n
-    if file is None or file.sha256 != newest.record.result:
-        raise UsageError(
-            f"The conversation went on behind rewrite {n}, so it is not undone.",
-            f"What was there before: wal-agent trace show {n} {home.options}",
-        )
+    file = state.files.get(home.agent.main_file)
+    newest = undoable(state, file.sha256 if file else "", home.options)
+    n = newest.record.n
     talk, new = _read(state, job.blobs, home), read_trace(newest, job.blobs)
     files = None
     if tree is not None:
@@ -349,6 +347,17 @@ def newest_rewrite(state: State, options: str) -> RewriteAt:
     newest = next((r for r in reversed(state.rewrites) if r.record.kind != "undo" and r.record.n not in undone), None)
     if newest is None:
         raise UsageError("No rewrite of this job can be undone.", f"See: wal-agent trace list {options}")
+    return newest
+
+
+def undoable(state: State, sha256: str, options: str) -> RewriteAt:
+    """The newest rewrite, where the main file of this hash is what it made. UsageError: it is not, or there is none."""
+    newest = newest_rewrite(state, options)
+    if sha256 != newest.record.result:
+        raise UsageError(
+            f"The conversation went on behind rewrite {newest.record.n}, so it is not undone.",
+            f"What was there before: wal-agent trace show {newest.record.n} {options}",
+        )
     return newest
 
 
@@ -528,19 +537,24 @@ def place_rewritten(state: State, home: Home, version: Callable[[], bytes]) -> P
     nothing was to do. `version`: the log's. It is whole beside the file before it takes its name."""
     before = _versions_before(state)
     here = local_file(state, home) if before else None
-    if here is None or _sha256(here) not in before:
+    if here is None:
         return None
-    try:
-        move = stage_file(here, [version()], here.parent)
-        failpoint("rewrite.staged")
-        move.staged.rename(here)
-        sync_folder(here.parent)
-    except OSError as error:
-        raise ConfigError(
-            f"{here} could not be rewritten: {error.strerror}. The log has the new version.",
-            "Make room there; the next start of the job here puts it into place.",
-        ) from error
-    return here
+    old = _sha256(here) in before
+    if old:
+        try:
+            move = stage_file(here, [version()], here.parent)
+            failpoint("rewrite.staged")
+            move.staged.rename(here)
+            sync_folder(here.parent)
+        except OSError as error:
+            raise ConfigError(
+                f"{here} could not be rewritten: {error.strerror}. The log has the new version.",
+                "Make room there; the next start of the job here puts it into place.",
+            ) from error
+    if journal := home.agent.capabilities.journal:  # also where this ended here the last time
+        failpoint("rewrite.placed")
+        journal.restore(home.agent.locate(home.env), state.session, home.workspace, home.env)
+    return here if old else None
 
 
 # ---- marks

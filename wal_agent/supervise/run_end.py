@@ -34,7 +34,7 @@ from wal_agent.supervise.exits import (
 )
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
-from wal_agent.supervise.provenance import job_options, resume_command
+from wal_agent.supervise.provenance import resume_command
 from wal_agent.text import describe_reach, quote_word
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
@@ -296,13 +296,13 @@ class _Closing(msgspec.Struct, frozen=True):
             follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)
             left = None if follows else left_open(open_calls)
             if not (isinstance(ended.stopped, PersonNeeded) and len(open_calls) == 1):  # else the error names the call
-                say(open_calls_line(open_calls, left, follows, job_options(options.settings)))
+                say(open_calls_line(open_calls, left, follows, options.settings.job_options))
             if left is not None:
                 options.emit(left)
         if cut_off := list(self.opened.writer.state.undecided_steps):
-            say(messages.steps_left(cut_off, job_options(options.settings)))
+            say(messages.steps_left(cut_off, options.settings.job_options))
         if lost := self._lost():
-            say(messages.summaries_lost(lost, job_options(options.settings)))
+            say(messages.summaries_lost(lost, options.settings.job_options))
         if ended.trouble is not None:
             say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:

@@ -307,3 +307,14 @@ def test_a_folder_that_git_cannot_open_is_named(tmp_path: Path) -> None:
     shadow: Any = SimpleNamespace(folder=folder, git=Closed(), at=lambda *_, work_tree: GitDirs(folder, work_tree))
     found = Scanner(shadow, tmp_path, {}, (), Caps()).scan(Location(tmp_path), None, 0, 1 << 20)
     assert found.left_out.why == {b"closed": UNREADABLE}
+
+
+def test_an_index_of_another_folder_is_none_of_this_one(tmp_path: Path) -> None:
+    folder, index = tmp_path / "shadow", tmp_path / "shadow/index"
+    folder.mkdir()
+    shadow: Any = SimpleNamespace(folder=folder, git=FakeGit(), at=lambda *_, work_tree: GitDirs(folder, work_tree))
+    here, below = Location(tmp_path), Location(tmp_path, "below")
+    for place, kept in ((here, False), (here, True), (below, False), (below, True), (here, False)):
+        index.touch()
+        Scanner(shadow, tmp_path, {}, (), Caps())._begin(place)
+        assert index.exists() == kept

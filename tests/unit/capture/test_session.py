@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.agents.base import SessionFile
-from wal_agent.capture.session import SessionCapture
+from wal_agent.capture.session import TAIL, SessionCapture
 from wal_agent.records import FileDelta, FileGone, Payload
 
 
@@ -371,3 +371,22 @@ def test_every_history_of_deletions_is_told_exactly(steps: list[tuple[str, int, 
         log.take(verify=True)
         assert log.data == lost + log.path.read_bytes()
         assert log.mine.problems == ()
+
+
+def test_a_file_that_another_one_with_the_same_end_replaced_is_read_anew(mine: SessionCapture, tmp_path: Path) -> None:
+    """I4: grown and alike in its last bytes, but another file; nothing of the old one counts."""
+    end, path = b"end" * TAIL, tmp_path / "main"
+    path.write_bytes(b"old" + end)
+    mine.capture(files(tmp_path, "main"), now=1.0)
+    (tmp_path / "new").write_bytes(b"NEW" + end + b"more")
+    (tmp_path / "new").replace(path)
+    (found,) = mine.capture(files(tmp_path, "main"), now=2.0)
+    assert isinstance(found, FileDelta) and found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_capture_keeps_no_file_open(mine: SessionCapture, tmp_path: Path) -> None:
+    """A run saves for days."""
+    for n in range(3):
+        (tmp_path / "main").write_text(f"{n}" * (n + 1))
+        mine.capture(files(tmp_path, "main"), now=float(n))
+    assert str(tmp_path / "main") not in {os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()}

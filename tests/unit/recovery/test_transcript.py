@@ -61,7 +61,8 @@ LINES: dict[str, tuple[dict[str, Any], str]] = {
         },
         "assistant",
     ),
-    "copilot": ({"type": "user.message", "timestamp": AT, "data": {"content": WORDS}}, ""),
+    "copilot": ({"type": "user.message", "timestamp": AT, "data": {"content": WORDS}}, "user"),
+    "copilot answer": ({"type": "assistant.message", "timestamp": AT, "data": {"content": WORDS}}, "assistant"),
 }
 
 
@@ -79,6 +80,13 @@ def test_what_stands_around_a_message_is_left_out() -> None:
     message = {"role": "assistant", "content": [{"type": "text", "text": WORDS}], "usage": {"service_tier": "standard"}}
     found = parse_line(json.dumps({**around, "type": "assistant", "message": message}).encode())
     assert found is not None and found.text == WORDS
+
+
+def test_the_names_of_copilots_events_are_no_words() -> None:
+    names = ("messageId", "originatingMessageId", "interactionId", "turnId", "parentAgentTaskId", "apiCallId")
+    data = {"content": WORDS, "transformedContent": f"<time>now</time> {WORDS}", **dict.fromkeys(names, "0e1e")}
+    found = parse_line(json.dumps({"type": "assistant.message", "timestamp": AT, "data": data}).encode())
+    assert found is not None and (found.role, found.text) == ("assistant", WORDS)
 
 
 def test_what_a_line_says_twice_is_read_once() -> None:

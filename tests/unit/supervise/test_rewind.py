@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from wal_agent.errors import PersonNeeded, UsageError
+from wal_agent.records import Rewrite
 from wal_agent.supervise import rewind
 from wal_agent.supervise.exits import ShutdownPlan
-from wal_agent.supervise.rewrite import Rewritten, check_at_rest, read_main
-from wal_agent.wal.state import State
+from wal_agent.supervise.rewrite import Place, Rewritten, check_at_rest, read_main
+from wal_agent.wal.state import FileState, RewriteAt, State
 
 QUESTION: dict[str, Any] = {"place": {"last": 1}}
 
@@ -101,6 +103,27 @@ def test_a_call_that_runs_and_a_run_that_ends_refuse_it(desk: Desk) -> None:
     for damaged in ({}, {"place": {"last": "x"}}, {"place": {}, "other": 1}):
         assert "error" in desk.answer(damaged, "", never)
     assert desk.done == []
+
+
+def test_an_undo_of_what_went_on_does_not_end_the_agent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the agent's file as it is now: the log may not have the newest lines yet."""
+    main = tmp_path / "main"
+    main.write_bytes(b"as rewritten\n")
+    sha256 = hashlib.sha256(main.read_bytes()).hexdigest()
+    record = Rewrite(time=0, n=1, kind="rewind", session="s", path="main", size=1, sha256="x", result=sha256)
+    before = FileState(session="s", size=1, sha256="x")
+    state = State(rewrites=(RewriteAt(3, 1, record, before),))
+    desk._job = SimpleNamespace(writer=SimpleNamespace(acked=SimpleNamespace(state=state)))  # type: ignore[assignment]
+    desk._home = SimpleNamespace(options="--job shop", agent=None)  # type: ignore[assignment]
+    monkeypatch.setattr(rewind, "local_file", lambda state, home: main)
+    monkeypatch.setattr(rewind, "rewriting_of", lambda agent: None)
+    undo = rewind.FoundRewind(place=Place(), undo=True)
+    rewind.LiveRewind._check(desk, undo)
+    main.write_bytes(b"as rewritten\nand more\n")
+    with pytest.raises(UsageError, match="went on behind rewrite 1"):
+        rewind.LiveRewind._check(desk, undo)
 
 
 def test_the_hints_of_a_refusal_name_the_job() -> None:

@@ -46,6 +46,7 @@ def test_a_blobs_name_says_whose_it_is(name: str, epoch: int) -> None:
 )
 def test_nothing_else_may_stand_behind_the_hash(tail: str) -> None:
     assert not is_blob(HASH + tail)
+    assert blob_epoch(HASH + tail) == 0, "of no epoch, so that retention never takes it for a later one's"
     with pytest.raises(ValueError, match="not a blob"):
         Keys("j").blob(HASH + tail)
 

@@ -380,6 +380,8 @@ def test_the_segments_of_an_epoch_are_on_the_disk_before_they_count(
     spool.begin(3, [(7, b"seven")])
     segments, renamed, epochs = steps[-3:]
     assert renamed == "renamed" and "7" in segments and "owner" not in segments and "owner" in epochs
+    spool.store(8, b"eight")
+    assert steps[-2] == "renamed" and "8" in steps[-1], "so is each that follows"
 
 
 def test_what_the_bucket_did_not_take_at_the_end_is_spooled_at_once(disk: Disk, world: World) -> None:
@@ -389,3 +391,16 @@ def test_what_the_bucket_did_not_take_at_the_end_is_spooled_at_once(disk: Disk, 
     down(world)
     job.writer.append(intent(1))
     assert close_job(job, "released", budget=0.0) == "left" and job.spool.count == 1
+
+
+def test_a_spool_that_cannot_be_locked_stops_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9: what it holds must not be passed over."""
+    spool = made(folder)
+    spool.release()
+
+    def refuse(fd: int) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(spools, "try_lock", refuse)
+    with pytest.raises(ConfigError, match="No locks available"):
+        Spool.adopt(folder, str(spool.folder), OWNER)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, SessionForms
-from wal_agent.agents.copilot import cli, hooks, resume, session
+from wal_agent.agents.base import Capabilities, Rewriting, SessionForms
+from wal_agent.agents.copilot import cli, hooks, resume, rewrite, session
 
 name = "copilot"
 tested = "1.0.102"
@@ -24,7 +24,7 @@ capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), "Copilot has no form to copy a session"),
     speaks=frozenset(("tool_ended", "turn_started")),
     compactions=session.compactions,
-    rewriting="what Copilot makes of a compaction that it did not write itself is not known",
+    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
     boundary="file",
     hook_caller="shell",
     sweep=hooks.sweep,

@@ -51,7 +51,7 @@ def _unit(message: Message, time: str) -> Unit:
     at = time_of(time or value.get("timestamp"))
     return Unit(
         key=key,
-        data=(bytes(message.line) if message.line is not None else encode_json(value)) + b"\n",
+        data=bytes(message.written) + b"\n",
         prompt=text if begins else "",
         time=at.timestamp() if at else 0.0,
         asks=tuple(
@@ -81,15 +81,11 @@ def _form(read: Session, session: str, text: str) -> list[Json]:
 def compact(main: bytes, session: str, workspace: Path, first: int, last: int, text: str) -> bytes:
     read = load_session(main)
     shown = [m.value for m in read.messages.values()]
-    if not 0 <= first < last <= len(shown):
-        raise ValueError("no such messages")
     return _set([*shown[:first], *_form(read, session, text), *shown[last:]])
 
 
 def rewind(main: bytes, session: str, workspace: Path, keep: int, text: str) -> bytes:
     read = load_session(main)
-    if not 0 <= keep < len(read.messages):
-        raise ValueError("no such messages")
     to = list(read.messages)[keep]
     lines = [{"$rewindTo": to}, *_form(read, session, text)]
     return b"".join(encode_json(line) + b"\n" for line in lines)

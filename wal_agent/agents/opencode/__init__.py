@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, Journal, SessionForms
-from wal_agent.agents.opencode import cli, hooks, resume, session
+from wal_agent.agents.base import Capabilities, Journal, Rewriting, SessionForms
+from wal_agent.agents.opencode import cli, hooks, resume, rewrite, session
 
 name = "opencode"
 tested = "1.18.33"
@@ -22,7 +22,7 @@ resumable, seen_calls, proves_turn = resume.resumable, session.seen_calls, sessi
 
 capabilities = Capabilities(
     forms=SessionForms(("run", "--session", "{session}"), ("run", "--session", "{session}", "--fork")),
-    rewriting="OpenCode keeps it in a database, into which only what it can import comes back",
+    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
     headless=("run",),
     speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,

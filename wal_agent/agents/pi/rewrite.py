@@ -51,7 +51,7 @@ def _unit(entry: Entry) -> Unit:
     answer = as_text(entry.message.get("toolCallId")) if entry.role == "toolResult" else ""
     return Unit(
         key=entry.id,
-        data=(bytes(entry.line) if entry.line is not None else encode_json(entry.value)) + b"\n",
+        data=bytes(entry.written) + b"\n",
         prompt=text if entry.role == "user" else "",
         time=at.timestamp() if at else 0.0,
         asks=tuple(
@@ -67,8 +67,6 @@ def _unit(entry: Entry) -> Unit:
 def compact(main: bytes, session: str, workspace: Path, first: int, last: int, text: str) -> bytes:
     tree = load_tree(main)
     shown = visible(tree)
-    if first != 0 or not 0 < last <= len(shown):
-        raise ValueError("no such messages")
     kept = shown[last].id if last < len(shown) else ""
     about = {"summary": text, "firstKeptEntryId": kept, "tokensBefore": 0, "fromHook": True}
     return _entry(tree, "compaction", path_of(tree)[-1].id, about)
@@ -77,8 +75,6 @@ def compact(main: bytes, session: str, workspace: Path, first: int, last: int, t
 def rewind(main: bytes, session: str, workspace: Path, keep: int, text: str) -> bytes:
     tree = load_tree(main)
     shown = visible(tree)
-    if not 0 <= keep < len(shown):
-        raise ValueError("no such messages")
     path = path_of(tree)
     left = {"fromId": path[-1].id, "summary": text, "fromHook": True}
     parent = shown[keep - 1].id if keep else shown[0].parent
