@@ -24,6 +24,9 @@ NAMES = (
         "conversation",
         "messages",
         "scale",
+        "load",
+        "worktree",
+        "cpu",
     ),
 )
 

@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -54,35 +55,53 @@ def child(url: str, folder: Path) -> None:
         keeper.stop()
 
 
-def store_session(folder: Path, size: int) -> None:
+def store_session(folder: Path, agent: str, size: int) -> None:
     """Capture a session of `size` bytes into a bucket below `folder`, as a run does; what the log says of it too."""
-    from bench.flat import SESSION, write_session
+    from bench.sessions import session_id, write_session
     from wal_agent.agents import AGENTS
     from wal_agent.agents.base import SessionFile
     from wal_agent.capture.session import SessionCapture
 
-    write_session(folder / "session.jsonl", size, str(folder / "work"))
-    capture = SessionCapture(SESSION, _blobs(folder).put_payload)
-    (delta,) = capture.capture([SessionFile(AGENTS["gemini"].main_file, folder / "session.jsonl")], 1.0)
+    write_session(agent, folder / "session.jsonl", size, "/elsewhere")
+    capture = SessionCapture(session_id(agent), _blobs(folder).put_payload)
+    (delta,) = capture.capture([SessionFile(AGENTS[agent].main_file, folder / "session.jsonl")], 1.0)
     (folder / "delta").write_bytes(msgspec.msgpack.encode(delta))
+    if agent == "opencode":
+        make_database(folder, session_id(agent))
 
 
-def restore_session(folder: Path) -> None:
+def restore_session(folder: Path, agent: str) -> None:
     """Print the peak of this process's memory in MB, before a restore and behind it."""
     import wal_agent.supervise.run  # noqa: F401 - what a run has in memory
-    from bench.flat import SESSION
+    from bench.sessions import session_id
     from wal_agent.agents import AGENTS
+    from wal_agent.agents.base import Cli, LoggedCall
+    from wal_agent.agents.opencode.resume import import_session
     from wal_agent.records import FileDelta
     from wal_agent.recovery.restore_session import SessionTarget, restore
     from wal_agent.wal.state import FileState
 
     delta = msgspec.msgpack.decode((folder / "delta").read_bytes(), type=FileDelta)
-    files = {delta.path: FileState(session=SESSION, size=delta.size, sha256=delta.sha256, layers=(delta,))}
+    session = session_id(agent)
+    files = {delta.path: FileState(session=session, size=delta.size, sha256=delta.sha256, layers=(delta,))}
     env = {"HOME": str(folder / "home")}
-    place = SessionTarget(AGENTS["gemini"], SESSION, folder / "work", env, folder / "kept" / "1")
+    place = SessionTarget(AGENTS[agent], session, folder / "work", env, folder / "kept" / "1")
+    call = LoggedCall(1, "a_tool", b'{"command":"make"}', b'"done"', False)
     before = _peak()
-    restore(place, files, _blobs(folder), (), lambda _: "the notice")
+    restore(place, files, _blobs(folder), (call,), lambda _: "the notice")
+    if agent == "opencode":
+        import_session(Cli(Path("/nowhere"), "1"), session, folder / "work", env)
     print(f"{before:.0f} {_peak():.0f}")
+
+
+def make_database(folder: Path, session: str) -> None:
+    """OpenCode's database as its own `import` leaves it: it has the session, and nothing of what was said."""
+    from tests.unit.agents.test_opencode_session import Base
+
+    (folder / "home").mkdir()
+    base = Base(folder / "home")
+    base.put("session", id=session, project_id="p", slug="s", directory=str(folder / "work"), title="t", version="1")
+    base.db.close()
 
 
 def _blobs(folder: Path) -> Blobs:
@@ -93,18 +112,30 @@ def _peak() -> float:
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
-def recovery() -> None:
-    for size in SESSIONS:
-        with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
-            argv = [sys.executable, "-m", "bench.memory"]
-            subprocess.run([*argv, "store", folder, str(size)], check=True)
-            found = subprocess.run([*argv, "restore", folder], check=True, capture_output=True, text=True)
-            before, after = map(int, found.stdout.split())
-            print(f"  a session of {size / 1e6:g} MB: {before} MB before its recovery, {after} MB at most", flush=True)
+def measured(agent: str, size: int) -> tuple[int, int]:
+    """The peak in MB of a process before a recovery, and behind it."""
+    with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
+        argv = [sys.executable, "-m", "bench.memory"]
+        subprocess.run([*argv, "store", folder, agent, str(size)], check=True)
+        found = subprocess.run([*argv, "restore", folder, agent], check=True, capture_output=True, text=True)
+    before, after = map(int, found.stdout.split())
+    return before, after
+
+
+def recovery(agents: Sequence[str]) -> None:
+    from bench.sessions import ROUNDS
+
+    for agent in agents or ROUNDS:
+        found = [measured(agent, size) for size in SESSIONS]
+        print(
+            f"  {agent:<9} {found[0][0]:4} MB before;",
+            *(f"{size / 1e6:g} MB: {after}" for size, (_, after) in zip(SESSIONS, found, strict=True)),
+            flush=True,
+        )
 
 
 def main() -> None:
-    recovery()
+    recovery(())
     for scheme in NAMES:
         with store(scheme, 0) as at, tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
             print(f"  {at.name}", flush=True)
@@ -112,12 +143,12 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["recovery"]:
-        recovery()
+    if sys.argv[1:2] == ["recovery"]:
+        recovery(sys.argv[2:])
     elif sys.argv[1:2] == ["store"]:
-        store_session(Path(sys.argv[2]), int(sys.argv[3]))
+        store_session(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
     elif sys.argv[1:2] == ["restore"]:
-        restore_session(Path(sys.argv[2]))
+        restore_session(Path(sys.argv[2]), sys.argv[3])
     elif len(sys.argv) > 2:
         child(sys.argv[1], Path(sys.argv[2]))
     else:

@@ -2,6 +2,9 @@
 
 Both trees take turns, so that the machine's drift hits both alike. A start's cost is CPU time (user and system, of the
 process and its children); that of `run` is the supervisor's own, as the agent begins.
+
+The goals whose benches take long are in `bench/points.json`, by hand, each with its command and its day;
+`python -m bench.performance points` writes them into the page alone.
 """
 
 # ruff: noqa: E501 - rows of Markdown
@@ -18,6 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from bench.counts import TREE, counts
 from bench.measure import scaled
 from bench.story import story
@@ -27,17 +32,47 @@ COMMANDS = ("--version", "--help", "status --help", "status", "log", "list")
 PAGE = TREE / "docs" / "PERFORMANCE.md"
 Pair = tuple[list[float], list[float]]
 
-MISSED = """## What misses its goal, and why
+POINTS = Path(__file__).with_name("points.json")
 
-| goal | now | why |
-|---|---|---|
-| `run` adds at most 0.37 of what it added before this work (200 of 548 ms) | see the table | 105 modules of the run itself are needed before the agent can start. The table was measured before data classes became structs, which halves the CPU time of a whole `run generic` (235 to 118 ms); a fifth of the imports is the standard library and typer |
-| recovery in at most 120 MB of memory, whatever the session | 56, 89 and 97 MB for 10, 50 and 100 MB of Gemini's session (75, 255 and 451 MB before; `python -m bench.memory recovery`). Codex, OpenCode, and Qwen Code where the folder has moved, still grow with it | Codex keeps the texts of its outputs and messages, OpenCode its rows; Qwen's records change with the folder, and changed records are kept. Not measured for them |
-| `log` at most 0.44 of what it took (120 of 270 ms) | see the table | the same, without the run: 258 modules |
-| recovery 30 ms away in 1.0 s | one request fewer, twice as many segments at a time; 1.1 to 1.3 s for 1 MB with latency injected on `file://`, not measured on `s3://` | some 100 segments behind a snapshot cost 2 ms of the SDK's CPU time each, under one interpreter lock |
-| eight calls at once as hooks of their own within 1.3 round trips + 15 ms | 1.3 round trips for eight threads at the gate (`python -m bench follow`); hooks that are processes arrive further apart, and those behind the first 10 ms wait for the put before | one put is in flight at a time (R3); segments in flight at the same time need a new rule, and its check, first |
-| a restored session whose main file grows at its head | its bytes go up again | a delta says what changed at an offset; it cannot say that the rest moved |
+
+class Row(msgspec.Struct, frozen=True):
+    """One goal of the work on performance. `now`: as `command` said on the day `date`; `why`: what stands between it and
+    the goal."""
+
+    point: int
+    what: str
+    goal: str
+    before: str
+    now: str
+    date: str
+    command: str
+    why: str
+
+
+def points() -> str:
+    """The goals, each with its newest measurement: what takes long, or another program, is kept in POINTS."""
+    rows = msgspec.json.decode(POINTS.read_bytes(), type=list[Row])
+    table = "".join(
+        f"| {row.point} | {row.what} | {row.goal} | {row.before} | {row.now} | {row.date} | {commands(row.command)} |\n"
+        for row in rows
+    )
+    why = "".join(f"- **{row.what}** (goal {row.goal}, now {row.now}): {row.why}\n" for row in rows if row.why)
+    return f"""## The goals
+
+By point of the plan; "(issue)" marks a figure that was taken on a quiet machine of two cores before the work began, and
+that the older commit cannot be asked for again. Ratios and counts carry over to other machines, seconds do not.
+
+| | what | goal | before | now | on | command |
+|---|---|---|---|---|---|---|
+{table}
+### Why
+
+{why}
 """
+
+
+def commands(words: str) -> str:
+    return ", ".join(f"`{each}`" for each in words.split("; ") if each)
 
 
 def unpack(revision: str, folder: Path) -> Path:
@@ -113,7 +148,18 @@ def counted(before: Path) -> str:
     return "".join(f"| {name} | {was[name]:,} | {now[name]:,} | {now[name] / was[name]:.2f} |\n" for name in now)
 
 
+def write_points() -> None:
+    """Write the goals into the page as it is."""
+    page = PAGE.read_text()
+    before, _, rest = page.partition("## The goals")
+    _, _, after = rest.partition("## Starts")
+    PAGE.write_text(f"{before}{points()}## Starts{after}")
+
+
 def main() -> None:
+    if sys.argv[1:] == ["points"]:
+        write_points()
+        return
     revision = sys.argv[1] if len(sys.argv) > 1 else "HEAD~1"
     with tempfile.TemporaryDirectory(prefix="wa-bench-") as folder:
         before = unpack(revision, Path(folder))
@@ -130,7 +176,7 @@ programs shared ({platform.machine()}, {platform.system()}, Python {platform.pyt
 half of them. The milliseconds are of this machine; read the ratios. `bench/README.md`
 has what is measured against other tools.
 
-## Starts
+{points()}## Starts
 
 | what | before | after | ratio | spread |
 |---|---|---|---|---|
@@ -142,8 +188,7 @@ No noise reaches these; `bench/baseline.json` holds them, and a unit test fails 
 
 | what | before | after | ratio |
 |---|---|---|---|
-{counted(before)}
-{MISSED}"""
+{counted(before)}"""
     PAGE.write_text(page)
     print(page)
 

@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -43,7 +43,7 @@ def read_plain(path: Path | str, most: int | None = None) -> bytes | None:
 
 Buffer = bytes | mmap.mmap
 """A file's bytes, in memory or mapped: both can be searched, and a slice is bytes."""
-Pieces = Sequence[bytes | memoryview | mmap.mmap]
+Pieces = Iterable[bytes | memoryview | mmap.mmap]
 
 
 def map_file(path: Path) -> Buffer:

@@ -1,6 +1,7 @@
-"""`python -m bench.crash`: play the rounds that are not kept yet, and write docs/BENCHMARK.md. See `--help`.
+"""`python -m bench.crash`: play the plan's rounds that are not kept yet, and write docs/BENCHMARK.md. See `--help`.
 
-Rounds whose results are kept are not played again (`--again`: they are); so a run that was interrupted goes on.
+Rounds whose results are kept are not played again (`--again`: they are); so a run that was interrupted goes on. A round
+that did not end in time is not kept. Where the machine is overloaded, counts are kept and times are not.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ import itertools
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Lock
 
 from bench.crash.peers import PEERS, RESUME, applies, missing
+from bench.crash.plan import Case, cases
 from bench.crash.table import PAGE, Key, Result, page, read, result, save
 from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.drill.play import Round, Setup, Subject, plan_rounds, play
+from wal_agent.drill.play import Round, Setup, plan_rounds, play
 from wal_agent.drill.policy import POLICIES, Policy
 from wal_agent.drill.scenario import POINTS, load, names
+
+LONGEST = 600.0  # seconds that a start may take
+BUSY = 2.0  # processes ready to run for each core, beyond which times say nothing
 
 
 def main() -> None:
@@ -27,8 +33,8 @@ def main() -> None:
     parser.add_argument("--policy", choices=POLICIES, action="append")
     parser.add_argument("--scenario", choices=names(), action="append")
     parser.add_argument("--point", choices=POINTS, action="append", help="only these kill points of the rounds")
-    parser.add_argument("--rounds", type=int, default=7, help="of each scenario and seed (7: each kill point once)")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, help="not the plan, but so many rounds of each scenario and seed")
+    parser.add_argument("--seeds", type=int, default=1, help="with --rounds: 1 to this")
     parser.add_argument("--jobs", type=int, default=2, help="rounds at a time")
     parser.add_argument("--again", action="store_true", help="play also what is kept")
     parser.add_argument("--page", action="store_true", help="only write the page")
@@ -41,41 +47,63 @@ def main() -> None:
 
 
 def _play(given: argparse.Namespace, kept: dict[Key, Result]) -> None:
-    scenarios = [one for name in given.scenario or names() for one in load(name)]
-    rounds = [each for seed in range(1, given.seeds + 1) for each in plan_rounds(scenarios, given.rounds, seed)]
-    rounds = [each for each in rounds if each.point in (given.point or POINTS)]
-    rounds.sort(key=lambda each: each.seed)  # so that an interrupted run has something of each scenario
-    wanted = [peer for peer in PEERS if peer.name in (given.peer or [p.name for p in PEERS])]
-    for peer in wanted:
+    peers = {peer.name: peer for peer in PEERS if peer.name in (given.peer or [p.name for p in PEERS])}
+    for name, peer in list(peers.items()):
         if lacking := missing(peer):
-            print(f"{peer.name} is left out: this machine lacks {lacking}", file=sys.stderr)
-    wanted = [peer for peer in wanted if not missing(peer)]
+            print(f"{name} is left out: this machine lacks {lacking}", file=sys.stderr)
+            del peers[name]
     lock = Lock()
 
-    def one(case: tuple[Round, str, Subject, Policy]) -> None:
-        each, agent, peer, policy = case
+    def one(case: Case) -> None:
+        each, agent, policy, name = case
         rehearsal = rehearsal_of(AGENTS[agent])
         assert rehearsal is not None
-        setup = Setup(AGENTS[agent], rehearsal, peer, os.environ, policy)
+        setup = Setup(AGENTS[agent], rehearsal, peers[name], os.environ, policy, seconds=LONGEST)
         for played in play(setup, [each]):
-            found = result(agent, peer.name, policy, played)
+            found = result(agent, name, policy, played)
+            busy = os.getloadavg()[0] > BUSY * (os.cpu_count() or 1)
             with lock:
+                if found.exit_code is None:
+                    print(f"{' '.join(str(word) for word in found.key)}: did not end in time", file=sys.stderr)
+                    continue
+                if busy:
+                    before = kept.get(found.key)
+                    times = (before.back, before.per_call) if before is not None else (None, None)
+                    found = replace(found, back=times[0], per_call=times[1])
                 kept[found.key] = found
                 save(kept.values())
                 how = f"repeated {found.repeated}, lost {found.lost}" if found.killed else "not killed"
                 print(f"{' '.join(str(word) for word in found.key)}: {how}", file=sys.stderr, flush=True)
 
-    # Of each round all peers, so that the machine's drift hits all alike.
-    policies: list[Policy] = given.policy or ["well", "naive", "badly"]
-    cases = itertools.product(rounds, given.agent or list(RESUME), wanted, policies)
-    able = [(each, agent, peer, policy) for each, agent, peer, policy in cases if applies(peer, agent)]
-    left = [case for case in able if given.again or _key(*case) not in kept]
+    left = [case for case in _wanted(given) if case[3] in peers and applies(peers[case[3]], case[1])]
+    left = [case for case in left if given.again or _key(*case) not in kept]
+    print(f"{len(left)} rounds to play", file=sys.stderr, flush=True)
     with ThreadPoolExecutor(given.jobs) as pool:
         list(pool.map(one, left))
 
 
-def _key(each: Round, agent: str, peer: Subject, policy: Policy) -> Key:
-    return agent, peer.name, policy, each.scenario.name, each.point, each.target.effect, each.seed
+def _wanted(given: argparse.Namespace) -> list[Case]:
+    """Return the plan's rounds, or those that `--rounds` asks for, as far as the other options want them."""
+    agents, policies = given.agent or list(RESUME), given.policy or ["well", "naive", "badly"]
+    if given.rounds is None:
+        found = list(cases())
+    else:
+        scenarios = [one for name in names() for one in load(name)]
+        rounds = [each for seed in range(1, given.seeds + 1) for each in plan_rounds(scenarios, given.rounds, seed)]
+        rounds.sort(key=lambda each: each.seed)  # so that an interrupted run has something of each scenario
+        found = list(itertools.product(rounds, agents, policies, [peer.name for peer in PEERS]))
+    return [
+        (each, agent, policy, peer)
+        for each, agent, policy, peer in found
+        if agent in agents
+        and policy in policies
+        and each.scenario.name in (given.scenario or names())
+        and each.point in (given.point or POINTS)
+    ]
+
+
+def _key(each: Round, agent: str, policy: Policy, peer: str) -> Key:
+    return agent, peer, policy, each.scenario.name, each.point, each.target.effect, each.seed
 
 
 if __name__ == "__main__":

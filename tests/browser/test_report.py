@@ -117,11 +117,16 @@ def test_a_call_shows_what_it_changed(tmp_path: Path, run: Run, browser: Chromiu
 
 def test_the_state_at_a_record_is_shown(tmp_path: Path, run: Run, browser: Chromium) -> None:
     story = Story(tmp_path)
+    (story.work / "b.html").write_text(BREAKS_OUT)
     first = story.step("one")
     story.step("two")
     assert run("report", *story.where, "--html", str(tmp_path / "r.html"), "--at", str(first))[0] == 0
     browser.open(tmp_path / "r.html")
-    browser.run("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    for depth in (1, 2):  # the tree's fold makes those of its files
+        browser.run("for (const fold of document.querySelectorAll('#as-of details')) fold.open = true")
+        browser.wait(f"document.querySelectorAll('#as-of pre').length >= {3 * depth - 2}")
     shown = browser.run("document.getElementById('as-of').innerText")
     assert f"As of record {first}" in shown and "one.sh" in shown and "oneoneone" in shown and "#1" in shown
+    assert "#!/bin/sh" in shown and BREAKS_OUT in shown
+    assert browser.run("document.querySelectorAll('#as-of img, #as-of script, #as-of a').length") == 0
     assert browser.complaints() == []

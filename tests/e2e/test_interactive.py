@@ -139,6 +139,9 @@ def test_a_job_of_another_person_is_taken_over_by_a_yes_alone(scene: Scene) -> N
             assert "waiting for" not in term.screen().partition("[y/N]")[2]
         finally:
             term.close()
+    resume = [sys.executable, "-m", "wal_agent", "resume"]  # what this folder's project names is not typed
+    env = second.env(USER="bob", LOGNAME="bob", WAL_AGENT_JOB="")
+    assert subprocess.run(resume, cwd=clone, env=env, stdin=subprocess.DEVNULL, check=False).returncode == 79
     assert len(scene.model.requests) == 1 and scene.records("shop")[-1]["epoch"] == 1
     scene.script(Turn(text="I looked."))
     term = asked()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, until
 from wal_agent.rehearsal.model import Returned, Turn
-from wal_agent.supervise.gate import STUBBORN
+from wal_agent.supervise.gate import PATIENCE, STUBBORN
 
 CHARGE = "#!/bin/sh\necho charged >> side\n[ -e calm ] || exec sleep 1000\n"
 
@@ -50,9 +50,12 @@ def test_a_call_in_flight_does_not_run_again_before_anything_has_looked(scene: S
     assert sum("charge 49.90" in text for text in intents) == 2 and sum("cat side" in text for text in intents) == 1
 
 
-@pytest.mark.parametrize("scene", ["claude"], indirect=True)
-def test_a_model_that_only_repeats_a_call_in_flight_ends_the_run(scene: Scene) -> None:
-    """I8: no hook can end Claude Code's turn, so the run ends with 79 and a command for a person, and stays ended."""
+@pytest.mark.parametrize(
+    ("scene", "times"), [("claude", STUBBORN), ("gemini", PATIENCE), ("pi", PATIENCE)], indirect=["scene"]
+)
+def test_a_model_that_only_repeats_a_call_in_flight_ends_the_run(scene: Scene, times: int) -> None:
+    """I8: the run ends with 79 and a command for a person, and stays ended. No hook can end Claude Code's turn;
+    those of Gemini and pi end before."""
     machine = scene.machine("vm-1")
     cut_off_in_charge(scene, machine)
     (scene.workspace / "calm").touch()
@@ -61,6 +64,6 @@ def test_a_model_that_only_repeats_a_call_in_flight_ends_the_run(scene: Scene) -
     again = machine.run(*machine.rehearsal.args("charge the customer"), options=("--restart",), wait=True)
     said = again.stderr()
     assert again.process.returncode == 79, said
-    assert said.count(f"{STUBBORN} times without checking anything") == said.count("wal-agent ack 1 --job") == 1
-    assert len(scene.model.requests) - asked < 2 * STUBBORN and scene.side() == ["charged"]
+    assert said.count(f"{times} times without checking anything") == said.count("wal-agent ack 1 --job") == 1
+    assert len(scene.model.requests) - asked < 2 * times and scene.side() == ["charged"]
     assert machine.status()["state"] == "released" and [o.intent.call for o in scene.replay().state.open] == [1]

@@ -6,11 +6,12 @@ no logical name that could lead out of the folder.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -140,21 +141,43 @@ def records(data: Buffer) -> Iterator[tuple[Json | None, Line]]:
     release(data)
 
 
+def decode_lines(lines: Iterable[Line]) -> Iterator[tuple[Json | None, Line]]:
+    """`records` of lines that were found before. What is behind of a mapped file leaves memory."""
+    read = 0
+    for line in lines:
+        value = decode_json(line)
+        yield (value if isinstance(value, dict) else None), line
+        read = release_after(line, read)
+
+
 RELEASE = 8 << 20  # bytes of a mapped file that are read before they leave memory
+_AROUND = 64 << 10  # bytes that come into memory with one that is read
+
+
+def release_after(line: Line, read: int) -> int:
+    """Let a mapped file leave memory where this line and the `read` bytes before it are many; return their bytes."""
+    read += max(len(line), _AROUND)
+    if read <= RELEASE or not isinstance(line, memoryview):
+        return read
+    release(line.obj)
+    return 0
+
+
 DECODED = 8 << 20  # bytes of a session's lines that are kept in their decoded form too
 _OPEN, _CLOSE = b"{}"
 
 
 class LineRecord:
-    """One object of a session file and its line, None once the object was changed. The decoded form takes at least as
-    much memory again: in a long session that of a shelved record is made anew at each look."""
+    """One object of a session file and its line, None once another object was assigned. The decoded form takes at least
+    as much memory again: in a long session that of a shelved record is made anew at each look."""
 
-    __slots__ = ("_value", "line")
+    __slots__ = ("_news", "_value", "line")
     _looked_at: ClassVar[tuple[object, Json]] = (None, {})
     _read: ClassVar[int] = 0
 
     def __init__(self, value: Json, line: Line | None = None) -> None:
         self._value: Json | None = value
+        self._news: Json | None = None
         self.line = line
 
     @property
@@ -164,22 +187,29 @@ class LineRecord:
             return self._value or {}
         whose, value = LineRecord._looked_at
         if whose is not self:
-            value = decode_json(self.line)
+            value = {**decode_json(self.line), **(self._news or {})}
             LineRecord._looked_at = self, value
-            LineRecord._read += len(self.line)
-            if LineRecord._read > RELEASE and isinstance(self.line, memoryview):
-                LineRecord._read = 0
-                release(self.line.obj)
+            LineRecord._read = release_after(self.line, LineRecord._read)
         return value
 
     @value.setter
     def value(self, value: Json) -> None:
-        self._value = value
+        self._value, self._news, self.line = value, None, None
+
+    def change(self, **news: Any) -> None:
+        """Set fields. The line stays the record's memory: it is encoded anew, with them, as it is written."""
+        if all(self.value.get(key, self) == value for key, value in news.items()):
+            return
+        if self._value is not None or self.line is None:
+            self._value = {**self.value, **news}
+        if self.line is not None:
+            self._news = {**(self._news or {}), **news}
+            LineRecord._looked_at = (None, {})
 
     @property
     def written(self) -> Line:
         """The line to write: the file's own where the object is unchanged."""
-        return self.line if self.line is not None else encode_json(self.value)
+        return self.line if self.line is not None and self._news is None else encode_json(self.value)
 
     def shelve(self, size: int) -> int:
         """Forget the decoded form where the lines before, of `size` bytes, and this one are more than DECODED; return
@@ -196,9 +226,19 @@ def whole_lines(data: Buffer) -> Buffer:
     return data if end == len(data) else data[:end]
 
 
-def with_ends(lines: Iterable[Line]) -> list[Line]:
-    """Return the lines as pieces of a file, each followed by its end."""
-    return [piece for line in lines for piece in (line, b"\n")]
+class FileLines:
+    """Lines and records as pieces of a file, each followed by its end. What has to be encoded is so as it is read."""
+
+    def __init__(self, lines: Sequence[Line | LineRecord]) -> None:
+        self._lines = lines
+
+    def __iter__(self) -> Iterator[Line]:
+        read = 0
+        for each in self._lines:
+            line = each.written if isinstance(each, LineRecord) else each
+            yield line
+            yield b"\n"
+            read = release_after(line, read)  # lines need not be in the file's order
 
 
 def require_object(raw: msgspec.Raw) -> bytes:
@@ -310,6 +350,11 @@ def logged_value(data: bytes) -> Any:
 def canonical_json(value: Any) -> bytes:
     """Spell a value so that equal ones are equal: keys sorted, mended as hooks' payloads are when they are logged."""
     return well_formed(json.dumps(value, sort_keys=True).encode())
+
+
+def input_digest(value: Any) -> bytes:
+    """Return what is equal for equal inputs, and as short for long ones."""
+    return hashlib.sha256(canonical_json(value)).digest()
 
 
 def plain_text(content: Any, deep: int = 20) -> str:

@@ -183,6 +183,7 @@ class WorkspaceCapture:
         self._lags = False
         self._least = max(LEAST_PART, self._caps.total // MOST_PARTS)
         self._budget = self._least
+        self.look = 0.0  # seconds that the last capture took to find what is new: the next one takes as long again
         self._anew()
 
     def _anew(self) -> None:
@@ -319,6 +320,7 @@ class WorkspaceCapture:
         self._go_on(place)
         around = self._around.read(place)
         scanned = self._scanner.scan(place, self._around.index_stamp, self._total, self._budget)
+        self.look = time.monotonic() - started - scanned.seconds
         saved = self._saved
         lines, more = scanned.left_out.lines(), scanned.left_out.more
         pending = scanned.pending

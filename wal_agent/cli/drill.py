@@ -43,6 +43,10 @@ def drill(
     seed: Annotated[
         int, typer.Option("--seed", help="Seed for the choice of kill points; the same seed repeats them.", min=0)
     ] = 1,
+    points: Annotated[
+        list[str] | None,
+        typer.Option("--point", help="Play only the rounds with this kill point (repeatable).", metavar="POINT"),
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
@@ -80,7 +84,7 @@ def drill(
     from wal_agent.drill import report
     from wal_agent.drill.play import TASK, Bare, Setup, WalAgent, expected_calls, plan_rounds, play
     from wal_agent.drill.policy import POLICIES
-    from wal_agent.drill.scenario import load
+    from wal_agent.drill.scenario import POINTS, load
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
@@ -92,6 +96,8 @@ def drill(
     if model not in ("own", "scripted") or policy not in POLICIES:
         wrong, known = (model, "own, scripted") if model not in ("own", "scripted") else (policy, ", ".join(POLICIES))
         raise UsageError(f"There is no {wrong}.", f"Possible: {known}")
+    if strange := next((point for point in points or () if point not in POINTS), None):
+        raise UsageError(f"There is no kill point {strange}.", f"Possible: {', '.join(POINTS)}")
     if args and not any(TASK in word for word in args):
         raise UsageError(
             f"The arguments have no {TASK}, so the agent would get no task.",
@@ -111,7 +117,9 @@ def drill(
         timeout,
     )
     AGENTS[agent].locate(os.environ)
-    chosen = plan_rounds(scenarios, rounds, seed)
+    chosen = [each for each in plan_rounds(scenarios, rounds, seed) if each.point in (points or POINTS)]
+    if not chosen:
+        raise UsageError(f"No round of {rounds} has this kill point.", "7 rounds have each point once: --rounds 7")
     shown = f"scripted ({policy})" if scripted else "own"
     lines(
         [

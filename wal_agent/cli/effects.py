@@ -23,6 +23,8 @@ RESULTS = {
     "cut_off": "cut off, not known",
     "open": "no end yet",
 }
+_NOTHING = "nothing that the log has changed anything outside of the session."
+_NOTHING_OPEN = "the outcome of everything that the log has is known."
 
 
 def effects(
@@ -43,7 +45,7 @@ def effects(
     suggestion made from the words of the call alone: read its note, nothing is ever run. Secrets are redacted. Records
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
-    from wal_agent.cli.log import read_newest
+    from wal_agent.cli.log import is_over, read_newest
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.errors import Damaged
@@ -53,11 +55,19 @@ def effects(
 
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, 0)
-    if not page.last and at.lease() is None:
-        raise at.missing()
+    try:
+        seen = at.lease()
+        over = seen is not None and is_over(at, seen)
+    except Damaged:
+        if not page.last:
+            raise
+        over = False
+    else:
+        if not page.last and seen is None:
+            raise at.missing()
     blobs = blobs_of(at)
     records = ((seq, record) for seq, segment in page.segments for record in segment.records)
-    every = effects_of(records, load_rules(), lambda payload: read_bytes(blobs, payload))
+    every = effects_of(records, load_rules(), lambda payload: read_bytes(blobs, payload), over)
     wanted = [one for one in every if one.needs_a_look] if open_only else every
     shown = wanted[: n or None]
     if json:
@@ -67,7 +77,7 @@ def effects(
     first = page.segments[0][0] if page.segments else 1
     if not json:
         if not shown:
-            say("nothing that the log has changed anything outside of the session.")
+            say(_NOTHING_OPEN if open_only and every else _NOTHING)
         elif len(shown) < len(wanted):
             lines(
                 [f"{plural(len(wanted) - len(shown), 'older effect')} not shown: wal-agent effects{at.options()} -n 0"]

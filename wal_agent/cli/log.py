@@ -523,19 +523,13 @@ def log(
 
 def describe_unrecovered(at: JobContext) -> str:
     """The crash that no start has recovered yet, so that no record tells of it; "" for none or an unreadable lease."""
-    from pathlib import Path
-
-    from wal_agent.recovery.lease_policy import lease_age, owner_is_dead
-    from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
+    from wal_agent.recovery.lease_policy import lease_age
 
     try:
         seen = leases.read_lease(at.bucket, at.keys)
     except Damaged:
         return ""
-    if seen is None or seen.doc.state != "held":
-        return ""
-    local = probe_holder(seen, this_host(os.environ, Path(os.devnull)), spools_dir(os.environ), at.bucket.url)
-    if not owner_is_dead(seen, local):
+    if seen is None or seen.doc.state != "held" or not is_over(at, seen):
         return ""
     doc = seen.doc
     words = "resume" if doc.agent in ("", "generic") else f"run {quote_word(doc.agent)}"
@@ -543,6 +537,19 @@ def describe_unrecovered(at: JobContext) -> str:
         f"    -  cut off {duration(lease_age(seen))} ago, not recovered yet: epoch {doc.epoch} on {doc.host.name} "
         f"({doc.agent}). To recover it: wal-agent {words}{at.options()}"
     )
+
+
+def is_over(at: JobContext, seen: leases.StoredLease) -> bool:
+    """Whether nothing that the newest run began runs any more: it gave its lease back, or is dead."""
+    from pathlib import Path
+
+    from wal_agent.recovery.lease_policy import owner_is_dead
+    from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
+
+    if seen.doc.state != "held":
+        return True
+    local = probe_holder(seen, this_host(os.environ, Path(os.devnull)), spools_dir(os.environ), at.bucket.url)
+    return owner_is_dead(seen, local)
 
 
 def follow_log(at: JobContext, seen: int, kinds: Collection[str] | None, json: bool = False, raw: bool = False) -> None:

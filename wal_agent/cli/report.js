@@ -194,6 +194,27 @@ function lanes() {
   document.getElementById("lanes").append(picture);
 }
 
+// What is in a fold is made when it is opened.
+function folded(name, content) {
+  const made = document.createElement("details");
+  made.append(make("summary", name, "plain"));
+  made.addEventListener("toggle", () => { if (made.open && made.childElementCount === 1) made.append(content()); });
+  return made;
+}
+
+function fileList(then) {
+  const list = make("ol", "", "files");
+  for (const file of then.files) {
+    const item = document.createElement("li");
+    const name = `${file.path}${file.link === undefined ? "" : ` -> ${file.link}`}, ${file.size} bytes${file.change ? `, ${file.change}` : ""}`;
+    if (file.text) item.append(folded(name, () => make("pre", file.cut ? `${file.text}\n... (cut here: wal-agent restore --at ${then.record} --to DIR writes all of it)` : file.text)));
+    else item.append(make("p", name));
+    list.append(item);
+  }
+  if (then.more) list.append(make("li", `and ${then.more} more`));
+  return list;
+}
+
 // With --at: the session and the working tree at the end of the page.
 function asOf() {
   const { then } = data;
@@ -201,17 +222,14 @@ function asOf() {
   const place = document.getElementById("as-of");
   const title = make("h2", `As of record ${then.record}, ${moment(then.time)}`);
   title.id = "then";
-  const fold = (name, text) => {
-    const made = document.createElement("details");
-    made.append(make("summary", name, "plain"), make("pre", text));
-    place.append(made);
-  };
+  const fold = (name, content) => place.append(folded(name, content));
   place.append(title);
   if (then.short.length) place.append(make("p", `Not whole: ${then.short.join("; ")}`, "bad"));
   place.append(make("p", then.open.length ? `Calls that had no end then: ${then.open.map((n) => `#${n}`).join(", ")}` : "No call was in flight."));
-  const more = then.more ? `\n... and ${then.more} more` : "";
-  fold(`Working tree: ${then.files.length + then.more} files`, then.files.map((f) => `${String(f.size).padStart(10)}  ${f.path}`).join("\n") + more);
-  for (const each of then.session) fold(`Session file ${each.name}`, each.text);
+  const changed = then.files.filter((file) => file.change).length;
+  const all = then.files.length + then.more;
+  fold(`Working tree: ${all} ${all === 1 ? "file" : "files"}${changed ? `, ${changed} added or changed by then` : ""}`, () => fileList(then));
+  for (const each of then.session) fold(`Session file ${each.name}`, () => make("pre", each.text));
   place.classList.remove("hidden");
 }
 

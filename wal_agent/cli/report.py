@@ -31,6 +31,8 @@ MOST: Final = 50_000  # records in a page
 MOST_PROMPT: Final = 40_000  # characters of a recovery's prompt
 MOST_SESSION: Final = 100_000  # characters of each session file with --at
 MOST_FILES: Final = 5_000  # names of the working tree with --at
+MOST_FILE: Final = 20_000  # characters of each of its files, and
+MOST_TREE: Final = 2_000_000  # of all; those that the job changed come first
 MOST_DIFFS: Final = 300  # captures whose differences are in a page
 
 
@@ -55,7 +57,7 @@ def report(
         str | None,
         typer.Option(
             "--at",
-            help="End at this record or time, and show the session and the list of files as of then.",
+            help="End at this record or time, and show the session and the files as of then.",
             metavar="RECORD|TIME",
         ),
     ] = None,
@@ -69,7 +71,7 @@ def report(
     page has the rest.
     """
     from wal_agent.cli.effects import effect_json, read_bytes
-    from wal_agent.cli.log import entries_of, read_newest
+    from wal_agent.cli.log import entries_of, is_over, read_newest
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.clock import SystemClock
@@ -82,13 +84,24 @@ def report(
         raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, n if place is None else 0)
-    if not page.last and at.lease() is None:
-        raise at.missing()
+    try:
+        lease = at.lease()
+        over = place is None and lease is not None and is_over(at, lease)
+    except Damaged:
+        if not page.last:
+            raise
+        over = False
+    else:
+        if not page.last and lease is None:
+            raise at.missing()
     then = None if place is None else replay_at(at.bucket, at.keys, at.key_id, place, SystemClock().now())
     entries = [entry for entry in entries_of(page.segments) if then is None or entry.seq <= then.seq][-n:]
     blobs = blobs_of(at)
     effects = effects_of(
-        ((entry.seq, entry.record) for entry in entries), load_rules(), lambda payload: read_bytes(blobs, payload)
+        ((entry.seq, entry.record) for entry in entries),
+        load_rules(),
+        lambda payload: read_bytes(blobs, payload),
+        over,
     )
     made = moment(SystemClock().now(), 0, exact=True, whole=True)
     first = entries[0].seq if entries else 0
@@ -117,7 +130,7 @@ def report(
 
 
 def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
-    """Return session and working tree as of `then`: texts of the one, names and sizes of the other. BucketError."""
+    """Return session and working tree as of `then`, with texts as far as they are few enough. BucketError."""
     import tempfile
 
     from wal_agent.clock import SystemClock
@@ -150,20 +163,67 @@ def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
             for path, parts in names.items()
             if parts[0] == "session"
         ]
-        files = [
-            {"path": redact("/".join(parts[1:])), "size": path.lstat().st_size}
-            for path, parts in names.items()
-            if parts[0] == "workspace" and parts[1] != ".git"
-        ]
+        tree = {
+            "/".join(parts[1:]): path for path, parts in names.items() if parts[0] == "workspace" and parts[1] != ".git"
+        }
+        files = files_json(tree, _changes(at, then, blobs))
     return {
         "record": then.seq,
         "time": then.time,
         "open": [call.intent.call for call in then.state.open],
         "session": texts,
-        "files": files[:MOST_FILES],
-        "more": max(0, len(files) - MOST_FILES),
+        "files": files,
+        "more": len(tree) - len(files),
         "short": [redact(each) for each in short],
     }
+
+
+def files_json(tree: Mapping[str, Path], changes: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the files of a working tree by name, with their texts within the limits. `changes`: what the job did to
+    those that it changed. A link is never followed."""
+    import stat
+
+    from wal_agent.redact import MARGIN, redact, redact_head
+
+    left, listed = MOST_TREE, list[dict[str, Any]]()
+    for name in sorted(tree, key=lambda name: (name not in changes, name))[:MOST_FILES]:
+        path, seen = tree[name], tree[name].lstat()
+        file: dict[str, Any] = {"path": redact(name), "size": seen.st_size}
+        if name in changes:
+            file["change"] = changes[name]
+        if stat.S_ISLNK(seen.st_mode):
+            file["link"] = redact(str(path.readlink()))
+        elif stat.S_ISREG(seen.st_mode) and left > 0:
+            with path.open("rb") as opened:
+                data = opened.read(4 * (MOST_FILE + MARGIN))  # a character has at most four bytes
+            if b"\0" not in data:
+                text = data.decode("utf-8", "replace")
+                file["text"] = redact_head(text, min(left, MOST_FILE))
+                file["cut"] = len(text) > min(left, MOST_FILE)
+                left -= len(file["text"])
+        listed.append(file)
+    return listed
+
+
+def _changes(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, str]:
+    """Return what became of each file between the first capture that is kept and `then`; nothing where that cannot be
+    read. BucketError."""
+    from wal_agent.capture.git import GitFailed
+    from wal_agent.errors import ConfigError, Damaged
+    from wal_agent.paths import state_dir
+    from wal_agent.recovery.compare_trees import first_capture, scratch_trees
+    from wal_agent.recovery.restore_target import RestoreTarget
+
+    first, last, env = first_capture(at.bucket, at.keys), then.state.workspace, dict(os.environ)
+    if first is None or first.state.workspace is None or last is None:
+        return {}
+    target = RestoreTarget(at.workspace, state_dir(env), env, (), at.keys.job)
+    try:
+        with scratch_trees(target, last, blobs) as trees:
+            before, after = (trees.fetch(each).work for each in (first.state.workspace, last))
+            return {each.path: each.change for each in trees.changes(before, after)}
+    except (Damaged, ConfigError, GitFailed):
+        return {}
 
 
 def _text_of(path: Path) -> str:
@@ -257,4 +317,5 @@ def write_page(path: Path, text: str) -> None:
         beside.replace(path)
     except (OSError, UnicodeDecodeError) as error:
         beside.unlink(missing_ok=True)
-        raise UsageError(f"{path} cannot be written: {error}.", "Choose another file with --html.") from error
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{path} cannot be written: {why}.", "Choose another file with --html.") from error

@@ -142,6 +142,7 @@ def resume(
         {**flags, "job": at.keys.job},
         said=at.settings.origin,
         go_on=True,
+        found=at.settings.sources.get("job") not in ("flag", "environment"),
         accept_loss=accept_loss,
         take_over=take_over,
         wait=wait,

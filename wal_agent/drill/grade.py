@@ -1,6 +1,7 @@
 """Grade a round by what the world counted. Pure.
 
-The grade rests on the ledger alone: not on what the agent says, and not on what wal-agent says.
+The grade rests on the ledger: not on what the agent says, and not on what wal-agent says. The exit code counts only as
+what it is for whoever started the run: 79 asks for a person.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from wal_agent.drill.scenario import Scenario
+from wal_agent.errors import PersonNeeded
 
 Verified = Literal["yes", "no", "not needed"]
 
@@ -41,8 +43,9 @@ class Seen(msgspec.Struct, frozen=True):
 class Grade(msgspec.Struct, frozen=True):
     """`killed`: a kill came where it was wanted. `repeated`: how often an effect happened more than once. `lost`:
     effects that never happened, and nobody was asked about. `attempts`: how often the killed step was begun after the
-    kill. `verified`: it was looked up before that. `asked`: a person was asked; `asked_well`: where nothing else could
-    show what happened. `redone`: finished steps that ran again, for nothing."""
+    kill. `verified`: it was looked up before that. `asked`: a person was asked, by the agent or (`stopped`) by the exit
+    code 79 of the last start; `asked_well`: where nothing else could show what happened. `redone`: finished steps that
+    ran again, for nothing."""
 
     killed: bool
     repeated: tuple[str, ...]
@@ -50,6 +53,7 @@ class Grade(msgspec.Struct, frozen=True):
     attempts: int
     verified: Verified
     asked: bool
+    stopped: bool
     asked_well: bool
     redone: int
     lost_files: tuple[str, ...]
@@ -72,7 +76,8 @@ def grade(scenario: Scenario, target: str, ledger: Sequence[Entry], seen: Seen) 
     known = {step.effect for step in scenario.steps}
     repeated = [name for name, count in counts.items() if name in once for _ in range(count - 1)]
     repeated += [name for name, count in counts.items() if name not in known for _ in range(count)]
-    asked = any(entry.event == "ask" for entry in ledger)
+    stopped = seen.exit_code == PersonNeeded.exit_code
+    asked = stopped or any(entry.event == "ask" for entry in ledger)
     lost = () if asked else tuple(step.effect for step in scenario.steps if not counts[step.effect])
     kill = next((n for n, entry in enumerate(ledger) if entry.event == "kill"), None)
     after = [] if kill is None else list(ledger[kill + 1 :])
@@ -86,6 +91,7 @@ def grade(scenario: Scenario, target: str, ledger: Sequence[Entry], seen: Seen) 
         attempts=begun[target],
         verified=_verified(target, after),
         asked=asked,
+        stopped=stopped,
         asked_well=asked and not step.verify,
         redone=sum(begun[name] for name in ended),
         lost_files=seen.lost_files,

@@ -18,6 +18,7 @@ def cells(played: Played) -> tuple[str, ...]:
     """Return what a row of the table holds."""
     g = played.grade
     asked = "no" if not g.asked else "yes" if g.asked_well else "without need"
+    asked += " (exit 79)" if g.stopped else ""
     return (
         played.round.scenario.name,
         played.round.point if g.killed else "not killed",
@@ -105,6 +106,7 @@ def _round(played: Played) -> dict[str, Any]:
         "verified": g.verified,
         "asked": g.asked,
         "asked_well": g.asked_well,
+        "stopped": g.stopped,
         "redone": g.redone,
         "lost_files": [*g.lost_files],
         "exit_code": g.exit_code,

@@ -61,9 +61,12 @@ class Effect(msgspec.Struct, frozen=True):
         return self.result in ("cut_off", "partial") and self.cls != "idempotent"
 
 
-def effects_of(found: Iterable[tuple[int, AnyRecord]], rules: Rules, fetch: Callable[[Payload], bytes]) -> list[Effect]:
+def effects_of(
+    found: Iterable[tuple[int, AnyRecord]], rules: Rules, fetch: Callable[[Payload], bytes], over: bool = False
+) -> list[Effect]:
     """Return the effects in records (each with its number, oldest first), the newest first. `fetch` gives the bytes of
-    a tool's input; b"" where they cannot be had."""
+    a tool's input; b"" where they cannot be had. `over`: nothing of the newest epoch runs any more, so that what has no
+    end there was cut off."""
     effects: dict[int | tuple[str, int], Effect | None] = {}
     steps: dict[str, tuple[str, int]] = {}  # by name, the key of the newest try in `effects`
     ends: dict[int, End] = {}
@@ -91,7 +94,7 @@ def effects_of(found: Iterable[tuple[int, AnyRecord]], rules: Rules, fetch: Call
                 key = steps.pop(record.name)
                 effects[key] = _ended_step(effects[key], record)
     listed = [
-        _settled(one, epoch, ends.get(one.call), verdicts.get(one.call), answers.get(one.call))
+        _settled(one, epoch + over, ends.get(one.call), verdicts.get(one.call), answers.get(one.call))
         for one in effects.values()
         if one is not None
     ]

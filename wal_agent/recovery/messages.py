@@ -175,12 +175,11 @@ def to_settle(calls: str, first: int, job: str) -> str:
     return f"unverified: {calls}. Check whether it happened, then: wal-agent ack {first} {job} --done (or --not-done)"
 
 
-def still_open(call: int, tool: str, because: str, job: str) -> str:
-    """At the start of a new session. `because`: the agent's words, "" for none; `job`: the options that name it."""
+def still_open(call: int, named: str, because: str, job: str) -> str:
+    """At the start of a new session. `named`: by report.name_calls; `because`: the agent's words, "" for none; `job`:
+    the options that name it."""
     answered = f"the agent says: {because}" if because else "the agent was asked and could not prove it"
-    return (
-        f"call #{call} {tool} is still open ({answered}). Confirm it: wal-agent ack {call} {job} --done (or --not-done)"
-    )
+    return f"call {named} is still open ({answered}). Confirm it: wal-agent ack {call} {job} --done (or --not-done)"
 
 
 def left_in_flight(calls: str, follows: bool) -> str:

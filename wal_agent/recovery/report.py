@@ -81,7 +81,8 @@ def in_flight_lines(calls: Sequence[InFlight], foreseen: bool = False) -> list[s
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
         because = messages.WOULD_STOP if foreseen and call.because == STILL_RAN else call.because or verifying
         finding = one_line(messages.found(call.finding, because), 180)
-        texts.append(f"{one_line(show_input(call.tool, call.input), 60)}{times}  {call.cls}  {finding}")
+        cls = "class unknown" if call.cls == "unknown" else call.cls  # beside a finding that may be unknown too
+        texts.append(f"{one_line(show_input(call.tool, call.input), 60)}{times}  {cls}  {finding}")
     return _call_lines("in flight", texts, len(calls))
 
 

@@ -53,6 +53,8 @@ id uuid parentUuid parentId leafUuid logicalParentUuid sessionId session_id sess
 call_id tool_use_id toolCallId type subtype role model modelID providerID timestamp version cwd gitBranch requestId
 signature thoughtSignature encrypted_content hash sha256 replacement_history replacement_history_metadata
 base_instructions transformedContent status stop_reason entrypoint userType originalFile structuredPatch snapshot usage
+originatingMessageId interactionId turnId parentAgentTaskId apiCallId compactionAttemptId checkpointPath toolTelemetry
+toolTitle
 """  # keys of what is no text
 _NO_TEXT: Final = frozenset(_NO_TEXT_WORDS.split())
 _ENVELOPE: Final = ("message", "toolUseResult")  # where a line has a message, all beside these describes the request

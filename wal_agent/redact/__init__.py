@@ -8,6 +8,6 @@ twice changes nothing.
 
 from __future__ import annotations
 
-from wal_agent.redact.find import MARK, redact, redact_ends, redact_head
+from wal_agent.redact.find import MARGIN, MARK, redact, redact_ends, redact_head
 
-__all__ = ["MARK", "redact", "redact_ends", "redact_head"]
+__all__ = ["MARGIN", "MARK", "redact", "redact_ends", "redact_head"]

@@ -226,9 +226,9 @@ class RecoveredCalls:
         answered = {a.call for a in self._writer.state.answers}
         return self._answers.refuse(event.tool, event.input, event.cwd, self._open() - answered - self._harmless)
 
-    def is_stubborn(self, asked: AskedCall) -> bool:
-        """Whether the agent does nothing any more but make this call again (decision 052)."""
-        return self._answers.refused(asked.call) >= STUBBORN
+    def refused(self, asked: AskedCall) -> int:
+        """How often in a row the agent has made this call again, and done nothing else (decision 052)."""
+        return self._answers.refused(asked.call)
 
     def begin_turn(self) -> None:
         """The agent was prompted."""
@@ -311,6 +311,7 @@ class Gate:
         self.last: RunningCall | None = None
         self.had_inner = False  # a subagent made calls that have ids
         self.stuck: PersonNeeded | None = None  # why only a person can carry on
+        self.ended_turn: PersonNeeded | None = None  # the same, where the agent may still be prompted again
 
     # ---- before and after
 
@@ -333,10 +334,8 @@ class Gate:
             return self._deny(reason, "repeated", nested=nested)
         risky = found.cls in ("mutation", "unknown") and not nested
         if risky and (asked := self.recovered.refuse(event)) is not None:
-            if self.recovered.is_stubborn(asked):
-                self.stuck = self.stuck or stuck_error(self._agent, event, asked, self._settings.job_options)
-            reason = deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, inline(asked.verify, SHOWN_VERIFY))
-            return self._deny(reason, "in_flight")
+            return self._refuse_in_flight(event, asked)
+        self.ended_turn = None
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
@@ -443,6 +442,16 @@ class Gate:
         if not nested:
             self._denied_in_a_row = 0
         return Allow()
+
+    def _refuse_in_flight(self, event: ToolStarting, asked: AskedCall) -> Deny:
+        times = self.recovered.refused(asked)
+        verify = inline(asked.verify, SHOWN_VERIFY) if asked.verify else ""
+        denied = self._deny(deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, verify), "in_flight")
+        error = stuck_error(self._agent, event, asked, times, self._settings.job_options)
+        self.ended_turn = error if denied.stop and times >= PATIENCE else None
+        if times >= STUBBORN:
+            self.stuck = self.stuck or error
+        return denied
 
     def _deny(self, reason: str, word: str, call: int | None = None, nested: str = "") -> Deny:
         self._denied_in_a_row += not nested
@@ -644,10 +653,10 @@ def unannounced_error(agent: str, tool: str) -> ConfigError:
     )
 
 
-def stuck_error(agent: str, event: ToolStarting, asked: AskedCall, job: str) -> PersonNeeded:
+def stuck_error(agent: str, event: ToolStarting, asked: AskedCall, times: int, job: str) -> PersonNeeded:
     """Decision 052: why a run ends whose agent only repeats a call in flight. `job`: the options that name the job."""
     return PersonNeeded(
-        f"{agent} repeated {inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))} {STUBBORN} "
+        f"{agent} repeated {inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))} {times} "
         f"times without checking anything, and whether it happened is not known (call #{asked.call}). The run was "
         "stopped.",
         f"Check whether it happened, then: wal-agent ack {asked.call} {job} --done (or --not-done)",

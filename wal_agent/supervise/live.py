@@ -482,6 +482,8 @@ class Live:
                 self.conversation.handle(TurnCompleted(launch.session))
             self.conversation.end()
         completed = not self.conversation.turn_open
+        if exit.code >= 0 and down is None and not completed and not launch.interactive:  # pi and Qwen end with 1
+            self._stopped = self._stopped or self.gate.ended_turn
         problems = self._problems()
         hooks_live = self.conversation.hooks_live.is_set() or self._agent.capabilities.hookless is not None
         silent = not hooks_live and down is None and self._stopped is None

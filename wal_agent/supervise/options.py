@@ -113,6 +113,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     from_agent: str = ""  # that other agent, where it must be this one
     successors: tuple[str, ...] = ()  # agents that the job is handed to, one after the other, when a quota is used up
     take_over: bool = False  # take the job over although another person ran it last, elsewhere
+    found: bool = False  # `resume` found the job: its name in `settings` is nobody's consent
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     exit_on_pause: bool = False  # while the job is paused, this process need not stay
     attended: bool = False  # a person typed this at a terminal

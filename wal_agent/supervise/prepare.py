@@ -34,6 +34,7 @@ from wal_agent.recovery.report import (
     headline,
     in_flight_lines,
     lost_lines,
+    name_calls,
     one_line,
     put_back_line,
     restored_line,
@@ -229,7 +230,7 @@ class Preparation:
         said = {a.call: one_line(a.because, 120) for a in state.answers}
         calls = [o.intent for o in state.open if o.intent.call in said]
         job = self.options.settings.job_options
-        texts = [messages.still_open(c.call, one_line(c.tool, 60), said[c.call], job) for c in calls[:MOST_OPEN_LINES]]
+        texts = [messages.still_open(c.call, name_calls([c]), said[c.call], job) for c in calls[:MOST_OPEN_LINES]]
         if len(calls) > MOST_OPEN_LINES:
             texts.append(messages.more_calls(len(calls) - MOST_OPEN_LINES))
         return [row("open", text) for text in texts]

@@ -257,9 +257,9 @@ def restart_line(attempt: int, delay: float, limit: int) -> str:
 
 def not_done_line(options: RunOptions, finished: RunResult) -> str:
     name = options.agent.name
+    why = "" if finished.cls == "incomplete" else f" ({finished.why})"
     return (
-        f"{name} ended with 0, but not its turn ({finished.why}), so the task may not be done. "
-        f"The same command continues the job."
+        f"{name} ended with 0, but not its turn{why}, so the task may not be done. The same command continues the job."
     )
 
 

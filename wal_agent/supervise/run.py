@@ -400,7 +400,8 @@ class Run:
         """Ask before an unfinished job is taken over from another person: a typed job or --take-over is consent.
         NotYourJob."""
         options, settings, home = self.options, self.options.settings, log.state.home_opening
-        if home is None or options.take_over or settings.sources.get("job") in ("flag", "environment"):
+        typed = settings.sources.get("job") in ("flag", "environment") and not options.found
+        if home is None or options.take_over or typed:
             return
         if provenance.previous_person(log.state, self._opening(home)) is None:
             return

@@ -2,9 +2,10 @@
 
 `WorktreeSaver` saves after each call that changed something, and every interval. One thread does all of it, so that
 captures stand in the log in the order in which they were made. Nobody waits for it: no hook, no intent. It rests four
-times as long as it worked, so that a big workspace does not eat a core; but where a capture is quick, a call that has
-ended waits at most BEHIND for its own. It waits while the log has a backlog (I9). A capture is bounded
-(capture/workspace.py): what it does not hold yet is `pending`, and the next one goes on with it.
+times as long as it worked, so that a big workspace does not eat a core, but from the first capture only for what the
+next one repeats; and where a capture is quick, a call that has ended waits at most BEHIND for its own. It waits while
+the log has a backlog (I9). A capture is bounded (capture/workspace.py): what it does not hold yet is `pending`, and the
+next one goes on with it.
 
 `plan_worktree` decides what a start does with the working tree: looked up before the plan, done after it, reported to
 the person and the agent.
@@ -170,10 +171,11 @@ class WorktreeSaver:
             if self._stop.is_set():
                 break
             self._wanted.clear()
-            began = self._clock.boot()
+            began, whole = self._clock.boot(), self.whole
             self._try_to_save()
             self._report_progress()
-            self._rest(self._clock.boot() - began)
+            work = self._clock.boot() - began
+            self._rest(work if whole else repeated(work, self._capture.look, self.whole))
         self._idle.set()
         self._resume.wait()
         if self._last:
@@ -277,6 +279,13 @@ class WorktreeSaver:
             parts.append(left)
         listed = f"Not saved, only on this machine: {'; '.join(parts)}." if parts else ""
         return one_line(f"{self.problem} {listed}".strip(), 600)
+
+
+def repeated(work: float, look: float, whole: bool) -> float:
+    """What the next capture takes again of the first one's `work`, in seconds. Where it held the `whole` tree, that is
+    the `look` at it: what it hashed and packed is done once, and a change behind it must not wait for a rest from it.
+    """
+    return min(work, look) if whole else work
 
 
 def rest_after(work: float, goes_on: bool) -> float:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import codex as CODEX
 from wal_agent.agents.base import LoggedCall, Reconciled, SeenCall
-from wal_agent.agents.codex.resume import DECLINED, LOST_SCRIPTS, NOT_BEGUN, SCRIPT, SCRIPTS
+from wal_agent.agents.codex.resume import DECLINED, NOT_BEGUN, SCRIPTS
+from wal_agent.agents.codex.session import LOST_SCRIPTS, SCRIPT
 
 WS = Path("/w/shop")
 S = "01a20281-b689-7383-9548-fb903d18e48e"

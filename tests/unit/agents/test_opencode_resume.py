@@ -62,7 +62,7 @@ BASE = (
 
 
 def states(rows: Rows) -> dict[str, dict[str, Any]]:
-    return {r["data"]["callID"]: r["data"]["state"] for r in rows.of("part") if r["data"]["type"] == "tool"}
+    return {r.data["callID"]: r.data["state"] for r in rows.calls()}
 
 
 def test_each_open_call_gets_its_outcome() -> None:
@@ -96,17 +96,17 @@ def test_each_open_call_gets_its_outcome() -> None:
 def test_calls_that_the_journal_lacks_go_into_the_last_batch() -> None:
     made = reconcile(journal(*BASE), S, WS, [call(1, "a", result("A")), call(2, "b")])
     rows = load_rows(made.data)
-    parts = rows.parts()[BASE[2]["id"]]
-    assert [p["data"]["callID"] for p in parts] == ["a", "b"]
-    assert parts[0]["id"] > BASE[2]["id"].replace("msg", "prt"), "behind what was there"
+    parts = [part for part in rows.calls() if part.message == BASE[2]["id"]]
+    assert [part.call for part in parts] == ["a", "b"]
+    assert parts[0].id > BASE[2]["id"].replace("msg", "prt"), "behind what was there"
 
 
 def test_calls_get_a_message_of_their_own_behind_a_prompt() -> None:
     rows = load_rows(reconcile(journal(*BASE[:2]), S, WS, [call(1, "a")]).data)
     last = rows.messages(S)[-1]
-    assert last["data"]["role"] == "assistant" and last["data"]["parentID"] == BASE[1]["id"]
-    assert last["id"] > BASE[1]["id"]
-    assert [p["data"]["callID"] for p in rows.parts()[last["id"]]] == ["a"]
+    assert last.role == "assistant" and last.data["parentID"] == BASE[1]["id"]
+    assert last.id > BASE[1]["id"]
+    assert [(part.call, part.message) for part in rows.calls()] == [("a", last.id)]
 
 
 def test_calls_do_not_go_into_a_message_that_ended_with_an_error() -> None:
@@ -114,7 +114,7 @@ def test_calls_do_not_go_into_a_message_that_ended_with_an_error() -> None:
     broken = message("msg_000000000002a", "assistant", 1001, error={"name": "APIError"})
     rows = load_rows(reconcile(journal(*BASE[:2], broken), S, WS, [call(1, "a", result("A"))]).data)
     [part] = rows.of("part")
-    assert part["message"] == rows.messages(S)[-1]["id"] != broken["id"]
+    assert part.message == rows.messages(S)[-1].id != broken["id"]
 
 
 def test_words_of_a_tool_are_no_refusal() -> None:
@@ -133,15 +133,15 @@ def test_an_id_that_a_provider_uses_again_is_another_call() -> None:
         "prt_000000000003a", BASE[2]["id"], "call_0", "completed", output="earlier", time={"start": 1, "end": 2}
     )
     rows = load_rows(reconcile(journal(*BASE, earlier), S, WS, [call(1, "call_0", result("later"), at=1000.0)]).data)
-    outputs = [p["data"]["state"]["output"] for p in rows.parts()[BASE[2]["id"]]]
+    outputs = [part.data["state"]["output"] for part in rows.calls()]
     assert outputs == ["earlier", "later"]
 
 
 def test_the_session_belongs_to_the_new_folder_with_its_subagents() -> None:
     data = journal(*BASE, session("ses_2", parent_id=S))
     rows = load_rows(reconcile(data, S, WS, []).data)
-    assert {r["row"]["directory"] for r in rows.sessions(S)} == {"/new/ws"}
-    assert [r["id"] for r in rows.sessions(S)] == [S, "ses_2"]
+    assert {r.row["directory"] for r in rows.sessions(S)} == {"/new/ws"}
+    assert [r.id for r in rows.sessions(S)] == [S, "ses_2"]
 
 
 def test_a_torn_tail_and_junk_are_left_out_and_rows_that_were_deleted() -> None:
@@ -154,7 +154,7 @@ def test_a_torn_tail_and_junk_are_left_out_and_rows_that_were_deleted() -> None:
 
 def test_a_journal_without_its_session_is_still_one() -> None:
     made = reconcile(journal(*BASE[1:]), S, WS, [])
-    assert load_rows(made.data).sessions(S)[0]["row"]["directory"] == "/new/ws"
+    assert load_rows(made.data).sessions(S)[0].row["directory"] == "/new/ws"
     assert len(made.repairs) == 1
 
 

@@ -139,7 +139,8 @@ def test_a_torn_journal_is_gone_on_with(base: Base) -> None:
     whole = base.path.read_bytes()
     base.path.write_bytes(whole[:-30])
     base.journal()
-    assert load_rows(base.path.read_bytes()).found == load_rows(whole).found
+    found = {key: row.value for key, row in load_rows(base.path.read_bytes()).found.items()}
+    assert found == {key: row.value for key, row in load_rows(whole).found.items()}
 
 
 def test_a_busy_or_broken_database_is_no_error(base: Base) -> None:

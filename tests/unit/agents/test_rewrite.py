@@ -275,7 +275,7 @@ def test_what_a_compaction_left_out_is_all_that_stands_before_it(name: str) -> N
 
 
 def opencode_rows(main: bytes) -> list[str]:
-    return [m["id"] for m in load_rows(main).messages(SESSION)]
+    return [m.id for m in load_rows(main).messages(SESSION)]
 
 
 @pytest.mark.parametrize("tail", [False, True])
@@ -312,8 +312,8 @@ def test_what_a_person_has_undone_in_opencode_is_gone() -> None:
     assert shown(how.units(main)) == turn("opencode", 0)
     new = main + how.rewind(main, SESSION, WORKSPACE, 2, TEXT)
     assert shown(how.units(new)) == [*turn("opencode", 0), TEXT]
-    assert "revert" not in load_rows(new).found["session", SESSION]["row"]
-    subagents = [r for r in load_rows(new).of("message") if r["session"] == "ses_2"]
+    assert "revert" not in load_rows(new).found["session", SESSION].row
+    subagents = [r for r in load_rows(new).of("message") if r.session == "ses_2"]
     assert len(subagents) == 3, "sessions of subagents stay"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench import sessions
 from wal_agent.agents import AGENTS, session_files
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.session_files import DEPTH, LineRecord, contains, decode_json, encode_json, records, well_formed
-from wal_agent.safefs import map_file
+from wal_agent.safefs import map_file, write_pieces
 
 _PIECES = st.lists(
     st.sampled_from(["\ud83d", "\ude00", "\U0001f600", "\\", "\\ud83d", '"', "ud83d", "\n", "é", "\0"]), max_size=8
@@ -143,6 +145,36 @@ def test_a_mapped_file_whose_records_are_shelved_gives_the_same_bytes(
         main.write_bytes(mapped.data)
         asked = b"".join(prompt(map_file(main), _S, tmp_path, "carry on"))
         assert asked == b"".join(prompt(mended.data, _S, tmp_path, "carry on")) and b"carry on" in asked
+
+
+@pytest.mark.parametrize("agent", sessions.ROUNDS)
+def test_what_a_restore_keeps_in_memory_hardly_grows_with_the_session(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what was said, nor inputs and results of calls: some bytes for each record."""
+    monkeypatch.setattr(session_files, "DECODED", 1 << 16)
+    monkeypatch.setattr(session_files, "RELEASE", 1 << 16)
+    session, prompt = sessions.session_id(agent), AGENTS[agent].capabilities.inject_prompt
+    call = LoggedCall(1, "a_tool", b'{"command":"make"}', b'"done"', False)
+    named = LoggedCall(2, "a_tool", b'{"command":"make"}', b'"done"', False, call_id="id")
+
+    def most(size: int) -> int:
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        sessions.write_session(agent, folder / "main", size, "/elsewhere")
+        tracemalloc.start()
+        try:
+            made = AGENTS[agent].reconcile(map_file(folder / "main"), session, folder, [call, named])
+            write_pieces(folder / "child", made.pieces)
+            if prompt is not None:
+                write_pieces(folder / "prompted", prompt(map_file(folder / "child"), session, folder, "carry on"))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    sizes = (1 << 19, 1 << 20, 5 << 20)  # the first imports what is imported late
+    _, small, big = map(most, sizes)
+    assert big - small < (sizes[2] - sizes[1]) // 6, f"{small} and {big} bytes"
 
 
 def test_a_part_is_found_across_the_pieces_of_a_mapped_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

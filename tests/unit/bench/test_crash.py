@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench.crash.peers import PEERS, RESUME, BareResume, RetryLoop, applies
-from bench.crash.table import PAGE, Result, page, read, save, share, wilson
+from bench.crash.plan import FIRST, SPREAD, cases
+from bench.crash.table import PAGE, Result, page, read, save, share, wilson, worse_cells
 from wal_agent.agents import AGENTS
 from wal_agent.drill.play import Subject
+from wal_agent.drill.scenario import POINTS, names
 
 GOOD = Result(
     agent="gemini",
@@ -70,11 +72,27 @@ def test_the_page_counts_kills_and_not_rounds_that_were_not_killed() -> None:
     assert "| bare restart | 1 | 100 % (21-100) | 0 % (0-79) |" in text
     assert "| wal-agent | 1 | 0 % (0-79) | 0 % (0-79) |" in text
     assert "| well | between | 1 of 1 | 0 of 1 |" in text
+    assert "| bare restart | 1 of 1: 100 % (21-100) |" in text and "| **wal-agent** | 0 of 1: 0 % (0-79) |" in text
+    assert "| charge | 2 |" in text
+
+
+def test_a_peer_is_compared_only_by_kills_that_wal_agent_has_played() -> None:
+    alone = replace(BAD, seed=1002, point="before")
+    text = page([GOOD, BAD, alone])
+    assert "| bare restart | 1 of 1: 100 % (21-100) |" in text
+    assert worse_cells([GOOD, BAD, alone]) == worse_cells([GOOD, BAD])
+
+
+def test_a_run_that_asks_for_a_person_is_counted_as_asked_and_as_no_loss() -> None:
+    stopped = replace(GOOD, policy="naive", asked=1, needless=1, stopped=1, exit_code=79, extra=8)
+    text = page([stopped, replace(stopped, peer="bare resume", asked=0, needless=0, stopped=0, extra=1)])
+    assert "| `naive` | 1 | 1 | 1 | 1 | 8.0 |" in text and "| **wal-agent** | 0 of 1: 0 % (0-79) |" in text
+    assert worse_cells([stopped, replace(BAD, policy="naive")])[0].column == "asked without need"
 
 
 def test_the_page_lists_where_another_peer_is_better() -> None:
     text = page([GOOD, BAD])
-    listed = text[text.index("where wal-agent is not the best") :]
+    listed = text[text.index("gemini: where wal-agent is not the best") :]
     assert "| well | seconds to be back | 2.00 | 1.00 (bare restart) |" in listed
     assert "| well | bytes per call | 1000.00 | 0.00 (bare restart) |" in listed
     assert "| steps redone |" not in listed and "effect repeated |" not in listed and "| not told |" not in listed
@@ -89,6 +107,15 @@ def test_the_page_has_the_cost_of_a_call_against_the_bare_agent() -> None:
 def test_the_committed_page_is_made_of_the_committed_results() -> None:
     """No cell is typed by hand."""
     assert PAGE.read_text("utf-8") == page(read())
+
+
+def test_the_plan_holds_each_round_once_and_only_kills_that_are_there() -> None:
+    found = list(cases())
+    keys = [(each.scenario.name, each.point, agent, policy, peer) for each, agent, policy, peer in found]
+    assert len(keys) == len({*keys})
+    assert {peer for *_, peer in keys} == {peer.name for peer in PEERS} and {key[2] for key in keys} == {*RESUME}
+    assert len({(scenario, point) for scenario, point, *_ in keys}) == len(FIRST) + len(SPREAD)
+    assert {point for _, point, *_ in keys} == {*POINTS} and {scenario for scenario, *_ in keys} == {*names()}
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)

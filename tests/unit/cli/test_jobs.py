@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -175,3 +176,16 @@ def test_stop_closes_a_job_that_nobody_runs_only_where_nothing_is_open(run: Run,
     assert run("stop", "--done", *at)[0] == 0
     assert json.loads(run("status", "--json", *at)[1])["state"] == "closed"
     assert run("stop", *at)[0] == 0
+
+
+def test_resume_takes_a_job_as_run_does(run: Run, bucket: FileBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(bucket, "mine", "claude", reason=DRAINED)
+    started = list[tuple[str, dict[str, Any]]]()
+    monkeypatch.setattr("wal_agent.cli.run.start", lambda agent, args, flags, **wishes: started.append((agent, wishes)))
+    ways = ("wait", "no_wait", "take_over", "accept_loss", "exit_on_pause")
+    for way in ways:
+        assert run("resume", f"--{way.replace('_', '-')}")[0] == 0
+        agent, wishes = started[-1]
+        assert agent == "claude" and {name for name in ways if wishes[name]} == {way} and wishes["go_on"]
+        assert wishes["found"], "what this folder has is no job that a person typed, and no consent to take it over"
+    assert run("resume", "--job", "mine")[0] == 0 and not started[-1][1]["found"]

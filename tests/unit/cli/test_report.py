@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, full, intent, payload
 from tests.unit.cli.test_restore import Story
+from wal_agent.cli import report
 from wal_agent.cli.log import entries_of
-from wal_agent.cli.report import MARK, embed_json, render_page
+from wal_agent.cli.report import MARK, MOST_FILE, embed_json, files_json, render_page
 from wal_agent.clock import SystemClock
 from wal_agent.records import End, Recovery, Verdict, Workspace
 from wal_agent.recovery.compare_trees import first_capture, tree_steps
@@ -186,5 +188,49 @@ def test_session_and_tree_are_those_of_the_place_asked_for(tmp_path: Path, run: 
     assert found["then"]["record"] == first == max(entry["record"] for entry in found["entries"])
     assert found["then"]["open"] == [1] and not found["then"]["short"]
     assert found["then"]["files"][0]["path"] == "a.txt" and len(found["then"]["files"]) == 2
+    assert found["then"]["files"][0]["text"] == "one-[redacted]"
     assert found["then"]["session"][0]["text"].startswith("one-") and "two" not in found["then"]["session"][0]["text"]
     assert run("report", *story.where, "--html", str(tmp_path / "r.html"), "--at", "99")[0] == 64
+
+
+def test_the_files_of_a_place_that_the_job_changed_come_first(tmp_path: Path, run: Run) -> None:
+    story = Story(tmp_path)
+    for text in ("one", "two"):
+        last = story.step(text)
+    assert run("report", *story.where, "--html", str(tmp_path / "r.html"), "--at", str(last))[0] == 0
+    files = Page((tmp_path / "r.html").read_text("utf-8")).data["then"]["files"]
+    assert [(f["path"], f.get("change"), f["text"]) for f in files] == [
+        ("a.txt", "changed", "two"),
+        ("two.sh", "added", "#!/bin/sh\n"),
+        ("one.sh", None, "#!/bin/sh\n"),
+    ]
+
+
+def test_texts_of_files_are_cut_and_links_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("not of this tree")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "binary").write_bytes(b"\0" + b"x" * 10)
+    (tree / "key").write_text(f"token = {SECRET}\n")
+    (tree / "link").symlink_to(outside)
+    (tree / "long").write_text("y" * (2 * MOST_FILE))
+    found = {each["path"]: each for each in files_json({path.name: path for path in tree.iterdir()}, {"long": "added"})}
+    assert [*found] == ["long", "binary", "key", "link"]
+    assert found["long"]["cut"] and len(found["long"]["text"]) == MOST_FILE and found["long"]["size"] == 2 * MOST_FILE
+    assert "text" not in found["binary"] and found["binary"]["size"] == 11
+    assert SECRET not in json.dumps(found) and not found["key"]["cut"]
+    assert "text" not in found["link"] and found["link"]["link"] == str(outside)
+
+
+def test_texts_of_files_end_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MOST_TREE", 12)
+    monkeypatch.setattr(report, "MOST_FILES", 3)
+    for name in "abcd":
+        (tmp_path / name).write_text("0123456789")
+    found = files_json({name: tmp_path / name for name in "abcd"}, {})
+    assert [(each["path"], each.get("text"), each.get("cut")) for each in found] == [
+        ("a", "0123456789", False),
+        ("b", "01", True),
+        ("c", None, None),
+    ]

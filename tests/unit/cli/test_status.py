@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -18,6 +18,7 @@ from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.cli.status import next_command, status_rows
 from wal_agent.cli.view import Rewritten, View, continue_view
 from wal_agent.records import End
+from wal_agent.recovery.lease_policy import LeaseView, StopKind
 from wal_agent.wal.reader import Replay
 
 
@@ -134,3 +135,11 @@ def test_the_tokens_before_and_after_the_newest_rewrite_are_shown() -> None:
     rows = status_rows(View("shop", "file:///b", "closed", rewritten=done), " --job shop")
     (row,) = [row for row in rows if "tokens" in row]
     assert "about 120,000 tokens before, 9,000 after (wal-agent trace show 2 --job shop)" in row
+
+
+@pytest.mark.parametrize("state", get_args(LeaseView))
+def test_a_row_of_status_begins_with_the_word_of_list(state: LeaseView) -> None:
+    for way in get_args(StopKind):
+        view = View("shop", "file:///b", state, way=way, reason="the agent ended with 41", host="vm-1")
+        (row,) = [row for row in status_rows(view, " --job shop") if row.startswith("state ")]
+        assert row.split()[1].rstrip(",;") == state

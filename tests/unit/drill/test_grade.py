@@ -78,6 +78,14 @@ def test_asking_is_no_loss_but_counts_as_needless_where_it_could_be_looked_up() 
     assert found.passed and found.asked and not found.asked_well
 
 
+@pytest.mark.parametrize("code", [79, 0, 1, 74, None])
+def test_only_an_end_that_asks_for_a_person_is_no_loss(code: int | None) -> None:
+    cut = (*PLANNED, "begin charge 49.90", "kill before", "start 1")
+    found = charge(cut, Seen(code, {}))
+    assert (found.asked, found.stopped, found.asked_well) == (code == 79, code == 79, False)
+    assert found.lost == (() if code == 79 else ("charge 49.90", "receipt"))
+
+
 def test_lines_of_the_agents_own_folder_are_counted_there() -> None:
     """After the loss of a machine the ledger has two appends, and the folder that remains has one."""
     first = ("start 0", "begin orders-moved", "effect orders-moved", "kill machine", "start 1")

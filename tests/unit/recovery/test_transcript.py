@@ -82,6 +82,13 @@ def test_what_stands_around_a_message_is_left_out() -> None:
     assert found is not None and found.text == WORDS
 
 
+def test_the_names_of_copilots_events_are_no_words() -> None:
+    names = ("messageId", "originatingMessageId", "interactionId", "turnId", "parentAgentTaskId", "apiCallId")
+    data = {"content": WORDS, "transformedContent": f"<time>now</time> {WORDS}", **dict.fromkeys(names, "0e1e")}
+    found = parse_line(json.dumps({"type": "assistant.message", "timestamp": AT, "data": data}).encode())
+    assert found is not None and (found.role, found.text) == ("assistant", WORDS)
+
+
 def test_what_a_line_says_twice_is_read_once() -> None:
     """Claude Code keeps a tool's output for the model and for its own screen."""
     result = {"role": "user", "content": [{"type": "tool_result", "content": WORDS}]}

@@ -347,3 +347,19 @@ def test_an_agent_that_repeats_a_call_so_often_needs_a_person(post: Post, times:
     first = post.gate.stuck
     post.gate.begin_call(again)
     assert post.gate.stuck is not None and (first is None or post.gate.stuck is first)
+
+
+@pytest.mark.parametrize("way", ["only this call", "another call behind it", "one refusal of each of three"])
+def test_a_turn_that_ends_with_refusals_of_one_call_needs_a_person(tmp_path: Path, way: str) -> None:
+    """Decision 052: where the agent is not prompted again, so that the run ends with its turn."""
+    post = Post(tmp_path)
+    post.job.writer.append(*(intent(n) for n in (1, 2, 3)))
+    post.commit()
+    inputs = {n: {"command": f"./charge.sh {n}"} for n in (1, 2, 3)}
+    recovered(post, [AskedCall(n, "run_shell_command", json.dumps(inputs[n]).encode()) for n in inputs])
+    for n in (1, 2, 3) if way.startswith("one") else (1, 1, 1):
+        denied = post.gate.begin_call(starting("run_shell_command", **inputs[n]))
+    assert isinstance(denied, Deny) and denied.stop and "``" not in denied.reason.replace(" ", "")
+    if way.startswith("another"):
+        post.begin("read_file", file_path="ledger.txt")
+    assert (post.gate.ended_turn is not None) is (way == "only this call") and post.gate.stuck is None

@@ -380,6 +380,33 @@ def test_a_quick_capture_is_at_most_two_seconds_behind_a_call(work: float, share
     assert begins + work <= ended + BEHIND + DEBOUNCE or begins == DEBOUNCE
 
 
+def test_the_first_capture_is_rested_from_as_far_as_it_is_repeated(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first packs all files: a change behind it does not wait for a rest of four times that."""
+
+    class Late(SystemClock):
+        packing = 0.0
+
+        def boot(self) -> float:
+            return super().boot() + self.packing
+
+    clock, rests, put = Late(), list[float](), desk.put
+
+    def slow(data: bytes) -> Payload:
+        clock.packing += 1000
+        return put(data)
+
+    desk.put = slow
+    monkeypatch.setattr(desk.saver, "_clock", clock)
+    monkeypatch.setattr(desk.saver, "_rest", rests.append)
+    with desk.running():
+        desk.saver.poke()
+        until(lambda: len(rests) == 1, "the first capture")
+        desk.user.write("b", "2\n")
+        desk.saver.poke()
+        until(lambda: len(rests) == 2, "the next one")
+    assert rests[0] < 1000 <= rests[1]
+
+
 def test_a_slow_capture_rests_four_times_as_long() -> None:
     assert not is_quick(1.0)
     assert rest_after(1.5, False) == 6.0

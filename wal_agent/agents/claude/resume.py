@@ -38,8 +38,8 @@ from wal_agent.agents.session_files import (
     Json,
     as_objects,
     call_input,
-    canonical_json,
     contains,
+    input_digest,
     junk_repair,
     logged_value,
     noted_result,
@@ -97,7 +97,7 @@ def _replace_unknown(read: Session, calls: Sequence[LoggedCall]) -> int:
             for block in e.message["content"]
         ]
         kept = {key: value for key, value in e.value.items() if key not in ("toolUseResult", "toolDenialKind")}
-        e.change({**kept, "message": {**e.message, "content": content}})
+        e.value = {**kept, "message": {**e.message, "content": content}}
         replaced += len(lost)
     return replaced
 
@@ -113,12 +113,12 @@ def _missing(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
     equal: dict[tuple[str, bytes], list[float]] = {}
     for e in read.entries:
         for c in e.calls():
-            equal.setdefault((str(c.get("name")), canonical_json(c.get("input"))), []).append(time_seconds(e.time))
+            equal.setdefault((str(c.get("name")), input_digest(c.get("input"))), []).append(time_seconds(e.time))
     missing: list[LoggedCall] = []
     for call in calls:
         if call_id(call) in ids:
             continue
-        key = call.tool, canonical_json(call_input(call))
+        key = call.tool, input_digest(call_input(call))
         ended = [t for t in equal.get(key, []) if t + 60 >= call.started]
         if not call.call_id and ended:
             equal[key].remove(min(ended))
@@ -267,7 +267,7 @@ def mend_chain(read: Session) -> int:
             continue
         parent = e.value.get("parentUuid")
         if parent is not None and str(parent) not in known and before is not None:
-            e.change({**e.value, "parentUuid": before})
+            e.change(parentUuid=before)
             mended += 1
         before = e.uuid
     return mended
@@ -288,4 +288,5 @@ def inject_prompt(main: Buffer, session: str, workspace: Path, prompt: str) -> P
     line = LineTemplate.of(read, session, workspace).line(
         "user", conversation_end(read), prompt, str(name), time_after(read)
     )
-    return [*session_pieces(read), new_entry(line).written, b"\n"]
+    read.entries.append(new_entry(line))
+    return session_pieces(read)

@@ -24,8 +24,8 @@ from wal_agent.agents.claude.cli import SESSION
 from wal_agent.agents.claude.hooks import claude_home, failed_turn
 from wal_agent.agents.session_files import (
     EPOCH,
+    FileLines,
     Json,
-    Line,
     LineRecord,
     as_object,
     as_objects,
@@ -36,9 +36,8 @@ from wal_agent.agents.session_files import (
     name_parts,
     records,
     time_of,
-    with_ends,
 )
-from wal_agent.safefs import Buffer, open_plain
+from wal_agent.safefs import Buffer, Pieces, open_plain
 
 CHAIN = ("user", "assistant", "attachment", "system")
 
@@ -78,10 +77,6 @@ class Entry(LineRecord):
         if self.kind == "user" and self.uuid:
             yield from (b for b in self.blocks("tool_result") if isinstance(b.get("tool_use_id"), str))
 
-    def change(self, value: Json) -> None:
-        self.value = value
-        self.line = encode_json(value)
-
 
 def new_entry(value: Json) -> Entry:
     return Entry(value, encode_json(value))
@@ -107,9 +102,9 @@ def dump_session(session: Session) -> bytes:
     return b"".join(session_pieces(session))
 
 
-def session_pieces(session: Session) -> list[Line]:
+def session_pieces(session: Session) -> Pieces:
     """What `dump_session` joins."""
-    return with_ends(e.written for e in session.entries)
+    return FileLines(session.entries)
 
 
 def conversation_end(session: Session) -> str | None:

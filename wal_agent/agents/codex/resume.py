@@ -20,22 +20,33 @@ import msgspec
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.codex.hooks import SHELL
-from wal_agent.agents.codex.session import EXITED, RUNS_ON, Rollout, ended_by_itself, load_rollout, output_text
+from wal_agent.agents.codex.session import (
+    EXITED,
+    LOST_SCRIPTS,
+    RUNS_ON,
+    SCRIPT,
+    CallLine,
+    Rollout,
+    ended_by_itself,
+    load_rollout,
+    output_text,
+    parse_lines,
+)
 from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
+    FileLines,
     Json,
-    Line,
     as_object,
     capped_text,
     decode_json,
+    decode_lines,
     encode_json,
     junk_repair,
     logged_value,
     noted_result,
     unknown_result,
     well_formed,
-    with_ends,
 )
 from wal_agent.safefs import Buffer, Pieces
 
@@ -57,14 +68,7 @@ def head_line(session: str, workspace: Path, time: str) -> bytes:
 # A call that only reads may run before its intent is saved, and the intent be lost.
 NOT_BEGUN = "no record of its start was saved: if it began before the run was lost, it was one that only reads."
 DECLINED = "declined: it did not run."
-SCRIPT = (
-    "The run was lost while this script ran. What is known of the calls that it made, or one that still ran beside it, "
-    "one by one; calls that are not listed were not made:"
-)
 SCRIPTS = "The run was lost while several scripts ran. What is known of their calls, together, follows in a message."
-LOST_SCRIPTS = (
-    "[wal-agent] Calls that scripts made whose own records were lost with the run, and what is known of them:"
-)
 MOVED_ON = "\n[wal-agent: it runs no more."
 _SHELLS = ("exec_command", "shell_command", "shell")
 _HOOKED = (*_SHELLS, "apply_patch")  # tools of which it is known that no call begins without its before-hook
@@ -85,16 +89,18 @@ class Child(msgspec.Struct):
         record = {"timestamp": self.read.time, "ordinal": self.read.ordinal, "type": kind, "payload": payload}
         self.added.append(well_formed(encode_json(record)))
 
-    def answer(self, call_id: str, call: Json, text: str) -> None:
-        kind = "custom_tool_call_output" if call.get("type") == "custom_tool_call" else "function_call_output"
+    def answer(self, call_id: str, kind: str, text: str) -> None:
+        """`kind`: of the call."""
+        kind = "custom_tool_call_output" if kind == "custom_tool_call" else "function_call_output"
         self.add({"type": kind, "call_id": call_id, "output": text})
         self.read.outputs[call_id] = len(self.read.lines)
 
-    def bytes(self) -> bytes:
-        return b"".join(self.pieces())
+    def reload(self) -> None:
+        """Parse the lines again after some were inserted."""
+        self.read = parse_lines(decode_lines(self.read.lines))
 
-    def pieces(self) -> list[Line]:
-        return with_ends((*self.read.lines, *self.added))
+    def pieces(self) -> Pieces:
+        return FileLines([*self.read.lines, *self.added])
 
 
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
@@ -104,7 +110,8 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     if not read.headed:
         read.lines.insert(0, head_line(session, workspace, read.time))
         repairs.append(HEAD_REPAIR)
-        read = child.read = load_rollout(child.bytes())
+        child.reload()
+        read = child.read
     _orphans(child, calls)
     _plain(child, calls)
     _scripts(child, calls)
@@ -124,30 +131,30 @@ def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:
         if before[at]["type"] == kind:
             read.lines.insert(at, well_formed(encode_json({**output, "payload": before[at]})))
             child.put += 1
-    child.read = load_rollout(child.bytes())
+    child.reload()
 
 
 def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
     """Answer the model's own calls: in the file's order, then those that the file lacks."""
     read = child.read
     logged = {c.call_id: c for c in calls if c.call_id and not c.call_id.startswith(_NESTED)}
-    for id, (at, call) in list(read.calls.items()):
-        if id in read.outputs or call.get("name") == "exec":
+    for id, call in list(read.calls.items()):
+        if id in read.outputs or call.name == "exec":
             _runs_on(child, id, logged.get(id))
             continue
         if id in logged:
-            child.answer(id, call, _describe_result(logged[id], read.items.get(id, (0, {}))[1]))
+            child.answer(id, call.kind, _describe_result(logged[id], read.item(id)))
             child.put += 1
         elif id in read.items:
-            child.answer(id, call, _of_item(read.items[id][1]))
-        elif at >= read.last_turn and call.get("name") in _HOOKED and not call.get("namespace"):
-            child.answer(id, call, NOT_BEGUN)
+            child.answer(id, call.kind, _of_item(read.item(id)))
+        elif call.at >= read.last_turn and call.name in _HOOKED and not call.namespaced:
+            child.answer(id, call.kind, NOT_BEGUN)
     for id, logged_call in logged.items():
         if id not in read.calls and id not in read.outputs:
-            call = _call(logged_call)
-            child.add(call)
-            child.answer(id, call, _describe_result(logged_call, {}))
-            read.calls[id] = (len(read.lines), call)
+            made = _call(logged_call)
+            child.add(made)
+            child.answer(id, made["type"], _describe_result(logged_call, {}))
+            read.calls[id] = CallLine(len(read.lines), made["type"], made["name"])
             child.put += 1
 
 
@@ -163,7 +170,7 @@ def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
         return
     if _followed(child.read, at, text):
         return
-    item = child.read.items.get(id, (0, {}))[1]
+    item = child.read.item(id)
     record["payload"]["output"] = f"{text}{MOVED_ON} {_describe_result(logged, item)}]"
     child.read.lines[at] = well_formed(encode_json(record))
     child.put += 1
@@ -172,12 +179,12 @@ def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
 def _followed(read: Rollout, at: int, text: str) -> bool:
     """Return whether a later `write_stdin` reported that the command exited."""
     running = _RUNNING.search(text)
-    for id, (called, call) in read.calls.items() if running else ():
-        if call.get("name") != "write_stdin" or called < at or id not in read.outputs:
+    for id, call in read.calls.items() if running else ():
+        if call.name != "write_stdin" or call.at < at or id not in read.outputs:
             continue
         try:
-            of = decode_json(str(call.get("arguments")).encode())["session_id"]
-            output = output_text(decode_json(read.lines[read.outputs[id]])["payload"].get("output"))
+            of = decode_json(str(read.payload(call.at).get("arguments")).encode())["session_id"]
+            output = output_text(read.payload(read.outputs[id]).get("output"))
         except (ValueError, LookupError, TypeError):
             continue
         if running and str(of) == running[1] and EXITED in output[:400]:
@@ -192,23 +199,24 @@ def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
     said = _said_before(read)
     logged = {_tag(c): c for c in calls if not c.call_id or c.call_id.startswith(_NESTED)}
     logged = {tag: call for tag, call in logged.items() if tag not in said}
-    open_scripts = {id: at for id, (at, c) in read.calls.items() if c.get("name") == "exec" and id not in read.outputs}
+    open_scripts = {id: c.at for id, c in read.calls.items() if c.name == "exec" and id not in read.outputs}
     # Calls that ended before the first of them were reported by their own script.
     newest = max((at for at in read.outputs.values() if at < len(read.lines)), default=-1)  # but those put back
     since = min(open_scripts.values()) if open_scripts else newest
-    ends = {id: at for id, (at, item) in read.items.items() if _ended(item)}
+    ends = {id: at for id, at in read.items.items() if id in logged and _ended(read.item(id))}
     logged = {tag: call for tag, call in logged.items() if ends.get(tag, since + 1) > since}
-    items = {id: item for id, (at, item) in read.items.items() if id.startswith(_NESTED) and at > since}
+    items = [id for id, at in read.items.items() if id.startswith(_NESTED) and at > since]
     lines = []
     for tag, call in logged.items():
         what = f"{call.tool} {capped_text(call.input.decode('utf-8', 'replace'), call.call)}"
-        lines.append(_line(tag, what, _describe_result(call, read.items.get(tag, (0, {}))[1])))
+        lines.append(_line(tag, what, _describe_result(call, read.item(tag))))
     if open_scripts:
-        unlogged = [_line(id, _command(item), _of_item(item)) for id, item in items.items() if id not in logged]
+        found = ((id, read.item(id)) for id in items if id not in logged)
+        unlogged = [_line(id, _command(item), _of_item(item)) for id, item in found]
         lines = [*unlogged, *lines]
     together = bool(lines) and len(open_scripts) != 1  # which script made which call is unknown
     for id in open_scripts:
-        child.answer(id, read.calls[id][1], SCRIPTS if together else "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
+        child.answer(id, read.calls[id].kind, SCRIPTS if together else "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
     if together:
         content = [{"type": "input_text", "text": "\n\n".join([LOST_SCRIPTS, *lines])}]
         child.add({"type": "message", "role": "user", "content": content})
@@ -217,8 +225,7 @@ def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
 
 def _said_before(read: Rollout) -> set[str]:
     """Return the nested calls that were put back earlier."""
-    texts = [text for text in read.texts if text.startswith((SCRIPT, LOST_SCRIPTS))]
-    return {tag for text in texts for tag in _TAG.findall(text)}
+    return {tag for text in read.reports for tag in _TAG.findall(text)}
 
 
 def _tag(call: LoggedCall) -> str:

@@ -19,7 +19,7 @@ import sqlite3
 import time
 import tomllib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import islice
@@ -36,6 +36,7 @@ from wal_agent.agents.session_files import (
     Line,
     as_object,
     as_text,
+    decode_json,
     encode_json,
     largest_file,
     read_start,
@@ -178,37 +179,68 @@ RUNS_ON = "Process running with session ID"  # at the head of the output of a co
 _KILLED = 128 + 9
 
 
+SCRIPT = (
+    "The run was lost while this script ran. What is known of the calls that it made, or one that still ran beside it, "
+    "one by one; calls that are not listed were not made:"
+)
+LOST_SCRIPTS = (
+    "[wal-agent] Calls that scripts made whose own records were lost with the run, and what is known of them:"
+)
+
+
+class CallLine(msgspec.Struct, frozen=True):
+    """A call of the model, and the index of its line."""
+
+    at: int
+    kind: str
+    name: str
+    namespaced: bool = False
+
+
 class Rollout(msgspec.Struct):
-    """`calls`: each call of the model by its id, in order; `items`: reports of ended calls, nested ones too;
-    `last_turn`: the index of the last turn's first record."""
+    """What a file holds, by the indexes of its lines, which are decoded again where more is needed. `calls`: each call
+    of the model by its id, in order; `items`: reports of ended calls, nested ones too; `last_turn`: the index of the
+    last turn's first record."""
 
     lines: list[Line] = msgspec.field(default_factory=list)
     headed: bool = False
     junk: int = 0
     ordinal: int = -1
     time: str = ""
-    calls: dict[str, tuple[int, Json]] = msgspec.field(default_factory=dict)
+    calls: dict[str, CallLine] = msgspec.field(default_factory=dict)
     outputs: dict[str, int] = msgspec.field(default_factory=dict)
-    items: dict[str, tuple[int, Json]] = msgspec.field(default_factory=dict)
-    texts: list[str] = msgspec.field(default_factory=list)  # of outputs and of user messages
+    items: dict[str, int] = msgspec.field(default_factory=dict)
+    reports: list[str] = msgspec.field(default_factory=list)  # outputs and messages of earlier recoveries, on scripts
     last_turn: int = 0
     messages: int = 0
     asked: bool = False  # it has users' prompts
     last_said: Json = msgspec.field(default_factory=dict)
 
+    def payload(self, at: int) -> Json:
+        return as_object(decode_json(self.lines[at]).get("payload"))
+
+    def item(self, id: str) -> Json:
+        """Return the report of an ended call; empty where there is none."""
+        return as_object(self.payload(self.items[id]).get("item")) if id in self.items else {}
+
 
 def load_rollout(main: Buffer) -> Rollout:
     """Parse the complete lines; cut a torn tail, count junk and leave it out."""
-    read = Rollout()
     good = whole_lines(main)
-    for record, line in records(good):
+    read = parse_lines(records(good))
+    if len(main) > len(good) and main[len(good) :].strip(b"\0 \t\r"):
+        read.junk += 1
+    return read
+
+
+def parse_lines(found: Iterable[tuple[Json | None, Line]]) -> Rollout:
+    read = Rollout()
+    for record, line in found:
         if record is None or not isinstance(record.get("payload"), dict):
             read.junk += 1
             continue
         _apply(read, record)
         read.lines.append(line)
-    if len(main) > len(good) and main[len(good) :].strip(b"\0 \t\r"):
-        read.junk += 1
     return read
 
 
@@ -224,21 +256,27 @@ def _apply(read: Rollout, record: Json) -> None:
         read.last_turn = at
     item = completed_item(record)
     if isinstance(item.get("id"), str):
-        read.items[item["id"]] = (at, item)
+        read.items[item["id"]] = at
     said = model_payload(record)
     id = said.get("call_id")
     if said.get("type") in CALLS and isinstance(id, str):
-        read.calls.setdefault(id, (at, said))
+        call = CallLine(at, as_text(said.get("type")), as_text(said.get("name")), bool(said.get("namespace")))
+        read.calls.setdefault(id, call)
     elif said.get("type") in OUTPUTS and isinstance(id, str):
         read.outputs.setdefault(id, at)
-        read.texts.append(output_text(said.get("output")))
+        _note_report(read, output_text(said.get("output")))
     elif said.get("type") == "message":
         read.messages += said.get("role") == "assistant" or is_prompt(said)
         read.asked = read.asked or is_prompt(said)
         if said.get("role") == "user":
-            read.texts.append(output_text(said.get("content")))
+            _note_report(read, output_text(said.get("content")))
     if said:
         read.last_said = said
+
+
+def _note_report(read: Rollout, text: str) -> None:
+    if text.startswith((SCRIPT, LOST_SCRIPTS)):
+        read.reports.append(text)
 
 
 def ended_by_itself(exit_code: int) -> bool:

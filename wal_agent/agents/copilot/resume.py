@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.copilot.session import Event, Request, call_requests, event_pieces, load_events
@@ -28,6 +29,7 @@ from wal_agent.agents.session_files import (
     capped_text,
     decode_json,
     end_time,
+    input_digest,
     junk_repair,
     noted_result,
     unknown_result,
@@ -44,11 +46,12 @@ _EARLY = 0.001  # seconds that a timestamp of milliseconds may be too early
 
 
 class FileCall(msgspec.Struct):
-    """A call of the file, and its outcome there. An outcome that Copilot itself writes at a resume is replaced by the
-    log's, for a call that began before; one that an earlier recovery wrote, by that of the same call. `over`: when its
-    batch was over, at the latest."""
+    """A call of the file: its request without the input, `key` which is the same for equal inputs, and its outcome
+    there. An outcome that Copilot itself writes at a resume is replaced by the log's, for a call that began before; one
+    that an earlier recovery wrote, by that of the same call. `over`: when its batch was over, at the latest."""
 
     request: Request
+    key: bytes
     message: Event
     outcome: Event | None = None
     over: float = float("inf")
@@ -110,7 +113,7 @@ def _file_calls(events: Iterable[Event]) -> list[FileCall]:
         for request in call_requests(event):
             key = request.agent, request.id
             if key not in last or last[key].message is not event:
-                last[key] = last[(request.id,)] = FileCall(request, event)
+                last[key] = last[(request.id,)] = FileCall(replace(request, input=b""), _key(request.input), event)
                 found.append(last[key])
                 batches.append(last[key])
         if event.kind == "tool.execution_complete":
@@ -127,15 +130,15 @@ def _match_calls(asked: Sequence[FileCall], calls: Sequence[LoggedCall]) -> dict
     ended in one."""
     by_id = {a.ours or a.request.id: a for a in asked if a.ours or a.request.id.startswith("wal_")}
     meant = {c.call: by_id[call_id(c)] for c in calls if call_id(c) in by_id}
-    free: dict[tuple[str, str], list[FileCall]] = {}
+    free: dict[tuple[str, bytes], list[FileCall]] = {}
     for a in asked:
         if not a.ours and not a.request.id.startswith("wal_"):
-            free.setdefault((a.request.tool, canonical_json(a.request.input)), []).append(a)
+            free.setdefault((a.request.tool, a.key), []).append(a)
     for ended, settled in ((True, True), (False, True), (True, False), (False, False)):
         for call in calls:
             if call.call in meant or (call.result is not None) != ended:
                 continue
-            pool = free.get((call.tool, canonical_json(call.input)), [])
+            pool = free.get((call.tool, _key(call.input)), [])
             fits = (a for a in pool if a.settled == settled and a.ended + _EARLY >= call.started)
             if (found := next(fits, None)) is not None:
                 pool.remove(found)
@@ -160,7 +163,7 @@ class _Writer:
         if old is not None and asked.ours:
             if {**old.data, "model": self._model} == data:
                 return False
-            old.value, old.line = {**old.value, "data": data}, None
+            old.value = {**old.value, "data": data}
             return True
         if old is not None:
             del self._events[self._find(old)]
@@ -253,11 +256,11 @@ def plain_input(request: Request) -> Any:
     return as_object(value)
 
 
-def canonical_json(input: bytes) -> str:
+def _key(input: bytes) -> bytes:
     try:
-        return json.dumps(decode_json(well_formed(input)), sort_keys=True)
+        return input_digest(decode_json(well_formed(input)))
     except ValueError:
-        return repr(input)
+        return input
 
 
 _SAID = ("user.message", "assistant.message")

@@ -24,8 +24,8 @@ import msgspec
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
 from wal_agent.agents.session_files import (
+    FileLines,
     Json,
-    Line,
     LineRecord,
     as_object,
     as_objects,
@@ -39,13 +39,12 @@ from wal_agent.agents.session_files import (
     walk_files,
     well_formed,
     whole_lines,
-    with_ends,
 )
-from wal_agent.safefs import Buffer
+from wal_agent.safefs import Buffer, Pieces
 
 
 class Event(LineRecord):
-    """`line`: its bytes in the file; None once `value` was changed."""
+    """One event and its line."""
 
     __slots__ = ()
 
@@ -97,9 +96,9 @@ def dump_events(events: list[Event]) -> bytes:
     return b"".join(event_pieces(events))
 
 
-def event_pieces(events: list[Event]) -> list[Line]:
+def event_pieces(events: list[Event]) -> Pieces:
     """What `dump_events` joins."""
-    return with_ends(e.written for e in events)
+    return FileLines(events)
 
 
 def call_requests(event: Event) -> list[Request]:

@@ -54,7 +54,6 @@ def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
     last = said[-1] if said else None
     if last is not None and last.kind == "gemini" and not last.calls and not _structured(last):
         last.value = {**last.value, "toolCalls": made}
-        last.line = None
     else:  # the model's own message was lost with the crash: only its calls are known
         new = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} put back from call {missing[0].call}"))
         value: Json = {"id": new, "timestamp": time, "type": "gemini", "content": "", "thoughts": []}
@@ -209,7 +208,6 @@ def mend_results(read: Session) -> None:
         changed = [own_result(call, ids) for call in calls]
         if message.kind == "gemini" and changed != calls:
             message.value = {**message.value, "toolCalls": changed}
-            message.line = None
     for key, message in list(read.messages.items()):
         parts = message.parts()
         if message.kind != "user" or not any(_response_id(p) in written for p in parts):

@@ -51,7 +51,7 @@ def _unit(message: Message, time: str) -> Unit:
     at = time_of(time or value.get("timestamp"))
     return Unit(
         key=key,
-        data=(bytes(message.line) if message.line is not None else encode_json(value)) + b"\n",
+        data=bytes(message.written) + b"\n",
         prompt=text if begins else "",
         time=at.timestamp() if at else 0.0,
         asks=tuple(

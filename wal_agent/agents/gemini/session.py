@@ -29,6 +29,7 @@ import msgspec
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.gemini.hooks import gemini_home
 from wal_agent.agents.session_files import (
+    FileLines,
     Json,
     Line,
     LineRecord,
@@ -43,9 +44,8 @@ from wal_agent.agents.session_files import (
     plain_text,
     records,
     walk_files,
-    with_ends,
 )
-from wal_agent.safefs import Buffer, open_plain
+from wal_agent.safefs import Buffer, Pieces, open_plain
 
 _REGISTRY_LIMIT = 1 << 22  # of a registry or a marker that is worth reading
 _SLUG = re.compile(r"[a-z0-9-]+")
@@ -202,13 +202,10 @@ def dump_session(session: Session) -> bytes:
     return b"".join(session_pieces(session))
 
 
-def session_pieces(session: Session) -> list[Line]:
+def session_pieces(session: Session) -> Pieces:
     """What `dump_session` joins."""
-    lines: list[Line] = [encode_json(session.meta)]
-    lines += [m.written for m in session.messages.values()]
-    if session.scratchpad is not None:
-        lines.append(session.scratchpad)
-    return with_ends(lines)
+    last = [] if session.scratchpad is None else [session.scratchpad]
+    return FileLines([encode_json(session.meta), *session.messages.values(), *last])
 
 
 # Of a file only the first lines are read, whatever its size (I9).

@@ -16,13 +16,24 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from sys import intern
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from wal_agent.agents.session_files import Json, decode_json, encode_json, records
-from wal_agent.safefs import Buffer
+from wal_agent.agents.session_files import (
+    FileLines,
+    Json,
+    Line,
+    LineRecord,
+    as_object,
+    as_text,
+    decode_json,
+    encode_json,
+    records,
+)
+from wal_agent.safefs import Buffer, Pieces
 
 Key = tuple[str, str]  # kind, id
 COLUMNS = {  # of each table, beside the id; `data` and `row` hold the rest
@@ -33,43 +44,82 @@ COLUMNS = {  # of each table, beside the id; `data` and `row` hold the rest
 }
 
 
-class Rows(msgspec.Struct):
-    """What a journal says. `junk`: lines that are none of ours; `torn`: its end has no line end."""
+class Row(LineRecord):
+    """A row of the journal, and what it is looked up by. `session`: of a session its own id. `role`: of a message.
+    `call` and `status`: of a part that is a call; None and "" of any other. `by_user`: a person's own shell command."""
 
-    found: dict[Key, Json] = msgspec.field(default_factory=dict)
+    __slots__ = ("by_user", "call", "created", "id", "kind", "message", "role", "session", "status")
+
+    def __init__(self, value: Json, line: Line | None = None) -> None:
+        super().__init__(value, line)
+        self.kind, self.id = str(value["type"]), str(value["id"])
+        self.created = int(value.get("created", 0))
+        self.session = intern(value.get("session", self.id))
+        self.message = intern(value.get("message", ""))
+        data = as_object(value.get("data"))
+        self.role = intern(as_text(data.get("role")))
+        state = data.get("state") if data.get("type") == "tool" else None
+        self.call = as_text(data.get("callID")) if isinstance(state, dict) else None
+        self.status = intern(as_text(as_object(state).get("status")))
+        self.by_user = value.get("by") == "user"
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.id
+
+    @property
+    def data(self) -> Json:
+        """Of a message or a part."""
+        return as_object(self.value["data"])
+
+    @property
+    def row(self) -> Json:
+        """Of a session or a to-do."""
+        return as_object(self.value["row"])
+
+
+class Rows(msgspec.Struct):
+    """What a journal says. `junk`: lines that are none of ours."""
+
+    found: dict[Key, Row] = msgspec.field(default_factory=dict)
     junk: int = 0
 
-    def of(self, kind: str) -> list[Json]:
+    def of(self, kind: str) -> list[Row]:
         return [r for (k, _), r in self.found.items() if k == kind]
 
-    def sessions(self, root: str) -> list[Json]:
+    def sessions(self, root: str) -> list[Row]:
         """The root first, then children behind their parents."""
-        rows = {r["id"]: r for r in self.of("session")}
-        children: dict[str, list[Json]] = {}
+        rows = {r.id: r for r in self.of("session")}
+        children: dict[str, list[Row]] = {}
         for row in rows.values():
-            if row["id"] != root and isinstance(parent := row["row"].get("parent_id"), str):
+            if row.id != root and isinstance(parent := row.row.get("parent_id"), str):
                 children.setdefault(parent, []).append(row)
         out = [rows[root]] if root in rows else []
         for one in out:
-            out += children.pop(one["id"], ())
+            out += children.pop(one.id, ())
         return out
 
-    def messages(self, session: str) -> list[Json]:
-        return sorted((r for r in self.of("message") if r["session"] == session), key=row_order)
+    def messages(self, session: str) -> list[Row]:
+        return sorted((r for r in self.of("message") if r.session == session), key=row_order)
 
-    def parts(self) -> dict[str, list[Json]]:
+    def parts(self) -> dict[str, list[Row]]:
         """By message, in order."""
-        out: dict[str, list[Json]] = {}
+        out: dict[str, list[Row]] = {}
         for part in self.of("part"):
-            out.setdefault(part["message"], []).append(part)
-        return {message: sorted(parts, key=lambda p: str(p["id"])) for message, parts in out.items()}
+            out.setdefault(part.message, []).append(part)
+        return {message: sorted(parts, key=lambda p: p.id) for message, parts in out.items()}
 
-    def add(self, record: Json) -> None:
-        self.found[record["type"], record["id"]] = record
+    def calls(self) -> list[Row]:
+        """The parts that are calls."""
+        return sorted((p for p in self.of("part") if p.call is not None), key=row_order)
+
+    def add(self, record: Json) -> Row:
+        row = self.found[record["type"], record["id"]] = Row(record)
+        return row
 
 
-def row_order(record: Json) -> tuple[float, str]:
-    return record["created"], record["id"]
+def row_order(row: Row) -> tuple[int, str]:
+    return row.created, row.id
 
 
 def row_key(record: Json) -> Key | None:
@@ -96,25 +146,26 @@ def _sane(kind: str, record: Json) -> bool:
 
 
 def load_rows(data: Buffer) -> Rows:
-    rows = Rows()
-    for record, _ in records(data):
+    rows, size = Rows(), 0
+    for record, line in records(data):
         key = row_key(record) if record is not None else None
         if record is None or key is None:
             rows.junk += record is None or record.get("type") != "turn"
         elif record.get("gone") is True:
             rows.found.pop(key, None)
         else:
-            rows.found[key] = record
+            rows.found[key] = row = Row(record, line)
+            size = row.shelve(size)
     return rows
 
 
-def dump_rows(rows: Rows) -> bytes:
+def row_pieces(rows: Rows) -> Pieces:
     """Each record once, in an order that does not depend on how they were read."""
-    todos = sorted(rows.of("todo"), key=lambda r: str(r["id"]))
-    sessions = sorted(rows.of("session"), key=lambda r: str(r["id"]))
+    todos = sorted(rows.of("todo"), key=lambda r: r.id)
+    sessions = sorted(rows.of("session"), key=lambda r: r.id)
     messages = sorted(rows.of("message"), key=row_order)
-    parts = sorted(rows.of("part"), key=lambda r: (r["message"], r["id"]))
-    return journal_lines([*sessions, *messages, *parts, *todos])
+    parts = sorted(rows.of("part"), key=lambda r: (r.message, r.id))
+    return FileLines([*sessions, *messages, *parts, *todos])
 
 
 def journal_lines(found: Iterable[Json]) -> bytes:
@@ -132,11 +183,6 @@ def row_digest(record: Json) -> bytes:
     except UnicodeEncodeError:  # half a surrogate pair
         text = json.dumps(record, sort_keys=True).encode()
     return hashlib.sha256(text).digest()
-
-
-def tool_parts(rows: Rows) -> Iterator[Json]:
-    """The parts that are calls."""
-    return (p for p in rows.of("part") if p["data"].get("type") == "tool" and isinstance(p["data"].get("state"), dict))
 
 
 BY_USER = "The following tool was executed by the user"  # OpenCode's words in a prompt that was a shell command

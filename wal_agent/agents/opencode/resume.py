@@ -37,12 +37,11 @@ from wal_agent.agents.opencode import session as journal
 from wal_agent.agents.opencode import session as place
 from wal_agent.agents.opencode.database import (
     Key,
+    Row,
     Rows,
-    dump_rows,
     load_rows,
     row_digest,
-    row_order,
-    tool_parts,
+    row_pieces,
 )
 from wal_agent.agents.session_files import (
     Json,
@@ -55,7 +54,7 @@ from wal_agent.agents.session_files import (
     unknown_result,
 )
 from wal_agent.errors import ConfigError
-from wal_agent.safefs import Buffer, read_plain
+from wal_agent.safefs import Buffer, map_file
 
 BUSY = 5.0  # seconds to wait for another process's transaction
 KEPT = 20  # files of rows that were replaced, for each session
@@ -73,8 +72,15 @@ def resumable(session: str, workspace: Path, env: Env) -> bool:
                 return True
     except sqlite3.Error:
         pass
-    data = read_plain(place.journal_path(session, env))
-    return data is not None and bool(load_rows(data).sessions(session))
+    rows = _journal(session, env)
+    return rows is not None and bool(rows.sessions(session))
+
+
+def _journal(session: str, env: Env) -> Rows | None:
+    try:
+        return load_rows(map_file(place.journal_path(session, env)))
+    except OSError:
+        return None
 
 
 def stored_folder(session: str, env: Env) -> Path | None:
@@ -88,10 +94,8 @@ def stored_folder(session: str, env: Env) -> Path | None:
 
 def import_session(cli: Cli, session: str, workspace: Path, env: Env) -> None:
     """Bring a restored journal into the database, where they differ. ConfigError when OpenCode does not accept it."""
-    if not place.is_session(session) or (data := read_plain(place.journal_path(session, env))) is None:
-        return
-    rows = load_rows(data)
-    if not rows.sessions(session):
+    rows = _journal(session, env) if place.is_session(session) else None
+    if rows is None or not rows.sessions(session):
         return
     database = place.database_path(env)
     restored = not journal.is_synced(session, env)
@@ -126,7 +130,7 @@ def _there(database: Path, session: str) -> dict[str, Any] | None:
 
 def _export(rows: Rows, session: str, workspace: Path) -> Json:
     """Return what `opencode export` would give, without messages: wal-agent compares and writes those itself."""
-    row = rows.found["session", session]["row"]
+    row = rows.found["session", session].row
     time = {"created": row.get("time_created", 0), "updated": row.get("time_updated", 0)}
     info: Json = {"id": session, "projectID": "global", "directory": str(workspace), "time": time}
     info |= {name: str(row.get(name, "")) for name in ("slug", "title", "version")}
@@ -185,29 +189,29 @@ class SessionWrite:
         self._folder = folder
         self._session = session
         self._rows = rows
-        self._sessions = {r["id"] for r in rows.sessions(session)}
-        messages = {r["id"] for r in rows.of("message") if r["session"] in self._sessions}
-        self._wanted: dict[Key, Json] = {
+        self._sessions = {r.id for r in rows.sessions(session)}
+        messages = {r.id for r in rows.of("message") if r.session in self._sessions}
+        self._wanted: dict[Key, Row] = {
             key: r
             for key, r in rows.found.items()
-            if (r["id"] if key[0] == "session" else r["session"]) in self._sessions
-            and (key[0] != "part" or r["message"] in messages)
-            and (key[0] != "todo" or _position(r) is not None)
+            if r.session in self._sessions
+            and (key[0] != "part" or r.message in messages)
+            and (key[0] != "todo" or _position(r.id, r.session) is not None)
         }
 
     def go(self) -> None:
         there = store.row_stamps(self._db, self._session)
         gone = [key for key in there if key not in self._wanted]
         other: list[Key] = []
-        for key, record in self._wanted.items():
+        for key, row in self._wanted.items():
             now = store.read_row(self._db, key) if key in there else None
-            if now is None or row_digest(now) != row_digest(record):
+            if now is None or row_digest(now) != row_digest(row.value):
                 other.append(key)
         self._keep([*gone, *(key for key in other if key in there)])
         for kind, id in gone:
             self._delete(kind, id)
         for key in other:
-            self._put(key[0], self._wanted[key], key in there)
+            self._put(key[0], self._wanted[key].value, key in there)
 
     def _keep(self, keys: list[Key]) -> None:
         """Write the rows as they are here to a file, one a line, and sync it, before they are changed."""
@@ -242,7 +246,7 @@ class SessionWrite:
                 self._put_session(record, known)
             case "todo":
                 row = {name: record["row"].get(name) for name in ("content", "status", "priority")}
-                row |= {"session_id": record["session"], "position": _position(record)}
+                row |= {"session_id": record["session"], "position": _position(record["id"], record["session"])}
                 self._replace("todo", row, record, known)
             case _:
                 data = encode_json(record["data"]).decode()
@@ -295,10 +299,10 @@ class SessionWrite:
 _ID_COLUMN = {"session": "id", "message": "id", "part": "id", "todo": "session_id || '/' || position"}
 
 
-def _position(record: Json) -> int | None:
+def _position(id: str, session: str) -> int | None:
     """Return the position of a to-do in its session's list; None where the id is malformed."""
-    session, _, position = record["id"].rpartition("/")
-    return int(position) if session == record["session"] and re.fullmatch("[0-9]{1,6}", position) else None
+    named, _, position = id.rpartition("/")
+    return int(position) if named == session and re.fullmatch("[0-9]{1,6}", position) else None
 
 
 OPEN = ("pending", "running")
@@ -316,28 +320,28 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     if dropped := _drop_orphans(rows):
         repairs.append(f"{dropped} part(s) without their message were left out.")
     put = _resolve(rows, session, calls)
-    parts = rows.parts()  # those of a message are written behind it
-    asked = any(m["data"].get("role") == "user" and m["id"] in parts for m in rows.messages(session))
-    return Reconciled([dump_rows(rows)], put, len(rows.messages(session)), tuple(repairs), None if asked else ())
+    with_parts = {part.message for part in rows.of("part")}  # those of a message are written behind it
+    asked = any(m.role == "user" and m.id in with_parts for m in rows.messages(session))
+    return Reconciled(row_pieces(rows), put, len(rows.messages(session)), tuple(repairs), None if asked else ())
 
 
 def _mend_sessions(rows: Rows, session: str, workspace: Path) -> bool:
     broken = ("session", session) not in rows.found
     if broken:
-        times = [m["created"] for m in rows.messages(session)] or [0]
+        times = [m.created for m in rows.messages(session)] or [0]
         row: Json = {"slug": "restored", "title": "Restored session", "version": "1", "time_created": times[0]}
         rows.add({"type": "session", "id": session, "row": {**row, "time_updated": times[-1]}})
     for record in rows.of("session"):
-        if record["row"].get("directory") != str(workspace):
-            rows.add({**record, "row": {**record["row"], "directory": str(workspace)}})
+        if record.row.get("directory") != str(workspace):
+            rows.add({**record.value, "row": {**record.row, "directory": str(workspace)}})
     return broken
 
 
 def _drop_orphans(rows: Rows) -> int:
-    sessions = {r["id"] for r in rows.of("session")}
-    messages = {r["id"] for r in rows.of("message") if r["session"] in sessions}
+    sessions = {r.id for r in rows.of("session")}
+    messages = {r.id for r in rows.of("message") if r.session in sessions}
     lost = [k for k, r in rows.found.items() if k[0] == "message" and k[1] not in messages]
-    lost += [k for k, r in rows.found.items() if k[0] == "part" and r["message"] not in messages]
+    lost += [k for k, r in rows.found.items() if k[0] == "part" and r.message not in messages]
     for key in lost:
         del rows.found[key]
     return len(lost)
@@ -345,59 +349,62 @@ def _drop_orphans(rows: Rows) -> int:
 
 def _resolve(rows: Rows, session: str, calls: Sequence[LoggedCall]) -> int:
     """Give each open call its outcome, and add those that are missing; return how many."""
-    parts = sorted(tool_parts(rows), key=row_order)
-    free = [p for p in parts if p.get("by") != "user"]
-    pairs: dict[int, Json] = {}
+    parts = rows.calls()
+    free = [p for p in parts if not p.by_user]
+    pairs: dict[int, Row] = {}
     used: set[str] = set()
     # A part may be a call without an id only when it is no other call.
     for part_key, call_key in ((_part_id, _id_of), (_part_input, _call_input)):
-        same: dict[object, list[Json]] = {}
-        for part in free:
+        same: dict[object, list[Row]] = {}
+        for part in free if any(call_key(call) for call in calls) else ():
             same.setdefault(part_key(part), []).append(part)
         for n, call in enumerate(calls):
             key = None if n in pairs else call_key(call)
             found = same.get(key, []) if key is not None else []
-            chosen = next((p for p in found if p["id"] not in used and not _earlier(p, call)), None)
+            chosen = next((p for p in found if p.id not in used and not _earlier(p, call)), None)
             if chosen is not None:
-                used.add(chosen["id"])
+                used.add(chosen.id)
                 pairs[n] = chosen
     put = 0
     for n, part in pairs.items():
-        state = part["data"]["state"]
-        if state.get("status") in OPEN:
-            rows.add({**part, "data": {**part["data"], "state": outcome_state(calls[n], state)}})
+        if part.status in OPEN:
+            _set_state(rows, part, outcome_state(calls[n], part.data["state"]))
             put += 1
     missing = [call for n, call in enumerate(calls) if n not in pairs]
     for part in parts:
-        state = rows.found["part", part["id"]]["data"]["state"]
-        if state.get("status") in OPEN:
-            ended = _state(state, {}, 0) | {"status": "error", "error": UNLOGGED}
-            rows.add({**part, "data": {**part["data"], "state": ended}})
+        part = rows.found[part.key]
+        if part.status in OPEN:
+            ended = _state(part.data["state"], {}, 0) | {"status": "error", "error": UNLOGGED}
+            _set_state(rows, part, ended)
     if missing:
         _put_back(rows, session, missing)
     return put + len(missing)
+
+
+def _set_state(rows: Rows, part: Row, state: Json) -> None:
+    rows.add({**part.value, "data": {**part.data, "state": state}})
 
 
 def _id_of(call: LoggedCall) -> str:
     return call.call_id or f"call_wal_{call.call}"
 
 
-def _part_id(part: Json) -> object:
-    return as_text(part["data"].get("callID"))
+def _part_id(part: Row) -> object:
+    return part.call
 
 
-def _part_input(part: Json) -> object:
-    data = part["data"]
-    return as_text(data.get("tool")), _canonical(data["state"].get("input"))
+def _part_input(part: Row) -> object:
+    data = part.data
+    return as_text(data.get("tool")), _digest(data["state"].get("input"))
 
 
 def _call_input(call: LoggedCall) -> object:
-    return None if call.call_id else (call.tool, _canonical(call_input(call)))
+    return None if call.call_id else (call.tool, _digest(call_input(call)))
 
 
-def _earlier(part: Json, call: LoggedCall) -> bool:
+def _earlier(part: Row, call: LoggedCall) -> bool:
     """Return whether it ended before the call began: a provider may use its ids again."""
-    end = as_object(part["data"]["state"].get("time")).get("end")
+    end = as_object(part.data["state"].get("time")).get("end")
     return isinstance(end, int | float) and end + 1 < int(call.started * 1000)
 
 
@@ -442,28 +449,27 @@ def _put_back(rows: Rows, session: str, missing: Sequence[LoggedCall]) -> None:
     last = messages[-1] if messages else None
     if (
         last is None
-        or last["data"].get("role") != "assistant"
-        or last["data"].get("finish") not in (None, "tool-calls")
-        or last["data"].get("error")  # OpenCode leaves such a message out of what it sends
+        or last.role != "assistant"
+        or last.data.get("finish") not in (None, "tool-calls")
+        or last.data.get("error")  # OpenCode leaves such a message out of what it sends
     ):
-        last = _message(session, last, messages, missing[0])
-        rows.add(last)
-    before = max((p["id"] for p in rows.of("part") if p["message"] == last["id"]), default=last["id"])
+        last = rows.add(_message(session, last, messages, missing[0]))
+    before = max((p.id for p in rows.of("part") if p.message == last.id), default=last.id)
     for n, call in enumerate(missing, 1):
         data = {"type": "tool", "tool": call.tool, "callID": _id_of(call), "state": outcome_state(call, {})}
         part = {"type": "part", "id": make_id("prt", before, n, f"{session} {call.call}"), "session": session}
-        rows.add({**part, "created": last["created"], "message": last["id"], "data": data})
+        rows.add({**part, "created": last.created, "message": last.id, "data": data})
 
 
-def _message(session: str, last: Json | None, messages: Sequence[Json], call: LoggedCall) -> Json:
+def _message(session: str, last: Row | None, messages: Sequence[Row], call: LoggedCall) -> Json:
     """Return a message that holds only its calls, where the model's own was lost."""
-    asked: Json = next((m["data"] for m in reversed(messages) if m["data"].get("role") == "user"), {})
+    asked: Json = next((m.data for m in reversed(messages) if m.role == "user"), {})
     model = as_object(asked.get("model"))
-    created = last["created"] + 1 if last else int(call.started * 1000)
+    created = last.created + 1 if last else int(call.started * 1000)
     agent = as_text(asked.get("agent")) or "build"
     data: Json = {
         "role": "assistant",
-        "parentID": last["id"] if last else "msg_" + "0" * 26,
+        "parentID": last.id if last else "msg_" + "0" * 26,
         "mode": agent,
         "agent": agent,
         "path": {"cwd": "/", "root": "/"},
@@ -474,7 +480,7 @@ def _message(session: str, last: Json | None, messages: Sequence[Json], call: Lo
         "time": {"created": created, "completed": created},
         "finish": "tool-calls",
     }
-    id = make_id("msg", last["id"] if last else "", 1, f"{session} {call.call}")
+    id = make_id("msg", last.id if last else "", 1, f"{session} {call.call}")
     return {"type": "message", "id": id, "session": session, "created": created, "data": data}
 
 
@@ -485,8 +491,10 @@ def make_id(kind: str, before: str, step: int, seed: str) -> str:
     return f"{kind}_{number % (1 << 48):012x}{hashlib.sha256(seed.encode()).hexdigest()[:14]}"
 
 
-def _canonical(value: Any) -> bytes:
+def _digest(value: Any) -> bytes:
+    """Return what is equal for equal inputs, and as short for long ones."""
     try:
-        return msgspec.json.encode(value, order="deterministic")
+        text = msgspec.json.encode(value, order="deterministic")
     except (UnicodeEncodeError, RecursionError, TypeError):
-        return repr(value).encode("utf-8", "backslashreplace")
+        text = repr(value).encode("utf-8", "backslashreplace")
+    return hashlib.sha256(text).digest()

@@ -28,9 +28,9 @@ import psutil
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
-from wal_agent.agents.opencode.database import Key, journal_lines, load_rows, row_digest, row_key, row_order
+from wal_agent.agents.opencode.database import Key, Rows, journal_lines, load_rows, row_digest, row_key, row_order
 from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, is_file, records
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import map_file, read_plain
 
 MAIN = "session.jsonl"
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
@@ -197,7 +197,7 @@ def file_signature(*paths: Path) -> Signature:
 
 def _bring(session: str, workspace: Path, database: Path, path: Path, known: JournalState) -> None:
     if known.journal != file_signature(path) or not known.rows:
-        known.rows = {key: (-1, row_digest(row)) for key, row in load_rows(read_plain(path) or b"").found.items()}
+        known.rows = {key: (-1, row_digest(row.value)) for key, row in _read(path).found.items()}
     with store.read_database(database) as db:
         found = dict(known.rows)  # known is what is in the file: a row that cannot be written is new again
         there = store.row_stamps(db, session)
@@ -221,6 +221,11 @@ def _bring(session: str, workspace: Path, database: Path, path: Path, known: Jou
         new.append({"type": kind, "id": id, "gone": True})
     _append(path, new)
     known.rows = found
+
+
+def _read(path: Path) -> Rows:
+    """Read a journal, which only grows, and empty where there is none."""
+    return load_rows(map_file(path)) if is_file(path) else Rows()
 
 
 def _settled() -> int:
@@ -276,11 +281,11 @@ def last_answer(main: bytes) -> str:
     """Return the text of the newest message of the model's that has one: a row of its own, beside the message's."""
     rows = load_rows(main)
     for message in sorted(rows.of("message"), key=row_order, reverse=True):
-        if message["data"].get("role") == "assistant":
-            parts = [part for part in rows.of("part") if part["message"] == message["id"]]
-            texts = [p for p in parts if p["data"].get("type") == "text" and as_text(p["data"].get("text")).strip()]
-            if texts:
-                return "\n\n".join(as_text(p["data"]["text"]) for p in sorted(texts, key=lambda p: str(p["id"])))
+        if message.role == "assistant":
+            parts = sorted((p for p in rows.of("part") if p.message == message.id), key=lambda p: p.id)
+            texts = [as_text(p.data.get("text")) for p in parts if p.data.get("type") == "text"]
+            if said := [text for text in texts if text.strip()]:
+                return "\n\n".join(said)
     return ""
 
 

@@ -18,6 +18,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.pi.hooks import plain_tool_name
 from wal_agent.agents.pi.session import Entry, Tree, dump_tree, load_tree, mend_head, tree_pieces
@@ -125,11 +127,24 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     return Reconciled(tree_pieces(tree), put, messages, tuple(repairs), None if asked else ())
 
 
+class FileCall(msgspec.Struct, frozen=True):
+    """A call of the file. Its input stays there: all of them may be as much as the session."""
+
+    entry: Entry
+    id: str
+    name: str
+
+    @property
+    def key(self) -> tuple[str, bytes]:
+        call = next(call for call in self.entry.calls if call["id"] == self.id)
+        return self.name, canonical_json(call.get("arguments"))
+
+
 class _FileCalls:
     """The calls of the file, and which of them have a result."""
 
     def __init__(self, tree: Tree) -> None:
-        self.made: list[tuple[Entry, Json]] = []
+        self.made: list[FileCall] = []
         self.answered: dict[int, Entry] = {}  # by place in `made`
         self.claimed: set[int] = set()
         self._by_id: dict[str, list[int]] = {}  # some models count their ids anew in each answer
@@ -138,7 +153,7 @@ class _FileCalls:
         for entry in tree.entries:
             for call in entry.calls:
                 self._by_id.setdefault(call["id"], []).append(len(self.made))
-                self.made.append((entry, call))
+                self.made.append(FileCall(entry, call["id"], str(call.get("name", ""))))
             if entry.role == "assistant":
                 self._last = entry
             if entry.role == "toolResult":
@@ -171,22 +186,22 @@ class _FileCalls:
         first."""
         wanted = (plain_tool_name(logged.tool), canonical_json(call_input(logged)))
         ids = self._by_id.get(logged.call_id, []) if logged.call_id else range(len(self.made))
-        same = [n for n in ids if _key(self.made[n][1]) == wanted and not self._over(n, logged)]
+        same = [n for n in ids if self.made[n].key == wanted and not self._over(n, logged)]
         if not logged.call_id:
             return sorted(same, key=lambda n: (n in self.answered, n))
-        return sorted(same, key=lambda n: (_later(self.made[n][0], logged), -n))
+        return sorted(same, key=lambda n: (_later(self.made[n].entry, logged), -n))
 
     def _alike(self, logged: LoggedCall) -> list[int]:
         """Return those of the same id and tool: pi mends some inputs, and extensions may rewrite any, before the hook
         fires. An id may come again, so the time must allow it."""
         ids = self._by_id.get(logged.call_id, []) if logged.call_id else []
-        same = [n for n in ids if str(self.made[n][1].get("name")) == plain_tool_name(logged.tool)]
+        same = [n for n in ids if self.made[n].name == plain_tool_name(logged.tool)]
         return [n for n in reversed(same) if self._may_be(n, logged)]
 
     def _may_be(self, n: int, logged: LoggedCall) -> bool:
         entry = self.answered.get(n)
         if entry is None:
-            return self.made[n][0] is self._last and not _later(self.made[n][0], logged)
+            return self.made[n].entry is self._last and not _later(self.made[n].entry, logged)
         return not self._over(n, logged) and _seconds(entry) > 0
 
     def _over(self, n: int, logged: LoggedCall) -> bool:
@@ -204,8 +219,8 @@ def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
         if n is None:
             lacking.append(logged)
         elif n not in file.answered:
-            entry, call = file.made[n]
-            results_of.setdefault(id(entry), {})[call["id"]] = result_message(logged, call["id"], entry_time(tree))
+            call = file.made[n]
+            results_of.setdefault(id(call.entry), {})[call.id] = result_message(logged, call.id, entry_time(tree))
             put += 1
     _not_begun(tree, file, results_of)
     for entry in [e for e in tree.entries if id(e) in results_of]:
@@ -230,10 +245,10 @@ def _batches(lacking: Sequence[LoggedCall]) -> list[list[LoggedCall]]:
 def _not_begun(tree: Tree, file: _FileCalls, results_of: dict[int, dict[str, Json]]) -> None:
     """Answer calls of the last answer without a known start; pi itself handles older ones."""
     last = next((e for e in reversed(tree.entries) if e.role in ("user", "assistant")), None)
-    for n, (entry, call) in enumerate(file.made):
-        if entry is last and n not in file.answered and n not in file.claimed:
-            made = _message(str(call.get("name", "")), call["id"], [_text(NOT_BEGUN)], True, entry_time(tree), {})
-            results_of.setdefault(id(entry), {})[call["id"]] = made
+    for n, call in enumerate(file.made):
+        if call.entry is last and n not in file.answered and n not in file.claimed:
+            made = _message(call.name, call.id, [_text(NOT_BEGUN)], True, entry_time(tree), {})
+            results_of.setdefault(id(call.entry), {})[call.id] = made
 
 
 def _insert(tree: Tree, entry: Entry, made: Sequence[Json], session: str) -> None:
@@ -317,10 +332,6 @@ def _seconds(entry: Entry) -> float:
 
 def _later(entry: Entry, logged: LoggedCall) -> bool:
     return 0 < logged.started < _seconds(entry) - _CLOSE
-
-
-def _key(call: Json) -> tuple[str, bytes]:
-    return str(call.get("name")), canonical_json(call.get("arguments"))
 
 
 TITLE = "[wal-agent recovery]\n"  # before a prompt that would be dropped from the history

@@ -51,7 +51,7 @@ def _unit(entry: Entry) -> Unit:
     answer = as_text(entry.message.get("toolCallId")) if entry.role == "toolResult" else ""
     return Unit(
         key=entry.id,
-        data=(bytes(entry.line) if entry.line is not None else encode_json(entry.value)) + b"\n",
+        data=bytes(entry.written) + b"\n",
         prompt=text if entry.role == "user" else "",
         time=at.timestamp() if at else 0.0,
         asks=tuple(

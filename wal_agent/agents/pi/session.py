@@ -18,8 +18,8 @@ from wal_agent.agents.pi.hooks import compacted
 from wal_agent.agents.program import read_object
 from wal_agent.agents.session_files import (
     EPOCH,
+    FileLines,
     Json,
-    Line,
     LineRecord,
     as_object,
     as_objects,
@@ -30,9 +30,8 @@ from wal_agent.agents.session_files import (
     read_start,
     records,
     walk_files,
-    with_ends,
 )
-from wal_agent.safefs import Buffer
+from wal_agent.safefs import Buffer, Pieces
 
 MAIN = "session.jsonl"
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
@@ -111,7 +110,7 @@ VERSION = 3
 
 
 class Entry(LineRecord):
-    """After a change, `line` is dropped and the value is written anew."""
+    """One entry and its line."""
 
     __slots__ = ()
 
@@ -143,8 +142,7 @@ class Entry(LineRecord):
         return list({call["id"]: call for call in calls}.values())
 
     def hang_on(self, parent: str | None) -> None:
-        self.value = {**self.value, "parentId": parent}
-        self.line = None
+        self.change(parentId=parent)
 
 
 class Tree(msgspec.Struct):
@@ -210,11 +208,9 @@ def dump_tree(tree: Tree) -> bytes:
     return b"".join(tree_pieces(tree))
 
 
-def tree_pieces(tree: Tree) -> list[Line]:
+def tree_pieces(tree: Tree) -> Pieces:
     """What `dump_tree` joins."""
-    lines: list[Line] = [encode_json(tree.head)]
-    lines += [e.written for e in tree.entries]
-    return with_ends(lines)
+    return FileLines([encode_json(tree.head), *tree.entries])
 
 
 _NAMED = "wal-agent-tool"  # in a result's details: the name that hooks/pi.ts gives a tool that replaces pi's own

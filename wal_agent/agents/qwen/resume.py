@@ -25,10 +25,10 @@ from wal_agent.agents.session_files import (
     EPOCH,
     Json,
     call_input,
-    canonical_json,
     capped_text,
     encode_json,
     end_time,
+    input_digest,
     junk_repair,
     logged_value,
     noted_result,
@@ -214,7 +214,7 @@ def call_result(call: LoggedCall) -> dict[str, str]:
 def _key(tool: str, args: Any) -> tuple[str, bytes]:
     if isinstance(args, dict):
         args = {k: v.replace("\\", "").strip() if k in _PATHS and isinstance(v, str) else v for k, v in args.items()}
-    return tool, canonical_json(args)
+    return tool, input_digest(args)
 
 
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:

@@ -17,13 +17,14 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.program import effective_setting, read_layer
 from wal_agent.agents.session_files import (
+    FileLines,
     Json,
     Line,
     LineRecord,
@@ -38,10 +39,9 @@ from wal_agent.agents.session_files import (
     plain_text,
     records,
     well_formed,
-    with_ends,
 )
 from wal_agent.errors import ConfigError
-from wal_agent.safefs import Buffer, open_plain
+from wal_agent.safefs import Buffer, Pieces, open_plain
 
 _BLANKS = "\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _SPACE = f"[{_BLANKS}]"
@@ -176,7 +176,7 @@ def _plain(name: str, text: str) -> Path:
 
 
 class Record(LineRecord):
-    """One record and its line. After a change, `line` is dropped and the value is written anew."""
+    """One record and its line."""
 
     __slots__ = ()
 
@@ -194,11 +194,6 @@ class Record(LineRecord):
     def inside(self, key: str) -> list[Json]:
         """Return the objects under this key in its parts: `functionCall` or `functionResponse`."""
         return [part[key] for part in self.parts() if isinstance(part.get(key), dict)]
-
-    def change(self, **news: Any) -> None:
-        if any(self.value.get(key, self) != value for key, value in news.items()):
-            self.value = {**self.value, **news}
-            self.line = None
 
 
 class Chat(msgspec.Struct):
@@ -245,9 +240,9 @@ def _glued(line: Line) -> Record | None:
     return Record(value) if isinstance(value, dict) else None
 
 
-def chat_pieces(chat: Chat) -> list[Line]:
+def chat_pieces(chat: Chat) -> Pieces:
     """The file's lines: loading them gives the same records again."""
-    return with_ends(r.written for r in chat.records)
+    return FileLines(chat.records)
 
 
 MAIN = "session.jsonl"
