@@ -9,10 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # No deadline: a loaded machine is no failure. CI tries the same examples each time, people find new ones.
-settings.register_profile("all", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "all",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
 settings.load_profile("all")
 
 os.environ["TZ"] = "UTC"  # people read local times

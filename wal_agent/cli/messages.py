@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer, answer_json, plural, printable, say, timestamp
+from wal_agent.text import answer, answer_json, job_command, plural, printable, say, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.options import JobContext
@@ -132,7 +132,10 @@ def reply(
     at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
     known = [m for m in replay(at.bucket, at.keys).state.messages if m.id == id]
     if not known:
-        raise UsageError(f"Job {at.keys.job} has been given no message {id[:100]}.", "See: wal-agent inbox")
+        raise UsageError(
+            f"Job {at.keys.job} has been given no message {shorten(id)}.",
+            f"See: {job_command('inbox', at.keys.job, at.bucket.url)}",
+        )
     words, sender = _text(text), known[-1].sender
     message = make_message(words, at.keys.job, reply_id(at.keys.job, id, words))
     try:

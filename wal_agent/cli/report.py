@@ -317,4 +317,5 @@ def write_page(path: Path, text: str) -> None:
         beside.replace(path)
     except (OSError, UnicodeDecodeError) as error:
         beside.unlink(missing_ok=True)
-        raise UsageError(f"{path} cannot be written: {error}.", "Choose another file with --html.") from error
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{path} cannot be written: {why}.", "Choose another file with --html.") from error

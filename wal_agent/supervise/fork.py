@@ -112,12 +112,13 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
     finally:
         run_dir.end()
         bucket.close()
+    # The folder's default job stays the one that it had.
+    forked = replace(options, settings=replace(settings, job=new.job, sources={**settings.sources, "job": "flag"}))
     screen.say(
         f"job {new.job} begins where job {keys.job} was at record {found.seq} ({timestamp(found.time)}). "
-        f"After a crash: wal-agent run {options.agent.name} --job {new.job}"
+        f"After a crash: {provenance.resume_command(forked)}"
     )
-    # The folder's default job stays the one that it had.
-    return replace(options, settings=replace(settings, job=new.job, sources={**settings.sources, "job": "flag"}))
+    return forked
 
 
 def _put_tree_back_first(captured: Workspace | None, options: RunOptions, job: str) -> None:

@@ -27,6 +27,7 @@ from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
 from wal_agent.supervise.machine import this_host
 from wal_agent.supervise.options import RunOptions
 from wal_agent.supervise.settings import load
+from wal_agent.text import quote_word
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
@@ -168,6 +169,22 @@ def test_the_command_refuses_and_with_fresh_runs(place: Place) -> None:
             at = {**env, "WAL_AGENT_RUNTIME_DIR": str(runtime)}
             codes.append(subprocess.run(command, cwd=place.root / "shop", env=at, check=False).returncode)
     assert codes == [79, 3]
+
+
+def test_a_fork_names_the_command_that_continues_it_in_its_bucket(place: Place) -> None:
+    """Without the bucket, that command would begin the task anew in the default one."""
+    (place.root / "shop").mkdir()
+    bucket = f"--bucket={(place.root / 'bucket').as_uri()}"
+    env = {"PATH": os.environ["PATH"], **place.env}
+    words = [sys.executable, "-m", "wal_agent", "run", "generic", bucket]
+    for option in (["--job=first"], ["--job=first", "--from", "3"]):
+        with short_folder() as runtime:
+            at = {**env, "WAL_AGENT_RUNTIME_DIR": str(runtime)}
+            done = subprocess.run(
+                [*words, *option, "--", "true"], cwd=place.root / "shop", env=at, capture_output=True, text=True
+            )
+    options = ("--job", "first-from-3", "--bucket", (place.root / "bucket").as_uri())
+    assert f"wal-agent resume {' '.join(map(quote_word, options))}" in done.stderr
 
 
 def test_the_same_start_on_another_machine_carries_on(place: Place) -> None:
