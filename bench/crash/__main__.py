@@ -67,9 +67,7 @@ def _play(given: argparse.Namespace, kept: dict[Key, Result]) -> None:
                     print(f"{' '.join(str(word) for word in found.key)}: did not end in time", file=sys.stderr)
                     continue
                 if busy:
-                    before = kept.get(found.key)
-                    times = (before.back, before.per_call) if before is not None else (None, None)
-                    found = replace(found, back=times[0], per_call=times[1])
+                    found = replace(found, back=None, per_call=None)
                 kept[found.key] = found
                 save(kept.values())
                 how = f"repeated {found.repeated}, lost {found.lost}" if found.killed else "not killed"

@@ -445,10 +445,10 @@ _LIMITS = """\
 - `extra model calls` are those beyond a run without a kill.
 - `blocked ms per call` is the median time from an answer with a call to the next request, less that of `bare restart`.
   `bytes per call` is what the peer keeps outside of HOME and folder at the end, for each call of a tool.
-- Seconds are from the last start to the first request to the model. Times are of a shared machine with two cores, and
-  only of rounds in which no more than two processes for each core were ready to run; the other rounds have counts
-  alone. Differences of a few hundred milliseconds are noise here; [PERFORMANCE](PERFORMANCE.md) has the times of
-  wal-agent alone.
+- Seconds are from the last start to the first request to the model. Times are of a shared machine with two cores. Since
+  2026-11-26 a round has counts alone if more than two processes for each core were ready to run; before, the load was
+  not looked at. Differences of a few hundred milliseconds are noise here; [PERFORMANCE](PERFORMANCE.md) has the times
+  of wal-agent alone.
 - A round that does not end within ten minutes is not kept.
 
 {peers}

@@ -42,6 +42,7 @@ from wal_agent.errors import (
 )
 from wal_agent.events import Emit, LeaseLost, LeaseRenewed, RenewalFailed, Saved
 from wal_agent.failpoints import failpoint
+from wal_agent.records import Cause
 from wal_agent.recovery.lease_policy import (
     Decline,
     Local,
@@ -188,7 +189,7 @@ def acquire_job(
     screen: Screen,
     uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
     rng: random.Random | None = None,
-    check_owner: Callable[[Replay], None] = lambda _: None,
+    check_owner: Callable[[Replay, Cause], None] = lambda log, cause: None,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `options` say otherwise. LeaseHeld (75)
     when a live owner has it and nobody waits; UsageError when this run was started inside that one, and would wait for

@@ -164,11 +164,14 @@ class Preparation:
         clock: Clock,
         screen: Screen,
         check: Callable[[], None],
-        driver: Driver | None = None,
+        driver: Driver | None,
+        admitted: tuple[str, ...],
     ) -> None:
-        """`driver`: brings the messages that the lost run may not have shown to the agent; None: they are off."""
+        """`driver`: brings the messages that the lost run may not have shown to the agent; None: they are off.
+        `admitted`: see prepare_start."""
         self.options = options
         self.driver = driver
+        self.admitted = admitted
         self.repeated: tuple[MessageAt, ...] = ()
         self.opened = opened
         self.here = here
@@ -203,7 +206,8 @@ class Preparation:
             case Refuse():
                 raise decided.error()
         openings = [o.opening for o in at.before.openings]
-        admit_args(options, openings, decided.args, self.screen, self.check)
+        if decided.args != self.admitted:
+            admit_args(options, openings, decided.args, self.screen, self.check)
         if self.handoff is not None:
             self.opened.writer.append(self.handoff)
             failpoint("handoff.after_record")
@@ -555,7 +559,9 @@ def prepare_start(
     screen: Screen,
     check: Callable[[], None],
     driver: Driver | None = None,
+    admitted: tuple[str, ...] = (),
 ) -> PreparedStart:
-    """Decide what this start is, and make everything ready for the agent."""
+    """Decide what this start is, and make everything ready for the agent. `admitted`: arguments of the log that were
+    vouched for before the job was opened."""
     opened = rewrite_first(options, opened, clock, screen)
-    return Preparation(options, opened, here, clock, screen, check, driver).go()
+    return Preparation(options, opened, here, clock, screen, check, driver, admitted).go()

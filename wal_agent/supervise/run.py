@@ -62,9 +62,9 @@ from wal_agent.events import (
 from wal_agent.inbox import BucketDriver, Driver
 from wal_agent.limits import exhausted
 from wal_agent.paths import state_dir
-from wal_agent.records import AnyRecord, Checkpoint, Opening
+from wal_agent.records import AnyRecord, Cause, Checkpoint, Opening
 from wal_agent.recovery import messages
-from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, refuse_other_job
+from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, Refuse, decide, refuse_other_job
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.recovery.report import name_calls
 from wal_agent.shell.quote import safe
@@ -93,7 +93,7 @@ from wal_agent.supervise.live import Live
 from wal_agent.supervise.machine import RunDir, is_run_live, runtime_dir, spools_dir, sweep_run_dirs, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.preemption import Preempted, Preemption
-from wal_agent.supervise.prepare import PreparedStart, prepare_start
+from wal_agent.supervise.prepare import PreparedStart, prepare_start, recovery_policy
 from wal_agent.supervise.processes import block_signals
 from wal_agent.supervise.recovery_input import hand_over_to_opening, is_folder, observe_log
 from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
@@ -244,6 +244,7 @@ class Run:
         self.parents = tuple(outer.run for outer in reversed(outer_runs()))
         self.task = tasks.read_task(options.env)
         self.driver: Driver | None = None  # of the job's messages
+        self.admitted: tuple[str, ...] = ()  # arguments of the log that the agent may get
 
     def go(self) -> RunResult:
         opened = None
@@ -265,7 +266,14 @@ class Run:
                 start()
                 self.driver = self._open_driver()
                 prepared = prepare_start(
-                    self.options, opened, self.here, self.clock, self.screen, self._may_start, self.driver
+                    self.options,
+                    opened,
+                    self.here,
+                    self.clock,
+                    self.screen,
+                    self._may_start,
+                    self.driver,
+                    self.admitted,
                 )
                 ended = self._live(opened, keeper, prepared)
             except Fenced:
@@ -349,21 +357,22 @@ class Run:
         )
         return opened
 
-    def _admit(self, log: Replay) -> None:
-        """Note what is noted before an opening, once the start is not refused. NotThisJob, NotYourJob."""
-        self._check_owner(log)
-        self._check_person(log)
+    def _admit(self, log: Replay, cause: Cause) -> None:
+        """Note what is noted before an opening, once the start is not refused. NotThisJob, NotYourJob, ConfigError."""
+        self._check_owner(log, cause)
+        self._check_person(log, cause)
+        self._check_args(log, cause)
         options, settings = self.options, self.options.settings
         provenance.remember_args(options.env, settings.bucket, settings.job, self.run_dir.run, options.args)
 
-    def _check_owner(self, log: Replay) -> None:
+    def _check_owner(self, log: Replay, cause: Cause) -> None:
         """Refuse another folder's, agent's or repository's job before it is opened. NotThisJob, with the command for a
         job of its own."""
         options, settings = self.options, self.options.settings
         keys, home = Keys(settings.job), log.state.home_opening
         if log.damage is not None or home is None:
             return
-        opening = self._opening(home)
+        opening = self._opening(home, cause)
         situation = observe_log(log, opening, Blobs(self.bucket, keys, self.clock, random.Random()))
         owner = log.state.owner_agent
         if options.from_agent and owner not in (options.from_agent, options.agent.name):
@@ -396,14 +405,14 @@ class Run:
                 hint = f"To hand it to {options.agent.name}: {typed} (to start a job of this folder's own: {command})"
             raise NotThisJob(refused.what, hint)
 
-    def _check_person(self, log: Replay) -> None:
+    def _check_person(self, log: Replay, cause: Cause) -> None:
         """Ask before an unfinished job is taken over from another person: a typed job or --take-over is consent.
         NotYourJob."""
         options, settings, home = self.options, self.options.settings, log.state.home_opening
         typed = settings.sources.get("job") in ("flag", "environment") and not options.found
         if home is None or options.take_over or typed:
             return
-        if provenance.previous_person(log.state, self._opening(home)) is None:
+        if provenance.previous_person(log.state, self._opening(home, cause)) is None:
             return
         user, host = safe(home.owner.user, 64), safe(home.host.name, 100)
         what = f"Job {settings.job} was last run by {user} on {host}, in {safe(home.workspace, 200)}."
@@ -424,14 +433,27 @@ class Run:
             f"(to start one of your own: {provenance.shown_command(name, own, args)})",
         )
 
-    def _opening(self, home: Opening) -> Opening:
+    def _check_args(self, log: Replay, cause: Cause) -> None:
+        """Refuse arguments of the log that nobody vouches for before the job is opened, if the log alone decides that
+        the agent would get them. ConfigError."""
+        options, home = self.options, log.state.home_opening
+        if options.args or options.handoff or log.damage is not None or home is None:
+            return
+        local = LocalFacts(options.agent.main_file, unlogged=options.agent.capabilities.hookless is not None)
+        decided = decide(log.state, self._opening(home, cause), local, recovery_policy(options))
+        if not isinstance(decided, Refuse):
+            openings = [each.opening for each in log.state.openings]
+            provenance.admit_args(options, openings, decided.args, self.screen, self._may_start)
+            self.admitted = decided.args
+
+    def _opening(self, home: Opening, cause: Cause) -> Opening:
         """The opening that this start would write behind `home`."""
         options = self.options
         return Opening(
             time=self.clock.now(),
             run=self.run_dir.run,
             epoch=home.epoch + 1,
-            cause="dead",
+            cause=cause,
             host=self.here,
             agent=options.agent.name,
             agent_version=self.cli.version,

@@ -271,17 +271,16 @@ def open_job(
     spooling: bool = False,
     report: Callable[[str], None] = lambda _: None,
     check_stop: Callable[[], None] = lambda: None,
-    check_owner: Callable[[Replay], None] = lambda _: None,
+    check_owner: Callable[[Replay, Cause], None] = lambda log, cause: None,
     uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> OpenedJob:
     """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
 
     `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
     run spools there too; else the lease names it only until that is done. It may take long, so `report` gets a line
-    then, and `check_stop` is called before each segment; what it raises goes through. `check_owner` gets the log before
-    anything is written; what it raises goes through. `uninterrupted` is entered from
-    the lease to the opening: a lease given up without one would hide how the owner before ended, so nothing should
-    stop us there.
+    then, and `check_stop` is called before each segment; what it raises goes through. `check_owner` gets the log and
+    `cause` before anything is written; what it raises goes through. `uninterrupted` is entered from the lease to the
+    opening: a lease given up without one would hide how the owner before ended, so nothing should stop us there.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
     `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read,
@@ -293,7 +292,7 @@ def open_job(
     log = _Log(bucket, keys, clock, rng, budget, parallel)
     tail = read_end(log, seen)
     before = reader.replay(log.steady, keys, parallel=parallel)  # Newer: raised before anything is written
-    check_owner(before)
+    check_owner(before, cause)
     with uninterrupted():
         recovers = claim.phase and cause not in ("first", "closed") and before.state.ran
         phase = "recovering" if recovers else claim.phase
