@@ -27,6 +27,7 @@ KEY = bytes(range(32)).hex() + "\n"
 NOT_OF_THE_LOG = {"bucket", "heartbeat_age", "phase_age", "left", "locked", "key"}  # of this machine, or of now
 OF_A_CALL = ("calls", "tool", "input", "class", "rule", "finding")
 LATER = {"answered", "looked", "because"}  # what `status` says of a call since
+STATES_THEN = {"crashed": "cut_off"}  # other words of `status` since
 Command = Callable[..., str]
 
 
@@ -67,6 +68,7 @@ def printed(command: Command, folder: Path, name: str) -> dict[str, Any]:
     assert status.pop("messages") is None
     assert status.pop("steps") == []  # what no older log has
     assert (status.pop("rewritten"), status.pop("name")) == (None, "")
+    status["state"] = STATES_THEN.get(status["state"], status["state"])
     status["unsettled"] = [{k: v for k, v in call.items() if k not in LATER} for call in status["unsettled"]]
     command("restore", *at, "--to", str(folder / "restored"))
     found: dict[str, Any] = {
