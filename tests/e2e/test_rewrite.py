@@ -144,7 +144,7 @@ def test_killed_in_a_rewind_the_conversation_is_the_old_or_the_new_one(scene: Sc
     assert machine.status()["state"] == "closed"
 
 
-@pytest.mark.parametrize("scene", ["claude", "codex", "gemini", "pi"], indirect=True)
+@pytest.mark.parametrize("scene", ["claude", "codex", "gemini", "opencode", "pi"], indirect=True)
 def test_the_agent_writes_the_summaries_in_a_copy_of_its_conversation(scene: Scene) -> None:
     """Its words replace the turns in the job's own session, which none of the copy's lines reaches; killed
     behind the answer, the same command uses it; what is no answer leaves the form that is made of the lines."""
