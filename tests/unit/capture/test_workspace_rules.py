@@ -550,11 +550,11 @@ def test_packs_that_a_new_one_takes_the_place_of_are_gone(found: Found) -> None:
 
 
 def test_a_capture_reports_how_long_its_files_took_and_all_of_it(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter((100.0, 103.0, 108.0))  # at the start, and around the pack
+    times = iter((100.0, 102.5, 103.0, 108.0))  # at the start, behind the scan, and around the pack
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
     found.scan = replace(found.scan, cost=77, seconds=2.0)
     found.take()
-    assert found.adapted == [(77, 7.0, 8.0)]
+    assert found.adapted == [(77, 7.0, 8.0)] and found.look == 0.5
 
 
 def test_our_repository_that_another_job_began_anew_holds_nothing(found: Found) -> None:
