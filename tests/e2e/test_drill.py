@@ -35,9 +35,11 @@ def test_bare_and_a_model_that_repeats_get_other_grades(tmp_path: Path, gemini_c
     code, bare = drill(tmp_path, gemini_cli, "--bare", "--rounds", "3")
     assert code == 1 and bare["totals"]["repeated"] > 0
     code, badly = drill(tmp_path, gemini_cli, "--policy", "badly", "--rounds", "3")
-    # What was in flight is refused until it looks, which it never does, so that a person is asked: decision 052.
-    assert code == 0 and badly["totals"]["asked_without_need"] == badly["totals"]["killed"] == 3
-    assert all(one["stopped"] and one["exit_code"] == 79 for one in badly["rounds"])
+    # What was in flight is refused until it looks, which it never does, so that a person is asked: decision 052. A kill
+    # of the wrapper alone may leave nothing in flight.
+    assert code == 0 and badly["totals"]["killed"] == 3 and badly["totals"]["repeated"] == 0
+    asked = {one["point"]: (one["stopped"], one["exit_code"]) for one in badly["rounds"] if one["asked"]}
+    assert asked.keys() >= {"before", "between"} and set(asked.values()) == {(True, 79)}
 
 
 def test_a_fast_agent_is_not_killed_behind_the_end_of_its_recovery(
