@@ -27,7 +27,6 @@ from wal_agent import msgspec_compat
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.paths import config_dir, state_dir
 from wal_agent.safefs import open_plain, replace_file
-from wal_agent.text import shorten
 
 FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
@@ -108,6 +107,8 @@ class Origin(msgspec.Struct, frozen=True):
 
     def refuse(self, value: object, allowed: str) -> UsageError | ConfigError:
         kind = ConfigError if self.source in ("own", "file") else UsageError
+        from wal_agent.text import shorten  # with redaction, which not every start needs
+
         got = f"{value:g}" if isinstance(value, float) else shorten(repr(value))
         return kind(f"{self.words} must be {allowed} (got {got}).")
 

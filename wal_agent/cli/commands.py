@@ -132,9 +132,7 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
     ),
     "doctor": Entry(
         "doctor:doctor",
-        "Prove that wal-agent works here: the bucket (permissions, conditions, how long a put takes, clocks) and, "
-        "where an agent is named, its version and its hooks (an allow passes, a deny blocks, on the real program "
-        "against a scripted model on this machine).",
+        "Prove that wal-agent works here: the bucket and, if an agent is named, its version and its hooks.",
     ),
     "demo": Entry(
         "doctor:demo",

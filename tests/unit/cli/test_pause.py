@@ -53,7 +53,7 @@ def test_a_job_that_nobody_runs_is_paused_and_goes_on(run: Run, shelf: Shelf) ->
 
     code, _, err = run("pause", "--end", *where(shelf))
     assert code == 0 and "is ended" in err and SECRET not in err
-    assert json.loads(run("status", "--json", *where(shelf))[1])["state"] == "released"
+    assert json.loads(run("status", "--json", *where(shelf))[1])["state"] == "due"
     code, _, err = run("pause", "--end", *where(shelf))
     assert code == 0 and "is not paused: the next `wal-agent run` starts it at once" in err
 
