@@ -106,9 +106,9 @@ class Origin(msgspec.Struct, frozen=True):
     words: str
 
     def refuse(self, value: object, allowed: str) -> UsageError | ConfigError:
-        kind = ConfigError if self.source in ("own", "file") else UsageError
         from wal_agent.text import shorten  # with redaction, which not every start needs
 
+        kind = ConfigError if self.source in ("own", "file") else UsageError
         got = f"{value:g}" if isinstance(value, float) else shorten(repr(value))
         return kind(f"{self.words} must be {allowed} (got {got}).")
 

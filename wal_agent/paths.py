@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wal_agent.errors import ConfigError
 
-# -P: a file of the folder in which it starts must not stand in for a module of ours.
+# -P: Python must not import a module from the folder in which it starts.
 PROGRAM = (sys.executable, "-P", "-m", "wal_agent")
 
 AGENTS = (

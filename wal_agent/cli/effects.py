@@ -45,7 +45,7 @@ def effects(
     suggestion made from the words of the call alone: read its note, nothing is ever run. Secrets are redacted. Records
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
-    from wal_agent.cli.log import is_over, read_newest
+    from wal_agent.cli.log import newest_run_is_over, read_newest
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.errors import Damaged
@@ -55,16 +55,7 @@ def effects(
 
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, 0)
-    try:
-        seen = at.lease()
-        over = seen is not None and is_over(at, seen)
-    except Damaged:
-        if not page.last:
-            raise
-        over = False
-    else:
-        if not page.last and seen is None:
-            raise at.missing()
+    over = newest_run_is_over(at, bool(page.last))
     blobs = blobs_of(at)
     records = ((seq, record) for seq, segment in page.segments for record in segment.records)
     every = effects_of(records, load_rules(), lambda payload: read_bytes(blobs, payload), over)

@@ -539,6 +539,20 @@ def describe_unrecovered(at: JobContext) -> str:
     )
 
 
+def newest_run_is_over(at: JobContext, records: bool) -> bool:
+    """Whether nothing runs any more that the newest run began; False where the lease cannot be read. `records`: the log
+    has some. Without any, Damaged goes through, and a job without a lease is missing."""
+    try:
+        seen = at.lease()
+    except Damaged:
+        if not records:
+            raise
+        return False
+    if seen is None and not records:
+        raise at.missing()
+    return seen is not None and is_over(at, seen)
+
+
 def is_over(at: JobContext, seen: leases.StoredLease) -> bool:
     """Whether nothing that the newest run began runs any more: it gave its lease back, or is dead."""
     from pathlib import Path

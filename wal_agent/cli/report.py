@@ -71,7 +71,7 @@ def report(
     page has the rest.
     """
     from wal_agent.cli.effects import effect_json, read_bytes
-    from wal_agent.cli.log import entries_of, is_over, read_newest
+    from wal_agent.cli.log import entries_of, newest_run_is_over, read_newest
     from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.clock import SystemClock
@@ -84,16 +84,7 @@ def report(
         raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")
     at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, n if place is None else 0)
-    try:
-        lease = at.lease()
-        over = place is None and lease is not None and is_over(at, lease)
-    except Damaged:
-        if not page.last:
-            raise
-        over = False
-    else:
-        if not page.last and lease is None:
-            raise at.missing()
+    over = newest_run_is_over(at, bool(page.last)) and place is None
     then = None if place is None else replay_at(at.bucket, at.keys, at.key_id, place, SystemClock().now())
     entries = [entry for entry in entries_of(page.segments) if then is None or entry.seq <= then.seq][-n:]
     blobs = blobs_of(at)

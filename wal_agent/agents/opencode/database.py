@@ -79,7 +79,7 @@ class Row(LineRecord):
 
 
 class Rows(msgspec.Struct):
-    """What a journal says. `junk`: lines that are none of ours."""
+    """What a journal says. `junk`: lines that wal-agent did not write."""
 
     found: dict[Key, Row] = msgspec.field(default_factory=dict)
     junk: int = 0
