@@ -517,8 +517,12 @@ def read_file(path: Path) -> str | None:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        raise ConfigError(f"{path} cannot be read: a part of it is a file.", "Set HOME to a folder.") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+        from wal_agent.text import quote_word
+
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.", f"See: ls -l {quote_word(str(path))}") from None
     try:
         plain = stat.S_ISREG(os.fstat(fd).st_mode)
         data = os.read(fd, MAX_FILE + 1) if plain else b""

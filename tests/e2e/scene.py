@@ -32,6 +32,7 @@ from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Model, Turn
 from wal_agent.safefs import flock_state
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import LeaseDoc, read_lease
 from wal_agent.wal.reader import Replay, replay
 
 TTL = "6"  # seconds: as long is waited for a machine that was lost, and as long may one here stand still
@@ -290,6 +291,12 @@ class Scene:
     def replay(self, upto: int | None = None) -> Replay:
         with opened(self.url) as bucket:
             return replay(bucket, Keys("job"), upto)
+
+    def lease(self) -> LeaseDoc:
+        with opened(self.url) as bucket:
+            seen = read_lease(bucket, Keys("job"))
+        assert seen is not None
+        return seen.doc
 
     def saved(self, calls: int) -> None:
         """Wait until the captured session itself tells the first `calls` calls."""

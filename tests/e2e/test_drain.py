@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import signal
 
-from tests.e2e.scene import Scene, opened, shell, told, until
+from tests.e2e.scene import Scene, shell, told, until
 from tests.processes import still_runs
 from tests.servers.metadata import ACTION, PREEMPTED, metadata
 from wal_agent.rehearsal.model import Turn
-from wal_agent.wal import lease as leases
-from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseDoc
 
 FOR_EVER = 1000  # seconds: longer than any test waits
 
 
-def lease(scene: Scene) -> LeaseDoc:
-    with opened(scene.url) as bucket:
-        seen = leases.read_lease(bucket, Keys("job"))
-    assert seen is not None
-    return seen.doc
-
-
 def draining(scene: Scene) -> None:
     """Told by the heartbeat."""
-    until(lambda: lease(scene).phase == "draining", "it is draining")
+    until(lambda: scene.lease().phase == "draining", "it is draining")
 
 
 def next_host(scene: Scene) -> str:
@@ -53,7 +43,7 @@ def test_a_notice_lets_a_short_tool_end_and_the_next_host_goes_on_at_once(scene:
     hold.set()
     assert "is saved and stopped" in run.stderr()
     assert scene.side() == ["began", "ended"]
-    assert (lease(scene).state, lease(scene).reason) == ("released", "preempted (gcp)")
+    assert (scene.lease().state, scene.lease().reason) == ("released", "preempted (gcp)")
     state = scene.replay().state
     assert state.workspace is not None and state.workspace.holds == 1, "its effects were saved before the lease"
     said = next_host(scene)
@@ -73,7 +63,7 @@ def test_a_notice_interrupts_a_long_tool_at_half_its_time(scene: Scene) -> None:
         cloud.act({"action": "terminate", "time": "2099-09-18T08:22:00Z"})
         cloud.asked(ACTION, 2)
         assert run.wait() == 143, run.stderr()
-    assert (lease(scene).state, lease(scene).reason) == ("released", "preempted (aws)")
+    assert (scene.lease().state, scene.lease().reason) == ("released", "preempted (aws)")
     assert not still_runs(one.home, f"sleep {FOR_EVER}")
 
 
@@ -87,7 +77,7 @@ def test_sigterm_twice_waits_for_no_tool_and_the_next_host_is_told(scene: Scene)
     assert run.process.poll() is None
     run.kill(signal.SIGTERM)
     assert run.wait() == 143, run.stderr()
-    assert (lease(scene).state, lease(scene).reason) == ("released", "drained (SIGTERM)")
+    assert (scene.lease().state, scene.lease().reason) == ("released", "drained (SIGTERM)")
     assert not still_runs(one.home, f"sleep {FOR_EVER}")
     said = next_host(scene)
     assert "drained (SIGTERM). What still ran then was interrupted." in said

@@ -442,7 +442,7 @@ def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> t
     if len(found) == 1:
         return agent or found[0].agent or find_agent(bucket, Keys(found[0].job)), found[0].job
     if found:
-        _print_choices(found)
+        _print_choices(found, bucket.url)
         of = f" of {agent}" if agent else ""
         raise UsageError(f"This folder has {len(found)} jobs{of} in {bucket.url}.", "Name one: the commands above.")
     if agent is not None and find_agent(bucket, Keys(default)) == agent:
@@ -453,21 +453,29 @@ def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> t
         if gone and (agent is not None or not every):  # what this machine knows and the bucket lacks is for the command
             return gone[0].agent, gone[0].job
     if every:
-        _print_choices(every)
+        _print_choices(every, bucket.url)
         raise NoJob(f"This folder has no job of {agent} in {bucket.url}.", "Its jobs: the commands above.")
     if around := [each.job for each in find_folder_jobs(bucket, folder, os.environ) if agent in (None, each.job.agent)]:
-        _print_choices(around)
+        _print_choices(around, bucket.url)
         raise NoJob(
             f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
             "Those of the folders above and below it: the commands above.",
         )
     raise NoJob(
         f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
-        f"Start one: wal-agent run {agent or 'AGENT'}. Or name another: --job NAME (see: wal-agent list)",
+        f"Start one: wal-agent run {agent or 'AGENT'}. Or name another: --job NAME (see: {list_command(bucket.url)})",
     )
 
 
-def _print_choices(jobs: Sequence[Job]) -> None:
+def list_command(url: str) -> str:
+    """Return the command that lists the jobs of this bucket, to be pasted in any folder."""
+    from wal_agent.bucket import default_url
+
+    words = bucket_words(url) if url != default_url(os.environ) else []
+    return " ".join(map(quote_word, ("wal-agent", "list", *words)))
+
+
+def _print_choices(jobs: Sequence[Job], url: str) -> None:
     """Print the command that was typed once for each of some jobs, to be pasted."""
     words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
     rest = sys.argv[len(words) + 1 :]
@@ -475,7 +483,7 @@ def _print_choices(jobs: Sequence[Job]) -> None:
         command = " ".join(map(quote_word, ("wal-agent", *_without_agent(words), "--job", job.job, *rest)))
         lines([f"  {command}   ({job.agent or 'unknown agent'}, {job.state})"])
     if len(jobs) > MAX_NAMED:
-        lines([f"  and {len(jobs) - MAX_NAMED} more. See: wal-agent list --here"])
+        lines([f"  and {len(jobs) - MAX_NAMED} more. See: {list_command(url)} --here"])
 
 
 def _without_agent(words: Sequence[str]) -> list[str]:

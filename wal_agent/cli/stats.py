@@ -19,6 +19,7 @@ from wal_agent.cli.options import (
     KeyFile,
     check_typed_job,
     complete_job,
+    list_command,
     own_name,
     say_bucket,
 )
@@ -89,7 +90,7 @@ def stats(
         if unread:
             raise next(iter(unread.values()))
         if job:
-            raise UsageError(f"There is no job {job} in {opened.url}.", "See: wal-agent list")
+            raise UsageError(f"There is no job {job} in {opened.url}.", f"See: {list_command(opened.url)}")
         raise NoJob(f"There is no job in {opened.url}.", "Start one: wal-agent run AGENT")
     total = merge_stats(each.stats for each in found)
     if json:

@@ -241,6 +241,8 @@ class Preparation:
 
     def _start_line(self) -> str:
         settings = self.options.settings
+        if settings.origin:  # the first line has named the bucket
+            return f"job {settings.job}, saved to that bucket"
         line = f"job {settings.job}, saved to {settings.bucket}"
         if settings.sources.get("bucket") != "default":
             return line

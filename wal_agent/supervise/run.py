@@ -416,8 +416,8 @@ class Run:
             return
         user, host = safe(home.owner.user, 64), safe(home.host.name, 100)
         what = f"Job {settings.job} was last run by {user} on {host}, in {safe(home.workspace, 200)}."
-        if log.state.open:
-            what += f" In flight: {name_calls([call.intent for call in log.state.open])}."
+        if log.state.unanswered:
+            what += f" In flight: {name_calls([call.intent for call in log.state.unanswered])}."
         if options.attended and not self.parents:
             self.screen.say(what)
             question = f"That continues its conversation and files here, and locks {host} out. Take it over?"

@@ -66,6 +66,11 @@ def test_a_folder_without_a_job_is_1(run: Run, bucket: FileBucket) -> None:
     assert run("list")[0] == 1
 
 
+def test_a_folder_without_a_job_leads_to_the_jobs_of_that_bucket(run: Run, bucket: FileBucket) -> None:
+    _, _, err = run("status")
+    assert shlex.split(err.rpartition("(see: ")[2].rstrip(")\n")) == ["wal-agent", "list", "--bucket", bucket.url]
+
+
 def test_the_list_has_the_newest_job_first(run: Run, bucket: FileBucket, tmp_path: Path) -> None:
     store(bucket, "old", state="closed")
     store(bucket, "new", state="closed")

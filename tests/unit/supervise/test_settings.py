@@ -231,6 +231,13 @@ def test_odd_files_are_refused_and_not_waited_for(shop: Path) -> None:
         load("gemini", shop, ENV, {})
 
 
+def test_a_home_that_is_a_file_is_named_with_what_to_set(shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        load("gemini", shop, {"HOME": str(tmp_path / "home")}, {})
+    assert str(tmp_path / "home") in caught.value.what and "HOME" in caught.value.hint
+
+
 def test_the_hook_of_a_changing_tool_cannot_be_skipped(shop: Path) -> None:
     write(shop, '[hooks.gemini]\nskip = ["read_file", "run_shell_command"]')
     with pytest.raises(ConfigError, match=r"run_shell_command .* must be logged before it runs.*--unskip"):
