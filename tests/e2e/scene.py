@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -28,9 +29,12 @@ from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.log import as_json, read_entries
+from wal_agent.clock import SystemClock
 from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Model, Turn
 from wal_agent.safefs import flock_state
+from wal_agent.supervise.rewrite import read_main
+from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, read_lease
 from wal_agent.wal.reader import Replay, replay
@@ -291,6 +295,13 @@ class Scene:
     def replay(self, upto: int | None = None) -> Replay:
         with opened(self.url) as bucket:
             return replay(bucket, Keys("job"), upto)
+
+    def conversation(self) -> bytes:
+        """The session's main file as the log has it."""
+        with opened(self.url) as bucket:
+            keys = Keys("job")
+            blobs = Blobs(bucket, keys, SystemClock(), random.Random(0))
+            return read_main(replay(bucket, keys).state, blobs, AGENTS[self.agent], "")
 
     def lease(self) -> LeaseDoc:
         with opened(self.url) as bucket:

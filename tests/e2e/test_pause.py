@@ -26,7 +26,7 @@ def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_ki
         *[Turn(text="I stop here.", when="is being paused until") for _ in range(2)],
     )
     run = first.run("-y", "-p", "do the work", options=LEASE)
-    until(lambda: (doc := scene.lease()).until > doc.time + 3000, "it waits for the second pause")
+    until(lambda: scene.records() and (doc := scene.lease()).until > doc.time + 3000, "it waits for the second pause")
     assert "was paused on" in run.stderr() and "Continuing on" in run.stderr()
     notice = next(r for r in scene.model.requests if "was paused at" in told(r))
     assert "for this reason: `rate limit`. You continue on the same machine" in told(notice)

@@ -273,6 +273,7 @@ def test_old_turns_are_compacted_before_a_resume(scene: Scene) -> None:
     scene.script(Turn("heron four", calls=[machine.rehearsal.shell("echo four >> side; sleep 1000")]))
     run = machine.run(*args)
     until(lambda: "four" in scene.side(), "the tool runs")
+    until(lambda: b"heron four" in scene.conversation(), "the turn is saved as far as it came")
     run.kill()
     run.died()
     machine.end()
