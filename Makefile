@@ -15,7 +15,7 @@ LINTERS := .tools/.linters
 SDK := .tools/sdk/.installed
 RELEASE := requirements/release.txt
 CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 20
 
 export PATH := $(CURDIR)/$(NPM)/node_modules/.bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

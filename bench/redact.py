@@ -16,6 +16,7 @@ from wal_agent.redact import redact
 
 ROOT = Path(__file__).parent.parent
 TIMES = scaled(50, 1)
+CYCLES = scaled((5, 1), (1, 0))  # that count, and those before that do not
 
 
 def main() -> None:
@@ -34,7 +35,8 @@ def main() -> None:
         words.write_text(patterns.replace("$", "[$]"))
         grep = ["grep", "-Ec", "-f", str(words), str(file)]
         times = interleaved(
-            {"grep -E": lambda: subprocess.run(grep, stdout=subprocess.DEVNULL), "redact": lambda: redact(text)}, 5, 1
+            {"grep -E": lambda: subprocess.run(grep, stdout=subprocess.DEVNULL), "redact": lambda: redact(text)},
+            *CYCLES,
         )
     for each in times:
         print(each.line(times[0]), f"  {len(text) / each.median / 1000:.1f} MB/s")
