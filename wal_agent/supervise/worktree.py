@@ -4,8 +4,8 @@
 captures stand in the log in the order in which they were made. Nobody waits for it: no hook, no intent. It rests four
 times as long as it worked, so that a big workspace does not eat a core, but from the first capture only for what the
 next one repeats; and where a capture is quick, a call that has ended waits at most BEHIND for its own. It waits while
-the log has a backlog (I9). A capture is bounded (capture/workspace.py): what it does not hold yet is `pending`, and the
-next one goes on with it.
+the log has a backlog (I9). A big tree in which nothing changes is looked at more seldom, for half a percent of a core.
+A capture is bounded (capture/workspace.py): what it does not hold yet is `pending`, and the next one goes on with it.
 
 `plan_worktree` decides what a start does with the working tree: looked up before the plan, done after it, reported to
 the person and the agent.
@@ -71,6 +71,8 @@ REST_PENDING = 1.0  # the same, while files are pending
 BEHIND = 2.0  # seconds from a call's end to the capture with its changes, where one takes less than half of them
 PROGRESS = 5.0  # seconds after which a first capture reports its progress, and then from report to report
 MOST_REST = 60.0  # seconds
+IDLE = 200.0  # times the work of a capture that found nothing: half a percent of a core
+MOST_IDLE = 300.0  # seconds
 PAUSE = 3.0  # seconds in which a git that was killed is gone
 NO_GIT = "The working tree was not saved: there is no git on this machine."
 UNSAVED = "The last changes of the working tree are not saved and exist only on this disk: {}."
@@ -115,6 +117,7 @@ class WorktreeSaver:
         self._over = False  # the log takes no more
         self._ended = False  # a capture of the end came about
         self.whole = False  # a capture of this run held every file
+        self._found = True  # the last capture found a change, or did not come about
 
     def on_event(self, event: Event) -> None:
         """Save soon after a call that may have changed something."""
@@ -165,8 +168,9 @@ class WorktreeSaver:
 
     def _loop(self) -> None:
         self._reported = self._clock.boot()
+        interval = self._interval
         while not self._stop.is_set():
-            if self._goes_on or self._wanted.wait(self._interval):
+            if self._goes_on or self._wanted.wait(interval):
                 self._stop.wait(DEBOUNCE)
             if self._stop.is_set():
                 break
@@ -176,6 +180,7 @@ class WorktreeSaver:
             self._report_progress()
             work = self._clock.boot() - began
             self._rest(work if whole else repeated(work, self._capture.look, self.whole))
+            interval = self._interval if self._found else idle_interval(self._interval, work)
         self._idle.set()
         self._resume.wait()
         if self._last:
@@ -236,6 +241,7 @@ class WorktreeSaver:
 
     def save(self) -> None:
         """One capture, unless the bucket is behind. In the thread, or in a test's."""
+        self._found = True
         if self._writer.spooled or self._writer.backlog.size > MAX_BACKLOG:
             self.problem, self.missed = UNSAVED.format("the bucket was away"), True
             return
@@ -252,6 +258,7 @@ class WorktreeSaver:
         with self._appending:
             if self._closed:
                 return
+            self._found = record is not None
             if record is not None:
                 sent, ticket = (
                     sum(pack.size for pack in record.packs),
@@ -291,6 +298,11 @@ def repeated(work: float, look: float, whole: bool) -> float:
 def rest_after(work: float, goes_on: bool) -> float:
     """Seconds to rest after a capture that took `work`. `goes_on`: files are pending."""
     return REST_PENDING * work if goes_on else min(MOST_REST, REST * work)
+
+
+def idle_interval(interval: float, work: float) -> float:
+    """Seconds to the next capture, if no call ends before, behind one that took `work` and found nothing changed."""
+    return max(interval, min(MOST_IDLE, IDLE * work))
 
 
 def is_quick(work: float) -> bool:

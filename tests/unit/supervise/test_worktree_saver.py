@@ -25,18 +25,20 @@ from wal_agent.config import Settings
 from wal_agent.errors import UsageError
 from wal_agent.paths import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
-from wal_agent.supervise import processes
+from wal_agent.supervise import processes, worktree
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.processes import Child
 from wal_agent.supervise.settings import load
 from wal_agent.supervise.worktree import (
     BEHIND,
     DEBOUNCE,
+    MOST_IDLE,
     MOVED,
     NEVER,
     NO_GIT,
     WorktreeSaver,
     due,
+    idle_interval,
     is_quick,
     never_captured,
     open_worktree_capture,
@@ -149,12 +151,36 @@ def test_calls_of_earlier_runs_have_ended(desk: Desk) -> None:
     assert gate.ended_upto() == 1
 
 
-def test_it_saves_by_itself_too(tmp_path: Path) -> None:
+def test_it_saves_by_itself_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worktree, "IDLE", 0.0)
     desk = Desk(tmp_path, interval=0.05)
     with desk.running():
         until(desk.captures, "a capture without a call")
         desk.user.write("b")
         until(lambda: len(desk.captures()) > 1, "another one")
+
+
+def test_a_tree_without_changes_is_looked_at_more_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 19.5: at most half a percent of a core, and never more seldom than every five minutes."""
+    assert idle_interval(10.0, 0.02) == 10.0 and idle_interval(10.0, 0.5) == 100.0
+    assert idle_interval(10.0, 60.0) == MOST_IDLE and idle_interval(3600.0, 60.0) == 3600.0
+
+    waits = list[float]()
+
+    class Wanted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(worktree, "IDLE", 1e9)
+    desk = Desk(tmp_path, interval=0.05)
+    monkeypatch.setattr(desk.saver, "_wanted", Wanted())
+    with desk.running():
+        until(lambda: MOST_IDLE in waits, "a look that found nothing")
+        assert len(desk.captures()) == 1, "behind the one that found something it waits for the interval"
+        desk.user.write("b")
+        desk.saver.poke()
+        until(lambda: len(desk.captures()) > 1, "a call does not wait for that")
 
 
 def test_a_last_capture_at_the_end(desk: Desk, tmp_path: Path) -> None:
