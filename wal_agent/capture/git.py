@@ -116,6 +116,7 @@ class Git(msgspec.Struct):
     keep: Collection[int] = ()
     timeout: float = TIMEOUT
     project: Path | None = None  # a real path; what is in it is never run
+    _searched: tuple[object, str] | None = None  # the folders of PATH that count, and for what that was found
     _running: subprocess.Popen[bytes] | None = None
     _stopped: bool = False
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
@@ -128,11 +129,17 @@ class Git(msgspec.Struct):
         return found
 
     def _path(self) -> str:
+        asked = (self.project, self.env.get("PATH"), self.env.get("HOME"))
+        if self._searched is None or self._searched[0] != asked:  # to resolve each folder costs more than a git
+            self._searched = (asked, os.pathsep.join(self._folders()))
+        return self._searched[1]
+
+    def _folders(self) -> list[str]:
         folders = [f for f in self.env.get("PATH", os.defpath).split(os.pathsep) if f.startswith("/")]
         project = self.project
         if project is not None and not Path(self.env.get("HOME") or "/").resolve().is_relative_to(project):
             folders = [f for f in folders if not Path(f).resolve().is_relative_to(project)]
-        return os.pathsep.join(folders)
+        return folders
 
     def text(
         self,

@@ -54,7 +54,8 @@ class Location(msgspec.Struct, frozen=True):
 def find_location(git: Git, workspace: Path) -> Location:
     """`workspace`: a real path."""
     plain = Location(workspace)
-    asked = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
+    # A git that does not know the last word repeats it.
+    asked = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-object-format")
     try:
         said = git.text("rev-parse", *asked, cwd=workspace).split("\n")
         if len(said) != len(asked):  # a name with a newline in it
@@ -62,12 +63,11 @@ def find_location(git: Git, workspace: Path) -> Location:
         top = Path(said[0]).resolve()
         prefix = workspace.relative_to(top).as_posix()
         place = Location(top, "" if prefix == "." else prefix, Path(said[1]), (workspace / said[2]).resolve())
-        found = git.text("rev-parse", "--show-object-format", at=place.at)
         if place.prefix and _ignores(git, place):
             return plain  # by the rules of the repository around it all of it would be left out
     except (GitFailed, ValueError, OSError):
         return plain
-    return replace(place, object_format=found if found == "sha256" else "sha1")
+    return replace(place, object_format="sha256" if said[3] == "sha256" else "sha1")
 
 
 def _ignores(git: Git, place: Location) -> bool:
@@ -239,9 +239,11 @@ class History:
     def who(self, place: Location, head: str) -> tuple[str, ...]:
         """What clones of this project share. The first commit is searched once, and not in a shallow clone, which
         does not have it."""
-        url = self._git.text("config", "--get", "remote.origin.url", at=place.at, ok=(0, 1))
-        key = (place, url, bool(head))
+        assert place.git_dir is not None and place.common is not None
+        settings = stamps([place.common / "config", place.git_dir / "config.worktree"])
+        key = (place, settings, bool(head))
         if self._identity is None or self._identity[0] != key:
+            url = self._git.text("config", "--get", "remote.origin.url", at=place.at, ok=(0, 1))
             known = (f"origin:{strip_credentials(url)}",) if url else ()
             self._identity = (key, (*known, *(f"root:{id}" for id in self._first(place, head))))
         return self._identity[1]
@@ -264,6 +266,19 @@ class History:
         if said:
             kept.write_bytes(said[-1].encode() + b" " + name)
         return tuple(said[-1:])
+
+
+def stamps(files: Iterable[Path]) -> tuple[tuple[int, int, int] | None, ...]:
+    """What tells whether one of some files is another one; None for one that is not there."""
+    found: list[tuple[int, int, int] | None] = []
+    for file in files:
+        try:
+            info = file.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((info.st_ino, info.st_size, info.st_mtime_ns))
+    return tuple(found)
 
 
 def strip_credentials(url: str) -> str:

@@ -34,7 +34,7 @@ from wal_agent.capture.candidates import (
     total_cost,
 )
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitStopped
-from wal_agent.capture.repository import Location
+from wal_agent.capture.repository import Location, stamps
 from wal_agent.capture.shadow import Shadow
 from wal_agent.records import Pending
 from wal_agent.safefs import read_plain
@@ -44,14 +44,10 @@ MAX_IGNORE_FILE = 1 << 20  # bytes of a file of patterns
 MAX_IGNORE_LINES = 500
 
 
-def write_excludes(git: Git, place: Location, env: Mapping[str, str], target: Path) -> bytes:
-    """Bring the user's info/exclude and global ignore file together in our own, `target`; the same order, so that the
-    last word is the same. What was written."""
-    texts = [
-        read_plain(path, MAX_IGNORE_FILE) or b""
-        for path in (_global(git, place, env), _local(place))
-        if path is not None
-    ]
+def write_excludes(users: Path | None, place: Location, target: Path) -> bytes:
+    """Bring the user's info/exclude and global ignore file `users` together in our own, `target`; the same order, so
+    that the last word is the same. What was written."""
+    texts = [read_plain(path, MAX_IGNORE_FILE) or b"" for path in (users, _local(place)) if path is not None]
     text = b"\n".join(texts)
     if read_plain(target, 3 * MAX_IGNORE_FILE) != text:
         target.write_bytes(text)
@@ -62,7 +58,17 @@ def _local(place: Location) -> Path | None:
     return place.common / "info" / "exclude" if place.common is not None else None
 
 
-def _global(git: Git, place: Location, env: Mapping[str, str]) -> Path | None:
+def settings_stamp(place: Location, env: Mapping[str, str]) -> object:
+    """Another one when the settings are others that `users_excludes` asks for."""
+    files = [Path("/etc/gitconfig")]
+    if home := env.get("HOME"):
+        files += [Path(home) / ".gitconfig", Path(env.get("XDG_CONFIG_HOME") or f"{home}/.config") / "git" / "config"]
+    if place.common is not None:
+        files.append(place.common / "config")
+    return place, stamps(files)
+
+
+def users_excludes(git: Git, place: Location, env: Mapping[str, str]) -> Path | None:
     """`core.excludesFile` as the user's git has it."""
     with suppress(GitFailed):
         words = ("config", "--path", "--get", "core.excludesFile")
@@ -133,6 +139,7 @@ class Scanner:
         self._shadow, self._git, self._workspace, self._env = shadow, shadow.git, workspace, env
         self._private = [path for each in private for path in {each.absolute(), each.resolve()}]
         self._caps = caps
+        self._users: tuple[object, Path | None] | None = None  # the user's own ignore file, and when that was asked
         self._rules: object = None  # by which the list of ignored files was made
         self._forced: set[bytes] = set()  # files that the user tracks although they are ignored
         self._ignored: list[bytes] = []
@@ -148,7 +155,10 @@ class Scanner:
         where = [place.prefix] if place.prefix else []
         private = {*self._below(place.top)}
         rules = ignore_patterns(self._workspace, place, sorted(private))
-        excludes = write_excludes(self._git, place, self._env, self._shadow.folder / "info" / "exclude")
+        settings = settings_stamp(place, self._env)
+        if self._users is None or self._users[0] != settings:
+            self._users = (settings, users_excludes(self._git, place, self._env))
+        excludes = write_excludes(self._users[1], place, self._shadow.folder / "info" / "exclude")
         chosen = [word for rule in rules for word in ("-x", rule)]
         rules_now = (place, index_stamp, tuple(rules), excludes, self._above(place))
         warned: list[str] = []

@@ -105,13 +105,15 @@ _STATE = msgspec_compat.of_json(GitState)
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """A capture as it is read: ids of its trees ("": it has none), and the state of the repository."""
+    """A capture as it is read: ids of its trees ("": it has none), and the state of the repository. `tree`: the
+    commit's own, of a capture that was just made."""
 
     commit: str
     work: str
     index: str = ""
     state_id: str = ""
     state: GitState = msgspec.field(default_factory=GitState)
+    tree: str = ""
 
 
 class Shadow(msgspec.Struct, frozen=True):
@@ -318,21 +320,27 @@ class Shadow(msgspec.Struct, frozen=True):
 
     # ---- making one
 
-    def commit(self, work: str, index: str, state: bytes, now: float, *alternates: Path) -> Contents:
-        """Write the capture that holds these trees; `state` is `GitState` as bytes, empty outside of git."""
+    def commit(
+        self, work: str, index: str, state: bytes, now: float, *alternates: Path, before: Contents | None = None
+    ) -> Contents:
+        """Write the capture that holds these trees; `state` is `GitState` as bytes, empty outside of git. `before`: a
+        capture that is here, whose state is not written again where it is the same."""
         at = self.at(*alternates)
         entries = [f"040000 tree {work}\t{WORK}"]
         if index:
             entries.append(f"040000 tree {index}\t{INDEX}")
-        state_id = ""
-        if state:
+        around, state_id = read_state(state) if state else GitState(), ""
+        if state and before is not None and before.state_id and before.state == around:
+            state_id = before.state_id
+        elif state:
             state_id = self.git.run("hash-object", "-w", "--stdin", at=at, input=state).decode().strip()
+        if state_id:
             entries.append(f"100644 blob {state_id}\t{STATE}")
         tree = self.git.run("mktree", "-z", at=at, input="".join(f"{e}\0" for e in entries).encode()).decode().strip()
         who = f"wal-agent <wal-agent@localhost> {int(now)} +0000"
         text = f"tree {tree}\nauthor {who}\ncommitter {who}\n\nworking tree\n"
         commit = self.git.run("hash-object", "-t", "commit", "-w", "--stdin", at=at, input=text.encode())
-        return Contents(commit.decode().strip(), work, index, state_id, read_state(state) if state else GitState())
+        return Contents(commit.decode().strip(), work, index, state_id, around, tree)
 
 
 def read_state(data: bytes) -> GitState:

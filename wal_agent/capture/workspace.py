@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import (
     Busy,
+    Change,
     Git,
     GitDirs,
     GitFailed,
@@ -80,6 +81,13 @@ class Packer:
 
     def __init__(self, shadow: Shadow, put: Callable[[bytes], Payload]) -> None:
         self._shadow, self._git, self._put = shadow, shadow.git, put
+        self._compared: tuple[tuple[str, str], list[Change]] | None = None
+
+    def changes(self, at: GitDirs, old: str, new: str) -> list[Change]:
+        """What differs between two trees, folders too. The last answer is kept for whoever asks the same again."""
+        if self._compared is None or self._compared[0] != (old, new):
+            self._compared = ((old, new), [*diff_trees(self._git, at, old, new, trees=True)])
+        return self._compared[1]
 
     def pack(
         self, at: GitDirs, saved: SavedCapture | None, made: Contents, around: RepositoryState, filling: bool = False
@@ -99,14 +107,14 @@ class Packer:
         """Lines of `id path` of the objects that the packs lack. The working tree's must all be there (GitFailed); of
         the index and of commits what is not on this machine is passed over, as in a partial clone."""
         yield made.commit.encode()
-        yield self._git.run("rev-parse", f"{made.commit}^{{tree}}", at=at).strip()
+        yield made.tree.encode()
         if made.state_id and (since is None or made.state_id != since.state_id):
             yield made.state_id.encode()
         known: list[str] = []
         if since is None:
             yield from list_reachable(self._git, at, [made.work], [])
         elif since.work != made.work:
-            changed = [*diff_trees(self._git, at, since.work, made.work, trees=True)]
+            changed = self.changes(at, since.work, made.work)
             if len(changed) > EXACT_CHANGES:
                 yield from list_reachable(self._git, at, [made.work], [since.work])
             else:
@@ -342,7 +350,8 @@ class WorkspaceCapture:
                 return None
             self._next = replace(saved, record=msgspec.structs.replace(record, time=now))
             return self._next.record
-        made = self._shadow.commit(scanned.work, around.index, state, now, *place.alternates)
+        before = saved.contents if saved is not None else None
+        made = self._shadow.commit(scanned.work, around.index, state, now, *place.alternates, before=before)
         self._shadow.hold(made.commit)
         mark_folder(self._workspace, self._with(made.commit), self._shadow.job)
         at = self._shadow.at(*place.alternates)
@@ -403,7 +412,7 @@ class WorkspaceCapture:
         if saved is None:
             all_sizes = [*file_sizes(self.git, at, work)]
             return len(all_sizes), sum(all_sizes), 0
-        changed = [*diff_trees(self.git, at, saved.contents.work, work)]
+        changed = self._packer.changes(at, saved.contents.work, work)
         minus, plus = [c.old for c in changed if c.old_blob], [c.new for c in changed if c.new_blob]
         sizes = object_sizes(self.git, at, [*minus, *plus])
         before = sum(sizes[: len(minus)])

@@ -272,6 +272,8 @@ def test_who_a_project_is_has_its_origin_first_and_is_asked_again_when_that_chan
     made = history(tmp_path, f'case "$*" in *config*) cat {url} 2>/dev/null || exit 1;; *) echo {ONE};; esac')
     assert made.who(place, ONE) == (f"root:{ONE}",)
     url.write_text("https://me:pw@host/a")
+    assert made.who(place, ONE) == (f"root:{ONE}",), "git is asked again when its settings are others"
+    (tmp_path / ".git" / "config").write_text("[remote]")
     assert made.who(place, ONE) == ("origin:https://host/a", f"root:{ONE}")
     assert made.who(place, "") == ("origin:https://host/a",)
 

@@ -21,6 +21,8 @@ from wal_agent.capture.scan import (
     Scanner,
     escape_pattern,
     ignore_patterns,
+    settings_stamp,
+    users_excludes,
     write_excludes,
 )
 
@@ -115,17 +117,27 @@ def test_the_users_own_rules_are_brought_together(
     git: Any = FakeGit(said=said)
     named = {name: value.format(tmp_path) for name, value in env.items()}
     place = Location(tmp_path, git_dir=tmp_path, common=tmp_path / "common")
-    wrote = write_excludes(git, place, named, tmp_path / "target")
+    wrote = write_excludes(users_excludes(git, place, named), place, tmp_path / "target")
     assert wrote == (expected + b"\n" if expected else b"") + b"local" == (tmp_path / "target").read_bytes()
-    outside = write_excludes(git, Location(tmp_path), named, tmp_path / "target")
+    alone = Location(tmp_path)
+    outside = write_excludes(users_excludes(git, alone, named), alone, tmp_path / "target")
     assert outside == (expected or b"") == (tmp_path / "target").read_bytes()
 
 
+def test_the_users_ignore_file_is_asked_for_again_when_a_settings_file_is_another_one(tmp_path: Path) -> None:
+    env, place = {"HOME": str(tmp_path)}, Location(tmp_path, git_dir=tmp_path, common=tmp_path / "common")
+    seen = {settings_stamp(place, env)}
+    for name in (".gitconfig", ".config/git/config", "common/config"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("[core]")
+        assert settings_stamp(place, env) == settings_stamp(place, env) not in seen, name
+        seen.add(settings_stamp(place, env))
+
+
 def test_rules_that_did_not_change_are_not_written_again(tmp_path: Path) -> None:
-    git: Any = FakeGit()
-    write_excludes(git, Location(tmp_path), {}, tmp_path / "target")
+    write_excludes(None, Location(tmp_path), tmp_path / "target")
     os.utime(tmp_path / "target", ns=(5, 5))
-    write_excludes(git, Location(tmp_path), {}, tmp_path / "target")
+    write_excludes(None, Location(tmp_path), tmp_path / "target")
     assert (tmp_path / "target").stat().st_mtime_ns == 5
 
 

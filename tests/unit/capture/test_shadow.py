@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk, user_env
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
@@ -57,10 +58,12 @@ def test_a_capture_is_read_as_it_was_written(tmp_path: Path) -> None:
     empty = shadow.git.run("mktree", at=shadow.at(), input=b"").decode().strip()
     state = GitState(head="a" * 40, branch="refs/heads/x", files={"MERGE_MSG": b"\xff\n"}, unmerged=b"\0")
     made = shadow.commit(empty, empty, msgspec.json.encode(state), 5.0)
-    assert shadow.contents(made.commit) == made
+    assert shadow.contents(made.commit) == replace(made, tree="") and made.tree == shadow.git.text(
+        "rev-parse", f"{made.commit}^{{tree}}", at=shadow.at()
+    )
     assert (made.work, made.index, made.state) == (EMPTY, EMPTY, state)
     plain = shadow.commit(empty, "", b"", 5.0)
-    assert shadow.contents(plain.commit) == plain
+    assert shadow.contents(plain.commit) == replace(plain, tree="")
     assert (plain.index, plain.state_id, plain.state) == ("", "", GitState())
 
 

@@ -126,8 +126,6 @@ class Git:
         self.asked.append(words)
         self.inputs.append(input)
         match words[0]:
-            case "rev-parse":
-                return b"tree-of-commit\n"
             case "diff-tree":
                 each = b":040000 040000 a b%d M\0path%d\0"
                 return b"".join(each % (n, n) for n in range(self.changed)) + b":100644 000000 a 00 D\0gone\0"
@@ -146,43 +144,43 @@ def needed(git: Git, since: Contents | None, made: Contents, extra: tuple[str, .
 
 
 def test_all_of_a_capture_is_its_commit_tree_state_files_index_and_commits() -> None:
-    git, made = Git(), Contents("c", "w", "i", "s", GitState(commits=("1" * 40,)))
+    git, made = Git(), Contents("c", "w", "i", "s", GitState(commits=("1" * 40,)), "t")
     assert needed(git, None, made, ("e",)) == [
         b"c",
-        b"tree-of-commit",
+        b"t",
         b"s",
         b"listed path",
         b"1" * 40,
         b"listed path",
         b"e",
     ]
-    assert git.inputs[1] == b"w\n" and git.inputs[2] == b"i\n" + b"1" * 40 + b"^{tree}\n^w\n"
-    assert "--missing=allow-any" not in git.asked[1] and "--missing=allow-any" in git.asked[2]
+    assert git.inputs[0] == b"w\n" and git.inputs[1] == b"i\n" + b"1" * 40 + b"^{tree}\n^w\n"
+    assert "--missing=allow-any" not in git.asked[0] and "--missing=allow-any" in git.asked[1]
 
 
 def test_of_what_the_packs_hold_nothing_is_sent_again() -> None:
     git = Git()
-    same = Contents("c2", "w", "i", "s", GitState(commits=("1" * 40,), head="1" * 40))
+    same = Contents("c2", "w", "i", "s", GitState(commits=("1" * 40,), head="1" * 40), "t")
     old = Contents("c1", "w", "i", "s", GitState(commits=("1" * 40,), head="1" * 40))
-    assert needed(git, old, same, ("e",)) == [b"c2", b"tree-of-commit"]
-    assert len(git.asked) == 1
+    assert needed(git, old, same, ("e",)) == [b"c2", b"t"]
+    assert not git.asked
 
 
 def test_of_a_few_changes_each_is_sent_and_of_many_what_the_old_tree_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXACT_CHANGES", 3)
     git = Git(changed=2)
-    assert needed(git, OLD, Contents("c", "w", OLD.index)) == [b"c", b"tree-of-commit", b"w", b"b0 path0", b"b1 path1"]
-    assert "-t" in git.asked[1], "folders too"
+    assert needed(git, OLD, Contents("c", "w", OLD.index, tree="t")) == [b"c", b"t", b"w", b"b0 path0", b"b1 path1"]
+    assert "-t" in git.asked[0], "folders too"
     git = Git(changed=3)
-    assert needed(git, OLD, Contents("c", "w", OLD.index)) == [b"c", b"tree-of-commit", b"listed path"]
+    assert needed(git, OLD, Contents("c", "w", OLD.index, tree="t")) == [b"c", b"t", b"listed path"]
     assert git.inputs[-1] == b"w\n^w1\n"
 
 
 def test_commits_and_index_are_sent_against_what_is_known() -> None:
     git, head = Git(), "1" * 40
     old = Contents("c1", "w", "i1", "s", GitState(commits=(head,), head=head))
-    new = Contents("c2", "w", "i2", "s2", GitState(commits=(head, "2" * 40), head="2" * 40))
-    assert needed(git, old, new) == [b"c2", b"tree-of-commit", b"s2", b"2" * 40, b"listed path"]
+    new = Contents("c2", "w", "i2", "s2", GitState(commits=(head, "2" * 40), head="2" * 40), "t")
+    assert needed(git, old, new) == [b"c2", b"t", b"s2", b"2" * 40, b"listed path"]
     assert git.inputs[-1].decode().split() == ["i2", "2" * 40 + "^{tree}", "^w", "^i1", f"^{head}^{{tree}}", "^w"]
     other = Contents("c1", "w", "i1", "s", GitState(commits=(head,), head="9" * 40))
     needed(git, other, new)
@@ -396,7 +394,7 @@ def test_files_and_bytes_are_counted_on_from_the_capture_before(tmp_path: Path) 
             return b"".join(b"%d\n" % sizes[id] for id in input.split())
 
     git: Any = Counting()
-    mine.git = git
+    mine.git = mine._packer._git = git
     assert mine._counted(AT, None, "w") == (2, 15, 0)
     assert mine._counted(AT, saved(files=2, size=15), "w9") == (3, 28, 15)
     assert mine._counted(AT, saved(files=2, size=15), OLD.work) == (2, 15, 0)
@@ -417,7 +415,7 @@ class Found(WorkspaceCapture):
         self.counted, self.filling, self.totals, self.adapted = (3, 30, 0), list[bool](), list[int](), list[Any]()
         born = SimpleNamespace(born="b", job="job", ensure=lambda _: None, hold=lambda _: None, at=lambda *_: AT)
         shadow: Any = born
-        shadow.commit = lambda work, index, state, *_: Contents(f"c-{work}", work, index, "s", read_state(state))
+        shadow.commit = lambda work, index, state, *_, **__: Contents(f"c-{work}", work, index, "s", read_state(state))
         shadow.keep = shadow.tidy = shadow.take_in = lambda *_: None
         shadow.tmp = folder
         self._shadow = shadow
