@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from wal_agent.bucket import encryption
 from wal_agent.bucket.base import Bucket, MemoryBucket
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
+from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import Edit, FileDelta, Pack, Payload, Workspace
 from wal_agent.wal import damage
@@ -43,10 +45,10 @@ def a_state(blobs: Blobs, count: int) -> State:
     return State(files={"f": file}, workspace=Workspace(time=1, holds=0, commit="c", packs=(pack,), whole=True))
 
 
-@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize("kind", ["memory", "far", "file"])
 @pytest.mark.parametrize("sealed", [True, False])
-def test_what_is_there_is_found_whatever_is_around_it(near: bool, sealed: bool) -> None:
-    inner = MemoryBucket() if near else Far()
+def test_what_is_there_is_found_whatever_is_around_it(kind: str, sealed: bool, tmp_path: Path) -> None:
+    inner: Bucket = FileBucket(tmp_path) if kind == "file" else Far() if kind == "far" else MemoryBucket()
     bucket: Bucket = EncryptedBucket(inner, Key(bytes(range(32)))) if sealed else inner
     blobs = blobs_on(bucket)
     wanted, known = needed_blobs(a_state(blobs, 3)), CheckedBlobs()
