@@ -130,7 +130,8 @@ job = open_job(away, keys, clock, random.Random(1), claim=claim, fields=fields, 
 job.writer.append(Turn(time=clock.at, state="started", session="s"))
 job.writer.commit_once()
 context = RunContext(job, AGENTS["gemini"], Settings("memory://", "shop"), Path("/nowhere"), {}, clock)
-gate = Gate(context, load_rules, lambda: True)
+late = "Callable" in Gate.__init__.__annotations__["rules"]  # an older tree takes the rules themselves
+gate = Gate(context, load_rules if late else load_rules(), lambda: True)
 before = away.snapshot()
 for n in range(100):
     asked = b'{"command": "make target-%d"}' % n
