@@ -1,4 +1,4 @@
-"""Counts that no noise reaches: imports, requests, bytes. `python -m bench counts` prints them as JSON.
+"""Counts that no noise reaches: imports, requests, bytes, processes. `python -m bench counts` prints them as JSON.
 
 `bench/baseline.json` has them as they are meant to be; tests/unit/test_counts.py fails where one is higher. The script
 needs nothing of this folder, so that bench/performance.py can run it over an older tree as well.
@@ -22,7 +22,9 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Allow, LoggedCall, SessionFile, ToolEnded, ToolStarting
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.decorators import MeterBucket
+from wal_agent.capture.git import Git
 from wal_agent.capture.session import SessionCapture
+from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.records import Host, Turn
@@ -169,6 +171,33 @@ with tempfile.TemporaryDirectory() as folder:
     inline = sum(edit.data.size for edit in again.edits if edit.data.data is not None)
     found["bytes down for a session of 10 MB, restored"] = after.get.received - before.get.received
     found["bytes up after that"] = after.put.sent - before.put.sent + inline
+
+started = 0
+start = Git._start
+
+
+def counting(self, *words, **more):
+    global started
+    started += 1
+    return start(self, *words, **more)
+
+
+Git._start = counting
+with tempfile.TemporaryDirectory() as folder:
+    top = Path(folder).resolve() / "work"
+    top.mkdir()
+    (top / "file").write_text("1")
+    for words in ("init -q", "add file", "-c user.name=t -c user.email=t@localhost commit -qm first"):
+        subprocess.run(["git", *words.split()], cwd=top, env={**os.environ, "HOME": folder}, check=True)
+    capture = WorkspaceCapture(Path(folder) / "state", top, {**os.environ, "HOME": folder}, blobs.put_payload)
+    capture.capture(0, 1.0)
+    capture.commit()
+    (top / "file").write_text("22")
+    for name in ("with one changed file", "without a change"):
+        before = started
+        capture.capture(1, 2.0)
+        capture.commit()
+        found["git processes of a capture " + name] = started - before
 print(json.dumps(found))
 '''
 BASELINE = Path(__file__).with_name("baseline.json")

@@ -84,10 +84,14 @@ class Packer:
         self._compared: tuple[tuple[str, str], list[Change]] | None = None
 
     def changes(self, at: GitDirs, old: str, new: str) -> list[Change]:
-        """What differs between two trees, folders too. The last answer is kept for whoever asks the same again."""
+        """What differs between two trees, folders too. The answer is kept until `forget`: each capture asks twice."""
         if self._compared is None or self._compared[0] != (old, new):
             self._compared = ((old, new), [*diff_trees(self._git, at, old, new, trees=True)])
         return self._compared[1]
+
+    def forget(self) -> None:
+        """Drop the answer, which may be of as many files as the tree has (I9)."""
+        self._compared = None
 
     def pack(
         self, at: GitDirs, saved: SavedCapture | None, made: Contents, around: RepositoryState, filling: bool = False
@@ -360,6 +364,7 @@ class WorkspaceCapture:
         ended = time.monotonic()
         self._adapt(scanned.cost, scanned.seconds + ended - began, ended - started)
         files, size, replaced = self._counted(at, saved, scanned.work)
+        self._packer.forget()
         pack, whole, dropped = packing.pack, packing.whole, packing.dropped
         grows = filling and saved is not None and not whole
         self._total = size

@@ -434,7 +434,7 @@ class Found(WorkspaceCapture):
 
         scanner: Any = SimpleNamespace(scan=scan)
         around: Any = SimpleNamespace(read=lambda _: self.around, index_stamp=None)
-        packer: Any = SimpleNamespace(pack=pack)
+        packer: Any = SimpleNamespace(pack=pack, forget=lambda: None)
         self._scanner, self._around, self._packer, self._total = scanner, around, packer, 0
 
     def _counted(self, *_: object) -> tuple[int, int, int]:
