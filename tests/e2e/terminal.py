@@ -21,12 +21,15 @@ set -g remain-on-exit on
 set -g history-limit 5000
 set -sg escape-time 0
 """
-# A ^C that comes while wal-agent saves what its agent left is for the whole group: it must not end the shell as well.
+# A ^C that comes while wal-agent saves what its agent left is for the whole group: it must not end the shell as well,
+# nor, a moment later, the programs that note how it ended.
 PLAY = """
 trap : INT
 stty -a > {notes}/before
 {command}
-echo $? > {notes}/code
+code=$?
+trap '' INT
+echo $code > {notes}/code
 stty -a > {notes}/after
 """
 
