@@ -1,6 +1,6 @@
 """How long from the start of a recovery to the agent's start? `python -m bench recovery`.
 
-A job whose owner died with a session of 10 or 100 MB, 1,000 or 10,000 records behind it and one call in flight; an
+A job whose owner died with a session of 1, 10 or 100 MB, 500 to 10,000 records behind it and one call in flight; an
 empty host starts it. The time is that to the first instruction of a stub that stands in for the agent. What a recovery
 costs over a fresh start on the same store (which checks the bucket first, with 17 requests), and over a start of a job
 that is there already but has nothing to restore, is held against a plain download of the session's bytes in one
@@ -54,7 +54,9 @@ class Past:
 
 
 SMALL = Past(50_000, 4)
-PASTS = scaled((Past(10_000_000, 1_000), Past(100_000_000, 10_000)), (Past(60_000, 10), Past(100_000, 20)))
+PASTS = scaled(
+    (Past(1_000_000, 500), Past(10_000_000, 1_000), Past(100_000_000, 10_000)), (Past(60_000, 10), Past(100_000, 20))
+)
 
 
 def crash(at: Story, job: str, past: Past) -> None:
