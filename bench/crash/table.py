@@ -378,7 +378,9 @@ _WHY: Final = {
     "told wrongly": "A tool that outlived its agent had its effect after the look (`wrapper`), or the look is wrong.",
     "not told": "The newest records had not reached the log, or the log has no call of that effect.",
     "steps redone": "A step that may run again was cut off, or its file is missing here: the model runs it again.",
-    "kills with files lost": "A file newer than the last capture of the tree.",
+    "kills with files lost": (
+        "The call in flight had written it: the tree is saved behind each call, and every 10 s while one runs."
+    ),
     "seconds to be back": "wal-agent's own start, the restore, and the look at the evidence.",
     "extra model calls": "To verify is a call; a peer that does not look saves it.",
     "seconds per call": "The intent is durable before the tool starts: hooks before and after each call, and a put.",
