@@ -29,7 +29,7 @@ from wal_agent.supervise.worktree import WorktreeSaver
 FILES = scaled(100_000, 300)
 ROUNDS = scaled(5, 1)
 PAUSE = scaled(8.0, 0.1)  # seconds between two changes: a model thinks
-REST = scaled(400.0, 2.0)  # seconds; a look that finds nothing comes every 100 s or so
+REST = scaled(400.0, 2.0)  # seconds; behind a look that finds nothing the next one comes after some 150 s
 
 
 def used() -> float:

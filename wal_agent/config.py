@@ -518,7 +518,8 @@ def read_file(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise ConfigError(f"{path} cannot be read: a part of it is a file.", "Set HOME to a folder.") from None
+        hint = "Set HOME, or XDG_CONFIG_HOME, to a folder."
+        raise ConfigError(f"{path} cannot be read: a part of it is a file.", hint) from None
     except OSError as error:
         from wal_agent.text import quote_word
 

@@ -70,6 +70,22 @@ def read_end(path: Path | str, most: int) -> bytes:
         return b""
 
 
+Signature = tuple[tuple[int, ...], ...]
+
+
+def file_signature(*paths: Path) -> Signature:
+    """Return values that show a change of files; empty tuples for those that are not there."""
+    found: list[tuple[int, ...]] = []
+    for path in paths:
+        try:
+            info = path.stat()
+        except OSError:
+            found.append(())
+        else:
+            found.append((info.st_ino, info.st_size, info.st_mtime_ns))
+    return tuple(found)
+
+
 def path_in_root(root: Path, name: str) -> str | None:
     """The path of what `name` leads to, relative to `root` (a real path); None when there is nothing. ValueError: it
     leads out."""

@@ -304,6 +304,7 @@ class Scene:
             return read_main(replay(bucket, keys).state, blobs, AGENTS[self.agent], "")
 
     def lease(self) -> LeaseDoc:
+        """The job's lease; there must be one."""
         with opened(self.url) as bucket:
             seen = read_lease(bucket, Keys("job"))
         assert seen is not None

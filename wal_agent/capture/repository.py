@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from wal_agent.capture.git import Git, GitDirs, GitFailed, list_reachable, object_sizes, trees_of
 from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
 from wal_agent.records import Repository
-from wal_agent.safefs import open_plain, read_plain
+from wal_agent.safefs import file_signature, open_plain, read_plain
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -240,7 +240,7 @@ class History:
         """What clones of this project share. The first commit is searched once, and not in a shallow clone, which
         does not have it."""
         assert place.git_dir is not None and place.common is not None
-        settings = stamps([place.common / "config", place.git_dir / "config.worktree"])
+        settings = file_signature(place.common / "config", place.git_dir / "config.worktree")
         key = (place, settings, bool(head))
         if self._identity is None or self._identity[0] != key:
             url = self._git.text("config", "--get", "remote.origin.url", at=place.at, ok=(0, 1))
@@ -266,19 +266,6 @@ class History:
         if said:
             kept.write_bytes(said[-1].encode() + b" " + name)
         return tuple(said[-1:])
-
-
-def stamps(files: Iterable[Path]) -> tuple[tuple[int, int, int] | None, ...]:
-    """What tells whether one of some files is another one; None for one that is not there."""
-    found: list[tuple[int, int, int] | None] = []
-    for file in files:
-        try:
-            info = file.stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((info.st_ino, info.st_size, info.st_mtime_ns))
-    return tuple(found)
 
 
 def strip_credentials(url: str) -> str:

@@ -34,10 +34,10 @@ from wal_agent.capture.candidates import (
     total_cost,
 )
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitStopped
-from wal_agent.capture.repository import Location, stamps
+from wal_agent.capture.repository import Location
 from wal_agent.capture.shadow import Shadow
 from wal_agent.records import Pending
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import Signature, file_signature, read_plain
 
 IGNORE_FILE = ".wal-agentignore"
 MAX_IGNORE_FILE = 1 << 20  # bytes of a file of patterns
@@ -65,7 +65,7 @@ def settings_stamp(place: Location, env: Mapping[str, str]) -> object:
         files += [Path(home) / ".gitconfig", Path(env.get("XDG_CONFIG_HOME") or f"{home}/.config") / "git" / "config"]
     if place.common is not None:
         files.append(place.common / "config")
-    return place, stamps(files)
+    return place, file_signature(*files)
 
 
 def users_excludes(git: Git, place: Location, env: Mapping[str, str]) -> Path | None:
@@ -225,19 +225,11 @@ class Scanner:
             if path.is_relative_to(top) and path != top:
                 yield os.fsencode(path.relative_to(top))
 
-    def _above(self, place: Location) -> tuple[tuple[int, int], ...]:
+    def _above(self, place: Location) -> Signature:
         """What the ignore files above the workspace are known by."""
-        found = []
-        folder = place.top
-        for part in ("", *Path(place.prefix).parts[:-1]):
-            folder = folder / part
-            try:
-                info = (folder / ".gitignore").stat()
-            except OSError:
-                found.append((0, 0))
-            else:
-                found.append((info.st_mtime_ns, info.st_size))
-        return tuple(found)
+        parts = Path(place.prefix).parts[:-1]
+        folders = [place.top, *(place.top.joinpath(*parts[: n + 1]) for n in range(len(parts)))]
+        return file_signature(*(folder / ".gitignore" for folder in folders))
 
     def _list(self, at: GitDirs, *words: str) -> list[bytes]:
         return self._git.run("ls-files", "-z", *words, at=at).split(b"\0")[:-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -81,35 +81,40 @@ class Packer:
 
     def __init__(self, shadow: Shadow, put: Callable[[bytes], Payload]) -> None:
         self._shadow, self._git, self._put = shadow, shadow.git, put
-        self._compared: tuple[tuple[str, str], list[Change]] | None = None
-
-    def changes(self, at: GitDirs, old: str, new: str) -> list[Change]:
-        """What differs between two trees, folders too. The answer is kept until `forget`: each capture asks twice."""
-        if self._compared is None or self._compared[0] != (old, new):
-            self._compared = ((old, new), [*diff_trees(self._git, at, old, new, trees=True)])
-        return self._compared[1]
-
-    def forget(self) -> None:
-        """Drop the answer, which may be of as many files as the tree has (I9)."""
-        self._compared = None
 
     def pack(
-        self, at: GitDirs, saved: SavedCapture | None, made: Contents, around: RepositoryState, filling: bool = False
+        self,
+        at: GitDirs,
+        saved: SavedCapture | None,
+        made: Contents,
+        around: RepositoryState,
+        changed: Sequence[Change] | None,
+        filling: bool = False,
     ) -> PackResult:
         """The pack that this capture needs: of what is new, of all that is new since the first packs, or of all.
-        `filling`: a tree is being saved in parts; then always of what is new, so that nothing is sent again."""
+        `changed`: what differs from the tree of `saved`, folders too. `filling`: a tree is being saved in parts; then
+        always of what is new, so that nothing is sent again."""
         if saved is not None and (filling or not saved.wasted):
             since, dropped = saved.contents, 0
             many = len(saved.packs) - saved.record.parts >= MANY_PACKS - 1
             if many and saved.base is not None and not filling:
                 since, dropped = saved.base, len(saved.packs) - saved.record.parts
+                changed = None
             if not many or dropped or filling:
-                return PackResult(self._packed(at, self._needed(at, since, made, around)), False, dropped)
+                return PackResult(self._packed(at, self._needed(at, since, made, around, changed)), False, dropped)
         return PackResult(self._packed(at, self._needed(at, None, made, around)), True, 0)
 
-    def _needed(self, at: GitDirs, since: Contents | None, made: Contents, around: RepositoryState) -> Iterator[bytes]:
-        """Lines of `id path` of the objects that the packs lack. The working tree's must all be there (GitFailed); of
-        the index and of commits what is not on this machine is passed over, as in a partial clone."""
+    def _needed(
+        self,
+        at: GitDirs,
+        since: Contents | None,
+        made: Contents,
+        around: RepositoryState,
+        changed: Sequence[Change] | None = None,
+    ) -> Iterator[bytes]:
+        """Lines of `id path` of the objects that the packs lack. `changed`: between the trees of `since` and `made`, if
+        git was asked already. The working tree's must all be there (GitFailed); of the index and of commits what is not
+        on this machine is passed over, as in a partial clone."""
         yield made.commit.encode()
         yield made.tree.encode()
         if made.state_id and (since is None or made.state_id != since.state_id):
@@ -118,7 +123,8 @@ class Packer:
         if since is None:
             yield from list_reachable(self._git, at, [made.work], [])
         elif since.work != made.work:
-            changed = self.changes(at, since.work, made.work)
+            if changed is None:
+                changed = [*diff_trees(self._git, at, since.work, made.work, trees=True)]
             if len(changed) > EXACT_CHANGES:
                 yield from list_reachable(self._git, at, [made.work], [since.work])
             else:
@@ -360,11 +366,11 @@ class WorkspaceCapture:
         mark_folder(self._workspace, self._with(made.commit), self._shadow.job)
         at = self._shadow.at(*place.alternates)
         began = time.monotonic()
-        packing = self._packer.pack(at, saved, made, around, filling)
+        changed = [*diff_trees(self.git, at, before.work, made.work, trees=True)] if before is not None else []
+        packing = self._packer.pack(at, saved, made, around, changed, filling)
         ended = time.monotonic()
         self._adapt(scanned.cost, scanned.seconds + ended - began, ended - started)
-        files, size, replaced = self._counted(at, saved, scanned.work)
-        self._packer.forget()
+        files, size, replaced = self._counted(at, saved, scanned.work, changed)
         pack, whole, dropped = packing.pack, packing.whole, packing.dropped
         grows = filling and saved is not None and not whole
         self._total = size
@@ -412,12 +418,13 @@ class WorkspaceCapture:
             fits = int(cost / max(seconds, 0.001) * max(PART_SECONDS, all_seconds - seconds))
             self._budget = max(self._least, min(fits, 4 * self._budget, MOST_PART))
 
-    def _counted(self, at: GitDirs, saved: SavedCapture | None, work: str) -> tuple[int, int, int]:
+    def _counted(
+        self, at: GitDirs, saved: SavedCapture | None, work: str, changed: Sequence[Change]
+    ) -> tuple[int, int, int]:
         """How many files the tree has, their bytes, and those of the files before that are replaced."""
         if saved is None:
             all_sizes = [*file_sizes(self.git, at, work)]
             return len(all_sizes), sum(all_sizes), 0
-        changed = self._packer.changes(at, saved.contents.work, work)
         minus, plus = [c.old for c in changed if c.old_blob], [c.new for c in changed if c.new_blob]
         sizes = object_sizes(self.git, at, [*minus, *plus])
         before = sum(sizes[: len(minus)])

@@ -243,10 +243,8 @@ class Preparation:
         settings = self.options.settings
         if settings.origin:  # the first line has named the bucket
             return f"job {settings.job}, saved to that bucket"
-        line = f"job {settings.job}, saved to {settings.bucket}"
-        if settings.sources.get("bucket") != "default":
-            return line
-        return f"{line} (survives a crash, not the loss of this disk; use --bucket for another place)"
+        only_here = "survives a crash, not the loss of this disk; use --bucket for another place"
+        return f"job {settings.job}, saved to {settings.bucket} ({only_here})"
 
     # ---- recovery
 

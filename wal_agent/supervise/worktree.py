@@ -4,7 +4,7 @@
 captures stand in the log in the order in which they were made. Nobody waits for it: no hook, no intent. It rests four
 times as long as it worked, so that a big workspace does not eat a core, but from the first capture only for what the
 next one repeats; and where a capture is quick, a call that has ended waits at most BEHIND for its own. It waits while
-the log has a backlog (I9). A big tree in which nothing changes is looked at more seldom, for half a percent of a core.
+the log has a backlog (I9). A big tree in which no call runs and nothing changes is looked at more seldom.
 A capture is bounded (capture/workspace.py): what it does not hold yet is `pending`, and the next one goes on with it.
 
 `plan_worktree` decides what a start does with the working tree: looked up before the plan, done after it, reported to
@@ -168,10 +168,12 @@ class WorktreeSaver:
 
     def _loop(self) -> None:
         self._reported = self._clock.boot()
-        interval = self._interval
+        rests_until = 0.0
         while not self._stop.is_set():
-            if self._goes_on or self._wanted.wait(interval):
+            if self._goes_on or self._wanted.wait(self._interval):
                 self._stop.wait(DEBOUNCE)
+            elif self._clock.boot() < rests_until and not self._gate.changing():
+                continue
             if self._stop.is_set():
                 break
             self._wanted.clear()
@@ -180,7 +182,7 @@ class WorktreeSaver:
             self._report_progress()
             work = self._clock.boot() - began
             self._rest(work if whole else repeated(work, self._capture.look, self.whole))
-            interval = self._interval if self._found else idle_interval(self._interval, work)
+            rests_until = 0.0 if self._found else self._clock.boot() + idle_rest(work)
         self._idle.set()
         self._resume.wait()
         if self._last:
@@ -300,9 +302,9 @@ def rest_after(work: float, goes_on: bool) -> float:
     return REST_PENDING * work if goes_on else min(MOST_REST, REST * work)
 
 
-def idle_interval(interval: float, work: float) -> float:
-    """Seconds to the next capture, if no call ends before, behind one that took `work` and found nothing changed."""
-    return max(interval, min(MOST_IDLE, IDLE * work))
+def idle_rest(work: float) -> float:
+    """Seconds to the next capture, if no call changes anything, behind one that took `work` and found nothing new."""
+    return min(MOST_IDLE, IDLE * work)
 
 
 def is_quick(work: float) -> bool:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import UNREADABLE, Caps, LeftOut
-from wal_agent.capture.git import Busy, GitDirs
+from wal_agent.capture.git import Busy, GitDirs, diff_trees
 from wal_agent.capture.repository import MAX_MARKS, Location, RepositoryState
 from wal_agent.capture.scan import Scanned
 from wal_agent.capture.shadow import Contents, GitState, read_state
@@ -110,7 +110,7 @@ def test_a_pack_holds_what_is_new_all_since_the_first_or_all(
 ) -> None:
     """A tree that is saved in parts sends nothing again before it is whole."""
     packer = Sent()
-    made = packer.pack(AT, before, NEW, RepositoryState(), filling)
+    made = packer.pack(AT, before, NEW, RepositoryState(), [], filling)
     assert (packer.since, made.whole, made.dropped) == ([since], whole, dropped)
 
 
@@ -394,10 +394,10 @@ def test_files_and_bytes_are_counted_on_from_the_capture_before(tmp_path: Path) 
             return b"".join(b"%d\n" % sizes[id] for id in input.split())
 
     git: Any = Counting()
-    mine.git = mine._packer._git = git
-    assert mine._counted(AT, None, "w") == (2, 15, 0)
-    assert mine._counted(AT, saved(files=2, size=15), "w9") == (3, 28, 15)
-    assert mine._counted(AT, saved(files=2, size=15), OLD.work) == (2, 15, 0)
+    mine.git = git
+    assert mine._counted(AT, None, "w", []) == (2, 15, 0)
+    assert mine._counted(AT, saved(files=2, size=15), "w9", [*diff_trees(git, AT, OLD.work, "w9")]) == (3, 28, 15)
+    assert mine._counted(AT, saved(files=2, size=15), OLD.work, []) == (2, 15, 0)
 
 
 # ---- one capture, with what it finds written down
@@ -421,6 +421,7 @@ class Found(WorkspaceCapture):
         self._shadow = shadow
         monkeypatch.setattr(module, "find_location", lambda *_: self.place)
         monkeypatch.setattr(module, "mark_folder", lambda *_: None)
+        monkeypatch.setattr(module, "diff_trees", lambda *_, **__: iter(()))
         self._anew()
 
     def _anew(self) -> None:
@@ -428,13 +429,15 @@ class Found(WorkspaceCapture):
             self.totals.append(total)
             return self.scan
 
-        def pack(at: GitDirs, saved: object, made: object, around: object, filling: bool) -> module.PackResult:
+        def pack(
+            at: GitDirs, saved: object, made: object, around: object, changed: object, filling: bool
+        ) -> module.PackResult:
             self.filling.append(filling)
             return self.packed
 
         scanner: Any = SimpleNamespace(scan=scan)
         around: Any = SimpleNamespace(read=lambda _: self.around, index_stamp=None)
-        packer: Any = SimpleNamespace(pack=pack, forget=lambda: None)
+        packer: Any = SimpleNamespace(pack=pack)
         self._scanner, self._around, self._packer, self._total = scanner, around, packer, 0
 
     def _counted(self, *_: object) -> tuple[int, int, int]:

@@ -30,7 +30,7 @@ from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
 from wal_agent.agents.opencode.database import Key, Rows, journal_lines, load_rows, row_digest, row_key, row_order
 from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, is_file, records
-from wal_agent.safefs import map_file, read_plain
+from wal_agent.safefs import Signature, file_signature, map_file, read_plain
 
 MAIN = "session.jsonl"
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
@@ -128,7 +128,6 @@ def _dead(lock: Path) -> bool:
     return host == socket.gethostname() and 0 < pid < 1 << 31 and not psutil.pid_exists(pid)
 
 
-Signature = tuple[tuple[int, int, int], ...]
 FRESH = 100_000_000  # ns; a file that was written this recently may be written again with the same signature
 SYNCED = "synced"  # beside the journal: its own signature when it was last brought up to the database
 
@@ -181,18 +180,6 @@ def _replaced(path: Path) -> bool:
     marked = re.match(rb"\(\((\d+), ", read_plain(path.parent / SYNCED) or b"")
     here = file_signature(path)[0]
     return marked is not None and bool(here) and int(marked[1]) != here[0]
-
-
-def file_signature(*paths: Path) -> Signature:
-    """Return values that show a change of files; empty tuples for those that are not there."""
-    found = []
-    for path in paths:
-        try:
-            stat = path.stat()
-            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        except OSError:
-            found.append(())  # type: ignore[arg-type]
-    return tuple(found)
 
 
 def _bring(session: str, workspace: Path, database: Path, path: Path, known: JournalState) -> None:
