@@ -108,7 +108,7 @@ class Fact(Data, frozen=True):
 
 class Verdict(Data, frozen=True):
     """What the evidence says of a dangling intent, and why, in one sentence for the prompt. `verify`: the read-only
-    command that the agent was told to look with."""
+    commands that the agent was asked to look with, `; ` between them."""
 
     call: int
     finding: Finding

@@ -184,7 +184,7 @@ def _classify(tool: str, input: bytes, rules: Rules) -> Classified:
 
 def _as_json(found: Classified) -> str:
     project = None if found.project is None else _fields(found.project)
-    return json.dumps({**_fields(found), "project": project})
+    return json.dumps({**_fields(found), "also": [_fields(part) for part in found.also], "project": project})
 
 
 def _fields(found: Classified) -> dict[str, str]:
@@ -211,7 +211,9 @@ def _show(found: Classified, builtin: Classified) -> None:
         rows = [("why", found.why)]
     mine = found.project
     rows += [("verify", found.verify if mine is None or not mine.verify or found.verify != GENERAL_VERIFY else "")]
+    rows += [("verify", part.verify) for part in found.also]
     rows += [("verify", mine.verify if mine is not None else ""), ("in doubt", found.ambiguous)]
+    rows += [("in doubt", part.ambiguous) for part in found.also]
     if mine is not None:
         rows += [("in doubt", mine.ambiguous)]
         if mine.cls != found.cls:

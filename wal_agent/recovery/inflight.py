@@ -38,17 +38,19 @@ _SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"}) 
 
 
 class Advice(NamedTuple):
-    """`next` is for the prompt. `verify`: the command in it that resolves the call when the agent runs it, else ""."""
+    """`next` is for the prompt. `verify`: the commands in it that resolve the call once the agent has run each."""
 
     next: str
-    verify: str
+    verify: tuple[str, ...]
 
 
 class _Verification(NamedTuple):
-    """How to verify: `text` for the prompt; `command` where running it resolves the call, else ""."""
+    """How to verify: `text` for the prompt; `commands` where running each of them resolves the call, else none.
+    `named`: whether there is one at all to run here."""
 
-    text: str
-    command: str = ""
+    text: str = ""
+    commands: tuple[str, ...] = ()
+    named: bool = False
 
 
 def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "") -> Advice:
@@ -60,28 +62,37 @@ def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder
     text = rules.next[cls][finding]
     builtin, project = _builtin_verification(known, rules, folder), known.project
     if "{verify}" not in text:
-        return Advice(text, "")
-    theirs = _project_verification(project, known, builtin, rules, folder) if project is not None else _Verification("")
+        return Advice(text, ())
+    theirs = _project_verification(project, known, builtin, rules, folder) if project is not None else _Verification()
     how = theirs.text or builtin.text
-    if builtin.command and theirs.text:
+    if builtin.named and theirs.text:
         how = f"{builtin.text}; this project's rule says: {theirs.text}"
     text = text.replace("{verify}", f" ({how})" if how else "")
-    if known.ambiguous:
-        text = f"{text.removesuffix(ASK)} {known.ambiguous}" + (ASK if text.endswith(ASK) else "")
+    for doubt in dict.fromkeys(part.ambiguous for part in (known, *known.also) if part.ambiguous):
+        text = f"{text.removesuffix(ASK)} {doubt}" + (ASK if text.endswith(ASK) else "")
     if project is not None and project.ambiguous:
         text = f"{text} In doubt, this project's rule says: {inline(project.ambiguous, 200)}."
     if project is not None and project.cls != known.cls:  # milder
         name, place = inline(project.rule, 60), inline(project.source, 80)
         text += f" This project's rule {name} in {place} calls it {project.cls}, which does not replace this step."
-    return Advice(text, builtin.command or theirs.command)
+    return Advice(text, builtin.commands or theirs.commands)
 
 
 def _builtin_verification(known: Classified, rules: Rules, folder: str) -> _Verification:
+    """How to verify each of the commands that may have changed something."""
+    ways = [_verify_one(part.verify, rules, folder) for part in (known, *known.also)]
+    texts = [way.text for way in ways if way.text]
+    commands = tuple(command for way in ways for command in way.commands)
+    text = messages.all_of(texts) if len(commands) > 1 else "; ".join(texts)
+    return _Verification(text, commands if all(way.commands for way in ways) else (), bool(commands))
+
+
+def _verify_one(verify: str, rules: Rules, folder: str) -> _Verification:
     """Name a command only where it plainly reads: what it is filled with comes from the call."""
-    text, away, place = known.verify.partition(AWAY)
+    text, away, place = verify.partition(AWAY)
     command = text if text.split(" ", 1)[0] in rules.begins else ""  # else a sentence
     if command and classify_command(command, rules.ours).cls != "read_only":
-        return _Verification("")
+        return _Verification()
     return _verification(text, f"{away}{place}", command, folder)
 
 
@@ -89,13 +100,14 @@ def _project_verification(
     project: Classified, known: Classified, builtin: _Verification, rules: Rules, folder: str
 ) -> _Verification:
     """Quote what the project's rule verifies with. Running it resolves the call only where the built-in rules name no
-    command, find that this one plainly reads, and do not rate the call worse than the project does."""
+    command, find that this one plainly reads, and do not rate the call worse than the project does, and where nothing
+    else in the call may have changed something."""
     text, away, place = project.verify.partition(AWAY)
     if not text:
-        return _Verification("")
+        return _Verification()
     found = classify_command(text, rules.ours)
     verifies = found.cls == "read_only" and found.rule not in _SHOWS_NOTHING
-    counts = verifies and not builtin.command and project.cls == known.cls
+    counts = verifies and not builtin.named and project.cls == known.cls and not project.also
     return _verification(text, f"{away}{place}", text if counts else "", folder, quoted=True)
 
 
@@ -104,7 +116,7 @@ def _verification(text: str, place: str, command: str, folder: str, quoted: bool
     shown = " ".join([inline(text, 300) if command or quoted else text, *safe(place, 100).split()])
     if folder and (command or quoted):
         shown += f", in {inline(folder, 200)}"
-    return _Verification(shown, "" if place else command)
+    return _Verification(shown, (command,) if command and not place else ())
 
 
 _GroupKey = tuple[str, bytes | int, str]  # tool, input (the number of a call without one), folder
@@ -127,7 +139,7 @@ class InFlight(msgspec.Struct, frozen=True):
     next: str
     rule: str = ""
     source: str = OURS  # whose rule it is: wal-agent's, or a file of the project
-    verify: str = ""
+    verify: tuple[str, ...] = ()
     folder: str = ""
 
     @property
@@ -236,13 +248,13 @@ def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[
 
 
 class AskedCall(msgspec.Struct, frozen=True):
-    """A call in flight in the agent's prompt, with the command that verifies it and the finding given there. `folder`:
-    where it ran, on this machine; "" for the workspace."""
+    """A call in flight in the agent's prompt, with the commands that verify it together and the finding given there.
+    `folder`: where it ran, on this machine; "" for the workspace."""
 
     call: int
     tool: str
     input: bytes | None
-    verify: str = ""
+    verify: tuple[str, ...] = ()
     finding: Finding = "unknown"
     folder: str = ""
 
@@ -255,6 +267,7 @@ class Resolver:
         self._workspace = workspace
         self._lock = threading.Lock()
         self._found: dict[int, str] = {}
+        self._left = {a.call: {*a.verify} for a in self._asked if a.verify}  # what is left to verify each with
         self._looked: dict[int, list[int]] = {}
         self._touched: set[int] = set()  # calls of which a later one may have looked what became of them
         self._refused: set[int] = set()
@@ -283,8 +296,10 @@ class Resolver:
             for asked in _equal(there, tool, input)[:1]:  # of identical ones, one was run again
                 self._found[asked.call] = messages.run_again(call)
             for asked in there:
-                if asked.call not in self._found and asked.verify and _verifies(input, asked):
-                    self._found[asked.call] = messages.looked(call)
+                if asked.call not in self._found and (left := self._left.get(asked.call)):
+                    left -= _verified(input, asked, left)
+                    if not left:
+                        self._found[asked.call] = messages.looked(call)
 
     def refuse(self, tool: str, input: bytes, cwd: str, open: Collection[int]) -> AskedCall | None:
         """Return the asked call that this one would repeat although nothing can have looked yet whether it happened.
@@ -360,14 +375,14 @@ def _comparable(fields: dict[str, object]) -> str:
     return json.dumps({k: v for k, v in fields.items() if k != "description"}, sort_keys=True)
 
 
-def _verifies(input: bytes, asked: AskedCall) -> bool:
-    """Whether a command is just the one that verifies, run where the call in flight ran, with its output shown: behind
-    `cd` it runs elsewhere, in a list it may not have run."""
+def _verified(input: bytes, asked: AskedCall, commands: Iterable[str]) -> set[str]:
+    """Those of `commands` that a call is, run where the call in flight ran, with its output shown: behind `cd` it runs
+    elsewhere, in a list it may not have run."""
     fields, meant = read_input(input) or {}, read_input(asked.input or b"") or {}
     if any(fields.get(name) != meant.get(name) for name in FOLDERS):
-        return False
+        return set()
     words = _plain_words(fields.get("command"))
-    return words is not None and words == _plain_words(asked.verify)
+    return {command for command in commands if words is not None and words == _plain_words(command)}
 
 
 def _plain_words(text: object) -> tuple[str, ...] | None:

@@ -6,6 +6,7 @@ can be reworded here alone. The frame of the agent's prompt is in prompts/*.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from wal_agent.records import Finding
@@ -34,9 +35,9 @@ def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:
     )
 
 
-def deny_in_flight(tool: str, call: int, verify: str) -> str:
+def deny_in_flight(tool: str, call: int, verify: Sequence[str]) -> str:
     """Deny: the agent repeats a call that was in flight at a crash before anything has looked whether it happened."""
-    how = f" ({verify})" if verify else ""
+    how = f" ({all_of(verify)})" if verify else ""
     return (
         f"{_DENIED} this very call ({tool}, call #{call}) was in flight when the run was lost, and it is not known "
         f"whether it happened. Nothing was changed now. Look first{how}; if it did not happen, make the same call "
@@ -65,6 +66,11 @@ def not_loaded(seconds: float) -> str:
         "known neither the conversation nor what became of the call in flight. Once the conversation stands above, "
         'say "go on".'
     )
+
+
+def all_of(commands: Sequence[str]) -> str:
+    """How to verify a call by several commands."""
+    return "; ".join([*commands, "each in a call of its own"] if len(commands) > 1 else commands)
 
 
 # ---- a recovery on the screen ----------------------------------------------------------------------------------------

@@ -286,6 +286,9 @@ NO_RULE = Classified("unknown", "none", "is not known to wal-agent", GENERAL_VER
 _UNPARSED = Classified("unknown", "shell-unreadable", "is shell text that cannot be read for certain", GENERAL_VERIFY)
 _NOTHING = Classified("unknown", "shell-empty", "holds no command", GENERAL_VERIFY)
 _TOO_MUCH = Classified("unknown", "shell-long", "holds too many commands to be sure of", GENERAL_VERIFY)
+_OTHERS = Classified(
+    "unknown", "shell-others", "runs other commands", "look for what its other commands were to change"
+)
 _PROGRAM = Classified("unknown", "program", "runs a program that wal-agent does not know", GENERAL_VERIFY)
 _SCRIPT = Classified("unknown", "script", "runs a script or a program that its words do not name", GENERAL_VERIFY)
 _FUNCTION = Classified("read_only", "function", "runs what the text itself says")
@@ -303,9 +306,11 @@ _CODE: Mapping[inline_code.Reads, Classified] = {
 
 AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
 _RUNS_CODE = re.compile("python|node")
+_CHANGES = ("unknown", "mutation")
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
 FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
 _MOST_COMMANDS = 200
+_MOST_ALSO = 4  # commands beside the worst whose verifications are given one by one
 _MOST_DEPTH = 8
 
 
@@ -348,7 +353,7 @@ def tighten(builtin: Classified, declared: Classified) -> Classified:
         return builtin  # the project has no rule for the call, or only for a part that is not its worst
     if _BADNESS[declared.cls] < _BADNESS[builtin.cls]:
         return replace(builtin, project=declared)
-    return replace(declared, verify=builtin.verify, ambiguous=builtin.ambiguous, project=declared)
+    return replace(declared, verify=builtin.verify, ambiguous=builtin.ambiguous, also=builtin.also, project=declared)
 
 
 def read_input(input: bytes) -> dict[str, object] | None:
@@ -385,6 +390,20 @@ def worse_of(one: Classified, other: Classified) -> Classified:
     return one if _BADNESS[one.cls] >= _BADNESS[other.cls] else other
 
 
+def both(one: Classified, other: Classified) -> Classified:
+    """The worse of two commands of one text, with how to verify the other: who looks at one alone and repeats the text
+    repeats the other too."""
+    worse, milder = (one, other) if _BADNESS[one.cls] >= _BADNESS[other.cls] else (other, one)
+    if milder.cls not in _CHANGES:
+        return worse
+    also = {c.verify: c for c in worse.also}
+    for c in (milder, *milder.also):
+        one = _OTHERS if c.verify in ("", GENERAL_VERIFY) or len(also) >= _MOST_ALSO else replace(c, also=())
+        if one.verify != worse.verify and c.verify != worse.verify:
+            also.setdefault(one.verify, one)
+    return replace(worse, also=tuple(also.values()))
+
+
 def worse_class(one: Class, other: Class) -> Class:
     return max(one, other, key=_BADNESS.__getitem__)
 
@@ -416,7 +435,7 @@ class _Parts:
             if self._seen > _MOST_COMMANDS:
                 return _TOO_MUCH if found is None else worse_of(found, _TOO_MUCH)
             one = self._simple(c, script, depth)
-            found = one if found is None else worse_of(found, one)
+            found = one if found is None else both(found, one)
             if self._rules.project:
                 self._folder = folder_after(self._folder, [w.text for w in c.words])
         self._folder = began
@@ -434,7 +453,7 @@ class _Parts:
         reads = bool(c.words) and c.words[0].text == "read"
         sets = [name for name in c.assigns if not (reads and name == "IFS")]  # how `read` divides its line
         for part in (*variable_effects(sets), *redirect_effects(c.redirects)):
-            found = worse_of(found, part)
+            found = found if worse_of(found, part) is found else both(part, found)
         self._now = around
         return found
 
@@ -480,8 +499,8 @@ class _Parts:
             found = worse_of(self._command(Simple(r.words, input=r.input), None, depth), least)
         for part in variable_effects(r.sets):
             found = worse_of(found, part)
-        if r.away and found.verify:
-            found = replace(found, verify=f"{found.verify}{AWAY}: it ran {r.away})")
+        if r.away:
+            found = _elsewhere(found, f"{AWAY}: it ran {r.away})")
         return found
 
     def _declared(self, c: Simple) -> Classified | None:
@@ -493,3 +512,9 @@ class _Parts:
             return None
         why = rule.why or "is a command that the project's own rules name"
         return Classified(rule.cls, rule.name, why, rule.verify, rule.ambiguous, rule.source)
+
+
+def _elsewhere(found: Classified, place: str) -> Classified:
+    """`found` with the place where to verify it."""
+    verify = f"{found.verify}{place}" if found.verify else ""
+    return replace(found, verify=verify, also=tuple(_elsewhere(c, place) for c in found.also))

@@ -242,7 +242,8 @@ CONTAINERS = (
 class Classified(msgspec.Struct, frozen=True):
     """What a call may change. `why` completes "It ..."; `verify` says how to find out what a call in flight did, and
     `ambiguous` what to do where that leaves doubt ("" = what is always said). `source`: whose rule it is. `project`:
-    what a rule of the project says of the call; its words are advice, and `cls` is never below the built-in class."""
+    what a rule of the project says of the call; its words are advice, and `cls` is never below the built-in class.
+    `also`: the other commands of a text that may change something, each with `verify` and `ambiguous` of its own."""
 
     cls: Class
     rule: str
@@ -251,6 +252,7 @@ class Classified(msgspec.Struct, frozen=True):
     ambiguous: str = ""
     source: str = OURS
     project: Classified | None = None
+    also: tuple[Classified, ...] = ()
 
 
 class Command(msgspec.Struct, frozen=True):

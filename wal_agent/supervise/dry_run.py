@@ -260,6 +260,6 @@ def _call_json(call: InFlight) -> dict[str, Any]:
         "why": redact(call.why),
         "finding": call.finding,
         "because": redact(call.because),
-        "verify": redact(call.verify),
+        "verify": redact("; ".join(call.verify)),
         "next": redact(call.next),
     }

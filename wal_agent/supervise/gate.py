@@ -445,7 +445,7 @@ class Gate:
 
     def _refuse_in_flight(self, event: ToolStarting, asked: AskedCall) -> Deny:
         times = self.recovered.refused(asked)
-        verify = inline(asked.verify, SHOWN_VERIFY) if asked.verify else ""
+        verify = tuple(inline(command, SHOWN_VERIFY) for command in asked.verify)
         denied = self._deny(deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, verify), "in_flight")
         error = stuck_error(self._agent, event, asked, times, self._settings.job_options)
         self.ended_turn = error if denied.stop and times >= PATIENCE else None

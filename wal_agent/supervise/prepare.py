@@ -287,7 +287,7 @@ class Preparation:
         facts = self.case.prompt_input(decided, verdicts, ended, self.done)
         if facts.handed is not None:
             facts = replace(facts, handed=self._with_transcript(facts.handed))
-        verify = {call: c.verify for c in facts.calls for call in c.calls}
+        verify = {call: "; ".join(c.verify) for c in facts.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
         templates = load_templates(self.options.workspace, self.options.env)
         rows([row("note", one_line(text, 300)) for text in (*templates.problems, *facts.work.problems)])

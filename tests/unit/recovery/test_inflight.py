@@ -35,10 +35,10 @@ def next_of(known: Classified) -> Advice:
 @pytest.mark.parametrize("finding", get_args(Finding))
 def test_every_finding_has_a_next_step(cls: Class, finding: Finding) -> None:
     plain = advise(cls, finding, replace(PUSH, verify="", ambiguous=""), RULES)
-    assert plain.next and "{" not in plain.next and "()" not in plain.next and plain.verify == ""
+    assert plain.next and "{" not in plain.next and "()" not in plain.next and plain.verify == ()
     told = advise(cls, finding, PUSH, RULES)
     looks = cls != "read_only" and finding in ("unknown", "partial")
-    assert ("(`git ls-remote origin main`)" in told.next) == looks == (told.verify == "git ls-remote origin main")
+    assert ("(`git ls-remote origin main`)" in told.next) == looks == (told.verify == ("git ls-remote origin main",))
     if cls in ("mutation", "unknown") and finding == "unknown":
         assert told.next.endswith(ASK)
 
@@ -79,7 +79,7 @@ def test_what_a_project_verifies_with_counts_only_where_nothing_better_is_known(
     command: str, verify: str, cls: Class, counts: str
 ) -> None:
     """Issue 12.4: a rule of the project widens nothing that ends a call (I8)."""
-    assert next_of(by_project(command, verify, cls)).verify == counts
+    assert next_of(by_project(command, verify, cls)).verify == ((counts,) if counts else ())
 
 
 @pytest.mark.parametrize("cls", ["read_only", "idempotent"])
@@ -100,18 +100,58 @@ def test_a_milder_class_is_named_and_changes_no_step(cls: Class, finding: Findin
 def test_a_command_that_may_change_something_is_not_told(verify: str) -> None:
     """What it is filled with comes from the call, so from whoever wrote that."""
     told = advise("mutation", "unknown", replace(PUSH, verify=verify), RULES)
-    assert told.verify == "" and verify not in told.next and "it did not happen. If" in told.next
+    assert told.verify == () and verify not in told.next and "it did not happen. If" in told.next
 
 
 def test_a_sentence_is_told_as_it_is() -> None:
     told = advise("unknown", "unknown", replace(PUSH, verify="look at the file", ambiguous=""), RULES)
-    assert told.next == f"Verify first (look at the file).{ASK}" and told.verify == ""
+    assert told.next == f"Verify first (look at the file).{ASK}" and told.verify == ()
 
 
 def test_what_ran_elsewhere_is_to_be_looked_at_there() -> None:
     found = classify_command("ssh web1 'systemctl restart nginx'", RULES)
     told = advise(found.cls, "unknown", found, RULES)
-    assert "(`systemctl status nginx` (there, not here: it ran on web1))" in told.next and told.verify == ""
+    assert "(`systemctl status nginx` (there, not here: it ran on web1))" in told.next and told.verify == ()
+
+
+PUSH_AND_APPLY = "git push origin main && terraform apply -auto-approve"
+BOTH_LOOKS = ("git ls-remote origin main", "terraform state list")
+
+
+def test_each_command_of_a_text_is_to_be_verified() -> None:
+    """I8: one that looks only at the push would run `terraform apply` a second time."""
+    told = next_of(classify_command(PUSH_AND_APPLY, RULES))
+    assert told.verify == BOTH_LOOKS
+    assert "(`git ls-remote origin main`; `terraform state list`; each in a call of its own)" in told.next
+    assert "names the commit" in told.next and "terraform plan" in told.next
+
+
+@pytest.mark.parametrize("rest", ["./charge.sh 5", "npm test", "curl -X POST https://shop.example/charge", "$X"])
+def test_where_one_command_can_only_be_looked_for_no_command_verifies_the_text(rest: str) -> None:
+    for text in (f"git push origin main && {rest}", f"{rest}; git push origin main"):
+        assert next_of(classify_command(text, RULES)).verify == ()
+
+
+@pytest.mark.parametrize("rest", ["cd infra", "ls -l", "mkdir -p out"])
+def test_a_command_that_is_harmless_to_repeat_needs_no_look(rest: str) -> None:
+    found = classify_command(f"{rest} && git push origin main", RULES)
+    assert next_of(found) == next_of(PUSH)
+
+
+def test_a_projects_verification_of_one_command_does_not_end_a_text_of_several() -> None:
+    rules = with_project(
+        RULES, [ProjectRule("m", "mutation", "GEMINI.md", verify="cat ledger.txt", words=("./pay.sh",))]
+    )
+    assert next_of(classify_command("./pay.sh 5", rules)).verify == ("cat ledger.txt",)
+    for text in ("./pay.sh 5 && ./mail.sh", "./pay.sh 5 && git push origin main"):
+        told = next_of(classify_command(text, rules))
+        assert "`cat ledger.txt`" in told.next and told.verify == ()
+
+
+def test_many_commands_are_verified_by_four_and_a_look_for_the_rest() -> None:
+    text = " && ".join(f"git push origin b{n}" for n in range(9))
+    told = next_of(classify_command(text, RULES))
+    assert told.next.count("git ls-remote origin b") == 5 and "its other commands" in told.next and told.verify == ()
 
 
 NOTHING = Verdict(call=3, finding="unknown", why="Not here.", verify="git ls-remote origin main")
@@ -148,7 +188,7 @@ def test_nothing_stands_of_other_calls_or_of_no_recovery() -> None:
     assert carry_over([NOTHING], others, lambda call: True) == (NOTHING,)
 
 
-ASKED_PUSH = AskedCall(7, "run_shell_command", b'{"command": "git push origin main"}', "git ls-remote origin main")
+ASKED_PUSH = AskedCall(7, "run_shell_command", b'{"command": "git push origin main"}', ("git ls-remote origin main",))
 
 
 def shell(command: str, **more: str) -> bytes:
@@ -259,9 +299,17 @@ def test_of_identical_calls_one_was_run_again_and_one_look_is_for_all() -> None:
     assert list(whys(both, 7, 8)) == [7, 8]
 
 
+@given(st.lists(st.sampled_from([*BOTH_LOOKS, "git log", PUSH_AND_APPLY.replace("push", "fetch")]), max_size=6))
+def test_a_text_of_several_commands_is_resolved_once_each_was_verified(typed: list[str]) -> None:
+    answers = Resolver([AskedCall(7, "Bash", shell(PUSH_AND_APPLY), BOTH_LOOKS)])
+    for n, words in enumerate(typed, 8):
+        answers.observe_call(n, "Bash", shell(words))
+    assert bool(whys(answers, 7)) == ({*BOTH_LOOKS} <= {*typed})
+
+
 @pytest.mark.parametrize("junk", [b"", b"\xff", b"[]", b'{"command": 1}', b'{"command": "\\ud800"}', b"{" * 9999])
 def test_junk_ends_nothing(junk: bytes) -> None:
-    answers = Resolver([ASKED_PUSH, AskedCall(8, "x", None), AskedCall(9, "y", b"\xff", "((")])
+    answers = Resolver([ASKED_PUSH, AskedCall(8, "x", None), AskedCall(9, "y", b"\xff", ("((",))])
     answers.observe_call(10, "run_shell_command", junk)
     assert whys(answers, 7, 8, 9) == {}
 

@@ -317,7 +317,7 @@ def test_a_call_that_wandered_is_told_with_its_folder_and_is_none_of_its_likes()
     home, sub, other = group_calls(state.open, (), inputs, [], RULES, ("/w", "/new/w"))
     assert (home.calls, home.folder) == ((1, 4), "")
     assert (sub.calls, sub.folder) == ((2,), "/new/w/sub")
-    assert (other.calls, other.folder, other.verify) == ((3,), "/other", "git log -n 3 --format=fuller")
+    assert (other.calls, other.folder, other.verify) == ((3,), "/other", ("git log -n 3 --format=fuller",))
     assert "git log -n 3 --format=fuller`, in `/other`" in other.next and ", in" not in home.next
     text = render_prompt(replace(TOLD, calls=(home, sub, other)))
     assert text.count("not in the working folder") == 2

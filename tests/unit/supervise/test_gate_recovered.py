@@ -38,7 +38,7 @@ def post(tmp_path: Path) -> Post:
 
 
 def asked(call: int, finding: Finding = "unknown") -> AskedCall:
-    return AskedCall(call, "run_shell_command", json.dumps(CHARGE).encode(), "cat ledger.txt", finding)
+    return AskedCall(call, "run_shell_command", json.dumps(CHARGE).encode(), ("cat ledger.txt",), finding)
 
 
 def recovered(
