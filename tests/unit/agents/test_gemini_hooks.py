@@ -58,6 +58,9 @@ def test_what_a_hook_says(event: str, rest: str, meant: HookEvent) -> None:
     assert GEMINI.parse(event, (BASE + rest + "}").encode()) == meant
 
 
+INJECTION = "Command injection detected: command substitution syntax ($(), backticks) found in command arguments."
+
+
 @pytest.mark.parametrize(
     ("response", "failed", "kept"),
     [
@@ -69,6 +72,9 @@ def test_what_a_hook_says(event: str, rest: str, meant: HookEvent) -> None:
             {"llmContent": "", "error": {"message": "no", "type": "t"}},
         ),
         ({}, False, {"llmContent": ""}),
+        # 0.61.0 gives no error with it
+        ({"llmContent": INJECTION}, True, {"llmContent": INJECTION}),
+        ({"llmContent": f"Output: {INJECTION}"}, False, {"llmContent": f"Output: {INJECTION}"}),
     ],
 )
 def test_an_end_keeps_what_the_model_got(response: object, failed: bool, kept: object) -> None:

@@ -81,11 +81,14 @@ class _End(_Hook):
 
 # Lines of a shell call's result, which Gemini writes only where it went wrong; here in JSON, so between its escapes.
 _WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
+# The shell tool refuses such a command itself and reports no error; what it runs has a label in front of its output.
+_REFUSED = b'"Command injection detected: '
 
 
 def _ended(p: _Ended) -> base.ToolEnded:
-    failed = bytes(p.tool_response.error) != b"null"
-    clean = not failed and _WRONG.search(bytes(p.tool_response.llm)) is None
+    said = bytes(p.tool_response.llm)
+    failed = bytes(p.tool_response.error) != b"null" or said.startswith(_REFUSED)
+    clean = not failed and _WRONG.search(said) is None
     result = _result(p.tool_response)
     return base.ToolEnded(p.session_id, p.tool_name, require_object(p.tool_input), result, failed, clean=clean)
 
