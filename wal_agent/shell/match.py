@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -130,7 +130,7 @@ def _sql_tokens(text: str) -> list[tuple[str, str]] | None:
 GENERAL_VERIFY = "look for what it was to change"
 _MOST_VERIFY = 300  # characters
 _BIN = re.compile(r"/(?:usr/(?:local/)?)?s?bin/([^/]+)|/opt/homebrew/bin/([^/]+)")
-_PLACES = re.compile(r"\{(operands|first|last)\}")
+_PLACES = re.compile(r"\{(operands|first|last|refs)\}")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 # Reading these can consume or change something (a FIFO of a service, a device, a kernel file).
 _LIVE_FILE = re.compile(r"(?:^|=|\.\.)(?:/(?:dev|proc|sys|run)(?:/|$)|/?(?:dev|proc|sys|run)/)")
@@ -375,6 +375,15 @@ def _listed(text: str, rule: Command) -> bool:
     return set(_cluster(text, rule)) <= rule.short
 
 
+def _refs_there(refspecs: Iterable[str]) -> Iterator[str]:
+    """The refs that a push with these refspecs changes at the remote, as far as their words say."""
+    for refspec in refspecs:
+        source, colon, target = refspec.removeprefix("+").partition(":")
+        there = target if colon else source
+        if there not in ("", "HEAD", "@"):  # without a name of its own: that of the branch here
+            yield there
+
+
 def _classified(rule: Command, operands: Sequence[Word] | None) -> Classified:
     texts = None if operands is None else [w.text for w in operands]
 
@@ -383,9 +392,9 @@ def _classified(rule: Command, operands: Sequence[Word] | None) -> Classified:
         if not asked or texts is None:
             return sentence
         known = [t for t in texts if t is not None and _PLAIN.fullmatch(t) and not t.startswith("-")]
-        if len(known) < len(texts) or (not known and asked != {"operands"}):
+        if len(known) < len(texts) or (not known and not asked <= {"operands", "refs"}):
             return instead
-        values = {"operands": shlex.join(known)}
+        values = {"operands": shlex.join(known), "refs": shlex.join([*known[:1], *_refs_there(known[1:])])}
         if known:
             values |= {"first": shlex.quote(known[0]), "last": shlex.quote(known[-1])}
         text = _PLACES.sub(lambda m: values[m[1]], sentence).strip()

@@ -53,7 +53,8 @@ Verify = Annotated[
     Sentence,
     Meta(
         description="How to find out what an interrupted call did: one read-only command ({operands}, {first}, {last}:"
-        " words of the call), or words that begin with look, read, if or the. Required unless the class is read_only."
+        " words of the call; {refs}: those of a git push, as the remote names them), or words that begin with look,"
+        " read, if or the. Required unless the class is read_only."
     ),
 ]
 Ambiguous = Annotated[Sentence, Meta(description="What to do where verifying leaves doubt: whole sentences.")]

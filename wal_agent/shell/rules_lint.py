@@ -146,7 +146,12 @@ def _verify_problems(parsed: Iterable[RulesFile], rules: Rules) -> Iterator[str]
         elif first and first[0] not in ADVICE:
             yield f"{row.id}: verify begins neither with a program of a rule nor with {', '.join(sorted(ADVICE))}"
         for command in commands:
-            for place, words in {"{operands}": "alpha beta", "{first}": "alpha", "{last}": "beta"}.items():
+            for place, words in {
+                "{operands}": "alpha beta",
+                "{first}": "alpha",
+                "{last}": "beta",
+                "{refs}": "alpha beta",
+            }.items():
                 command = command.replace(place, words)
             if classify_command(command, rules).cls != "read_only":
                 yield f"{row.id}: verify is a command that does not only read: {command}"

@@ -505,3 +505,20 @@ def test_fields_that_are_off_do_not_count() -> None:
 @given(st.binary(max_size=200), st.sampled_from([*GEMINI_TOOLS, "mcp_x_y"]))
 def test_total(input: bytes, tool: str) -> None:
     assert classify(tool, input, RULES).cls in get_args(Class)
+
+
+@pytest.mark.parametrize(
+    ("command", "verify"),
+    [
+        ("git push", "git ls-remote"),
+        ("git push origin HEAD:main", "git ls-remote origin main"),
+        ("git push -u origin main v1", "git ls-remote origin main v1"),
+        ("git push origin HEAD", "git ls-remote origin"),  # HEAD there is another branch
+        ("git push --force origin +a:refs/heads/b", "git ls-remote origin refs/heads/b"),
+        ("git push origin :old", "git ls-remote origin old"),
+        ("git push origin $(x):main", "look for what it was to change"),
+    ],
+)
+def test_a_push_is_verified_by_the_names_at_the_remote(command: str, verify: str) -> None:
+    """`git ls-remote origin HEAD:main` prints nothing, which reads as "it did not happen"."""
+    assert classify_command(command, RULES).verify == verify
