@@ -184,7 +184,7 @@ def _classify(tool: str, input: bytes, rules: Rules) -> Classified:
 
 def _as_json(found: Classified) -> str:
     project = None if found.project is None else _fields(found.project)
-    return json.dumps({**_fields(found), "also": [_fields(part) for part in found.also], "project": project})
+    return json.dumps({**_fields(found), "project": project, "also": [_fields(part) for part in found.also]})
 
 
 def _fields(found: Classified) -> dict[str, str]:
@@ -192,7 +192,7 @@ def _fields(found: Classified) -> dict[str, str]:
         "class": found.cls,
         "rule": found.rule,
         "why": found.why,
-        "verify": found.verify,
+        "verify": found.verify_there,
         "ambiguous": found.ambiguous,
         "source": found.source,
     }
@@ -210,8 +210,10 @@ def _show(found: Classified, builtin: Classified) -> None:
         head = f'{found.cls}, by this project\'s rule "{safe(found.rule)}" ({safe(found.source)})'
         rows = [("why", found.why)]
     mine = found.project
-    rows += [("verify", found.verify if mine is None or not mine.verify or found.verify != GENERAL_VERIFY else "")]
-    rows += [("verify", part.verify) for part in found.also]
+    rows += [
+        ("verify", found.verify_there if mine is None or not mine.verify or found.verify != GENERAL_VERIFY else "")
+    ]
+    rows += [("verify", part.verify_there) for part in found.also]
     rows += [("verify", mine.verify if mine is not None else ""), ("in doubt", found.ambiguous)]
     rows += [("in doubt", part.ambiguous) for part in found.also]
     if mine is not None:

@@ -25,10 +25,10 @@ import msgspec
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Answer, Class, End, Finding, Intent, Recovery, Verdict
 from wal_agent.recovery import messages
-from wal_agent.shell.classify import AWAY, FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
+from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
 from wal_agent.shell.quote import inline, safe
 from wal_agent.shell.reader import MAX_TEXT, parse
-from wal_agent.shell.rules import OURS, Classified, Rules
+from wal_agent.shell.rules import AWAY, OURS, Classified, Rules
 from wal_agent.shell.syntax import split_names
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
 
@@ -80,17 +80,18 @@ def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder
 
 def _builtin_verification(known: Classified, rules: Rules, folder: str) -> _Verification:
     """How to verify each of the commands that may have changed something."""
-    ways = [_verify_one(part.verify, rules, folder) for part in (known, *known.also)]
+    ways = [_verify_one(part, rules, folder) for part in (known, *known.also)]
     texts = [way.text for way in ways if way.text]
     commands = tuple(command for way in ways for command in way.commands)
     text = messages.all_of(texts) if len(commands) > 1 else "; ".join(texts)
     return _Verification(text, commands if all(way.commands for way in ways) else (), bool(commands))
 
 
-def _verify_one(verify: str, rules: Rules, folder: str) -> _Verification:
+def _verify_one(known: Classified, rules: Rules, folder: str) -> _Verification:
     """Name a command only where it plainly reads: what it is filled with comes from the call."""
-    text, away, place = verify.partition(AWAY)
-    command = text if text.split(" ", 1)[0] in rules.begins else ""  # else a sentence
+    is_command = known.verify.split(" ", 1)[0] in rules.begins  # else a sentence
+    text, away, place = known.verify_there.partition(AWAY)
+    command = text if is_command else ""
     if command and classify_command(command, rules.ours).cls != "read_only":
         return _Verification()
     return _verification(text, f"{away}{place}", command, folder)
@@ -377,12 +378,13 @@ def _comparable(fields: dict[str, object]) -> str:
 
 def _verified(input: bytes, asked: AskedCall, commands: Iterable[str]) -> set[str]:
     """Those of `commands` that a call is, run where the call in flight ran, with its output shown: behind `cd` it runs
-    elsewhere, in a list it may not have run."""
+    elsewhere, in a list it may not have run, except where that is what was asked for."""
     fields, meant = read_input(input) or {}, read_input(asked.input or b"") or {}
     if any(fields.get(name) != meant.get(name) for name in FOLDERS):
         return set()
-    words = _plain_words(fields.get("command"))
-    return {command for command in commands if words is not None and words == _plain_words(command)}
+    typed = fields.get("command")
+    words, text = _plain_words(typed), " ".join(typed.split()) if isinstance(typed, str) else ""
+    return {c for c in commands if text == c or (words is not None and words == _plain_words(c))}
 
 
 def _plain_words(text: object) -> tuple[str, ...] | None:

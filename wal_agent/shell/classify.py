@@ -23,11 +23,11 @@ from wal_agent.shell import inline_code
 from wal_agent.shell.match import GENERAL_VERIFY, command_levels, is_live_file, match_rule, program_name
 from wal_agent.shell.project_rules import folder_after, match_command, match_tool
 from wal_agent.shell.reader import parse
-from wal_agent.shell.rules import OURS, Classified, Rules, Shell
+from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, Shell
 from wal_agent.shell.syntax import Redirect, Script, Simple, Word, assigned_names
 from wal_agent.shell.wrappers import InnerRun, is_wrapper, unwrap
 
-__all__ = ["AWAY", "Classified", "Rules", "classify", "classify_command", "read_input", "tighten", "worse_class"]
+__all__ = ["Classified", "Rules", "classify", "classify_command", "read_input", "tighten", "worse_class"]
 
 
 _LOOK_WHAT, _LOOK_FILE = "look for what it was to change", "look at the file"
@@ -304,11 +304,11 @@ _CODE: Mapping[inline_code.Reads, Classified] = {
     ),
 }
 
-AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
 _RUNS_CODE = re.compile("python|node")
 _CHANGES = ("unknown", "mutation")
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
 FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
+_FOLDER = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,200}")
 _MOST_COMMANDS = 200
 _MOST_ALSO = 4  # commands beside the worst whose verifications are given one by one
 _MOST_DEPTH = 8
@@ -353,7 +353,8 @@ def tighten(builtin: Classified, declared: Classified) -> Classified:
         return builtin  # the project has no rule for the call, or only for a part that is not its worst
     if _BADNESS[declared.cls] < _BADNESS[builtin.cls]:
         return replace(builtin, project=declared)
-    return replace(declared, verify=builtin.verify, ambiguous=builtin.ambiguous, also=builtin.also, project=declared)
+    verify, also, cd = builtin.verify, builtin.also, builtin.cd
+    return replace(declared, verify=verify, ambiguous=builtin.ambiguous, also=also, cd=cd, project=declared)
 
 
 def read_input(input: bytes) -> dict[str, object] | None:
@@ -415,6 +416,8 @@ class _Parts:
         self._rules = rules
         self._explain = explain
         self._folder = folder  # as far as `cd` shows; only rules of the project ask for it
+        self._cd = ""  # the folder behind each `cd`, seen from where the text began
+        self._astray = False  # behind a `cd` whose folder or reach is not known
         self._seen = 0
         self._now = Simple(())  # what is being looked at, with its wrappers
         self._ran: list[Simple] = []  # commands without their wrappers, in their order
@@ -429,17 +432,41 @@ class _Parts:
         if script is None:
             return _UNPARSED
         found: Classified | None = None
-        began = self._folder
+        began = self._folder, self._cd, self._astray
+        self._cd, self._astray = "", False
         for c in script.commands:
             self._seen += 1
             if self._seen > _MOST_COMMANDS:
                 return _TOO_MUCH if found is None else worse_of(found, _TOO_MUCH)
-            one = self._simple(c, script, depth)
+            one = self._there(self._simple(c, script, depth))
+            self._note_folder(c)
             found = one if found is None else both(found, one)
             if self._rules.project:
                 self._folder = folder_after(self._folder, [w.text for w in c.words])
-        self._folder = began
+        self._folder, self._cd, self._astray = began
         return found or _NOTHING
+
+    def _note_folder(self, c: Simple) -> None:
+        """Follow a `cd`, as far as the text shows where the commands behind it run."""
+        name = c.words[0].text if c.words else ""
+        if name not in ("cd", "pushd", "popd"):
+            return
+        to = c.words[-1].text or ""
+        if name == "cd" and c.sure and len(c.words) == 2 and not to.startswith("-") and _FOLDER.fullmatch(to):
+            self._cd = posixpath.join(self._cd, to)
+        else:
+            self._astray = True
+
+    def _there(self, found: Classified) -> Classified:
+        """`found`, to be verified where the text ran it."""
+        if not (self._cd or self._astray) or not self._explain or found.source != OURS:
+            return found
+        found = replace(found, also=tuple(self._there(c) for c in found.also))
+        if found.verify.split(" ", 1)[0] not in self._rules.begins or AWAY in found.verify:
+            return found
+        if self._astray:
+            return replace(found, verify=f"{found.verify}{AWAY}: it may have run in another folder)")
+        return replace(found, cd=posixpath.join(self._cd, found.cd) if found.cd else self._cd)
 
     def words(self, words: tuple[Word, ...]) -> Classified:
         """The class of a command that no shell reads."""

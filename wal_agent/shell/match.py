@@ -13,16 +13,16 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.redact import redact
-from wal_agent.shell.rules import Classified, Command, Options, Rules
+from wal_agent.shell.rules import AWAY, Classified, Command, Options, Rules
 from wal_agent.shell.syntax import Word
 
 MAX_STATEMENT: Final = 8 << 10  # characters
@@ -216,7 +216,7 @@ def match_rule(words: Sequence[Word], rules: Rules, explain: bool = True) -> Cla
         for rule in rules.commands.get(name, ()):
             operands = _holds(rule, words[taken:])
             if operands is not None:
-                return _classified(rule, operands if explain else None)
+                return _explained(rule, words, taken, rules) if explain else _classified(rule)
     return None
 
 
@@ -384,26 +384,108 @@ def _refs_there(refspecs: Iterable[str]) -> Iterator[str]:
             yield there
 
 
-def _classified(rule: Command, operands: Sequence[Word] | None) -> Classified:
-    texts = None if operands is None else [w.text for w in operands]
+class _Choice(NamedTuple):
+    """An option that chooses what a command is about, with its value. `front`: it precedes the subcommand."""
+
+    option: str
+    words: tuple[Word, ...]
+    front: bool
+
+
+def _choices(words: Sequence[Word], taken: int, rules: Rules) -> tuple[list[_Choice], list[Word]]:
+    """The choices in a command whose name takes `taken` words, and the rest behind the name."""
+    found: list[_Choice] = []
+    left: list[Word] = []
+    name = program_name(words[0]) or ""
+    anywhere = rules.options[name].anywhere if name in rules.options else frozenset[str]()
+    i = 1
+    while i < len(words):
+        text = words[i].text or words[i].begins
+        if i < taken and f"{name} {text}" in rules.begins:
+            name = f"{name} {text}"
+            anywhere |= rules.options[name].anywhere if name in rules.options else frozenset()
+            i += 1
+            continue
+        options = rules.options.get(name, Options())
+        option = _option_of(text, anywhere | options.context if i < taken else anywhere)
+        length = 2 if option == text and option not in options.flags else 1
+        if option:
+            found.append(_Choice(option, tuple(words[i : i + length]), i < taken))
+        elif i < taken:
+            length = _skipped(words, i, options) or 1
+        else:
+            length = 1
+            left.append(words[i])
+        i += length
+    return found, left
+
+
+def _option_of(text: str, options: Collection[str]) -> str:
+    """Which of `options` a word is or begins with: -n, -nprod, --namespace=prod; "" for none."""
+    name = text.partition("=")[0]
+    short = text[:2] if text[:1] == "-" != text[1:2] else ""
+    return next((option for option in (text, name, short) if option in options), "")
+
+
+def _apart(option: str, texts: list[str]) -> list[str]:
+    """An option and its value: -nprod is -n prod."""
+    joined = len(option) == 2 and texts[0] != option
+    return [option, texts[0].removeprefix(option).removeprefix("=")] if joined else texts
+
+
+def _with_choices(verify: str, choices: Sequence[_Choice], rules: Rules) -> str:
+    """A command that verifies with the choices of the call that it is for; where it cannot have one, it says so."""
+    words = [Word(text, text) for text in shlex.split(verify)]
+    levels = command_levels(words, rules)
+    placed: list[tuple[int, list[str]]] = []
+    for choice in choices:
+        texts = _apart(choice.option, [word.text or "" for word in choice.words])
+        takes = (
+            end
+            for name, end in levels
+            if (options := rules.options.get(name)) is not None
+            and choice.option in (options.context | options.anywhere if choice.front else options.anywhere)
+        )
+        end = next(takes, 0)
+        if not end or "" in texts or not all(_PLAIN.fullmatch(text) for text in texts):
+            return f"{verify}{AWAY}: it ran with {choice.option})"
+        placed.append((end if choice.front else len(words), texts))
+    done: list[str] = []
+    for n in range(len(words) + 1):
+        done += [text for end, texts in placed if end == n for text in texts]
+        done += [word.text or "" for word in words[n : n + 1]]
+    return shlex.join(done) if placed else verify
+
+
+def _explained(rule: Command, words: Sequence[Word], taken: int, rules: Rules) -> Classified:
+    """The rule, its sentences filled with the words of a call."""
+    choices, left = _choices(words, taken, rules)
+    texts = [r.word.text for r in _split(rule, left) if r.kind != "option"]
 
     def filled(sentence: str, instead: str) -> str:
         asked = set(_PLACES.findall(sentence))
-        if not asked or texts is None:
-            return sentence
         known = [t for t in texts if t is not None and _PLAIN.fullmatch(t) and not t.startswith("-")]
-        if len(known) < len(texts) or (not known and not asked <= {"operands", "refs"}):
+        if asked and (len(known) < len(texts) or (not known and not asked <= {"operands", "refs"})):
             return instead
         values = {"operands": shlex.join(known), "refs": shlex.join([*known[:1], *_refs_there(known[1:])])}
         if known:
             values |= {"first": shlex.quote(known[0]), "last": shlex.quote(known[-1])}
-        text = _PLACES.sub(lambda m: values[m[1]], sentence).strip()
+        return _PLACES.sub(lambda m: values[m[1]], sentence).strip()
+
+    def shown(text: str, instead: str) -> str:
         return text if len(text) <= _MOST_VERIFY and redact(text) == text else instead
 
+    verify = filled(rule.verify, GENERAL_VERIFY)
+    if verify.split(" ", 1)[0] in rules.begins:
+        verify = _with_choices(verify, choices, rules)
     return Classified(
         rule.cls,
         rule.rule,
-        filled(rule.why, "may change something"),
-        filled(rule.verify, GENERAL_VERIFY),
-        filled(rule.ambiguous, ""),
+        shown(filled(rule.why, instead := "may change something"), instead),
+        shown(verify, GENERAL_VERIFY),
+        shown(filled(rule.ambiguous, ""), ""),
     )
+
+
+def _classified(rule: Command) -> Classified:
+    return Classified(rule.cls, rule.rule, rule.why, rule.verify, rule.ambiguous)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import threading
 import tomllib
 from collections import Counter
@@ -67,6 +68,11 @@ class ProgramRow(msgspec.Struct, forbid_unknown_fields=True):
     like: Annotated[str, Meta(description="The program whose rules this one has.")] = ""
     flags: Annotated[Words, Meta(description="Options without a value.")] = ""
     values: Annotated[Words, Meta(description="Options with a value: `-C DIR`, `--git-dir=DIR`.")] = ""
+    context: Annotated[
+        Words,
+        Meta(description="Those that choose the folder, cluster or account: what verifies a call gets them too."),
+    ] = ""
+    anywhere: Annotated[Words, Meta(description="The same, where they may follow the subcommand as well.")] = ""
 
 
 class CommandRow(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class"}):
@@ -225,6 +231,7 @@ def json_schema() -> str:
 
 
 OURS = "wal-agent"
+AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
 NOTHING = "(?!)"  # a regular expression that matches nothing
 # Commands of two words and more that run another command; what they are called is looked up like a rule.
 CONTAINERS = (
@@ -244,7 +251,8 @@ class Classified(msgspec.Struct, frozen=True):
     """What a call may change. `why` completes "It ..."; `verify` says how to find out what a call in flight did, and
     `ambiguous` what to do where that leaves doubt ("" = what is always said). `source`: whose rule it is. `project`:
     what a rule of the project says of the call; its words are advice, and `cls` is never below the built-in class.
-    `also`: the other commands of a text that may change something, each with `verify` and `ambiguous` of its own."""
+    `also`: the other commands of a text that may change something, each with `verify` and `ambiguous` of its own. `cd`:
+    the folder in which the text ran it, where `verify` is a command; "" for where the text itself ran."""
 
     cls: Class
     rule: str
@@ -254,6 +262,12 @@ class Classified(msgspec.Struct, frozen=True):
     source: str = OURS
     project: Classified | None = None
     also: tuple[Classified, ...] = ()
+    cd: str = ""
+
+    @property
+    def verify_there(self) -> str:
+        """`verify`, to be typed where the text was."""
+        return f"cd {shlex.quote(self.cd)} && {self.verify}" if self.cd else self.verify
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -285,10 +299,13 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Options in front of a subcommand that change nothing about what it is: `flags` alone, `values` with a value."""
+    """Options in front of a subcommand that change nothing about what it is: `flags` alone, `values` with a value.
+    `context`: those that choose what it is about, `anywhere`: also behind the subcommand."""
 
     flags: frozenset[str] = frozenset()
     values: frozenset[str] = frozenset()
+    context: frozenset[str] = frozenset()
+    anywhere: frozenset[str] = frozenset()
 
 
 class Shell(msgspec.Struct, frozen=True):
@@ -418,7 +435,8 @@ def _compile_commands(parsed: Iterable[RulesFile]) -> tuple[dict[str, list[Comma
                 if p.like:
                     likes[name] = p.like
                 if p.flags or p.values or not p.like:
-                    options[name] = Options(file.words_of(p.flags), file.words_of(p.values))
+                    rows = (p.flags, p.values, p.context, p.anywhere)
+                    options[name] = Options(*(file.words_of(row) for row in rows))
         for c in file.command:
             rule = _compile_command(c, file)
             for program in expand_programs(c.program):

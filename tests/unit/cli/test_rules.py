@@ -61,7 +61,7 @@ def checked(run: Run, *args: str) -> dict[str, Any]:
     code, out, err = run("rules", "check", "--json", *args)
     assert (code, err) == (0, "")
     answer: dict[str, Any] = json.loads(out)
-    assert list(answer) == ["class", "rule", "why", "verify", "ambiguous", "source", "project"]
+    assert list(answer) == ["class", "rule", "why", "verify", "ambiguous", "source", "project", "also"]
     return answer
 
 
@@ -97,7 +97,7 @@ def test_each_form_of_a_projects_rules(project: Run) -> None:
         "source": "wal-agent.toml",
     }
     builtin = {"verify": "look for what it was to change", "ambiguous": ""}
-    assert checked(project, "./deploy.sh staging") == {**told, **builtin, "project": told}
+    assert checked(project, "./deploy.sh staging") == {**told, **builtin, "project": told, "also": []}
     assert brief(checked(project, "make build -j4")) == ("mutation", "make build", "GEMINI.md")
     assert brief(checked(project, "--tool", "mcp__shop__order", "{}")) == ("mutation", "mcp__shop__order", "GEMINI.md")
     for args in (

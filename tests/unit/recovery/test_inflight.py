@@ -132,7 +132,7 @@ def test_where_one_command_can_only_be_looked_for_no_command_verifies_the_text(r
         assert next_of(classify_command(text, RULES)).verify == ()
 
 
-@pytest.mark.parametrize("rest", ["cd infra", "ls -l", "mkdir -p out"])
+@pytest.mark.parametrize("rest", ["ls -l", "mkdir -p out"])
 def test_a_command_that_is_harmless_to_repeat_needs_no_look(rest: str) -> None:
     found = classify_command(f"{rest} && git push origin main", RULES)
     assert next_of(found) == next_of(PUSH)
@@ -152,6 +152,25 @@ def test_many_commands_are_verified_by_four_and_a_look_for_the_rest() -> None:
     text = " && ".join(f"git push origin b{n}" for n in range(9))
     told = next_of(classify_command(text, RULES))
     assert told.next.count("git ls-remote origin b") == 5 and "its other commands" in told.next and told.verify == ()
+
+
+@pytest.mark.parametrize(
+    ("typed", "resolves"),
+    [
+        ("cd infra && terraform state list", True),
+        ("cd infra  &&\nterraform state list", True),
+        ("terraform state list", False),  # of another folder
+        ("cd infra; terraform state list", False),
+        ("cd infra && terraform state list || true", False),
+    ],
+)
+def test_a_call_behind_cd_is_resolved_by_a_look_in_that_folder(typed: str, resolves: bool) -> None:
+    known = classify_command("cd infra && terraform apply", RULES)
+    told = next_of(known)
+    assert told.verify == ("cd infra && terraform state list",) and f"`{told.verify[0]}`" in told.next
+    answers = Resolver([AskedCall(7, "Bash", shell("cd infra && terraform apply"), told.verify)])
+    answers.observe_call(8, "Bash", shell(typed))
+    assert bool(whys(answers, 7)) == resolves
 
 
 NOTHING = Verdict(call=3, finding="unknown", why="Not here.", verify="git ls-remote origin main")

@@ -522,3 +522,33 @@ def test_total(input: bytes, tool: str) -> None:
 def test_a_push_is_verified_by_the_names_at_the_remote(command: str, verify: str) -> None:
     """`git ls-remote origin HEAD:main` prints nothing, which reads as "it did not happen"."""
     assert classify_command(command, RULES).verify == verify
+
+
+@pytest.mark.parametrize(
+    ("command", "verify"),
+    [
+        ("git -C /srv/app push origin main", "git -C /srv/app ls-remote origin main"),
+        ("git commit -C HEAD~1", "git log -n 3 --format=fuller"),  # -C is another option there
+        ("terraform -chdir=infra apply -auto-approve", "terraform -chdir=infra state list"),
+        ("docker compose -f prod.yml -p shop up -d", "docker compose -f prod.yml -p shop ps -a"),
+        ("kubectl -n prod delete pod x --context c1", "kubectl -n prod get pod x --context c1"),
+        ("kubectl delete pod x -nprod", "kubectl get pod x -n prod"),
+        ("helm upgrade app ./chart -n prod", "helm history app -n prod"),
+        ("aws s3 rm s3://b/c --profile prod", "aws s3 ls s3://b/c --profile prod"),
+        ("gh pr merge 12 -R a/b", "gh pr view 12 --json state,mergedAt,mergeCommit -R a/b"),
+        ("systemctl --user restart x", "systemctl status x --user"),
+        ("pnpm --filter web publish", "npm view . version (there, not here: it ran with --filter)"),
+        ("kubectl -n $NS delete pod x", "look for what it was to change"),
+        ("cd infra && terraform apply", "cd infra && terraform state list"),
+        ("cd 'a b' && cd c && bash -c 'cd d && git push'", "cd 'a b/c/d' && git ls-remote"),
+        ("cd $X && git push", "git ls-remote (there, not here: it may have run in another folder)"),
+        ("(cd x && git push)", "git ls-remote (there, not here: it may have run in another folder)"),
+        ("cd x && ssh h 'cd /srv && git push'", "cd /srv && git ls-remote (there, not here: it ran on h)"),
+    ],
+)
+def test_a_call_is_verified_in_the_folder_and_the_cluster_that_it_changed(command: str, verify: str) -> None:
+    """Without them the look finds nothing, which reads as "it did not happen"."""
+    found = classify_command(command, RULES)
+    assert found.verify_there == verify
+    if "(there" not in verify and "look" not in verify:
+        assert classify_command(verify, RULES).cls == "read_only"
