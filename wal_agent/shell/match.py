@@ -427,6 +427,13 @@ def _option_of(text: str, options: Collection[str]) -> str:
     return next((option for option in (text, name, short) if option in options), "")
 
 
+def _by_same_program(verify: str, program: Word, rules: Rules) -> str:
+    """`tofu state list` where `tofu`, which has the rules of terraform, was called."""
+    name = program_name(program) or ""
+    like = rules.likes.get(name, "")
+    return f"{name}{verify.removeprefix(like)}" if like and f"{verify} ".startswith(f"{like} ") else verify
+
+
 def _apart(option: str, texts: list[str]) -> list[str]:
     """An option and its value: -nprod is -n prod."""
     joined = len(option) == 2 and texts[0] != option
@@ -475,7 +482,7 @@ def _explained(rule: Command, words: Sequence[Word], taken: int, rules: Rules) -
     def shown(text: str, instead: str) -> str:
         return text if len(text) <= _MOST_VERIFY and redact(text) == text else instead
 
-    verify = filled(rule.verify, GENERAL_VERIFY)
+    verify = _by_same_program(filled(rule.verify, GENERAL_VERIFY), words[0], rules)
     if verify.split(" ", 1)[0] in rules.begins:
         verify = _with_choices(verify, choices, rules)
     return Classified(

@@ -345,7 +345,8 @@ class FileTool(msgspec.Struct, frozen=True):
 
 class Rules(msgspec.Struct, frozen=True):
     """`commands`: by all the words of their program. `begins`: what such words begin with. `project`: rules of the
-    project; each can make a call's class worse, never better (`classify.tightened`)."""
+    project; each can make a call's class worse, never better (`classify.tighten`). `likes`: the program whose rules
+    another one has."""
 
     tools: Mapping[str, Classified]
     shells: Mapping[str, Shell]
@@ -354,6 +355,7 @@ class Rules(msgspec.Struct, frozen=True):
     begins: frozenset[str]
     next: Mapping[Class, Mapping[Finding, str]]
     files: Mapping[str, tuple[FileTool, ...]] = msgspec.field(default_factory=dict)  # by tool
+    likes: Mapping[str, str] = msgspec.field(default_factory=dict)
     own: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)  # by agent: reading tools, shells
     project: tuple[ProjectRule, ...] = ()
 
@@ -390,7 +392,7 @@ def compile_rules(parsed: Sequence[RulesFile]) -> Rules:
     names = Counter([*(row.id for row in tools), *(row.id for file in parsed for row in file.command)])
     if twice := [name for name, times in names.items() if times > 1]:
         raise ValueError(f"rules with the same id: {', '.join(twice)}")
-    commands, options = _compile_commands(parsed)
+    commands, options, likes = _compile_commands(parsed)
     shells = [(file, row) for file in parsed for row in file.shell]
     own: dict[str, set[str]] = {}
     compiled_tools: dict[str, Classified] = {}
@@ -415,6 +417,7 @@ def compile_rules(parsed: Sequence[RulesFile]) -> Rules:
             for file, row in shells
         },
         options=options,
+        likes=likes,
         commands={program: tuple(rules) for program, rules in commands.items()},
         begins=frozenset(
             " ".join(w[:n]) for p in [*commands, *CONTAINERS] for w in [p.split()] for n in range(1, len(w) + 1)
@@ -425,7 +428,9 @@ def compile_rules(parsed: Sequence[RulesFile]) -> Rules:
     )
 
 
-def _compile_commands(parsed: Iterable[RulesFile]) -> tuple[dict[str, list[Command]], dict[str, Options]]:
+def _compile_commands(
+    parsed: Iterable[RulesFile],
+) -> tuple[dict[str, list[Command]], dict[str, Options], dict[str, str]]:
     options: dict[str, Options] = {}
     likes: dict[str, str] = {}
     commands: dict[str, list[Command]] = {}
@@ -445,7 +450,7 @@ def _compile_commands(parsed: Iterable[RulesFile]) -> tuple[dict[str, list[Comma
         options.setdefault(name, options.get(like, Options()))
         for program in [p for p in commands if p == like or p.startswith(like + " ")]:
             commands.setdefault(name + program[len(like) :], []).extend(commands[program])
-    return commands, options
+    return commands, options, likes
 
 
 def _compile_file_tools(parsed: Iterable[RulesFile]) -> Mapping[str, tuple[FileTool, ...]]:
