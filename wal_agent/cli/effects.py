@@ -23,7 +23,7 @@ RESULTS = {
     "cut_off": "cut off, not known",
     "open": "no end yet",
 }
-_NOTHING = "nothing that the log has changed anything outside of the session."
+_NOTHING = "no logged call changed anything outside the session."
 _NOTHING_OPEN = "the outcome of everything that the log has is known."
 
 

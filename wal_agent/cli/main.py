@@ -58,6 +58,11 @@ def _reword(error: TyperException) -> str:
     option, known = getattr(error, "option_name", ""), getattr(error, "possibilities", None)
     if option and known:
         return f"No such option: {option}. Did you mean {(get_close_matches(option, known, 1) or known)[0]}?"
+    if found := re.fullmatch(r"No such command '(.*?)'\..*", what):
+        from wal_agent.agents import AGENTS
+
+        if found[1] in AGENTS:
+            return f"{found[1]} is an agent, not a command. Did you mean: wal-agent run {found[1]}?"
     for pattern, allowed in _NUMBERS:
         if found := re.fullmatch(rf"Invalid value for (?P<name>.*): {pattern}\.?", what):
             name = found["name"].split(" / ")[-1].strip("'")

@@ -193,6 +193,7 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
     ("args", "says"),
     [
         ("nonsense", "No such command 'nonsense'. See: wal-agent --help"),
+        ("claude -p x", "claude is an agent, not a command. Did you mean: wal-agent run claude? See: wal-agent --help"),
         ("fleet nonsense", "No such command 'nonsense'. See: wal-agent fleet --help"),
         ("run", "Missing argument 'AGENT'. See: wal-agent run --help"),
         (
