@@ -1,10 +1,11 @@
 """Save the working tree beside the agent, and put it back at a start.
 
-`WorktreeSaver` saves after each call that changed something, and every interval. One thread does all of it, so that
-captures stand in the log in the order in which they were made. Nobody waits for it: no hook, no intent. It rests four
-times as long as it worked, so that a big workspace does not eat a core, but from the first capture only for what the
-next one repeats; and where a capture is quick, a call that has ended waits at most BEHIND for its own. It waits while
-the log has a backlog (I9). A big tree in which no call runs and nothing changes is looked at more seldom.
+`WorktreeSaver` saves once the agent is prompted first, after each call that changed something, and every interval. One
+thread does all of it, so that captures stand in the log in the order in which they were made. Nobody waits for it: no
+hook, no intent. It rests four times as long as it worked, so that a big workspace does not eat a core, but from the
+first capture only for what the next one repeats; and where a capture is quick, a call that has ended waits at most
+BEHIND for its own. It waits while the log has a backlog (I9). A big tree in which no call runs and nothing changes is
+looked at more seldom.
 A capture is bounded (capture/workspace.py): what it does not hold yet is `pending`, and the next one goes on with it.
 
 `plan_worktree` decides what a start does with the working tree: looked up before the plan, done after it, reported to
@@ -32,7 +33,7 @@ from wal_agent.capture.shadow import Shadow
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, WalAgentError
-from wal_agent.events import CallEnded, Event, Saved
+from wal_agent.events import CallEnded, Event, PhaseChanged, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery import messages
@@ -120,9 +121,13 @@ class WorktreeSaver:
         self._found = True  # the last capture found a change, or did not come about
 
     def on_event(self, event: Event) -> None:
-        """Save soon after a call that may have changed something."""
-        if isinstance(event, CallEnded) and event.changed:
-            self.poke()
+        """Save soon after a call that may have changed something. What is there before the first call is saved while
+        the model is asked for the first time: another machine has no other source of it."""
+        match event:
+            case CallEnded(changed=True):
+                self.poke()
+            case PhaseChanged(phase="awaiting_model") if self._writer.state.workspace is None:
+                self.poke()
 
     def start(self) -> None:
         self._capture.git.go_on()  # the agent may be started again in one run

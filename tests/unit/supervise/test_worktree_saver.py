@@ -23,6 +23,7 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import UsageError
+from wal_agent.events import PhaseChanged
 from wal_agent.paths import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes, worktree
@@ -119,6 +120,20 @@ def test_only_calls_that_may_change_something_ask_for_a_capture(desk: Desk, monk
     call = desk.post.begin("write_file", file_path="b")
     desk.post.gate.end_call(call, "interrupted", "cancelled", by="session")
     assert asked == [1, 1]
+
+
+def test_a_tree_that_was_never_saved_is_saved_once_the_agent_is_prompted(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interval is an hour. A call that is cut off first would find an empty folder on another machine."""
+    prompted = PhaseChanged("awaiting_user", "awaiting_model", "", 0.0)
+    with desk.running():
+        desk.saver.on_event(prompted)
+        until(desk.captures, "a capture before any call")
+    asked: list[int] = []
+    monkeypatch.setattr(desk.saver, "poke", lambda: asked.append(1))
+    desk.saver.on_event(prompted)
+    assert desk.post.state.workspace is not None and asked == [], "later turns wait for their calls"
 
 
 def test_a_capture_names_no_call_that_still_runs(desk: Desk) -> None:
