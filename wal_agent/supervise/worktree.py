@@ -5,7 +5,7 @@ thread does all of it, so that captures stand in the log in the order in which t
 hook, no intent. It rests four times as long as it worked, so that a big workspace does not eat a core, but from the
 first capture only for what the next one repeats; and where a capture is quick, a call that has ended waits at most
 BEHIND for its own. It waits while the log has a backlog (I9). A big tree in which no call runs and nothing changes is
-looked at more seldom.
+looked at more seldom, and one in which a call runs more often.
 A capture is bounded (capture/workspace.py): what it does not hold yet is `pending`, and the next one goes on with it.
 
 `plan_worktree` decides what a start does with the working tree: looked up before the plan, done after it, reported to
@@ -74,6 +74,8 @@ PROGRESS = 5.0  # seconds after which a first capture reports its progress, and 
 MOST_REST = 60.0  # seconds
 IDLE = 250.0  # times the work of a capture that found nothing: less than half a percent of a core
 MOST_IDLE = 300.0  # seconds
+RUNNING = 2.0  # seconds between captures while a call runs that may change something
+RUNNING_REST = 50.0  # times the work of the last capture, the same: 2 % of a core
 PAUSE = 3.0  # seconds in which a git that was killed is gone
 NO_GIT = "The working tree was not saved: there is no git on this machine."
 UNSAVED = "The last changes of the working tree are not saved and exist only on this disk: {}."
@@ -173,11 +175,12 @@ class WorktreeSaver:
 
     def _loop(self) -> None:
         self._reported = self._clock.boot()
-        rests_until = 0.0
+        idle_until = self._reported + self._interval
+        running_until = self._reported + min(self._interval, running_rest(0.0))
         while not self._stop.is_set():
-            if self._goes_on or self._wanted.wait(self._interval):
+            if self._goes_on or self._wanted.wait(min(self._interval, RUNNING)):
                 self._stop.wait(DEBOUNCE)
-            elif self._clock.boot() < rests_until and not self._gate.changing():
+            elif self._clock.boot() < (running_until if self._gate.changing() else idle_until):
                 continue
             if self._stop.is_set():
                 break
@@ -187,7 +190,9 @@ class WorktreeSaver:
             self._report_progress()
             work = self._clock.boot() - began
             self._rest(work if whole else repeated(work, self._capture.look, self.whole))
-            rests_until = 0.0 if self._found else self._clock.boot() + idle_rest(work)
+            now = self._clock.boot()
+            idle_until = now + (self._interval if self._found else max(self._interval, idle_rest(work)))
+            running_until = now + min(self._interval, running_rest(work))
         self._idle.set()
         self._resume.wait()
         if self._last:
@@ -310,6 +315,11 @@ def rest_after(work: float, goes_on: bool) -> float:
 def idle_rest(work: float) -> float:
     """Seconds to the next capture, if no call changes anything, behind one that took `work` and found nothing new."""
     return min(MOST_IDLE, IDLE * work)
+
+
+def running_rest(work: float) -> float:
+    """Seconds to the next capture while a call that may change something runs, behind one that took `work`."""
+    return max(RUNNING, RUNNING_REST * work)
 
 
 def is_quick(work: float) -> bool:

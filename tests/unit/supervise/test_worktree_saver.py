@@ -37,6 +37,7 @@ from wal_agent.supervise.worktree import (
     MOVED,
     NEVER,
     NO_GIT,
+    RUNNING,
     WorktreeSaver,
     due,
     idle_rest,
@@ -44,6 +45,7 @@ from wal_agent.supervise.worktree import (
     never_captured,
     open_worktree_capture,
     rest_after,
+    running_rest,
     too_wide,
 )
 
@@ -173,6 +175,18 @@ def test_it_saves_by_itself_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         until(desk.captures, "a capture without a call")
         desk.user.write("b")
         until(lambda: len(desk.captures()) > 1, "another one")
+
+
+def test_what_a_call_writes_is_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interval is an hour: a machine that is lost in a long call loses what it wrote in the last seconds."""
+    assert running_rest(0.01) == RUNNING and running_rest(0.2) == 10.0
+    monkeypatch.setattr(worktree, "RUNNING", 0.05)
+    desk = Desk(tmp_path)
+    with desk.running():
+        desk.post.begin("write_file", file_path="b")
+        until(desk.captures, "a capture in the call")
+        desk.user.write("b")
+        until(lambda: len(desk.captures()) > 1, "one with what it wrote")
 
 
 def test_a_tree_that_rests_is_looked_at_more_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
