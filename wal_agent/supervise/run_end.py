@@ -345,9 +345,10 @@ class _Closing(msgspec.Struct, frozen=True):
     def left(self, finished: RunResult) -> EndNotSaved:
         size = self.opened.writer.backlog.size
         waits_for = f"{size} bytes wait" if size else "its last changes are only on this machine"
+        away = messages.bucket_away(self.opened.writer.trouble)
         return EndNotSaved(
-            f"the end of job {self.opened.keys.job} could not be saved: {waits_for}, and the bucket cannot be "
-            f"reached. The agent ended with {self.ended.exit.shell_code}.",
+            f"the end of job {self.opened.keys.job} could not be saved: {waits_for} ({away}). "
+            f"The agent ended with {self.ended.exit.shell_code}.",
             describe_unsaved(self.opened),
             finished,
         )
