@@ -94,6 +94,12 @@ class LeaseHeld(WalAgentError):
     exit_code = 75
 
 
+class FolderInUse(WalAgentError):
+    """Another run works in the folder, and a restore would replace its files. Nothing in the folder was changed."""
+
+    exit_code = 75
+
+
 class Exhausted(WalAgentError):
     """A limit of this machine is used up (limits.py); the same command works once it is not."""
 

@@ -90,7 +90,7 @@ from wal_agent.supervise.lease_keeper import (
     sweep_mirrors,
 )
 from wal_agent.supervise.live import Live
-from wal_agent.supervise.machine import RunDir, is_run_live, runtime_dir, spools_dir, sweep_run_dirs, this_host
+from wal_agent.supervise.machine import PLACE, RunDir, is_run_live, runtime_dir, spools_dir, sweep_run_dirs, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.preemption import Preempted, Preemption
 from wal_agent.supervise.prepare import PreparedStart, prepare_start, recovery_policy
@@ -264,6 +264,7 @@ class Run:
         with self._threads(opened, keeper) as start:
             try:
                 start()
+                self.run_dir.write(PLACE, f"{opened.keys.job}\n{self.options.workspace}")
                 self.driver = self._open_driver()
                 prepared = prepare_start(
                     self.options,
