@@ -60,7 +60,7 @@ from wal_agent.events import (
     LostOnce,
 )
 from wal_agent.inbox import BucketDriver, Driver
-from wal_agent.limits import exhausted
+from wal_agent.limits import explain
 from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Cause, Checkpoint, Opening
 from wal_agent.recovery import messages
@@ -736,7 +736,7 @@ def find_free_job(bucket: Bucket, job: str) -> str:
 
 def stopped_by(error: Exception) -> str:
     """For the lease: why no agent ran."""
-    known = error if isinstance(error, WalAgentError) else exhausted(error)
+    known = explain(error)
     why = known.what if known else type(error).__name__
     passing = f" ({Unavailable.exit_code})" if isinstance(error, Unavailable) else ""  # the fleet goes by it
     return f"stopped{passing}: {why}"[:500]

@@ -17,7 +17,7 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
-from wal_agent.limits import exhausted, report_bug
+from wal_agent.limits import describe_failure
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.recovery import messages
 from wal_agent.recovery.lease_policy import crash_place
@@ -304,7 +304,7 @@ class _Closing(msgspec.Struct, frozen=True):
         if lost := self._lost():
             say(messages.summaries_lost(lost, options.settings.job_options))
         if ended.trouble is not None:
-            say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
+            say(describe_failure(ended.trouble, options.env))
         if watcher:
             say(watcher)
         job = self.opened.keys.job
