@@ -129,7 +129,7 @@ exec "$@"
 @pytest.mark.parametrize(
     "folder,free,codes",
     [
-        ("run", "0", {78}),
+        ("run", "0", {75}),
         ("home/.local/state", "0", {0}),  # without spool, mirror and captures of the tree
         ("home/.local/state", "12K", {0}),
         ("home/.gemini", "0", {0}),  # nothing of ours is written there (decision 040)

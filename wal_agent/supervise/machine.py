@@ -125,7 +125,11 @@ class RunDir(msgspec.Struct, frozen=True):
     def write(self, name: str, text: str) -> None:
         """Replace a small file in one step (hook clients read it at any time)."""
         temp = self.path / f".{name}.{os.getpid()}"
-        temp.write_bytes(os.fsencode(text))
+        try:
+            temp.write_bytes(os.fsencode(text))
+        except OSError as error:
+            error.filename = str(temp)  # a full disk names no file
+            raise
         temp.replace(self.path / name)
 
     def end(self) -> None:
