@@ -29,7 +29,12 @@ class UsageError(WalAgentError):
 
 
 class BucketError(WalAgentError):
-    """What a bucket says when it could not do what was asked."""
+    """What a bucket says when it could not do what was asked. `why`: the cause in words of ours alone, where one is
+    known: an agent may read them, a store's own words it may not."""
+
+    def __init__(self, what: str, hint: str = "", why: str = "") -> None:
+        super().__init__(what, hint)
+        self.why = why
 
 
 class NotFound(BucketError):
@@ -85,6 +90,12 @@ class NoJob(WalAgentError):
 
 class LeaseHeld(WalAgentError):
     """Another live owner holds the job."""
+
+    exit_code = 75
+
+
+class FolderInUse(WalAgentError):
+    """Another run works in the folder, and a restore would replace its files. Nothing in the folder was changed."""
 
     exit_code = 75
 

@@ -75,11 +75,13 @@ class Recovered(msgspec.Struct, frozen=True):
 
 
 class Halted(msgspec.Struct, frozen=True):
-    """Nothing (more) is run, and a person is needed: `what` and `hint` as on the screen, `code` the exit code."""
+    """Nothing (more) is run, and a person is needed: `what` and `hint` as on the screen, `code` the exit code. `limit`:
+    one of this machine is used up; the same command works once it is not."""
 
     code: int
     what: str
     hint: str
+    limit: bool = False
 
 
 class LeftOpen(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -32,7 +33,9 @@ def install_command(extra: Extra, prefix: str = sys.prefix, python: str = sys.ex
 def required(extra: Extra, what: str) -> Iterator[None]:
     """Import the packages of `extra` inside this block. Raise ConfigError if one is missing; `what` needs it."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a Python near its end, say: none of the agent's terminal (I6)
+            yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "wal_agent":
             raise  # a bug, not a missing package

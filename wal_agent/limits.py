@@ -1,7 +1,8 @@
-"""Report failures of ours: limits of the machine (open files, threads, processes, memory, disk space), and bugs.
+"""Report failures of ours: limits of the machine (open files, threads, processes, memory, disk space), places that this
+user may not use, and bugs.
 
-A run does with less where it can. Where it cannot, it refuses in words, with exit code 75: the same command works once
-the limit does. Only an error that is no such limit is a bug.
+A run does with less where it can. Where it cannot, it refuses in words. A limit is exit code 75: the same command works
+once the limit does. Only an error that is neither is a bug.
 """
 
 from __future__ import annotations
@@ -17,8 +18,34 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wal_agent import __version__
-from wal_agent.errors import Exhausted
+from wal_agent.errors import ConfigError, Exhausted, WalAgentError
 from wal_agent.paths import state_dir
+
+
+def explain(error: BaseException) -> WalAgentError | None:
+    """What `error` is: one of ours, a limit of the machine, or a place that this user may not use. None: a bug."""
+    return error if isinstance(error, WalAgentError) else exhausted(error) or _unusable(error)
+
+
+def describe_failure(error: BaseException, env: Mapping[str, str]) -> str:
+    """One line for people; of a bug, with the full report written."""
+    return str(explain(error) or report_bug(error, env))
+
+
+def failed(what: str, error: Exception) -> WalAgentError:
+    """The error to raise where `what`, a sentence without its full stop, is so because of `error`."""
+    if limit := exhausted(error):
+        return Exhausted(f"{what}: {limit.what}", limit.hint)
+    return ConfigError(f"{what}: {error}.")
+
+
+def _unusable(error: BaseException) -> ConfigError | None:
+    if not isinstance(error, OSError) or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return None
+    if not isinstance(error.filename, str | bytes):
+        return None
+    path, why = os.fsdecode(error.filename), (error.strerror or "").lower()
+    return ConfigError(f"{path} cannot be used: {why}.", f"Look at owner and mode: ls -ld {shlex.quote(path)}")
 
 
 def exhausted(error: BaseException) -> Exhausted | None:
@@ -41,6 +68,8 @@ def exhausted(error: BaseException) -> Exhausted | None:
             return Exhausted(f"No space is left on the disk{_of(error)}.", f"Free some; see: df -h{_path_of(error)}")
         case errno.EDQUOT:
             return Exhausted(f"The disk quota is used up{_of(error)}.", "Free some space; see: quota -s")
+        case errno.EFBIG:
+            return Exhausted(f"This file would be bigger than is allowed{_of(error)}.", "Raise the limit: ulimit -f")
         case errno.EAGAIN:  # of a fork; wal-agent handles every other one
             return Exhausted("wal-agent can start no more processes.", _PROCESSES)
         case errno.ENOMEM:
@@ -69,13 +98,13 @@ def report_bug(error: BaseException, env: Mapping[str, str]) -> str:
 
     text = "".join(traceback.format_exception(error))
     body = redact(f"wal-agent {__version__}, Python {sys.version}\n{sys.platform}\n\n{text}")
-    folder = state_dir(env) / "reports"
     try:
+        folder = state_dir(env) / "reports"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path: Path = folder / f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.txt"
         path.touch(mode=0o600)
         path.write_text(body)
-    except OSError:
+    except (OSError, ConfigError):
         what = redact(f"{type(error).__name__}: {error}")
         return f"a bug in wal-agent: {what}. The report could not be written."
     return f"a bug in wal-agent: {type(error).__name__}. The full report is in {path}; please send it."

@@ -62,8 +62,25 @@ def home(env: Mapping[str, str]) -> Path | None:
     """The user's, by the environment, else by the system's list of users; a real path."""
     if env.get("HOME", "").startswith("/"):
         return Path(env["HOME"]).resolve()
+    listed = _listed_home()
+    return listed.resolve() if listed else None
+
+
+def user_home(env: Mapping[str, str]) -> Path:
+    """`$HOME` as it is; where it is not set, or empty, the one in the system's list of users. ConfigError: that has no
+    such user (a container whose user is only a number)."""
+    found = Path(env["HOME"]) if env.get("HOME") else _listed_home()
+    if found is None:
+        raise ConfigError(
+            f"HOME is not set, and user {os.getuid()} has no home folder on this system.",
+            "Name one that this user may write to: export HOME=/folder",
+        )
+    return found
+
+
+def _listed_home() -> Path | None:
     try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
         return None
 
@@ -87,7 +104,7 @@ def config_dir(env: Mapping[str, str]) -> Path:
 
 def _base(env: Mapping[str, str], variable: str, default: str) -> Path:
     base = Path(env.get(variable, ""))
-    return base if base.is_absolute() else Path(env.get("HOME") or Path.home()) / default
+    return base if base.is_absolute() else user_home(env) / default
 
 
 def in_a_secret_place(parts: Sequence[str]) -> bool:

@@ -116,6 +116,40 @@ def test_two_runs_at_once(scene: Scene) -> None:
     assert extensions(machine) == []
 
 
+def test_a_recovery_does_not_replace_the_files_that_another_run_works_on(scene: Scene) -> None:
+    """I2, I7: the job's files go into a folder only once no other run of this user is at work in it."""
+    lost = scene.machine("vm-1")
+    scene.script(
+        Turn(when="please work", calls=[shell("echo saved | tee both")]),
+        Turn(when="saved", calls=[shell("touch started; sleep 600")]),
+    )
+    run = lost.run("-y", "-p", "please work")
+    until(lambda: any(r["type"] == "workspace" and r["holds"] for r in scene.records()), "the files are saved")
+    until(lambda: (scene.workspace / "started").exists(), "the second call runs")
+    run.kill()
+    run.died()
+    lost.lost()
+
+    folder = scene.workspace
+    folder.rename(folder.with_name("lost"))
+    folder.mkdir()
+    here = scene.machine("vm-2")
+    scene.script(
+        Turn(when="please stay", calls=[shell("echo newer > both; touch begun; sleep 600")]),
+        Turn(when="wal-agent recovery", text="I stop."),
+    )
+    other = here.run("-y", "-p", "please stay", WAL_AGENT_JOB="other")
+    until(lambda: (folder / "begun").exists(), "another job works in the folder")
+    refused = here.run("-y", "-p", "please work", options=["--wait"], wait=True)
+    assert refused.process.returncode == 75 and "other" in refused.stderr(), refused.stderr()
+    assert (folder / "both").read_text() == "newer\n"
+    other.kill()
+    other.died()
+    again = here.run("-y", "-p", "please work", wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    assert (folder / "both").read_text() == "saved\n"
+
+
 def deletes(scene: Scene, machine: Machine, ours: Path) -> None:
     """A Gemini without us deletes the file of our session at its start."""
     scene.model.turns.append(Turn(when="please wait", hold=threading.Event()))  # it does not wait for the deletion

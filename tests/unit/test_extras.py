@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_a_missing_extra_is_one_line_with_the_command(tmp_path: Path, words: lis
     *_, last = done.stderr.splitlines()
     assert "Traceback" not in done.stderr and "needs packages that are not installed. Install them: " in last
     assert last.endswith(f"-m pip install 'wal-agent[{extra}]'")
+
+
+def test_a_package_that_warns_when_it_is_imported_writes_nothing_into_the_terminal() -> None:
+    """I6: google-api-core does so once its Python is out of support."""
+    with warnings.catch_warnings(record=True) as heard, required("gcs", "A gs:// bucket"):
+        warnings.warn("a Python near its end", FutureWarning, stacklevel=1)
+    assert heard == []
 
 
 def test_the_command_is_of_the_tool_that_made_the_installation(tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def bucket_error(doing: str, root: Path, path: Path, error: OSError) -> BucketEr
     """The bucket's error for one of the kernel's: Denied where a person must act, Unavailable otherwise."""
     hint = f"Look at owner and mode: ls -ld {shlex.quote(str(root))} {shlex.quote(str(path))}"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return Denied(f"Cannot {doing} {path}: permission denied.", hint)
+        return Denied(f"Cannot {doing} {path}: permission denied.", hint, "permission denied")
     if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
         return Denied(f"Cannot {doing} {path}: a link, or another kind of file than expected, is in the way.", hint)
     why = _WHY.get(error.errno or 0) or (error.strerror or str(error)).lower()
-    return Unavailable(f"Cannot {doing} {path}: {why}.")
+    return Unavailable(f"Cannot {doing} {path}: {why}.", why=why)
 
 
 def sync(fd: int) -> None:

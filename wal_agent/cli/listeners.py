@@ -15,7 +15,7 @@ from wal_agent.bucket import default_url
 from wal_agent.clock import SystemClock
 from wal_agent.errors import WalAgentError
 from wal_agent.events import EventBus, Halted, Listener
-from wal_agent.limits import exhausted, report_bug
+from wal_agent.limits import describe_failure
 from wal_agent.supervise.identity import default_job_here
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import restart_policy
@@ -56,7 +56,7 @@ def attach_listeners(options: RunOptions, screen: Screen) -> Iterator[RunOptions
     first: list[Listener] = [listener for listener in (people, manager) if listener is not None]
 
     def failed(error: BaseException) -> None:
-        screen.say(str(exhausted(error) or report_bug(error, options.env)))
+        screen.say(describe_failure(error, options.env))
 
     bus = EventBus(first, clock.now, failed)
     try:

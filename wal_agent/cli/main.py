@@ -96,9 +96,9 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # noqa: BLE001 - the last handler there is
-        from wal_agent.limits import exhausted, report_bug
+        from wal_agent.limits import explain, report_bug
 
-        known = _lost_folder(error) or exhausted(error)
+        known = _lost_folder(error) or explain(error)
         _say(str(known) if known else report_bug(error, os.environ))
         code = known.exit_code if known else WalAgentError.exit_code
     sys.exit(code if isinstance(code, int) else 0)

@@ -200,7 +200,7 @@ def _changes(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, str]:
     """Return what became of each file between the first capture that is kept and `then`; nothing where that cannot be
     read. BucketError."""
     from wal_agent.capture.git import GitFailed
-    from wal_agent.errors import ConfigError, Damaged
+    from wal_agent.errors import ConfigError, Damaged, Exhausted
     from wal_agent.paths import state_dir
     from wal_agent.recovery.compare_trees import first_capture, scratch_trees
     from wal_agent.recovery.restore_target import RestoreTarget
@@ -213,7 +213,7 @@ def _changes(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, str]:
         with scratch_trees(target, last, blobs) as trees:
             before, after = (trees.fetch(each).work for each in (first.state.workspace, last))
             return {each.path: each.change for each in trees.changes(before, after)}
-    except (Damaged, ConfigError, GitFailed):
+    except (Damaged, ConfigError, Exhausted, GitFailed):
         return {}
 
 

@@ -206,7 +206,11 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         rows.append(("", f"its pause was over at {timestamp(view.until)}{for_what}"))
     elif view.reason not in ("", "completed", REMOVED) and view.state != "paused" and view.way != "failed":
         rows.append(("reason", view.reason))
-    if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
+    overdue = view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2
+    if overdue and view.mute:
+        pid = view.pid
+        rows.append(("", f"its process does not answer. If it is stopped: kill -CONT {pid}. To end it: kill -9 {pid}"))
+    elif overdue:
         rows.append(("", f"if {view.host} is off for good: wal-agent unlock --epoch {view.epoch} --now{options}"))
     if view.spool:
         rows.append(("spool", f"{view.spool} on {view.host} may hold what the bucket does not"))

@@ -22,6 +22,7 @@ from wal_agent.recovery.lease_policy import (
     classify_stop,
     describe_lease,
     lease_age,
+    may_have_spooled,
     owner_is_dead,
     pause_left,
     paused_until,
@@ -172,6 +173,7 @@ class View(msgspec.Struct, frozen=True):
     record: int = 0
     last_record: float = 0.0
     waiting: Waiting | None = None  # None: the run cannot be asked from here
+    mute: bool = False  # its supervisor lives on this machine, and does not answer
     messages: int | None = None  # that wait for the agent's next boundary; None: as above
     files: Files | None = None  # None: the job has run nothing yet, or the log was not read
     session: str = ""
@@ -215,15 +217,16 @@ def continue_view(
     here = this_host(env, Path(os.devnull))
     local = probe_holder(seen, here, spools_dir(env), bucket.url)
     dead = seen.doc.state == "held" and owner_is_dead(seen, local)
-    answer = None
-    if seen.doc.state == "held" and not dead and seen.doc.host.same_kernel(here.boot, here.pidns):
-        answer = ask_run(seen.doc.host, seen.doc.run, STATUS, {})
+    asked = seen.doc.state == "held" and not dead and seen.doc.host.same_kernel(here.boot, here.pidns)
+    answer = ask_run(seen.doc.host, seen.doc.run, STATUS, {}, LOOK_TIMEOUT) if asked else None
+    mute = asked and answer is None and local.lock == "alive"
     if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)
-        locked = make_view(keys.job, bucket.url, seen, dead, unread, answer)
+        locked = make_view(keys.job, bucket.url, seen, dead, unread, answer, mute)
         return msgspec.structs.replace(locked, locked=redact(str(problem))), before
     found = continue_replay(bucket, keys, before) if before.seq else replay(bucket, keys)
-    seen_at = make_view(keys.job, bucket.url, seen, dead, check_end(found, keys.job, KnownEnd.by(seen)), answer)
+    checked = check_end(found, keys.job, KnownEnd.by(seen))
+    seen_at = make_view(keys.job, bucket.url, seen, dead, checked, answer, mute)
     if not seen_at.damage and find_missing_blobs(bucket, keys, needed_blobs(found.state), known):
         found = replay(bucket, keys)  # again: retention may have passed between the two
         if lacks := find_missing_blobs(bucket, keys, needed_blobs(found.state), known):
@@ -234,7 +237,12 @@ def continue_view(
     return seen_at, found
 
 
-def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
+LOOK_TIMEOUT = 3.0  # seconds: who looks at a run that hangs is not to hang with it
+
+
+def make_view(
+    job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answer: dict[str, Any] | None, mute: bool = False
+) -> View:
     doc, state = seen.doc, found.state
     kind = describe_lease(seen, dead)
     cls = state.ended.cls if state.ended is not None and state.home == doc.epoch else ""
@@ -253,7 +261,7 @@ def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, 
         started=doc.started,
         heartbeat_age=lease_age(seen),
         ttl=doc.ttl,
-        spool=redact(doc.spool),
+        spool=redact(doc.spool) if may_have_spooled(seen) else "",
         key=doc.key,
         reason=redact(doc.reason),
         way=classify_stop(doc.reason, cls) if doc.state in ("closed", "released") else "",
@@ -266,6 +274,7 @@ def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, 
         record=found.seq,
         last_record=found.time,
         waiting=Waiting(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
+        mute=mute,
         messages=int(answer.get("messages", 0)) if answer else None,
         files=files_view(state, answer),
         session=state.session,

@@ -180,9 +180,9 @@ def _recovered(facts: Facts, at: float, event: events.Recovered) -> Message:
 
 
 def _halted(facts: Facts, at: float, event: events.Halted) -> Message | None:
-    if event.code in NO_NEWS:
+    if event.code in NO_NEWS and not event.limit:
         return None
-    passing = event.code == Unavailable.exit_code  # whoever started it may well try again
+    passing = event.limit or event.code == Unavailable.exit_code  # whoever started it may well try again
     return _message(
         facts,
         at,

@@ -15,7 +15,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.capture.git import GitFailed
 from wal_agent.capture.repository import find_location
 from wal_agent.capture.shadow import Contents, Shadow
-from wal_agent.errors import ConfigError, Damaged
+from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.records import AnyRecord, Workspace
 from wal_agent.recovery.restore_target import RestoreTarget
 from wal_agent.recovery.restore_tree import fetch_packs, list_tree
@@ -83,7 +83,7 @@ def tree_steps(
     with scratch_trees(target, last, blobs) as trees:
         try:
             before = trees.fetch(last).work
-        except (Damaged, ConfigError) as error:
+        except (Damaged, ConfigError, Exhausted) as error:
             return [TreeStep(seq, 0, record.holds, why=str(error)) for seq, record in later[-most:]]
         for n, (seq, record) in enumerate(later):
             files, patch, why, wanted = list[FileChange](), "", "", n >= len(later) - most
@@ -93,7 +93,7 @@ def tree_steps(
                 if wanted:
                     files, patch = trees.changes(before, after), trees.patch(before, after)
                 before, last = after, record
-            except (Damaged, GitFailed, ConfigError) as error:
+            except (Damaged, GitFailed, ConfigError, Exhausted) as error:
                 why = shorten(str(error), 400)
             if wanted:
                 shown = tuple(FileChange(redact(each.path), each.change) for each in files)

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import ConfigError, Damaged, UsageError
+from wal_agent.limits import failed
 from wal_agent.recovery import restore_session
 from wal_agent.text import job_command, shorten
 from wal_agent.wal import lease as leases
@@ -107,7 +108,7 @@ def _write_session(
             why = f"cannot be had ({getattr(error, 'what', error)})"
         except OSError as error:
             if error.errno not in _BAD_NAME:
-                raise ConfigError(f"{folder} cannot be written: {error.strerror}.", "Make room there.") from error
+                raise failed(f"{folder} cannot be written", error) from error
             why = f"cannot be had ({error.strerror})"
         if why:
             short.append(f"{shorten(name, 100)} {shorten(why)}")

@@ -20,10 +20,15 @@ _STOP = "Nothing was changed. Do not try other ways; stop here and say so."
 _WIND_DOWN = "Nothing was changed. Start nothing new; say in one line where you are and stop."
 
 
-def deny_unsaved(seconds: float) -> str:
-    """Deny: the intent could not be saved for `seconds` (0: at once)."""
+def deny_unsaved(seconds: float, why: str = "") -> str:
+    """Deny: the intent could not be saved for `seconds` (0: at once). `why`: the bucket's own cause, if it is known."""
     since = f" for {seconds:.0f} s" if seconds >= 1 else ""
-    return f"{_DENIED} its intent could not be saved (bucket unreachable{since}). {_STOP}"
+    return f"{_DENIED} its intent could not be saved ({bucket_away(why)}{since}). {_STOP}"
+
+
+def bucket_away(why: str) -> str:
+    """ "bucket unreachable", "bucket unwritable: the disk is full"."""
+    return f"bucket unwritable: {why}" if why else "bucket unreachable"
 
 
 def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:

@@ -22,8 +22,9 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
-from wal_agent.errors import ConfigError, Damaged
+from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.failpoints import failpoint
+from wal_agent.limits import failed
 from wal_agent.safefs import (
     Pieces,
     make_private_folder,
@@ -209,7 +210,7 @@ def restore(
         child.unlink()
         _move_in(place, staged)
     except OSError as error:
-        raise ConfigError(f"The session could not be restored: {error}.") from error
+        raise failed("The session could not be restored", error) from error
     except Damaged as error:
         raise with_hint(error) from error
     finally:
@@ -236,11 +237,11 @@ def check_files(place: SessionTarget, files: Mapping[str, FileState]) -> None:
 
 
 def _check_disk_space(place: SessionTarget, files: Mapping[str, FileState]) -> None:
-    """Raise ConfigError where the disk cannot hold the exact copies, before they fill it."""
+    """Raise Exhausted where the disk cannot hold the exact copies, before they fill it."""
     make_private_folder(place.kept)
     needed, free = sum(max(f.size, f.base_size) for f in files.values()), shutil.disk_usage(place.kept).free
     if needed > free:
-        raise ConfigError(f"The session needs {needed} bytes in {place.kept}, and {free} are free.", "Make room there.")
+        raise Exhausted(f"The session needs {needed} bytes in {place.kept}, and {free} are free.", "Make room there.")
 
 
 def create_session(place: SessionTarget, prompt: str) -> None:
@@ -253,7 +254,7 @@ def create_session(place: SessionTarget, prompt: str) -> None:
         make_private_folder(place.kept)
         _move_in(place, [stage_file(place.path(place.agent.main_file), pieces, place.root)])
     except OSError as error:
-        raise ConfigError(f"The new session could not be written: {error}.") from error
+        raise failed("The new session could not be written", error) from error
 
 
 def drop_old_restores(folder: Path) -> None:
@@ -356,7 +357,7 @@ def _move_in(place: SessionTarget, moves: Sequence[StagedFile]) -> None:
     except OSError as error:
         for path in done:
             _undo_move(path, copies.get(path), place.root_of(path))
-        raise ConfigError(f"The session could not be put into place: {error}.") from error
+        raise failed("The session could not be put into place", error) from error
     for folder in {path.parent for path in (*targets, *gone)}:
         sync_folder(folder)
     failpoint("restore.after_moves")

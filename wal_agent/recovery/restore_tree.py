@@ -29,7 +29,7 @@ from wal_agent.capture.repository import find_location
 from wal_agent.capture.scan import IGNORE_FILE
 from wal_agent.capture.shadow import Shadow, is_object_id
 from wal_agent.concurrency import prefetch_map
-from wal_agent.errors import ConfigError, Damaged
+from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Pack, Workspace
 from wal_agent.safefs import open_plain
@@ -202,13 +202,13 @@ _STREAM = "core.bigFileThreshold=1m"  # bytes: what is bigger is not unpacked in
 
 
 def fetch_packs(shadow: Shadow, captured: Workspace, blobs: Blobs, *alternates: Path) -> None:
-    """Unpack all packs of `captured` in `shadow`. Under its lock. Damaged; ConfigError where the disk cannot hold them;
+    """Unpack all packs of `captured` in `shadow`. Under its lock. Damaged; Exhausted where the disk cannot hold them;
     BucketError."""
     check_packs(captured)
     size = sum(pack.size for pack in captured.packs)
     free = shutil.disk_usage(shadow.folder).free
     if 2 * size > free:
-        raise ConfigError(
+        raise Exhausted(
             f"The working tree needs {2 * size} bytes in {shadow.folder}, and {free} are free.", "Make room there."
         )
     for number, pack in enumerate(captured.packs, 1):

@@ -27,8 +27,9 @@ from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS, Location, find_location, mark_folder
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
-from wal_agent.errors import ConfigError, Damaged
+from wal_agent.errors import ConfigError, Damaged, Exhausted, WalAgentError
 from wal_agent.failpoints import failpoint
+from wal_agent.limits import failed
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.restore_target import (
     Keep,
@@ -262,9 +263,15 @@ def restore_files(
         except Damaged as error:
             raise with_hint(error) from error
         except (GitFailed, OSError) as error:
-            raise ConfigError(f"The working tree could not be put back: {shorten(str(error), 400)}") from error
+            raise _failed("The working tree could not be put back", error) from error
         except GitMissing:
             raise ConfigError("There is no git here to put the working tree back with.", "Install git.") from None
+
+
+def _failed(what: str, error: GitFailed | Damaged | OSError) -> WalAgentError:
+    if isinstance(error, OSError):
+        return failed(what, error)
+    return ConfigError(f"{what}: {shorten(str(error), 400)}")
 
 
 @contextmanager
@@ -433,7 +440,8 @@ class _Restore:
     def _room(self, size: int) -> None:
         free = shutil.disk_usage(self.folder).free
         if size > free:
-            raise ConfigError(f"The working tree has {size} bytes, and {free} are free in {self.folder}.", "Make room.")
+            what = f"The working tree has {size} bytes, and {free} are free in {self.folder}."
+            raise Exhausted(what, "Make room there.")
 
 
 def restore_kept(target: RestoreTarget, kept: KeptFiles, now: float) -> tuple[Changes, RestoreBackup | None]:
@@ -444,7 +452,7 @@ def restore_kept(target: RestoreTarget, kept: KeptFiles, now: float) -> tuple[Ch
         try:
             return _swap(target, shadow, kept, now)
         except (GitFailed, Damaged, OSError) as error:
-            raise ConfigError(f"The files could not be brought back: {shorten(str(error), 400)}") from error
+            raise _failed("The files could not be brought back", error) from error
         except GitMissing:
             raise ConfigError("There is no git here to bring the files back with.", "Install git.") from None
 

@@ -430,7 +430,8 @@ class Gate:
         except WalAgentError as error:
             return _over(error)
         if word == "undecided":
-            return self._deny(deny_unsaved(self._clock.boot() - began), "unsaved", call, nested)
+            why = self._writer.trouble
+            return self._deny(deny_unsaved(self._clock.boot() - began, why), "unsaved", call, nested)
         if self._refusal:
             self._deny(self._refusal, "ended", call, nested)
             return Deny(self._refusal, stop=True, word="ended")

@@ -407,11 +407,13 @@ TASK = CONTROL_PREFIX + "task"
 CONTROL_TIMEOUT = 30.0
 
 
-def ask_run(owner: Host, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
+def ask_run(
+    owner: Host, run: str, event: str, question: dict[str, Any], timeout: float = CONTROL_TIMEOUT
+) -> dict[str, Any] | None:
     """The run's answer; None when it cannot be reached from here. The path comes from the bucket, so only a socket of
     this user's answers; the run id must fit as well."""
     try:
-        return ask_socket(Path(owner.lock).with_name("hook.sock"), run, event, question)
+        return ask_socket(Path(owner.lock).with_name("hook.sock"), run, event, question, timeout)
     except ValueError:
         return None
 

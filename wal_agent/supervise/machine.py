@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir as state_dir
 from wal_agent.records import Host
 from wal_agent.recovery.lease_policy import Local
-from wal_agent.safefs import FlockState, Life, flock_state, try_lock
+from wal_agent.safefs import FlockState, Life, flock_state, read_plain, try_lock
 from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.spool import SpoolOwner, spool_presence
 
@@ -93,8 +93,12 @@ def lock_state(owner: Host, here: Host) -> Life:
     return _LIFE[flock_state(owner.lock)]
 
 
+PLACE = "place"
+
+
 class RunDir(msgspec.Struct, frozen=True):
-    """A run's private folder: `lock` (held by flock while the supervisor lives), `hook.sock`, `agent.pid`, `session`.
+    """A run's private folder: `lock` (held by flock while the supervisor lives), `hook.sock`, `agent.pid`, `session`,
+    `place` (its job and its workspace).
 
     The lock file stays when the run ends: it says "dead" to whoever reads the lease later. `sweep` takes old ones."""
 
@@ -121,12 +125,16 @@ class RunDir(msgspec.Struct, frozen=True):
     def write(self, name: str, text: str) -> None:
         """Replace a small file in one step (hook clients read it at any time)."""
         temp = self.path / f".{name}.{os.getpid()}"
-        temp.write_text(text)
+        try:
+            temp.write_bytes(os.fsencode(text))
+        except OSError as error:
+            error.filename = str(temp)  # a full disk names no file
+            raise
         temp.replace(self.path / name)
 
     def end(self) -> None:
         """Free the lock and drop everything that only a live run needs."""
-        for name in ("hook.sock", "agent.pid", "session"):
+        for name in ("hook.sock", "agent.pid", "session", PLACE):
             (self.path / name).unlink(missing_ok=True)
         os.close(self.lock_fd)
 
@@ -145,6 +153,16 @@ def sweep_run_dirs(runtime: Path, keep: int = 64) -> None:
 def is_run_live(run_dir: Path) -> bool:
     """Whether the supervisor of this run folder holds its lock."""
     return flock_state(run_dir / "lock") == "held"
+
+
+def job_at_work(runtime: Path, workspace: Path, apart: Collection[str]) -> str:
+    """A job that a live run has in `workspace`; "" for none. `apart`: runs that do not count."""
+    for path in runtime.iterdir():
+        note = (read_plain(path / PLACE) or b"").decode("utf-8", "surrogateescape")
+        job, _, place = note.partition("\n")
+        if place == str(workspace) and path.name not in apart and is_run_live(path):
+            return job
+    return ""
 
 
 def probe_holder(seen: StoredLease | None, here: Host, spools: Path, bucket_url: str, unchanged: float = 0.0) -> Local:

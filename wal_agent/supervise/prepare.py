@@ -20,7 +20,7 @@ from wal_agent.agents.base import Agent, Env, NewSession, Reconciled, ResumeSess
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
-from wal_agent.errors import Unavailable, WalAgentError
+from wal_agent.errors import FolderInUse, Unavailable, WalAgentError
 from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
@@ -51,10 +51,11 @@ from wal_agent.recovery.restore_session import (
     drop_old_restores,
     restore,
 )
+from wal_agent.recovery.restore_target import Keep
 from wal_agent.redact import redact
 from wal_agent.safefs import Pieces
 from wal_agent.supervise import processes, recovery_input
-from wal_agent.supervise.machine import lock_state
+from wal_agent.supervise.machine import job_at_work, lock_state, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
 from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_payload, logged_calls, read_situation
@@ -251,11 +252,24 @@ class Preparation:
     def _put_tree_back(self) -> None:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
         began = self.clock.boot()
+        self._require_unused()
         with self.screen.waiting_for("the files of this folder to be put back"):
             self.done = self.tree.carry_out(self.opened.blobs, self.clock.now(), self.screen.say)
         if self.done.put_back:
             self.seconds["tree"] = round(self.clock.boot() - began, 3)
         self.check()
+
+    def _require_unused(self) -> None:
+        """FolderInUse: another job of this user is at work in the folder, and its files would be replaced."""
+        folder, job = self.options.workspace, self.opened.keys.job
+        apart = {self.opened.lease.doc.run, *self.at.opening.parents}
+        if isinstance(self.tree.decided, Keep):
+            return
+        if other := job_at_work(runtime_dir(self.options.env), folder, apart):
+            raise FolderInUse(
+                f"Job {other} is running in {folder}, and the saved files of job {job} would replace what it works on.",
+                f"Start this again when that has ended; or in another folder, with --job {job}.",
+            )
 
     def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
         from wal_agent.recovery.inflight import AskedCall

@@ -24,6 +24,7 @@ from wal_agent.errors import (
     NOT_DONE,
     ConfigError,
     CrashLoop,
+    Exhausted,
     NotThisJob,
     NotYourJob,
     PersonNeeded,
@@ -31,6 +32,7 @@ from wal_agent.errors import (
     WalAgentError,
 )
 from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
+from wal_agent.limits import explain
 from wal_agent.recovery.lease_policy import classify_stop, is_removed
 from wal_agent.supervise import run as runs
 from wal_agent.supervise.exits import RESTARTED
@@ -240,12 +242,15 @@ def halted_event(error: Exception) -> Halted | None:
     """What is emitted of an end by `error`; None where a signal asked for it, or a notice."""
     if isinstance(error, NotThisJob | NotYourJob):
         return None
-    if not isinstance(error, WalAgentError):
+    known = explain(error)
+    if known is None:
         what = f"wal-agent ended by a defect of its own ({type(error).__name__})."
         return Halted(
             WalAgentError.exit_code, what, "Its report is on that machine; the same command continues the job."
         )
-    return None if error.exit_code > 128 else Halted(error.exit_code, error.what, error.hint)
+    if known.exit_code > 128:
+        return None
+    return Halted(known.exit_code, known.what, known.hint, isinstance(known, Exhausted))
 
 
 def restart_line(attempt: int, delay: float, limit: int) -> str:

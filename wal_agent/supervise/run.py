@@ -60,7 +60,7 @@ from wal_agent.events import (
     LostOnce,
 )
 from wal_agent.inbox import BucketDriver, Driver
-from wal_agent.limits import exhausted
+from wal_agent.limits import explain
 from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Cause, Checkpoint, Opening
 from wal_agent.recovery import messages
@@ -90,7 +90,7 @@ from wal_agent.supervise.lease_keeper import (
     sweep_mirrors,
 )
 from wal_agent.supervise.live import Live
-from wal_agent.supervise.machine import RunDir, is_run_live, runtime_dir, spools_dir, sweep_run_dirs, this_host
+from wal_agent.supervise.machine import PLACE, RunDir, is_run_live, runtime_dir, spools_dir, sweep_run_dirs, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.preemption import Preempted, Preemption
 from wal_agent.supervise.prepare import PreparedStart, prepare_start, recovery_policy
@@ -264,6 +264,7 @@ class Run:
         with self._threads(opened, keeper) as start:
             try:
                 start()
+                self.run_dir.write(PLACE, f"{opened.keys.job}\n{self.options.workspace}")
                 self.driver = self._open_driver()
                 prepared = prepare_start(
                     self.options,
@@ -735,7 +736,7 @@ def find_free_job(bucket: Bucket, job: str) -> str:
 
 def stopped_by(error: Exception) -> str:
     """For the lease: why no agent ran."""
-    known = error if isinstance(error, WalAgentError) else exhausted(error)
+    known = explain(error)
     why = known.what if known else type(error).__name__
     passing = f" ({Unavailable.exit_code})" if isinstance(error, Unavailable) else ""  # the fleet goes by it
     return f"stopped{passing}: {why}"[:500]

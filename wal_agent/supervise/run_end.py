@@ -17,7 +17,7 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
-from wal_agent.limits import exhausted, report_bug
+from wal_agent.limits import describe_failure
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.recovery import messages
 from wal_agent.recovery.lease_policy import crash_place
@@ -304,7 +304,7 @@ class _Closing(msgspec.Struct, frozen=True):
         if lost := self._lost():
             say(messages.summaries_lost(lost, options.settings.job_options))
         if ended.trouble is not None:
-            say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
+            say(describe_failure(ended.trouble, options.env))
         if watcher:
             say(watcher)
         job = self.opened.keys.job
@@ -345,9 +345,10 @@ class _Closing(msgspec.Struct, frozen=True):
     def left(self, finished: RunResult) -> EndNotSaved:
         size = self.opened.writer.backlog.size
         waits_for = f"{size} bytes wait" if size else "its last changes are only on this machine"
+        away = messages.bucket_away(self.opened.writer.trouble)
         return EndNotSaved(
-            f"the end of job {self.opened.keys.job} could not be saved: {waits_for}, and the bucket cannot be "
-            f"reached. The agent ended with {self.ended.exit.shell_code}.",
+            f"the end of job {self.opened.keys.job} could not be saved: {waits_for} ({away}). "
+            f"The agent ended with {self.ended.exit.shell_code}.",
             describe_unsaved(self.opened),
             finished,
         )

@@ -431,7 +431,8 @@ def close_job(
     try:
         seq, end = last_record(job.writer)
         job.lease.settle(state, reason, seq=seq, end=end.hex(), until=until, budget=budget)
-    except Unavailable:
+    except Unavailable as error:
+        job.writer.trouble = error.why
         return "left"
     if job.spool is not None:
         job.spool.remove()

@@ -32,7 +32,7 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.bucket.folder import Tree, read_file, sync, temp_file
-from wal_agent.errors import ConfigError, Damaged
+from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.failpoints import failpoint
 from wal_agent.safefs import flock_state, try_lock
 from wal_agent.wal import codec
@@ -172,13 +172,13 @@ class Spool:
             raise self.damaged(str(error)) from error
 
     def require_room(self) -> None:
-        """ConfigError when `begin`, which writes all that is here once more, would find the disk full."""
+        """Exhausted when `begin`, which writes all that is here once more, would find the disk full."""
         try:
             needed, free = _taken(self.folder), shutil.disk_usage(self.folder).free
         except OSError:
             return  # reading it says why
         if needed > free:
-            raise ConfigError(
+            raise Exhausted(
                 f"The spool in {self.folder} cannot be carried into the log: that takes {needed} bytes on its disk, "
                 f"which has {free} free.",
                 "Make room there, and start again.",

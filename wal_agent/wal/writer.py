@@ -285,6 +285,7 @@ class Writer:
         self._lock = threading.Lock()  # the fields above; never held during I/O
         self._committing = threading.Lock()  # one step at a time
         self._spooling = threading.Lock()  # one segment at a time, in order
+        self.trouble = ""  # why the newest put was not decided, where that is known
         self._put_time = 0.0  # seconds that a put takes, smoothed; only the thread that commits sets it
         self._wake_at = 0.0  # boot time until which the thread that commits waits
         self._work = threading.Event()
@@ -473,8 +474,10 @@ class Writer:
             self._bucket.put(self._keys.segment(sent.seq), sent.data)
         except Conflict:
             return self._read_back(sent)
-        except (Unavailable, Denied):
+        except (Unavailable, Denied) as error:
+            self.trouble = error.why
             return "undecided"
+        self.trouble = ""
         took = self._clock.boot() - began
         self._put_time += (took - self._put_time) / 8 if self._put_time else took
         failpoint("append.after_put")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -88,7 +90,7 @@ def test_memory_is_shared_by_name_in_this_process() -> None:
         ({"HOME": "/home/me", "XDG_STATE_HOME": "/s t"}, "file:///s%20t/wal-agent/bucket"),
         ({"HOME": "/home/me", "XDG_STATE_HOME": ""}, "file:///home/me/.local/state/wal-agent/bucket"),
         ({"HOME": "/home/me", "XDG_STATE_HOME": "rel"}, "file:///home/me/.local/state/wal-agent/bucket"),
-        ({}, f"{Path.home().as_uri()}/.local/state/wal-agent/bucket"),
+        ({}, f"{Path(pwd.getpwuid(os.getuid()).pw_dir).as_uri()}/.local/state/wal-agent/bucket"),
     ],
 )
 def test_the_default_is_in_the_users_state_folder(env: dict[str, str], url: str) -> None:

@@ -41,6 +41,7 @@ PROMISED = {
     "Damaged": 73,
     "Newer": 78,
     "LeaseHeld": 75,
+    "FolderInUse": 75,
     "NoJob": 1,
     "Exhausted": 75,
     "Fenced": 76,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import tempfile
 import time
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.unit.cli.shelf import EVIL, KEYS, Run, Shelf, commit, intent
+from wal_agent.cli import view
 from wal_agent.cli.status import status_rows
 from wal_agent.cli.view import read_view
 from wal_agent.errors import Fenced
@@ -127,6 +131,26 @@ def test_a_heartbeat_that_is_late_says_how_to_take_the_job(run: Run, tmp_path: P
     assert "--epoch" not in run("status", *where(shelf))[1]
     found = msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), heartbeat_age=1900.0)
     assert "if vm-1 is off for good: wal-agent unlock --epoch 2 --now" in "\n".join(status_rows(found))
+
+
+def test_who_looks_at_a_supervisor_that_stands_still_does_not_stand_still_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing hangs for ever: a stopped process takes no connection, and its job cannot be unlocked as that of a host
+    which is off."""
+    monkeypatch.setattr(view, "LOOK_TIMEOUT", 0.05)
+    shelf = Shelf(tmp_path / "b")
+    job = shelf.open(ttl=3600.0)
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime, socket.socket(socket.AF_UNIX) as stopped:
+        run_dir = machine.RunDir.create(Path(runtime), job.lease.doc.run)
+        rewrite(shelf, msgspec.structs.replace(job.lease.doc, host=machine.this_host({}, run_dir.lock)))
+        stopped.bind(str(run_dir.socket))
+        stopped.listen()
+        found = msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), heartbeat_age=1900.0)
+        run_dir.end()
+    assert found.mute and found.state == "running"
+    rows = "\n".join(status_rows(found))
+    assert f"kill -CONT {os.getpid()}" in rows and "unlock" not in rows
 
 
 # ---- nothing to unlock is no error

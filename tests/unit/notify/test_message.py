@@ -43,6 +43,7 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
     ],
     (h.Halted(69, "The bucket is away.", ""), "recovery", "shop: stopped with 69", ("The bucket is away.",)),
     *[(h.Halted(code, "x", ""), None, "", ()) for code in (64, 75, 76)],
+    (h.Halted(75, "The disk is full.", "", limit=True), "recovery", "shop: stopped with 75", ("The disk is full.",)),
     (h.LeaseLost("epoch 5 has it"), "person_needed", "shop: stopped: the lease", ("epoch 5 has it. The agent",)),
     (
         h.TakesLong("approval", 300.0, "run_shell_command"),

@@ -25,7 +25,7 @@ from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
-from wal_agent.errors import ConfigError, Damaged
+from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery import restore_session
 from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores
@@ -364,7 +364,7 @@ def test_a_full_disk_changes_nothing(machine: Machine, monkeypatch: pytest.Monke
         return write_pieces(path, pieces, behind)
 
     monkeypatch.setattr(restore_session, "write_pieces", full)
-    raises_and_changes_nothing(machine, FILES, ConfigError, "No space left")
+    raises_and_changes_nothing(machine, FILES, Exhausted, "No space")
 
 
 # ---- the rest ------------------------------------------------------------------------------------------------------

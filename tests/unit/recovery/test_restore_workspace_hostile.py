@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.unit.recovery.lab import Lab, files, git, raw, repository, write
 from wal_agent.capture.shadow import MOST_STATE, GitState
-from wal_agent.errors import ConfigError, Damaged
+from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.records import Pack, Repository, Workspace
 from wal_agent.recovery import restore_tree
 from wal_agent.recovery.restore_target import Keep
@@ -161,7 +161,7 @@ def test_a_full_disk_is_seen_before_it_is_full(lab: Lab, monkeypatch: pytest.Mon
     forge = Forge(lab)
     good = forge.capture(forge.tree(("100644", "a", forge.object("blob", b"x\n"))))
     monkeypatch.setattr("shutil.disk_usage", lambda path: os.terminal_size((0, 0)) and type("Disk", (), {"free": 10}))
-    assert "are free" in str(nothing_changes(lab, good, ConfigError))
+    assert "are free" in str(nothing_changes(lab, good, Exhausted))
 
 
 def test_state_writes_only_what_git_keeps_progress_in(lab: Lab) -> None:

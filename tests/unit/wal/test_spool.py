@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.supervise.crew import PATIENCE
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, openings, spooled, up
 from tests.unit.wal.world import FIELDS, KEYS, World, claim, drain, end, intent
-from wal_agent.errors import ConfigError, LeaseHeld
+from wal_agent.errors import ConfigError, Exhausted, LeaseHeld
 from wal_agent.supervise.lease_keeper import AcquireOptions, Interrupted, acquire_job
 from wal_agent.supervise.options import Screen
 from wal_agent.wal import spool as spools
@@ -228,7 +228,7 @@ def test_no_lease_is_taken_where_the_disk_has_no_room_to_carry_in(
     before, usage, needed = world.seen(), shutil.disk_usage(disk.spools), 2 * spools.BLOCK
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=needed - 1))
-        with pytest.raises(ConfigError, match=rf"takes {needed} bytes.* {needed - 1} free"):
+        with pytest.raises(Exhausted, match=rf"takes {needed} bytes.* {needed - 1} free"):
             disk.start("b")
     assert world.seen() == before and [epoch for epoch, _ in openings(world)] == [1]
     disk.start("c")

@@ -40,6 +40,7 @@ from wal_agent.agents.hook_line import (
 from wal_agent.agents.program import retry_after_seconds
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
 from wal_agent.errors import ConfigError
+from wal_agent.paths import user_home
 
 TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
 # The smallest set that shows phases and calls. No PostToolBatch: it repeats every result of its batch, and the session
@@ -241,7 +242,7 @@ FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the b
 def claude_home(env: Env) -> Path:
     """Return Claude's state folder, by its own rule."""
     own = env.get("CLAUDE_CONFIG_DIR")
-    return Path(own) if own else Path(env.get("HOME") or Path.home()) / ".claude"
+    return Path(own) if own else user_home(env) / ".claude"
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:

@@ -44,6 +44,7 @@ from wal_agent.agents.session_files import (
     walk_files,
     whole_lines,
 )
+from wal_agent.paths import user_home
 from wal_agent.safefs import Buffer
 
 ROLLOUT = re.compile(
@@ -55,7 +56,7 @@ _DAY = 86400
 
 def codex_home(env: Env) -> Path:
     """Return Codex's state folder, by its own rule."""
-    return Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home()) / ".codex")
+    return Path(env.get("CODEX_HOME") or user_home(env) / ".codex")
 
 
 def is_session(id: str) -> bool:

@@ -26,6 +26,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSet
 from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, outer, parser, refuse_answer, renderer
 from wal_agent.agents.session_files import InnerId, SessionId
 from wal_agent.errors import ConfigError
+from wal_agent.paths import user_home
 from wal_agent.safefs import flock_state
 
 SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -34,7 +35,7 @@ _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm6
 
 def copilot_home(env: Env) -> Path:
     own = env.get("COPILOT_HOME")
-    return Path(own) if own else Path(env.get("HOME") or Path.home()) / ".copilot"
+    return Path(own) if own else user_home(env) / ".copilot"
 
 
 def platform_builds() -> list[str]:
@@ -51,7 +52,7 @@ def program_cache(env: Env) -> Path:
 
 def program_caches(env: Env) -> list[Path]:
     """Return where it looks for versions of itself."""
-    home = Path(env.get("HOME") or Path.home())
+    home = user_home(env)
     shared = Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "copilot"
     named = (env.get(name) for name in ("COPILOT_PKG_CACHE_HOME", "COPILOT_CACHE_HOME"))
     own = home / "Library/Caches/copilot" if sys.platform == "darwin" else shared

@@ -42,7 +42,7 @@ from wal_agent.agents.hook_line import (
 )
 from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
-from wal_agent.paths import shipped
+from wal_agent.paths import shipped, user_home
 
 
 class _Hook(msgspec.Struct):
@@ -152,7 +152,7 @@ def hook_line(setup: HookSetup, event: str) -> str:
 
 def gemini_home(env: Env) -> Path:
     """Return Gemini's state folder, by its own rule."""
-    return Path(env.get("GEMINI_CLI_HOME") or env.get("HOME") or Path.home()) / ".gemini"
+    return Path(env.get("GEMINI_CLI_HOME") or user_home(env)) / ".gemini"
 
 
 def _install_file(place: Path) -> dict[str, str]:

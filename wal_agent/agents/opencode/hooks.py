@@ -23,7 +23,7 @@ from wal_agent.agents.opencode import database, session
 from wal_agent.agents.program import without_comments
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
 from wal_agent.errors import ConfigError
-from wal_agent.paths import shipped
+from wal_agent.paths import shipped, user_home
 from wal_agent.safefs import read_plain
 
 SHELL = "bash"
@@ -113,7 +113,7 @@ def parse_config(text: bytes) -> Any:
 
 def own_plugins(env: Env) -> bool:
     """Return whether the user has plugins or tools, or configuration that cannot be read."""
-    home = Path(env.get("HOME") or Path.home())
+    home = user_home(env)
     here = Path(env.get("PWD") or Path.cwd())
     roots = [session.config_home(env), *(folder / ".opencode" for folder in (here, *here.parents)), home / ".opencode"]
     if env.get("OPENCODE_CONFIG_DIR"):

@@ -30,6 +30,7 @@ from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
 from wal_agent.agents.opencode.database import Key, Rows, journal_lines, load_rows, row_digest, row_key, row_order
 from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, is_file, records
+from wal_agent.paths import user_home
 from wal_agent.safefs import Signature, file_signature, map_file, read_plain
 
 MAIN = "session.jsonl"
@@ -38,7 +39,7 @@ _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 
 def _xdg(env: Env, variable: str, otherwise: str) -> Path:
     base = Path(env.get(variable) or "")
-    return base if base.is_absolute() else Path(env.get("HOME") or Path.home()) / otherwise
+    return base if base.is_absolute() else user_home(env) / otherwise
 
 
 def config_home(env: Env) -> Path:

@@ -31,6 +31,7 @@ from wal_agent.agents.session_files import (
     records,
     walk_files,
 )
+from wal_agent.paths import user_home
 from wal_agent.safefs import Buffer, Pieces
 
 MAIN = "session.jsonl"
@@ -45,7 +46,7 @@ def agent_dir(env: Env) -> Path:
 
 
 def pi_home(env: Env) -> Path:
-    return Path(env.get("HOME") or Path.home())
+    return user_home(env)
 
 
 def expand_path(path: str, env: Env) -> Path:

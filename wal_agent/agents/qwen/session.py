@@ -21,6 +21,7 @@ from typing import Literal
 
 import msgspec
 
+from wal_agent import paths
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
 from wal_agent.agents.program import effective_setting, read_layer
 from wal_agent.agents.session_files import (
@@ -110,7 +111,7 @@ def project_folder(env: Env, workspace: Path) -> Path:
 
 
 def user_home(env: Env) -> Path:
-    return _plain("HOME", env.get("HOME", str(Path.home()) if "HOME" not in env else ""))
+    return _plain("HOME", env["HOME"] if "HOME" in env else str(paths.user_home(env)))
 
 
 def configured_folders(env: Env) -> dict[str, str]:
