@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wal_agent.cli.display import STATUS, answer_lines, answer_table
-from wal_agent.cli.options import (
-    AgentName,
-    AsJson,
-    BucketUrl,
-    JobContext,
-    JobName,
-    KeyCommand,
-    KeyFile,
-    open_job_context,
-)
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
 from wal_agent.text import answer, answer_json, duration, lines, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
@@ -35,6 +26,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
+@with_job
 def checkpoint(
     context: typer.Context,
     title: Annotated[str, typer.Option("--title", help="What the job works on.", metavar="TEXT")] = "",
@@ -56,11 +48,7 @@ def checkpoint(
             metavar="FILE",
         ),
     ] = None,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
 ) -> None:
     """Make a checkpoint of a running job now.
 
@@ -71,8 +59,7 @@ def checkpoint(
     from wal_agent.supervise.intervene import checkpoint_job, checkpoint_own_run
 
     if context.invoked_subcommand is not None:
-        named = [agent, bucket, job, encryption_key_file, encryption_key_command]
-        if title or phase or note or any(given is not None for given in (progress, plan, *named)):
+        if title or phase or note or progress is not None or plan is not None or which != HERE:
             raise UsageError(
                 f"These options do not belong in front of `{context.invoked_subcommand}`, which makes no checkpoint.",
                 f"Put them behind it: wal-agent checkpoint {context.invoked_subcommand} --help",
@@ -83,9 +70,9 @@ def checkpoint(
         question["progress"] = progress
     if plan is not None:
         question["plan"] = _read_plan(plan)
-    done = checkpoint_own_run(os.environ, question) if bucket is None and job is None else None
+    done = checkpoint_own_run(os.environ, question) if not which.is_named else None
     if done is None:
-        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        at = which.open()
         done = checkpoint_job(at.bucket, at.keys, question)
     say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: wal-agent checkpoint show")
 
@@ -118,12 +105,9 @@ def _read_log(at: JobContext, record: str | None = None) -> tuple[State, int]:
 
 
 @app.command("list")
+@with_job
 def list_checkpoints(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """List the job's checkpoints, the newest first.
@@ -134,7 +118,7 @@ def list_checkpoints(
     from wal_agent.clock import SystemClock
     from wal_agent.recovery.checkpoint import list_usable
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     state, _ = _read_log(at)
     readable, problems = list_usable(state, SystemClock().now())
     lines(problems)
@@ -174,6 +158,7 @@ def _cells(kept: CheckpointAt, document: Document) -> tuple[str, ...]:
 
 
 @app.command("show")
+@with_job
 def show(
     number: Annotated[
         int | None, typer.Argument(help="The checkpoint's number (default: the newest).", metavar="[N]")
@@ -182,11 +167,7 @@ def show(
         str | None,
         typer.Option("--at", help="Show the state as of this record or time.", metavar="RECORD|TIME"),
     ] = None,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Show a checkpoint: the task, its plan, the newest calls and the working tree.
@@ -197,7 +178,7 @@ def show(
 
     if number is not None and at_record is not None:
         raise UsageError("A number and --at do not go together.")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     document = _build(at, at_record) if at_record is not None else _find(at, number)
     if json:
         answer_json(_builtins(document))
@@ -243,14 +224,11 @@ def _find(at: JobContext, number: int | None) -> Document:
 
 
 @app.command("diff")
+@with_job
 def diff(
     first: Annotated[int, typer.Argument(help="The number of one checkpoint.", metavar="A")],
     second: Annotated[int, typer.Argument(help="The number of another.", metavar="B")],
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Show what differs between two checkpoints, as a unified diff of their JSON.
@@ -259,7 +237,7 @@ def diff(
     """
     from wal_agent.recovery.checkpoint import compare
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     a, b = _find(at, first), _find(at, second)
     found = compare(a, b)
     if json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wal_agent.cli.display import HEADED, answer_lines
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.text import answer_json, lines, plural, shorten, timestamp
 
 if TYPE_CHECKING:
@@ -27,12 +27,9 @@ _NOTHING = "nothing that the log has changed anything outside of the session."
 _NOTHING_OPEN = "the outcome of everything that the log has is known."
 
 
+@with_job
 def effects(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N (0 = all).")] = 0,
     open_only: Annotated[
         bool, typer.Option("--unsettled", help="Only calls and steps whose outcome is unknown.")
@@ -46,14 +43,13 @@ def effects(
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
     from wal_agent.cli.log import newest_run_is_over, read_newest
-    from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.errors import Damaged
     from wal_agent.recovery.effects import effects_of
     from wal_agent.shell.rules import load_rules
     from wal_agent.text import say
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     page = read_newest(at.bucket, at.keys, 0)
     over = newest_run_is_over(at, bool(page.last))
     blobs = blobs_of(at)

@@ -15,15 +15,27 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, complete_job
+from wal_agent.cli.options import (
+    HERE,
+    AgentName,
+    AsJson,
+    BucketUrl,
+    JobContext,
+    JobName,
+    JobOptions,
+    KeyCommand,
+    KeyFile,
+    complete_job,
+    with_job,
+)
 from wal_agent.text import answer, lines, say, size
 
 if TYPE_CHECKING:
-    from wal_agent.cli.options import JobContext
     from wal_agent.supervise.remove_job import Removal
     from wal_agent.wal.retention import RetentionResult
 
 
+@with_job
 def ack(
     call: Annotated[
         str,
@@ -31,15 +43,10 @@ def ack(
     ],
     done: Annotated[bool, typer.Option("--done", help="It happened.")] = False,
     not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
 ) -> None:
     """Resolve a call or step that a crash interrupted: you checked, and say whether it happened."""
     from wal_agent import notify
-    from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import acknowledge_call
@@ -49,7 +56,7 @@ def ack(
         raise UsageError("Say either --done or --not-done.")
     what = int(call) if call.isascii() and call.isdigit() and len(call) < 19 else check_name(call)
     require_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     acknowledge_call(at.bucket, at.keys, at.settings.ttl, what, done, os.environ, at.key_id)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
     named = f"call #{what}" if isinstance(what, int) else f"step {what}"
@@ -71,6 +78,7 @@ def settle(
     say(f"recorded. Call #{call} stays open until a person confirms it: wal-agent ack {call} --done (or --not-done)")
 
 
+@with_job
 def pause(
     lasts: Annotated[
         str | None, typer.Option("--for", help="How long: 30s, 10m, 2h, 1d; at most 31d.", metavar="DURATION")
@@ -83,11 +91,7 @@ def pause(
         str, typer.Option("--reason", help="Why; shown in `status` and to the agent.", metavar="TEXT")
     ] = "",
     end: Annotated[bool, typer.Option("--end", help="End a pause now.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Save a job, end its agent and resume later: automatically here, or wherever the job is started.
@@ -97,7 +101,6 @@ def pause(
     """
     from json import dumps
 
-    from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
     from wal_agent.supervise.intervene import PauseRequest, ask_this_run, end_pause, pause_job
@@ -105,9 +108,9 @@ def pause(
     if end and (lasts or until or reason):
         raise UsageError("--end goes alone.", "Or say --for or --until, for another pause in its place.")
     wanted = None if end else PauseRequest(lasts, until, reason)
-    said = ask_this_run(os.environ, wanted, SystemClock()) if wanted and bucket is None and job is None else None
+    said = ask_this_run(os.environ, wanted, SystemClock()) if wanted and not which.is_named else None
     if said is None:
-        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        at = which.open()
         said = end_pause(at.bucket, at.keys) if wanted is None else pause_job(at.bucket, at.keys, wanted, os.environ)
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(said)) + "\n")
@@ -115,15 +118,12 @@ def pause(
         say(said.said)
 
 
+@with_job
 def stop(
     done: Annotated[
         bool, typer.Option("--done", help="Also close the job; the next start begins a new session.")
     ] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
 ) -> None:
     """Stop the job's run cleanly, here or on its machine: save everything, then end the agent.
 
@@ -132,11 +132,10 @@ def stop(
     its agent waits for a person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays.
     Where the run's settings forbid it, the command says so and ends with 78.
     """
-    from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent stop")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     say(stop_run(at, done))
 
 
@@ -155,6 +154,7 @@ def stop_run(at: JobContext, done: bool = False) -> str:
     return stop_job(at.bucket, at.keys, at.settings.ttl, os.environ, SystemClock(), request, at.key_id)
 
 
+@with_job
 def unlock(
     epoch: Annotated[
         int | None,
@@ -165,11 +165,7 @@ def unlock(
     ] = False,
     reason: Annotated[str, typer.Option("--reason", help="Why; shown in `status` and on the old machine.")] = "",
     damaged: Annotated[bool, typer.Option("--damaged", help="Replace a lease that cannot be read.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Take a job away from a machine that hangs or is gone, so that any machine can run it.
@@ -180,14 +176,13 @@ def unlock(
     """
     from json import dumps
 
-    from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import UnlockRequest, repair_lease
     from wal_agent.supervise.intervene import unlock as take_away
 
     request = UnlockRequest(epoch, now, reason)
     require_person("wal-agent unlock")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     if damaged:
         done = repair_lease(at.bucket, at.keys, request, at.settings.ttl, at.key_id)
     else:
@@ -218,7 +213,6 @@ def rename(
     """
     from contextlib import suppress
 
-    from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
@@ -229,7 +223,7 @@ def rename(
         raise UsageError("Name the job once, and then its new name.", "For example: wal-agent rename JOB NEW")
     require_person("wal-agent rename")
     *typed, new = names
-    at = open_job_context(agent, bucket, typed[0] if typed else job)
+    at = JobOptions(agent, bucket, typed[0] if typed else job).open()
     if not is_job_there(at.bucket, at.keys.job):
         raise at.missing()
     own = at.keys.job
@@ -259,7 +253,6 @@ def rm(
     from contextlib import suppress
     from json import dumps
 
-    from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
     from wal_agent.recovery.export import replay_at
@@ -270,7 +263,7 @@ def rm(
 
     if not dry_run:
         require_person(f"wal-agent rm {job}")
-    at = open_job_context(None, bucket, job, encryption_key_file, encryption_key_command)
+    at = JobOptions(None, bucket, job, encryption_key_file, encryption_key_command).open()
     clock = SystemClock()
     job = at.keys.job
     state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, clock.now()))
@@ -312,13 +305,10 @@ def describe_removal(found: Removal, verb: str) -> list[str]:
     return rows
 
 
+@with_job
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Delete data that the job no longer needs: older than a day and covered by two snapshots.
@@ -331,7 +321,6 @@ def gc(
 
     from msgspec.structs import replace
 
-    from wal_agent.cli.options import open_job_context
     from wal_agent.errors import Damaged, LeaseHeld
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
@@ -339,7 +328,7 @@ def gc(
 
     if not dry_run:
         require_person("wal-agent gc")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     seen = at.lease()
     opened = blobs_at_rest(at.bucket, at.keys, seen)
     if dry_run:

@@ -23,7 +23,7 @@ import typer
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.display import LOG, answer_lines
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
 from wal_agent.cli.view import preview
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Unavailable
@@ -463,12 +463,9 @@ CAUSES: Final[dict[Cause, str]] = {
 FOLLOW = 1.0  # seconds between two reads of new records
 
 
+@with_job
 def log(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N records (0 = all).")] = 30,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Print oldest first, then each new record, until Ctrl-C.")
@@ -490,9 +487,8 @@ def log(
     Only the part that is shown is read and checked; -n 0 reads and checks the whole log. If records are missing or
     cannot be read, the others are shown and the exit code is 73.
     """
-    from wal_agent.cli.options import open_job_context
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     page = read_newest(at.bucket, at.keys, n, crashes)
     newest = deque((e for e in entries_of(page.segments) if not crashes or e.kind in CRASHES), maxlen=n or None)
     damaged = page.damaged

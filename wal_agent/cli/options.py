@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
 import typer
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from typer.models import OptionInfo
 
 from wal_agent.config import DEFAULTS, SETTINGS, ConsentNeeded, Consents, OneOf, Settings, Want, default_text, option_of
@@ -198,25 +198,43 @@ def _metavar(key: str) -> str | None:
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command all settings that have an option, in place of its parameter `flags`: a mapping of each setting's
     name to the value as a configuration file would have it, None where the option is not given."""
+    annotations = {}
+    for key, setting in SETTINGS.items():
+        if setting.option:
+            kind = bool if setting.option != "value" else type(getattr(DEFAULTS, key))
+            annotations[key] = Annotated[kind | None, setting_option(key)]
 
-    def wrapper(**given: Any) -> None:
-        flags = {key: given.pop(key) for key in rows}
+    def as_in_a_file(flags: dict[str, Any]) -> dict[str, Any]:
         for key, value in flags.items():
             if SETTINGS[key].option == "on":
                 flags[key] = "on" if value else None
             elif SETTINGS[key].option == "switch" and value is not None:
                 flags[key] = "on" if value else "off"
-        command(flags=flags, **given)
+        return flags
 
-    rows = [key for key, setting in SETTINGS.items() if setting.option]
+    return _with_options(command, "flags", annotations, as_in_a_file)
+
+
+def with_job(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say which job is meant, in place of its parameter `which`, a JobOptions."""
+    return _with_options(command, "which", _JOB_OPTIONS, lambda given: JobOptions(**given))
+
+
+def _with_options(
+    command: Callable[..., None], name: str, annotations: Mapping[str, Any], value: Callable[[dict[str, Any]], object]
+) -> Callable[..., None]:
+    """Return the command with these options, None where they are not given, in place of its parameter `name`, which
+    gets `value` of them."""
+
+    def wrapper(**given: Any) -> None:
+        command(**{name: value({key: given.pop(key) for key in annotations})}, **given)
+
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name != "flags":
+        if parameter.name != name:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        for key in rows:
-            kind = bool if SETTINGS[key].option != "value" else type(getattr(DEFAULTS, key))
-            annotation = Annotated[kind | None, setting_option(key)]  # type: ignore[valid-type]
+        for key, annotation in annotations.items():
             parameters.append(
                 inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
             )
@@ -231,6 +249,13 @@ KeyFile = Annotated[str | None, setting_option("encryption_key_file")]
 KeyCommand = Annotated[str | None, setting_option("encryption_key_command")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 NAMES = frozenset(("bucket", "job"))  # the settings that say which job is meant
+_JOB_OPTIONS: Mapping[str, Any] = {
+    "agent": AgentName,
+    "bucket": BucketUrl,
+    "job": JobName,
+    "encryption_key_file": KeyFile,
+    "encryption_key_command": KeyCommand,
+}
 
 
 class JobContext(msgspec.Struct, frozen=True):
@@ -292,6 +317,68 @@ class JobContext(msgspec.Struct, frozen=True):
         return "".join(f" --{name} {shlex.quote(value)}" for name, value in said.items())
 
 
+class JobOptions(msgspec.Struct, frozen=True):
+    """The options that say which job is meant, as they were given: the named job, else the one that this folder has (of
+    `agent`)."""
+
+    agent: str | None = None
+    bucket: str | None = None
+    job: str | None = None
+    encryption_key_file: str | None = None
+    encryption_key_command: str | None = None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the job is not just the one of the run or the folder in which the command was typed."""
+        return self.bucket is not None or self.job is not None
+
+    def open(self, *, as_a_run: bool = False) -> JobContext:
+        """Open the bucket of the job. `as_a_run`: all settings count, as they would for a run of `agent` in this
+        folder, and its job may be a new one.
+
+        Raises NoJob, UsageError (several jobs), ConfigError, Denied (the key), and what the bucket raises."""
+        from wal_agent.agents import AGENTS
+        from wal_agent.bucket import open_bucket
+        from wal_agent.bucket.decorators import RetryBucket
+        from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
+        from wal_agent.clock import SystemClock
+
+        agent, workspace = self.agent, Path.cwd().resolve()
+        if agent is not None and agent not in AGENTS:
+            raise unknown_agent_error(agent)
+        flags = {name: value for name, value in asdict(self).items() if name != "agent"}
+        own = job_of_this_run() if agent is None and not self.is_named else None
+        if own is not None:
+            flags = {name: given or own.get(name) for name, given in {**flags, "messages": None}.items()}
+        settings = settings_for(agent or ANY_AGENT, workspace, flags, None if as_a_run and agent else NAMES)
+        if own is None:
+            say_bucket(settings)
+        key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
+        opened = EncryptedBucket(open_bucket(settings.bucket), key)
+        retrying = RetryBucket(opened, SystemClock(), random.Random())
+        named = settings.sources.get("job") != "default"
+        settings = settings if own is not None else with_own_name(settings, retrying)
+        if agent is None or not (named or as_a_run):
+            if named:
+                name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
+            else:
+                name, chosen = job_here(retrying, workspace, agent, settings.job)
+            if as_a_run and name in AGENTS:
+                settings = settings_for(name, workspace, {**flags, "job": chosen})
+            agent, settings = name, replace(settings, job=chosen)
+        return JobContext(settings, retrying, Keys(settings.job), workspace, key_id(key), agent)
+
+    def open_existing(self) -> JobContext:
+        """As `open`, for a command that needs the job's lease: it is there, and the key is the job's."""
+        at = self.open()
+        if at.lease() is None:
+            raise at.missing()
+        return at
+
+
+HERE: Final = JobOptions()  # the job of this folder, or of the run in which the command is typed
+
+
 def settings_for(
     agent: str, workspace: Path, flags: Mapping[str, object], uses: Collection[str] | None = None
 ) -> Settings:
@@ -332,67 +419,6 @@ def say_bucket(settings: Settings) -> None:
 
 
 ANY_AGENT = "gemini"  # whose settings name the bucket, where the agent is not known yet: all agents' do alike
-
-
-def open_job_context(
-    agent: str | None,
-    bucket: str | None,
-    job: str | None,
-    key_file: str | None = None,
-    key_command: str | None = None,
-    *,
-    as_a_run: bool = False,
-) -> JobContext:
-    """Open the bucket of the job that the user means: the named one, else the one that this folder has (of `agent`).
-    `as_a_run`: all settings count, as they would for a run of `agent` in this folder, and its job may be a new one.
-
-    Raises NoJob, UsageError (several jobs), ConfigError, Denied (the key), and what the bucket raises."""
-    from wal_agent.agents import AGENTS
-    from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.decorators import RetryBucket
-    from wal_agent.bucket.encryption import EncryptedBucket, load_key
-    from wal_agent.bucket.encryption import key_id as id_of
-    from wal_agent.clock import SystemClock
-
-    if agent is not None and agent not in AGENTS:
-        raise unknown_agent_error(agent)
-    workspace = Path.cwd().resolve()
-    flags: dict[str, object] = {
-        "bucket": bucket,
-        "job": job,
-        "encryption_key_file": key_file,
-        "encryption_key_command": key_command,
-    }
-    own = job_of_this_run() if agent is None and bucket is None and job is None else None
-    if own is not None:
-        flags = {name: given or own.get(name) for name, given in {**flags, "messages": None}.items()}
-    settings = settings_for(agent or ANY_AGENT, workspace, flags, None if as_a_run and agent else NAMES)
-    if own is None:
-        say_bucket(settings)
-    key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
-    opened = EncryptedBucket(open_bucket(settings.bucket), key)
-    retrying = RetryBucket(opened, SystemClock(), random.Random())
-    named = settings.sources.get("job") != "default"
-    settings = settings if own is not None else with_own_name(settings, retrying)
-    if agent is None or not (named or as_a_run):
-        if named:
-            name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
-        else:
-            name, chosen = job_here(retrying, workspace, agent, settings.job)
-        if as_a_run and name in AGENTS:
-            settings = settings_for(name, workspace, {**flags, "job": chosen})
-        agent, settings = name, replace(settings, job=chosen)
-    return JobContext(settings, retrying, Keys(settings.job), workspace, id_of(key), agent)
-
-
-def open_existing_job(
-    agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
-) -> JobContext:
-    """As `open_job_context`, for a command that needs the job's lease: it is there, and the key is the job's."""
-    at = open_job_context(agent, bucket, job, key_file, key_command)
-    if at.lease() is None:
-        raise at.missing()
-    return at
 
 
 def job_of_this_run() -> dict[str, str] | None:

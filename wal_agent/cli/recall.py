@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wal_agent.cli.display import HEADED, answer_lines
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
 from wal_agent.text import answer, answer_json, printable, redraw, say, timestamp
 
 MOST = 50  # hits
@@ -18,6 +18,7 @@ MOST_TASKS = 16  # whose logs are searched with that of their caller
 Words = Annotated[list[str] | None, typer.Argument(help="Words to search for; all must match.", metavar="WORDS...")]
 
 
+@with_job
 def recall(
     words: Words = None,
     call: Annotated[
@@ -36,11 +37,7 @@ def recall(
         str, typer.Option("--role", help="Only what this role said.", metavar="user|assistant|tool|system")
     ] = "",
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MOST, help="Maximum number of hits.")] = 10,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Search the whole conversation of a job: all runs, agents and machines, also what was compacted.
@@ -51,7 +48,6 @@ def recall(
     """
     from msgspec.structs import asdict, replace
 
-    from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.recall import Query
@@ -66,7 +62,7 @@ def recall(
     if said_by is None:
         raise UsageError(f"--role {role[:40]} is not possible.", f"Allowed: {', '.join(ROLES)}.")
     query = Query(wanted, call, before, said_by, limit)
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     with suppress(Damaged):  # the log can be read without the lease
         at.lease()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from wal_agent.cli.options import AgentName, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, JobContext, JobOptions, with_job
 from wal_agent.text import moment, plural, say
 
 if TYPE_CHECKING:
@@ -36,12 +36,9 @@ MOST_TREE: Final = 2_000_000  # of all; those that the job changed come first
 MOST_DIFFS: Final = 300  # captures whose differences are in a page
 
 
+@with_job
 def report(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     html_file: Annotated[
         str, typer.Option("--html", help="The file to write, - for stdout (default: JOB.html).", metavar="FILE")
     ] = "",
@@ -72,7 +69,6 @@ def report(
     """
     from wal_agent.cli.effects import effect_json, read_bytes
     from wal_agent.cli.log import entries_of, newest_run_is_over, read_newest
-    from wal_agent.cli.options import open_job_context
     from wal_agent.cli.restore import blobs_of
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged, UsageError
@@ -82,7 +78,7 @@ def report(
 
     if open_it and html_file == "-":
         raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     page = read_newest(at.bucket, at.keys, n if place is None else 0)
     over = newest_run_is_over(at, bool(page.last)) and place is None
     then = None if place is None else replay_at(at.bucket, at.keys, at.key_id, place, SystemClock().now())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.display import DIFF, answer_lines
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
 from wal_agent.redact import redact
 from wal_agent.text import answer, lines, say
 
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from wal_agent.wal.reader import Replay
 
 
+@with_job
 def recover(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and the prompt; change nothing.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show what the next `wal-agent run` would do, and the prompt that the agent would get.
@@ -36,7 +33,6 @@ def recover(
     It reads all that a recovery would read, and changes nothing: no lease is taken, no file is restored, no process is
     ended. The recovery itself is `wal-agent run`.
     """
-    from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
     from wal_agent.supervise.dry_run import foresee_start, foreseen_json
 
@@ -45,7 +41,7 @@ def recover(
             "A recovery is part of a start.",
             "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
         )
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
+    at = which.open(as_a_run=True)
     name = at.agent.name
     seen = foresee_start(at.bucket, at.keys, at.workspace, name, at.settings, os.environ, at.key_id, at.options())
     if as_json:
@@ -66,6 +62,7 @@ At = Annotated[
 ]
 
 
+@with_job
 def restore(
     name: Annotated[str | None, typer.Argument(help="With --kept: its number or name.", metavar="[N]")] = None,
     to: Annotated[
@@ -81,11 +78,7 @@ def restore(
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of the same name in an existing folder.")
     ] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Write a job's session and working tree, as they were at a place in its log, into a folder.
@@ -96,7 +89,6 @@ def restore(
     `--kept` is about this folder: a recovery that replaced files here kept them. Bringing them back keeps the files
     that they replace.
     """
-    from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.export import export_job, replay_at
@@ -106,7 +98,7 @@ def restore(
     if kept:
         if to is not None or at is not None or force or as_json:
             raise UsageError("--kept goes alone, or with the number of what it lists.")
-        _restore_kept(name, agent, bucket, job)
+        _restore_kept(name, which)
         return
     if to is None or name is not None:
         raise UsageError(
@@ -117,7 +109,7 @@ def restore(
     for above in outer_runs():  # an agent may look at what was saved, beside its own work
         if force or above.workspace is None or folder.is_relative_to(above.workspace):
             raise person_needed(f"wal-agent restore --to {to}", above)
-    chosen = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    chosen = which.open()
     clock = SystemClock()
     found = replay_at(chosen.bucket, chosen.keys, chosen.key_id, at, clock.now())
     if not found.state.files and found.state.workspace is None:
@@ -149,6 +141,7 @@ def restore(
         print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
 
 
+@with_job
 def diff(
     since: Annotated[
         str | None,
@@ -162,11 +155,7 @@ def diff(
         bool, typer.Option("--here", help="Compare the newest saved working tree with the files of this folder.")
     ] = False,
     names: Annotated[bool, typer.Option("--names", help="Print only the names of the files.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show what changed in a job's working tree: from its first saved state to its newest, or to this folder.
@@ -179,7 +168,7 @@ def diff(
     import msgspec
 
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.options import ANY_AGENT, open_job_context
+    from wal_agent.cli.options import ANY_AGENT
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.paths import state_dir
@@ -192,7 +181,7 @@ def diff(
 
     if here and since is not None:
         raise UsageError("--here compares with the newest saved state, so --since does not go with it.")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     clock, env = SystemClock(), dict(os.environ)
     newest = replay_at(at.bucket, at.keys, at.key_id, None, clock.now())
     first = newest if here else first_capture(at.bucket, at.keys) if since is None else None
@@ -231,7 +220,7 @@ def diff(
     answer_lines([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines(), DIFF)
 
 
-def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: str | None) -> None:
+def _restore_kept(name: str | None, which: JobOptions) -> None:
     """List what restores replaced in this folder, or bring one of them back into it. UsageError, ConfigError;
     LeaseHeld: a job runs in this folder."""
     from wal_agent.agents import AGENTS
@@ -262,7 +251,8 @@ def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: 
         hint = "bring one back: wal-agent restore --kept N" if found else f"no restore replaced files in {workspace}."
         say(hint)
         return
-    if agent is not None and agent not in AGENTS:
+    agent = which.agent or ANY_AGENT
+    if agent not in AGENTS:
         raise unknown_agent_error(agent)
     require_person(f"wal-agent restore --kept {name}")
     chosen = next((each for n, each in enumerate(found, 1) if name in (str(n), each.name)), None)
@@ -270,9 +260,9 @@ def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: 
         raise UsageError(
             f"Nothing that is kept for {workspace} is called {name[:60]!r}.", "See: wal-agent restore --kept"
         )
-    settings = settings_for(agent or ANY_AGENT, workspace, {"bucket": bucket, "job": job}, NAMES)
+    settings = settings_for(agent, workspace, {"bucket": which.bucket, "job": which.job}, NAMES)
     _refuse_beside_run(settings.bucket, workspace)
-    private = tuple(never_captured(settings, AGENTS[agent or ANY_AGENT], env, workspace))
+    private = tuple(never_captured(settings, AGENTS[agent], env, workspace))
     target = RestoreTarget(workspace, target.state_dir, env, private)
     changes, backup = restore_kept(target, chosen, now)
     say(f"the files of {moment(chosen.time, now)} are back in {workspace}: {describe_changes(changes)}.")

@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
-from wal_agent.cli.options import (
-    AgentName,
-    AsJson,
-    BucketUrl,
-    JobContext,
-    JobName,
-    KeyCommand,
-    KeyFile,
-    open_job_context,
-)
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
@@ -37,15 +29,12 @@ app = typer.Typer(
 )
 
 
+@with_job
 def mark(
     name: Annotated[
         str | None, typer.Argument(help="The name of this place (default: list the marks).", metavar="NAME")
     ] = None,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Name this place in the conversation, so that `wal-agent rewind` can return to it.
@@ -56,10 +45,10 @@ def mark(
 
     if name is not None:
         check_mark(name)
-        if bucket is None and job is None and (done := mark_own_run(os.environ, name)) is not None:
+        if not which.is_named and (done := mark_own_run(os.environ, name)) is not None:
             say(f"this place of job {done['job']} is marked {name}")
             return
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     home = _home(at)
     if name is None:
         marks = _read(at).state.marks
@@ -82,6 +71,7 @@ def mark(
     say(f"this place of job {at.keys.job} is marked {name}")
 
 
+@with_job
 def rewind(
     to: Annotated[
         str | None,
@@ -109,11 +99,7 @@ def rewind(
     undo: Annotated[
         bool, typer.Option("--undo", help="Undo the newest rewind or compaction, if nothing was said since.")
     ] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Take a job's conversation back to an earlier place. Without options: list its turns.
@@ -131,7 +117,7 @@ def rewind(
         raise UsageError("Say one of --to, --last and --undo; --compact goes with the first two.")
     if files and not (to or undo):
         raise UsageError("--files goes with --to or --undo.", "A record's number is in: wal-agent log")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     home = _home(at)
     if not (to or last or undo):
         _list_turns(at, home, json)
@@ -151,6 +137,7 @@ def rewind(
     _report(at, done, f"{what}, and its run goes on" if live else what, json)
 
 
+@with_job
 def compact(
     policy: Annotated[
         str,
@@ -166,11 +153,7 @@ def compact(
         typer.Option("--by-agent", help="Have the agent write the summaries, in a copy of the conversation."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Replace the old turns of a stopped job's conversation by a summary.
@@ -187,7 +170,7 @@ def compact(
     limits, now = parse_policy(policy, keep), SystemClock().now()
     if not dry_run:
         require_person("wal-agent compact")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     home = _home(at)
     if dry_run:
         done = rewrite.foresee_compaction(_read(at).state, _blobs(at), home, limits, now)
@@ -221,16 +204,13 @@ def _summaries(at: JobContext, home: Home, limits: Policy) -> Summaries | None:
 
 
 @app.command("list")
+@with_job
 def list_traces(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """List what rewinds, compactions and tasks took out of the conversation, newest first."""
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     if not at.name:
         raise at.missing()
     state: State = _read(at).state
@@ -257,16 +237,13 @@ def list_traces(
 
 
 @app.command("show")
+@with_job
 def show_trace(
-    which: Annotated[str, typer.Argument(help="A trace's number, or a task's job (`trace list`).", metavar="N|JOB")],
+    trace: Annotated[str, typer.Argument(help="A trace's number, or a task's job (`trace list`).", metavar="N|JOB")],
     raw: Annotated[
         bool, typer.Option("--raw", help="The session's file as it was, byte for byte, to stdout; not redacted.")
     ] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Print what a rewind, a compaction or a task kept out of the conversation, redacted."""
@@ -277,28 +254,27 @@ def show_trace(
     from wal_agent.supervise.rewrite import left_out, read_main, read_trace
 
     if raw and sys.stdout.isatty():
-        raise UsageError("The file is not for a terminal.", f"For example: wal-agent trace show {which} --raw > FILE")
+        raise UsageError("The file is not for a terminal.", f"For example: wal-agent trace show {trace} --raw > FILE")
     row: dict[str, object]
-    if MARK in which:  # the whole conversation of the task's job
-        at = open_job_context(agent, bucket, which, encryption_key_file, encryption_key_command)
+    if MARK in trace:  # the whole conversation of the task's job
+        at = replace(which, job=trace).open()
         whole = read_main(_read(at).state, _blobs(at), at.agent, at.options().lstrip())
-        row = {"kind": "task", "job": which}
+        row = {"kind": "task", "job": trace}
         data = whole
     else:
-        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        at = which.open()
         home = _home(at)
-        trace = next((r for r in _read(at).state.rewrites if str(r.record.n) == which), None)
-        if trace is None:
-            raise UsageError(f"There is no trace {shorten(which, 60)}.", f"See: wal-agent trace list{at.options()}")
-        whole, row = read_trace(trace, _blobs(at)) if raw else b"", _row(trace)
-        data = b"" if raw else b"".join(unit.data for unit in left_out(trace, _blobs(at), home))
+        found = next((r for r in _read(at).state.rewrites if str(r.record.n) == trace), None)
+        if found is None:
+            raise UsageError(f"There is no trace {shorten(trace, 60)}.", f"See: wal-agent trace list{at.options()}")
+        whole, row = read_trace(found, _blobs(at)) if raw else b"", _row(found)
+        data = b"" if raw else b"".join(unit.data for unit in left_out(found, _blobs(at), home))
     if raw:
         sys.stdout.buffer.write(whole)
         return
     shown = [line for raw_line in data.splitlines(keepends=True) if (line := parse_line(raw_line))]
     if json:
-        found = [{"role": line.role, "time": line.time, "text": redact(line.text)} for line in shown]
-        answer_json({**row, "lines": found})
+        answer_json({**row, "lines": [{"role": e.role, "time": e.time, "text": redact(e.text)} for e in shown]})
         return
     for line in shown:
         answer([" · ".join(filter(None, (line.role or "other", timestamp(line.time) if line.time else "")))])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
+from wal_agent.cli.options import JobOptions, complete_agent, settings_for, unknown_agent_error, with_settings
 from wal_agent.text import is_utf8, lines, printable, redraw, say
 
 if TYPE_CHECKING:
@@ -129,10 +129,8 @@ def resume(
     The same as `wal-agent run AGENT --job JOB --continue`: an unfinished job is recovered, a complete one continues its
     last session. Arguments after `--` go to the agent.
     """
-    from wal_agent.cli.options import open_job_context
-
     given = {name: value if isinstance(value := flags.get(name), str) else None for name in ("bucket", "job")}
-    at = open_job_context(None, given["bucket"], given["job"])
+    at = JobOptions(bucket=given["bucket"], job=given["job"]).open()
     args = tuple(context.args)
     if not args and at.agent.capabilities.hookless:
         args = _last_command(at)

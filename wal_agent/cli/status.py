@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
 from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
@@ -142,12 +142,9 @@ _LATE = {
 }
 
 
+@with_job
 def status(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option("--every", help="Seconds between two refreshes with --watch.")] = 2.0,
     json: AsJson = False,
@@ -162,13 +159,12 @@ def status(
     import msgspec
 
     from wal_agent import notify
-    from wal_agent.cli.options import open_job_context
     from wal_agent.cli.view import read_view
     from wal_agent.errors import Damaged
     from wal_agent.wal.names import name_to_show
 
     check_every(every)
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     if watch:
         watch_status(at, every, os.environ, at.options(), json=json)
     view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())

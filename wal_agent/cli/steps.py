@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.display import answer_table
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.shell.quote import show_words
 from wal_agent.text import answer_json, plural, say, shorten, size, timestamp
 
@@ -85,13 +85,10 @@ def put(
 
 
 @app.command("get")
+@with_job
 def get(
     step: StepName,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Write the value that is kept under a name to stdout, byte for byte.
@@ -104,7 +101,7 @@ def get(
     from wal_agent.supervise.steps import check_name
 
     check_name(step)
-    source = _Source(agent, bucket, job, encryption_key_file, encryption_key_command)
+    source = _Source(which)
     entry = next(iter(source.entries(step)), None)
     data = source.value(step) if entry is not None and entry.version else None
     if json and entry is not None:
@@ -127,18 +124,15 @@ def _value_json(data: bytes | None) -> dict[str, str | None]:
 
 
 @app.command("list")
+@with_job
 def list_steps(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """List the values and steps of a job, without what they hold."""
     from msgspec import to_builtins
 
-    found = _Source(agent, bucket, job, encryption_key_file, encryption_key_command).entries()
+    found = _Source(which).entries()
     if json:
         answer_json([to_builtins(entry) for entry in found])
     elif not found:
@@ -178,17 +172,14 @@ def delete(step: StepName, if_version: IfVersion = None) -> None:
 class _Source:
     """Where values are read from: the run around this process, or a named job in its bucket."""
 
-    def __init__(
-        self, agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
-    ) -> None:
-        self._named = bucket is not None or job is not None or "WAL_AGENT_SOCKET" not in os.environ
+    def __init__(self, which: JobOptions) -> None:
+        self._named = which.is_named or "WAL_AGENT_SOCKET" not in os.environ
         if not self._named:
             return
-        from wal_agent.cli.options import open_job_context
         from wal_agent.messages import open_values
         from wal_agent.steps import SavedState
 
-        at = open_job_context(agent, bucket, job, key_file, key_command)
+        at = which.open()
         self._saved = SavedState(
             at.bucket, at.keys, at.key_id, lambda: open_values(at.settings, os.environ, at.bucket, at.keys)
         )

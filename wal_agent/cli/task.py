@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import asdict
 
-from wal_agent.cli.options import AsJson, BucketUrl, JobName, KeyCommand, KeyFile, complete_agent
+from wal_agent.cli.options import AsJson, BucketUrl, JobName, JobOptions, KeyCommand, KeyFile, complete_agent
 from wal_agent.text import answer, answer_json, printable, say
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def task(
     again, also after a crash, is the same job: it carries on, or prints the kept result at once.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.options import open_existing_job, unknown_agent_error
+    from wal_agent.cli.options import unknown_agent_error
     from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import child_job, depth_of, fork_form, task_text
     from wal_agent.supervise.intervene import sound_state
@@ -72,7 +72,7 @@ def task(
     from wal_agent.wal.reader import replay
 
     wanted, text = _read_schema(schema)
-    at = open_existing_job(None, bucket, job, encryption_key_file, encryption_key_command)
+    at = JobOptions(None, bucket, job, encryption_key_file, encryption_key_command).open_existing()
     name = agent or at.agent.name
     if name not in AGENTS:
         raise unknown_agent_error(name)
