@@ -193,7 +193,7 @@ def answer_json(value: Any) -> None:
     from json import dumps
 
     if sys.stdout is not None:
-        sys.stdout.write(dumps(value, allow_nan=False) + "\n")
+        sys.stdout.write(dumps(value) + "\n")
         sys.stdout.flush()
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wal_agent.cli.display import STATUS, answer_lines, answer_table
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, read_input, with_job
 from wal_agent.text import answer, answer_json, duration, lines, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
@@ -81,14 +79,7 @@ def _read_plan(name: str) -> list[dict[str, str]]:
     from wal_agent.errors import UsageError
     from wal_agent.recovery.checkpoint import parse_markdown_plan
 
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(MAX_PLAN_FILE + 1)
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(MAX_PLAN_FILE + 1)
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror}.") from error
+    data = read_input(name, MAX_PLAN_FILE)
     if len(data) > MAX_PLAN_FILE:
         raise UsageError(f"{name} has more than {MAX_PLAN_FILE} bytes.", "A plan is a list of steps, a line each.")
     return [{"text": step.text, "state": step.state} for step in parse_markdown_plan(data.decode("utf-8", "replace"))]

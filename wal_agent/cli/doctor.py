@@ -22,7 +22,7 @@ from wal_agent.cli.options import AsJson, BucketUrl, check_typed_job, complete_a
 from wal_agent.errors import UsageError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
-from wal_agent.text import answer, say
+from wal_agent.text import answer, answer_json, say
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Cli, Hookless
@@ -114,13 +114,11 @@ def agents(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/AGENTS.md on stdout.")] = False,
 ) -> None:
     """List the supported agents, their tested versions, and what wal-agent can and cannot do with each."""
-    from json import dumps
-
     from wal_agent.agents import AGENTS
 
     known = list(AGENTS.values())
     if json:
-        sys.stdout.write(dumps(facts(known)) + "\n")
+        answer_json(facts(known))
     elif markdown:
         sys.stdout.write(agents_page(known))
     else:

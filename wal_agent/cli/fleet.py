@@ -13,7 +13,7 @@ import typer
 
 from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import ANY_AGENT, AsJson, BucketUrl, say_bucket, settings_for
-from wal_agent.text import answer, lines, say
+from wal_agent.text import answer, answer_json, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -56,8 +56,6 @@ def ls(
     damaged, newer (its lease was written by a newer wal-agent), crashed, due (its pause is over), released, unlocked,
     running, paused, closed. --json prints an object a line.
     """
-    from json import dumps
-
     from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, read_open_work, sort_jobs, with_names
     from wal_agent.wal.names import names_to_show
 
@@ -66,7 +64,8 @@ def ls(
     jobs = sort_jobs(with_names(Reader.of(opened, os.environ).all(), names_to_show(opened)))
     shown = [job for job in jobs if job.state in wanted]
     if json:
-        sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
+        for job in shown:
+            answer_json(job_as_json(job))
         return
     answer_jobs(shown, read_open_work(opened, shown))
     needing = sum(job.needs_host for job in jobs)
@@ -88,8 +87,6 @@ def list_jobs(
 
     `wal-agent fleet ls` lists the same jobs by who needs a host or a person first.
     """
-    from json import dumps
-
     from wal_agent.errors import NoJob
     from wal_agent.fleet.jobs import Reader, find_jobs_here, job_as_json, read_open_work, with_names
     from wal_agent.wal.names import names_to_show
@@ -101,7 +98,8 @@ def list_jobs(
         found = Reader.of(opened, os.environ).all()
     jobs = sorted(with_names(found, names_to_show(opened)), key=lambda job: (job.age, job.job))
     if json:
-        sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in jobs)
+        for job in jobs:
+            answer_json(job_as_json(job))
         return
     if not jobs:
         where = "This folder has no job" if here else "There is no job"

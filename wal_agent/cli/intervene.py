@@ -28,7 +28,7 @@ from wal_agent.cli.options import (
     complete_job,
     with_job,
 )
-from wal_agent.text import answer, lines, say, size
+from wal_agent.text import answer, answer_json, lines, say, size
 
 if TYPE_CHECKING:
     from wal_agent.supervise.remove_job import Removal
@@ -99,8 +99,6 @@ def pause(
     Works inside the agent's own tools, from another terminal of the machine that runs it, and from anywhere for a job
     that nobody runs. A start of a job that is paused waits until the pause is over.
     """
-    from json import dumps
-
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
     from wal_agent.supervise.intervene import PauseRequest, ask_this_run, end_pause, pause_job
@@ -113,7 +111,7 @@ def pause(
         at = which.open()
         said = end_pause(at.bucket, at.keys) if wanted is None else pause_job(at.bucket, at.keys, wanted, os.environ)
     if json:
-        sys.stdout.write(dumps(msgspec.to_builtins(said)) + "\n")
+        answer_json(msgspec.to_builtins(said))
     else:
         say(said.said)
 
@@ -174,8 +172,6 @@ def unlock(
     (--now). A live owner stops: its next heartbeat finds the lease gone, and it exits with 76. If nobody holds the job
     there is nothing to do, and the exit code is 0; if there is no such job it is 64.
     """
-    from json import dumps
-
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import UnlockRequest, repair_lease
     from wal_agent.supervise.intervene import unlock as take_away
@@ -188,7 +184,7 @@ def unlock(
     else:
         done = take_away(at.bucket, at.keys, request, os.environ)
     if json:
-        sys.stdout.write(dumps(msgspec.to_builtins(done)) + "\n")
+        answer_json(msgspec.to_builtins(done))
         raise typer.Exit
     say(done.said)
     lines([f"  {note}" for note in done.notes])
@@ -251,7 +247,6 @@ def rm(
     its name can be used again. The files of the folder are not touched.
     """
     from contextlib import suppress
-    from json import dumps
 
     from wal_agent.clock import SystemClock
     from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
@@ -275,7 +270,7 @@ def rm(
     found = foresee_removal(at.bucket, at.keys, state)
     if dry_run:
         if json:
-            sys.stdout.write(dumps({"dry_run": True, **msgspec.to_builtins(found)}) + "\n")
+            answer_json({"dry_run": True, **msgspec.to_builtins(found)})
         else:
             answer(describe_removal(found, "would be deleted"))
         return
@@ -289,7 +284,7 @@ def rm(
     with suppress(WalAgentError):  # a display name of no job counts for nothing
         rename_job(at.bucket, job, job, os.environ, clock, random.Random())
     if json:
-        sys.stdout.write(dumps({"dry_run": False, **msgspec.to_builtins(done)}) + "\n")
+        answer_json({"dry_run": False, **msgspec.to_builtins(done)})
     else:
         answer(describe_removal(done, "deleted"))
 
@@ -317,8 +312,6 @@ def gc(
     be used at any time, also while the job runs. If a job at rest keeps 50 or more blobs of its last run that nothing
     needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
-    from json import dumps
-
     from msgspec.structs import replace
 
     from wal_agent.errors import Damaged, LeaseHeld
@@ -346,8 +339,8 @@ def gc(
     if gone and next(iter(at.bucket.list(at.keys.log)), None) is None:
         raise at.missing()
     if json:
-        told = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
-        sys.stdout.write(dumps(told) + "\n")
+        facts = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
+        answer_json(facts)
     else:
         answer([f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}"])
 

@@ -151,6 +151,17 @@ def check_typed_job(name: str | None) -> str | None:
     return name
 
 
+def read_input(name: str, most: int) -> bytes:
+    """Return a file that a person named ("-": stdin), at most `most` bytes and one. UsageError: it cannot be read."""
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read(most + 1)
+        with Path(name).open("rb") as file:
+            return file.read(most + 1)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from error
+
+
 AgentName = Annotated[
     str | None,
     typer.Option(

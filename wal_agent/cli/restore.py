@@ -3,9 +3,7 @@ the job changed in them."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +12,7 @@ import typer
 from wal_agent.cli.display import DIFF, answer_lines
 from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
 from wal_agent.redact import redact
-from wal_agent.text import answer, lines, say
+from wal_agent.text import answer, answer_json, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.recovery.export import Exported
@@ -45,7 +43,7 @@ def recover(
     name = at.agent.name
     seen = foresee_start(at.bucket, at.keys, at.workspace, name, at.settings, os.environ, at.key_id, at.options())
     if as_json:
-        print(json.dumps(foreseen_json(seen)))
+        answer_json(foreseen_json(seen))
         return
     answer([f"{seen.plan} (nothing was changed)", *seen.rows])
     if seen.prompt:
@@ -138,7 +136,7 @@ def restore(
     say(summary)
     lines(_rows(found))
     if as_json:
-        print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
+        answer_json(_facts(found, done, to.absolute()))
 
 
 @with_job
@@ -211,7 +209,7 @@ def diff(
     if as_json:
         shown = [{**msgspec.to_builtins(each), "path": redact(each.path)} for each in changes]
         facts = {"job": at.keys.job, "from": first.seq, "to": end, "files": shown}
-        print(json.dumps(facts), file=sys.stdout)
+        answer_json(facts)
         return
     last = f"this folder, {at.workspace}" if here else f"record {newest.seq} ({timestamp(new.time)})"
     what = plural(len(changes), "file") if changes else "no file"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec.structs import replace
 
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, read_input, with_job
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def rewind(
         _list_turns(at, home, json)
         return
     require_person("wal-agent rewind")
-    words = _words(compact) if compact not in (None, "auto") else compact
+    words = compact if compact in (None, "auto") else _words(compact)
     if stop:
         say(stop_run(at))
     log = JobLog(at.bucket, at.keys, at.key_id, _blobs(at))
@@ -325,17 +324,10 @@ def _act(at: JobContext, home: Home, act: Any) -> Rewritten:
     return done
 
 
-def _words(name: str | None) -> str:
+def _words(name: str) -> str:
     from wal_agent.errors import UsageError
 
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(MOST_COMPACT + 1)
-        else:
-            with Path(name or "").open("rb") as file:
-                data = file.read(MOST_COMPACT + 1)
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror}.") from error
+    data = read_input(name, MOST_COMPACT)
     if len(data) > MOST_COMPACT or not data.strip():
         raise UsageError(f"{name} is empty or has more than {MOST_COMPACT >> 10} KiB.", "It stays in the conversation.")
     return data.decode("utf-8", "replace")

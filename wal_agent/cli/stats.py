@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +23,7 @@ from wal_agent.cli.options import (
     say_bucket,
 )
 from wal_agent.cli.options import settings_for as load_settings
-from wal_agent.text import answer, lines, plural, redraw, timestamp
+from wal_agent.text import answer, answer_json, lines, plural, redraw, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -66,8 +65,6 @@ def stats(
     calls that were put back, verdicts, and changing calls that were made again. Records that retention has deleted
     are not counted. It only reads. Exit code 73: a log is damaged, and the figures are of what can be read.
     """
-    from json import dumps
-
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
     from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
@@ -100,7 +97,7 @@ def stats(
             "total": stats_as_json(total),
             "unread": [{"job": name, "problem": _clean(str(error))} for name, error in unread.items()],
         }
-        sys.stdout.write(dumps(shown, allow_nan=False) + "\n")
+        answer_json(shown)
     else:
         answer(table([each.stats for each in found], total, opened.url))
     problems = [(name, str(error)) for name, error in unread.items()]

@@ -15,7 +15,7 @@ from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
 from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
+from wal_agent.text import answer, answer_json, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.view import Call, Crash, Files, Step, View
@@ -83,8 +83,6 @@ def check_every(every: float) -> None:
 
 
 def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View], list[str]]) -> NoReturn:
-    from json import dumps
-
     import msgspec
 
     from wal_agent.wal.reader import Replay
@@ -95,8 +93,7 @@ def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View],
         if view is None:
             lines([f"wal-agent: waiting: {trouble}"])
         elif json:
-            sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
-            sys.stdout.flush()
+            answer_json(msgspec.to_builtins(view))
         elif view.state != "none":
             answer([*rows_of(view), ""])
         elif not waits:
@@ -154,8 +151,6 @@ def status(
     If the log is damaged, the job is shown as of the last intact record; if saved data is missing, the newest state
     that can be restored is named. The exit code is then 73. --watch also waits for a job that does not exist yet.
     """
-    from json import dumps
-
     import msgspec
 
     from wal_agent import notify
@@ -170,7 +165,7 @@ def status(
     view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())
     view = msgspec.structs.replace(view, name=name_to_show(at.bucket, at.keys.job))
     if json:
-        sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
+        answer_json(msgspec.to_builtins(view))
     elif view.state != "none":
         trouble = notify.trouble(os.environ)
         rows = status_rows(view, at.options(), _following(at, view))

@@ -8,13 +8,12 @@ from __future__ import annotations
 import base64
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wal_agent.cli.display import answer_table
-from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
+from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
 from wal_agent.shell.quote import show_words
 from wal_agent.text import answer_json, plural, say, shorten, size, timestamp
 
@@ -64,14 +63,7 @@ def put(
         raise UsageError(f"--ttl {ttl} is not possible.", _TTL)
     if "WAL_AGENT_SOCKET" not in os.environ:
         raise UsageError(*NOT_HERE)
-    try:
-        if file == "-":
-            data = sys.stdin.buffer.read(MOST_VALUE + 1)
-        else:
-            with Path(file).open("rb") as source:
-                data = source.read(MOST_VALUE + 1)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    data = read_input(file, MOST_VALUE)
     if len(data) > MOST_VALUE:
         raise UsageError(
             f"The value of step {step} has more than {MOST_VALUE} bytes (1 MiB).",

@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import asdict
 
-from wal_agent.cli.options import AsJson, BucketUrl, JobName, JobOptions, KeyCommand, KeyFile, complete_agent
+from wal_agent.cli.options import (
+    AsJson,
+    BucketUrl,
+    JobName,
+    JobOptions,
+    KeyCommand,
+    KeyFile,
+    complete_agent,
+    read_input,
+)
 from wal_agent.text import answer, answer_json, printable, say
 
 if TYPE_CHECKING:
-    from wal_agent.cli.options import JobContext
+    from wal_agent.cli.options import JobContext, read_input
     from wal_agent.supervise.tasks import TaskStart
     from wal_agent.wal.state import State
 
@@ -113,17 +122,11 @@ def task(
 
 def _read_schema(path: Path | None) -> tuple[Any, str]:
     """The schema in the file, and its text; None where there is no file."""
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.json_schema import MOST_BYTES, read_schema
 
     if path is None:
         return None, ""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    schema = read_schema(data)
+    schema = read_schema(read_input(str(path), MOST_BYTES))
     return schema, dumps(schema)
 
 
