@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from wal_agent.agents.base import LoggedCall, SessionFile
+from wal_agent.agents.base import Agent, Env, LoggedCall, SessionFile
 from wal_agent.safefs import Buffer, open_plain, release
 from wal_agent.text import is_utf8
 
@@ -94,6 +94,12 @@ def as_objects(value: Any) -> list[Json]:
 
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def find_main(agent: Agent, session: str, workspace: Path, env: Env) -> SessionFile | None:
+    """Return the main file of a session on this machine; None where there is none, or `session` is ""."""
+    files = agent.session_files(session, workspace, env) if session else []
+    return next((file for file in files if file.name == agent.main_file), None)
 
 
 def contains(data: Buffer, part: bytes) -> bool:

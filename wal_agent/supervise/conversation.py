@@ -40,6 +40,7 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
+from wal_agent.agents.session_files import find_main
 from wal_agent.errors import WalAgentError
 from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
@@ -338,8 +339,7 @@ class Resuming:
     def _main(self) -> tuple[int, bool]:
         """The main file's size, and whether it is whole: it may be deleted meanwhile, and the agent that has loaded it
         goes on in another one (SessionFile.begins)."""
-        files = self._agent.session_files(self._session, self._workspace, self._env)
-        main = next((f for f in files if f.name == self._agent.main_file), None)
+        main = find_main(self._agent, self._session, self._workspace, self._env)
         if main is None:
             return 0, True
         try:

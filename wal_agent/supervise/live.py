@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
-from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, TurnCompleted, TurnFailed, TurnStarted
+from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, SessionFile, TurnCompleted, TurnFailed, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
+from wal_agent.agents.session_files import find_main
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.concurrency import start_daemon
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, Fenced, PersonNeeded, UsageError, WalAgentError
-from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
+from wal_agent.events import AgentBegan, CallEnded, DrainStarted, HungUp, LeaseLost, NoticeReceived, Ready, emit_after
 from wal_agent.failpoints import failpoint
 from wal_agent.inbox import is_for_run
 from wal_agent.records import AgentStarted
@@ -85,7 +86,7 @@ class Live:
         """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages. `bounds`: of a
         task's calls, and of those of its own tasks."""
         self._emit = context.emit
-        context = replace(context, emit=self._on_event)
+        context = replace(context, emit=emit_after({CallEnded: self._on_call_ended}, context.emit))
         agent, workspace = context.agent, context.workspace
         self._context, self._launch, self._run_dir, self._screen = context, launch, run_dir, screen
         self._agent, self._clock, self._writer = agent, context.clock, context.job.writer
@@ -137,11 +138,9 @@ class Live:
                 self._steps = StepKeeper(self._context, socket, may_allow, lambda: gate.refusal)
             return self._steps
 
-    def _on_event(self, event: Event) -> None:
-        """An event of a part of this agent."""
-        if self.tree:
-            self.tree.on_event(event)
-        self._emit(event)
+    def _on_call_ended(self, event: CallEnded) -> None:
+        if self.tree and event.changed:
+            self.tree.poke()
 
     def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
         """`status`, `pause` and `settle` of a person on this machine, or of a tool of this agent's; `ack` of a
@@ -199,12 +198,11 @@ class Live:
         from wal_agent.recovery.restore_session import MOST_MAIN  # late: only a conversation that is marked is read
         from wal_agent.supervise.rewrite import mark_of, rewriting_of
 
-        context, session = self._context, self.conversation.session
-        files = context.agent.session_files(session, context.workspace, context.env)
+        context, session, main = self._context, self.conversation.session, self._main_file()
         try:
             how = rewriting_of(context.agent)
-            main = next((read_plain(f.path, MOST_MAIN) for f in files if f.name == context.agent.main_file), None)
-            record = mark_of(name, session, how.units(main or b""), self._clock.now())
+            data = read_plain(main.path, MOST_MAIN) if main else None
+            record = mark_of(name, session, how.units(data or b""), self._clock.now())
             word = context.job.writer.append(record).wait(APPEND_DEADLINE)
         except UsageError as error:
             return {"error": f"{error.what} {error.hint}".strip()}
@@ -216,12 +214,15 @@ class Live:
 
     def _copied_file(self) -> Path | None:
         """The main file of the session that this one begins as a copy of."""
-        context, launch = self._context, self._launch
-        session, file = self._agent.capabilities.forms.forked_from(launch.args)
+        session, file = self._agent.capabilities.forms.forked_from(self._launch.args)
         if file:
             return Path(file)
-        files = self._agent.session_files(session, context.workspace, context.env) if session else []
-        return next((found.path for found in files if found.name == self._agent.main_file), None)
+        main = find_main(self._agent, session, self._context.workspace, self._context.env)
+        return main.path if main else None
+
+    def _main_file(self) -> SessionFile | None:
+        """The main file of the session that the agent works in."""
+        return find_main(self._agent, self.conversation.session, self._context.workspace, self._context.env)
 
     def _rewind(self, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
         from wal_agent.supervise.rewind import LiveRewind  # late: few runs are rewound
@@ -362,10 +363,9 @@ class Live:
         self._compacting.know(keys)
 
     def _main_size(self) -> int:
-        context = self._context
-        files = context.agent.session_files(self.conversation.session, context.workspace, context.env)
+        main = self._main_file()
         try:
-            return next((file.path.stat().st_size for file in files if file.name == context.agent.main_file), 0)
+            return main.path.stat().st_size if main else 0
         except OSError:
             return 0
 
@@ -543,12 +543,9 @@ class Live:
     def _failure_in_file(self) -> TurnFailed | None:
         """Why the newest turn failed, by the session's file: an agent may be gone before its hook has reported it."""
         read = self._agent.capabilities.turn_failure
-        context, session = self._context, self.conversation.session
-        if read is None or not self.conversation.turned:
+        if read is None or not self.conversation.turned or (main := self._main_file()) is None:
             return None
-        files = self._agent.session_files(session, context.workspace, context.env)
-        main = next((file.path for file in files if file.name == self._agent.main_file), None)
-        return read(read_end(main, FAILURE_BYTES)) if main is not None else None
+        return read(read_end(main.path, FAILURE_BYTES))
 
     def _urgent(self) -> bool:
         """Nothing may be waited for that somebody else must do."""

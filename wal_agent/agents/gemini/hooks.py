@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from wal_agent.agents import base, installed_hooks
 from wal_agent.agents.base import Allow, Decision, Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
+from wal_agent.agents.gemini.session import gemini_home
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
@@ -145,11 +146,6 @@ def hook_line(setup: HookSetup, event: str) -> str:
     (I6)."""
     deny = deny_output(Deny(GONE)) if event == "BeforeTool" else None
     return owner_guard(setup, MARKER) + bash_line(setup, "gemini", event, event in FIRM, deny)
-
-
-def gemini_home(env: Env) -> Path:
-    """Return Gemini's state folder, by its own rule."""
-    return Path(env.get("GEMINI_CLI_HOME") or env.get("HOME") or Path.home()) / ".gemini"
 
 
 def _install_file(place: Path) -> dict[str, str]:
