@@ -13,7 +13,7 @@ from wal_agent.text import answer, answer_json, duration, lines, plural, say, sh
 
 if TYPE_CHECKING:
     from wal_agent.recovery.checkpoint import Document
-    from wal_agent.wal.state import CheckpointAt, State
+    from wal_agent.wal.state import CheckpointAt
 
 MAX_PLAN_FILE = 64 << 10  # bytes
 
@@ -85,16 +85,6 @@ def _read_plan(name: str) -> list[dict[str, str]]:
     return [{"text": step.text, "state": step.state} for step in parse_markdown_plan(data.decode("utf-8", "replace"))]
 
 
-def _read_log(at: JobContext, record: str | None = None) -> tuple[State, int]:
-    """The log's state up to `record`, and the newest record in it. Damaged, UsageError, Denied."""
-    from wal_agent.clock import SystemClock
-    from wal_agent.recovery.export import replay_at
-    from wal_agent.supervise.intervene import sound_state
-
-    found = replay_at(at.bucket, at.keys, at.key_id, record, SystemClock().now())
-    return sound_state(found), found.seq
-
-
 @app.command("list")
 @with_job
 def list_checkpoints(
@@ -110,8 +100,7 @@ def list_checkpoints(
     from wal_agent.recovery.checkpoint import list_usable
 
     at = which.open()
-    state, _ = _read_log(at)
-    readable, problems = list_usable(state, SystemClock().now())
+    readable, problems = list_usable(at.state(), SystemClock().now())
     lines(problems)
     if json:
         answer_json([_row(kept, document) for kept, document in readable])
@@ -179,10 +168,12 @@ def show(
 
 def _build(at: JobContext, record: str) -> Document:
     from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
+    from wal_agent.wal.damage import sound_state
 
-    state, seq = _read_log(at, record)
+    found = at.read_log(record)
+    state = sound_state(found)
     agent = state.openings[-1].opening.agent if state.openings else at.name
-    return read_document(checkpoint_of(state, Occasion(at.keys.job, agent, seq, "manual", state.time)))
+    return read_document(checkpoint_of(state, Occasion(at.keys.job, agent, found.seq, "manual", state.time)))
 
 
 def _find(at: JobContext, number: int | None) -> Document:
@@ -190,7 +181,7 @@ def _find(at: JobContext, number: int | None) -> Document:
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.checkpoint import newest_usable, read_document
 
-    state, _ = _read_log(at)
+    state = at.state()
     if number is None:
         found = newest_usable(state)
         lines([*found.problems])

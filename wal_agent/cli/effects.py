@@ -43,7 +43,6 @@ def effects(
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
     from wal_agent.cli.log import newest_run_is_over, read_newest
-    from wal_agent.cli.restore import blobs_of
     from wal_agent.errors import Damaged
     from wal_agent.recovery.effects import effects_of
     from wal_agent.shell.rules import load_rules
@@ -52,7 +51,7 @@ def effects(
     at = which.open()
     page = read_newest(at.bucket, at.keys, 0)
     over = newest_run_is_over(at, bool(page.last))
-    blobs = blobs_of(at)
+    blobs = at.blobs
     records = ((seq, record) for seq, segment in page.segments for record in segment.records)
     every = effects_of(records, load_rules(), lambda payload: read_bytes(blobs, payload), over)
     wanted = [one for one in every if one.needs_a_look] if open_only else every

@@ -57,7 +57,7 @@ def ack(
     what = int(call) if call.isascii() and call.isdigit() and len(call) < 19 else check_name(call)
     require_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
     at = which.open()
-    acknowledge_call(at.bucket, at.keys, at.settings.ttl, what, done, os.environ, at.key_id)
+    acknowledge_call(at.access, what, done)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
     named = f"call #{what}" if isinstance(what, int) else f"step {what}"
     say(f"{named} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")
@@ -149,7 +149,7 @@ def stop_run(at: JobContext, done: bool = False) -> str:
             driver.send(message)
 
     request = StopRequest(at.options(), at.workspace, done, send, say)
-    return stop_job(at.bucket, at.keys, at.settings.ttl, os.environ, SystemClock(), request, at.key_id)
+    return stop_job(at.access, SystemClock(), request)
 
 
 @with_job
@@ -250,9 +250,7 @@ def rm(
 
     from wal_agent.clock import SystemClock
     from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
-    from wal_agent.recovery.export import replay_at
     from wal_agent.supervise.hook_server import require_person
-    from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
     from wal_agent.wal.names import rename_job
 
@@ -261,7 +259,7 @@ def rm(
     at = JobOptions(None, bucket, job, encryption_key_file, encryption_key_command).open()
     clock = SystemClock()
     job = at.keys.job
-    state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, clock.now()))
+    state = at.state()
     if state.task is not None and names_task(at.bucket, state.task.job, job):
         raise UsageError(
             f"Job {job} is a task of job {state.task.job}, whose log names it as a trace, so it stays as long as that.",
@@ -280,7 +278,7 @@ def rm(
             command = f"wal-agent rm {job}{at.bucket_option()} --yes"
             raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {command}")
         typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)
-    done = remove_job(at.bucket, at.keys, at.settings.ttl, os.environ, clock, at.key_id)
+    done = remove_job(at.access, clock)
     with suppress(WalAgentError):  # a display name of no job counts for nothing
         rename_job(at.bucket, job, job, os.environ, clock, random.Random())
     if json:
@@ -332,7 +330,7 @@ def gc(
         done = collect(at.bucket, at.keys)
     else:
         try:
-            done = collect_at_rest(at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id)
+            done = collect_at_rest(at.access)
         except (Damaged, LeaseHeld) as error:
             done = replace(collect(at.bucket, at.keys), why=error.what)
     gone = seen is None and not (done.segments.count or done.blobs.count)

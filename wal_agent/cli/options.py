@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from wal_agent.agents.base import Agent
     from wal_agent.bucket.base import Bucket
     from wal_agent.fleet.jobs import Job
+    from wal_agent.supervise.at_rest import JobAccess
+    from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.lease import StoredLease
+    from wal_agent.wal.reader import Replay
+    from wal_agent.wal.state import State
 
 
 def trust(
@@ -300,6 +304,34 @@ class JobContext(msgspec.Struct, frozen=True):
         if epoch := known_epoch(self.bucket.url, self.keys.job, os.environ):
             return missing_job_error(self.bucket.url, self.keys.job, epoch)
         return unknown_job_error(self.bucket, self.keys)
+
+    @property
+    def access(self) -> JobAccess:
+        """What the job is opened with, where nobody runs it."""
+        from wal_agent.supervise.at_rest import JobAccess
+
+        return JobAccess(self.bucket, self.keys, self.settings.ttl, os.environ, self.key_id)
+
+    @property
+    def blobs(self) -> Blobs:
+        """For reading."""
+        from wal_agent.clock import SystemClock
+        from wal_agent.wal.blobs import Blobs
+
+        return Blobs(self.bucket, self.keys, SystemClock(), random.Random())
+
+    def read_log(self, place: str | None = None) -> Replay:
+        """The job's log up to a place as a person names it, or as far as it is sound. As recovery.export.replay_at."""
+        from wal_agent.clock import SystemClock
+        from wal_agent.recovery.export import replay_at
+
+        return replay_at(self.bucket, self.keys, self.key_id, place, SystemClock().now())
+
+    def state(self, place: str | None = None) -> State:
+        """The state of the log up to there. As `read_log`; Damaged, where it is not sound."""
+        from wal_agent.wal.damage import sound_state
+
+        return sound_state(self.read_log(place))
 
     def lease(self) -> StoredLease | None:
         """The job's lease, None where it has none. Denied: the job is encrypted with another key than the one given;

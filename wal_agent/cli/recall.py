@@ -48,7 +48,6 @@ def recall(
     """
     from msgspec.structs import asdict, replace
 
-    from wal_agent.cli.restore import blobs_of
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.recall import Query
     from wal_agent.recovery.recall import recall as search
@@ -69,12 +68,12 @@ def recall(
     def progress(done: int) -> None:
         redraw(f"{done} records read" if done else "")
 
-    found = search(at.bucket, at.keys, blobs_of(at), query, os.environ, in_memory=bool(at.key_id), progress=progress)
+    found = search(at.bucket, at.keys, at.blobs, query, os.environ, in_memory=bool(at.key_id), progress=progress)
     hits = [("", hit) for hit in found]
     if not (call or before):  # then those of its tasks, the newest first
         for task in _tasks(at, max(0, limit - len(hits))):
             below = replace(at, keys=Keys(task))
-            more = search(at.bucket, below.keys, blobs_of(below), query, os.environ, in_memory=bool(at.key_id))
+            more = search(at.bucket, below.keys, below.blobs, query, os.environ, in_memory=bool(at.key_id))
             hits += [(task, hit) for hit in more][: max(0, limit - len(hits))]
     if json:
         answer_json([{**asdict(hit), **({"job": task} if task else {})} for task, hit in hits])

@@ -69,11 +69,9 @@ def report(
     """
     from wal_agent.cli.effects import effect_json, read_bytes
     from wal_agent.cli.log import entries_of, newest_run_is_over, read_newest
-    from wal_agent.cli.restore import blobs_of
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.effects import effects_of
-    from wal_agent.recovery.export import replay_at
     from wal_agent.shell.rules import load_rules
 
     if open_it and html_file == "-":
@@ -81,9 +79,9 @@ def report(
     at = which.open()
     page = read_newest(at.bucket, at.keys, n if place is None else 0)
     over = newest_run_is_over(at, bool(page.last)) and place is None
-    then = None if place is None else replay_at(at.bucket, at.keys, at.key_id, place, SystemClock().now())
+    then = None if place is None else at.read_log(place)
     entries = [entry for entry in entries_of(page.segments) if then is None or entry.seq <= then.seq][-n:]
-    blobs = blobs_of(at)
+    blobs = at.blobs
     effects = effects_of(
         ((entry.seq, entry.record) for entry in entries),
         load_rules(),

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.display import DIFF, answer_lines
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, lines, say
 
 if TYPE_CHECKING:
     from wal_agent.recovery.export import Exported
-    from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.reader import Replay
 
 
@@ -89,7 +88,7 @@ def restore(
     """
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged, UsageError
-    from wal_agent.recovery.export import export_job, replay_at
+    from wal_agent.recovery.export import export_job
     from wal_agent.supervise.hook_server import outer_runs, person_needed
     from wal_agent.wal.damage import CheckedBlobs, newest_restorable, restore_hint
 
@@ -109,7 +108,7 @@ def restore(
             raise person_needed(f"wal-agent restore --to {to}", above)
     chosen = which.open()
     clock = SystemClock()
-    found = replay_at(chosen.bucket, chosen.keys, chosen.key_id, at, clock.now())
+    found = chosen.read_log(at)
     if not found.state.files and found.state.workspace is None:
         why = f"{found.damage.why} " if found.damage else ""
         raise Damaged(f"{why}Up to record {found.seq} of job {chosen.keys.job} nothing was saved.")
@@ -118,7 +117,7 @@ def restore(
         found,
         chosen.bucket,
         chosen.keys,
-        blobs_of(chosen),
+        chosen.blobs,
         to.absolute(),
         lambda name: chosen.agent.restore_path(name, session, chosen.workspace, env),
         env,
@@ -128,7 +127,7 @@ def restore(
     summary = _describe_export(found, done, to.absolute())
     if done.short:
         more = f", and {len(done.short) - 3} more" if len(done.short) > 3 else ""
-        whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), blobs_of(chosen))
+        whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), chosen.blobs)
         if whole is not None and whole.seq == found.seq:
             whole = None  # the bytes are those that were saved, and yet make no session or tree
         hint = restore_hint(whole, chosen.keys, chosen.options())
@@ -171,20 +170,19 @@ def diff(
     from wal_agent.errors import Damaged, UsageError
     from wal_agent.paths import state_dir
     from wal_agent.recovery.compare_trees import first_capture, scratch_trees
-    from wal_agent.recovery.export import replay_at
     from wal_agent.recovery.restore_target import RestoreTarget
-    from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.worktree import never_captured, too_wide
     from wal_agent.text import plural, timestamp
+    from wal_agent.wal.damage import sound_state
 
     if here and since is not None:
         raise UsageError("--here compares with the newest saved state, so --since does not go with it.")
     at = which.open()
     clock, env = SystemClock(), dict(os.environ)
-    newest = replay_at(at.bucket, at.keys, at.key_id, None, clock.now())
+    newest = at.read_log()
     first = newest if here else first_capture(at.bucket, at.keys) if since is None else None
     if first is None:
-        first = replay_at(at.bucket, at.keys, at.key_id, since, clock.now())
+        first = at.read_log(since)
     for found in (newest, first):
         sound_state(found)
     old, new = first.state.workspace, newest.state.workspace
@@ -197,7 +195,7 @@ def diff(
     private = tuple(never_captured(at.settings, AGENTS.get(at.name) or AGENTS[ANY_AGENT], env, at.workspace))
     target = RestoreTarget(at.workspace, state_dir(env), env, private, at.keys.job)
     with ExitStack() as stack:
-        trees = stack.enter_context(scratch_trees(target, new, blobs_of(at)))
+        trees = stack.enter_context(scratch_trees(target, new, at.blobs))
         before, alternates = trees.fetch(old).work, tuple[Path, ...]()
         if here:
             after, alternates = trees.folder(new, clock.now())
@@ -280,16 +278,6 @@ def _refuse_beside_run(url: str, workspace: Path) -> None:
         for each in find_folder_jobs(bucket, workspace, os.environ):
             if each.job.state == "running":
                 raise LeaseHeld(f"Job {each.job.job} runs in this folder now. Nothing was changed.", "Stop it first.")
-
-
-def blobs_of(chosen: JobContext) -> Blobs:
-    """For reading."""
-    import random
-
-    from wal_agent.clock import SystemClock
-    from wal_agent.wal.blobs import Blobs
-
-    return Blobs(chosen.bucket, chosen.keys, SystemClock(), random.Random())
 
 
 def _describe_export(found: Replay, done: Exported, folder: Path) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from msgspec.structs import replace
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from wal_agent.recovery.rewrite import Policy
     from wal_agent.supervise.rewrite import Home, Rewritten
     from wal_agent.supervise.task_child import Summaries
-    from wal_agent.wal.reader import Replay
+    from wal_agent.wal.job import OpenedJob
     from wal_agent.wal.state import RewriteAt, State
 
+T = TypeVar("T")
 MOST_COMPACT = 256 << 10  # bytes of a compact form that is given
 MOST_LISTED = 40  # turns
 
@@ -40,7 +42,7 @@ def mark(
 
     The agent (as a shell command) or a person may type it. Using a name again moves the mark.
     """
-    from wal_agent.supervise.rewrite import act_at_rest, check_at_rest, check_mark, mark_at_rest, mark_own_run
+    from wal_agent.supervise.rewrite import check_mark, mark_at_rest, mark_own_run
 
     if name is not None:
         check_mark(name)
@@ -50,7 +52,7 @@ def mark(
     at = which.open()
     home = _home(at)
     if name is None:
-        marks = _read(at).state.marks
+        marks = at.state().marks
         if json:
             answer_json([{"name": n, "record": m.seq, "time": m.record.time} for n, m in marks.items()])
             return
@@ -58,15 +60,7 @@ def mark(
         if not marks:
             say(f"no place of this job is marked. To mark this one: wal-agent mark NAME{at.options()}")
         return
-    act_at_rest(
-        at.bucket,
-        at.keys,
-        at.settings.ttl,
-        os.environ,
-        at.key_id,
-        lambda state: check_at_rest(state, home),
-        lambda opened: mark_at_rest(opened, home, name),
-    )
+    _act(at, home, lambda opened: mark_at_rest(opened, home, name))
     say(f"this place of job {at.keys.job} is marked {name}")
 
 
@@ -125,7 +119,7 @@ def rewind(
     words = compact if compact in (None, "auto") else _words(compact)
     if stop:
         say(stop_run(at))
-    log = JobLog(at.bucket, at.keys, at.key_id, _blobs(at))
+    log = JobLog(at.bucket, at.keys, at.key_id, at.blobs)
     place = find_place(log, home, RewindRequest(to=to, last=last, undo=undo, files=files))
     asked = FoundRewind(place=place, undo=undo, compact=words)
     done = rewind_live(at.bucket, at.keys, asked)
@@ -172,7 +166,7 @@ def compact(
     at = which.open()
     home = _home(at)
     if dry_run:
-        done = rewrite.foresee_compaction(_read(at).state, _blobs(at), home, limits, now)
+        done = rewrite.foresee_compaction(at.state(), at.blobs, home, limits, now)
     else:
         said = _summaries(at, home, limits) if by_agent else None
         words = said.words if said else None
@@ -191,11 +185,11 @@ def _summaries(at: JobContext, home: Home, limits: Policy) -> Summaries | None:
     from wal_agent.supervise.provenance import vouched_args
     from wal_agent.supervise.task_child import Place, summarize
 
-    state = _read(at).state
+    state = at.state()
     same = state.home_opening is not None and state.home_opening.agent == at.agent.name
     caller = vouched_args(os.environ, at.settings.bucket, at.keys.job, state) if same else ()
     place = Place(at.bucket, at.keys.job, at.agent.name, child_options(at))
-    found = summarize(place, at.keys, at.settings.ttl, at.key_id, home, limits, caller)
+    found = summarize(place, at.access, home, limits, caller)
     if found is not None and found.fault:
         say(f"no summary of the agent's is used: {printable(found.fault)}")
         say(f"its log: wal-agent log --job {found.job}{at.bucket_option()}")
@@ -212,7 +206,7 @@ def list_traces(
     at = which.open()
     if not at.name:
         raise at.missing()
-    state: State = _read(at).state
+    state = at.state()
     traces, tasks = state.rewrites[::-1], _tasks(at, state)
     if json:
         rows = [_row(trace) for trace in traces]
@@ -257,17 +251,17 @@ def show_trace(
     row: dict[str, object]
     if MARK in trace:  # the whole conversation of the task's job
         at = replace(which, job=trace).open()
-        whole = read_main(_read(at).state, _blobs(at), at.agent, at.options().lstrip())
+        whole = read_main(at.state(), at.blobs, at.agent, at.options().lstrip())
         row = {"kind": "task", "job": trace}
         data = whole
     else:
         at = which.open()
         home = _home(at)
-        found = next((r for r in _read(at).state.rewrites if str(r.record.n) == trace), None)
+        found = next((r for r in at.state().rewrites if str(r.record.n) == trace), None)
         if found is None:
             raise UsageError(f"There is no trace {shorten(trace, 60)}.", f"See: wal-agent trace list{at.options()}")
-        whole, row = read_trace(found, _blobs(at)) if raw else b"", _row(found)
-        data = b"" if raw else b"".join(unit.data for unit in left_out(found, _blobs(at), home))
+        whole, row = read_trace(found, at.blobs) if raw else b"", _row(found)
+        data = b"" if raw else b"".join(unit.data for unit in left_out(found, at.blobs, home))
     if raw:
         sys.stdout.buffer.write(whole)
         return
@@ -293,35 +287,11 @@ def _home(at: JobContext) -> Home:
     return Home(at.keys.job, at.options().lstrip(), at.agent, at.workspace, env, private)
 
 
-def _read(at: JobContext) -> Replay:
-    from wal_agent.clock import SystemClock
-    from wal_agent.recovery.export import replay_at
-    from wal_agent.supervise.intervene import sound_state
+def _act(at: JobContext, home: Home, act: Callable[[OpenedJob], T]) -> T:
+    from wal_agent.supervise.at_rest import act_at_rest
+    from wal_agent.supervise.rewrite import check_at_rest
 
-    found = replay_at(at.bucket, at.keys, at.key_id, None, SystemClock().now())
-    sound_state(found)
-    return found
-
-
-def _blobs(at: JobContext) -> Any:
-    from wal_agent.cli.restore import blobs_of
-
-    return blobs_of(at)
-
-
-def _act(at: JobContext, home: Home, act: Any) -> Rewritten:
-    from wal_agent.supervise.rewrite import Rewritten, act_at_rest, check_at_rest
-
-    done = Rewritten()
-
-    def keep(opened: Any) -> None:
-        nonlocal done
-        done = act(opened)
-
-    act_at_rest(
-        at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id, lambda state: check_at_rest(state, home), keep
-    )
-    return done
+    return act_at_rest(at.access, act, lambda state: check_at_rest(state, home))
 
 
 def _words(name: str) -> str:
@@ -338,8 +308,8 @@ def _list_turns(at: JobContext, home: Home, json: bool) -> None:
     from wal_agent.redact import redact
     from wal_agent.supervise.rewrite import read_units
 
-    state: State = _read(at).state
-    units = read_units(state, _blobs(at), home)
+    state = at.state()
+    units = read_units(state, at.blobs, home)
     turns = turns_of(units)
     if json:
         answer_json(

@@ -74,10 +74,10 @@ def task(
     from wal_agent.cli.options import unknown_agent_error
     from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import child_job, depth_of, fork_form, task_text
-    from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.provenance import vouched_args
     from wal_agent.supervise.task_child import Place, Question, ask_child, local_file, read_result
     from wal_agent.supervise.tasks import spent_by
+    from wal_agent.wal.damage import sound_state
     from wal_agent.wal.reader import replay
 
     wanted, text = _read_schema(schema)
@@ -156,5 +156,5 @@ def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) ->
         )
     if said is None:
         home = Home(at.keys.job, at.options().lstrip(), at.agent, at.workspace, os.environ)
-        said = begin_at_rest(at.bucket, at.keys, at.settings.ttl, home, at.key_id, state, child)
+        said = begin_at_rest(at.access, home, state, child)
     return start_of(at.keys.job, said, depth, budget)

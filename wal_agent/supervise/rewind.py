@@ -24,8 +24,9 @@ from wal_agent.recovery.messages import DENY_PAUSING, REWINDING
 from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.safefs import read_plain
 from wal_agent.supervise import hook_server
+from wal_agent.supervise.at_rest import require_lease
 from wal_agent.supervise.exits import ShutdownPlan
-from wal_agent.supervise.intervene import PAUSE_BUDGET, require_lease, sound_state
+from wal_agent.supervise.intervene import PAUSE_BUDGET
 from wal_agent.supervise.rewrite import (
     Home,
     Place,
@@ -42,6 +43,7 @@ from wal_agent.supervise.rewrite import (
 )
 from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.damage import sound_state
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State

@@ -16,14 +16,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.agents.base import Agent, Rewriting, SessionFile, Unit
-from wal_agent.bucket.base import Bucket
+from wal_agent.agents.base import Agent, Rewriting, Unit
+from wal_agent.agents.session_files import find_main
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind, Workspace
-from wal_agent.recovery.lease_policy import pause_left, paused_until
 from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
 from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
 from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
@@ -42,14 +41,12 @@ from wal_agent.recovery.rewrite import (
 )
 from wal_agent.safefs import read_plain, sync_folder
 from wal_agent.supervise import hook_server
-from wal_agent.supervise.intervene import act_unowned, ask_own_run, kept_reason, leaving, require_lease, unless_refused
+from wal_agent.supervise.intervene import ask_own_run, unless_refused
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
 from wal_agent.supervise.worktree import too_wide
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.state import STEP_NAME, CompactionAt, FileState, RewriteAt, State
 
 PIECE = 4 << 20  # bytes of one edit
@@ -146,36 +143,12 @@ def local_file(state: State, home: Home) -> Path | None:
         return None
     if journal := home.agent.capabilities.journal:
         journal.update(state.session, home.workspace, home.env)
-    found: list[SessionFile] = home.agent.session_files(state.session, home.workspace, home.env)
-    return next((file.path for file in found if file.name == home.agent.main_file), None)
+    main = find_main(home.agent, state.session, home.workspace, home.env)
+    return main.path if main else None
 
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(read_plain(path) or b"").hexdigest()
-
-
-def act_at_rest(
-    bucket: Bucket,
-    keys: Keys,
-    ttl: float,
-    env: Mapping[str, str],
-    key_id: str,
-    check: Callable[[State], None],
-    act: Callable[[OpenedJob], None],
-) -> None:
-    """Do `act` with a job that nobody runs, and leave it as it was: closed, released or paused. LeaseHeld: somebody
-    runs it."""
-    seen = require_lease(bucket, keys)
-    refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, lambda job: _act(job, seen, act))
-    if refused is not None:
-        raise refused
-
-
-def _act(job: OpenedJob, seen: StoredLease, act: Callable[[OpenedJob], None]) -> None:
-    rests, reason = pause_left(seen) if paused_until(seen) else None, seen.doc.reason
-    closed = seen.doc.state == "closed"
-    with leaving(job, "closed" if closed else "released", rests, "" if closed else kept_reason(reason), reason):
-        act(job)
 
 
 # ---- the three rewrites, of an opened job

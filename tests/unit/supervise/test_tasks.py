@@ -16,6 +16,7 @@ from wal_agent.errors import UsageError
 from wal_agent.paths import MARKER
 from wal_agent.records import TaskOf
 from wal_agent.recovery.rewrite import parse_policy
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.rewrite import Home
 from wal_agent.supervise.task_child import Place, run_child, summarize
 from wal_agent.supervise.tasks import VARIABLE, CallerRun, TaskBounds, TaskStart, read_task, spent_by
@@ -156,7 +157,7 @@ def test_an_agent_that_cannot_copy_its_session_writes_no_summaries(tmp_path: Pat
     home = Home("job", "", AGENTS["qwen"], tmp_path, {})
     place = Place(open_bucket(f"file://{tmp_path}/bucket"), "job", "qwen", ())
     with pytest.raises(UsageError, match="Qwen Code has no form to copy a session") as refused:
-        summarize(place, Keys("job"), 6.0, "", home, parse_policy("turns=1", 1), ())
+        summarize(place, JobAccess(place.bucket, Keys("job"), 6.0, home.env), home, parse_policy("turns=1", 1), ())
     assert "--by-agent" in refused.value.hint
 
 
