@@ -49,7 +49,7 @@ from wal_agent.safefs import open_plain
 from wal_agent.supervise.compaction import CompactionGuard
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
-from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process
+from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process, refusal
 from wal_agent.text import quote
 from wal_agent.wal.writer import DEFERRED
 
@@ -418,6 +418,8 @@ class HookHandler:
                 answer = self._supervisor.answer_command(request.event, json.loads(request.payload), by_agent)
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a tool may send anything
                 answer = {"error": "That is no question of a command of wal-agent's."}
+            except WalAgentError as error:
+                answer = refusal(error)
             return json.dumps(answer).encode()
         began = self._clock.boot()
         agent, caller = self._agent, self.callers.identify(request.chain, request.agent)

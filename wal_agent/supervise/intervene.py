@@ -349,7 +349,7 @@ def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict
 def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
     """A run's answer. UsageError: it refuses."""
     if said is not None and "error" in said:
-        raise UsageError(str(said["error"]))
+        raise UsageError(str(said["error"]), str(said.get("hint", "")))
     return said
 
 

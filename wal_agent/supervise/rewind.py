@@ -159,7 +159,7 @@ class LiveRewind:
         except msgspec.ValidationError:
             return {"error": "That is no question of `wal-agent rewind`."}
         except WalAgentError as error:
-            return _refusal(error)
+            return hook_server.refusal(error)
         now = self._clock.boot()
         until = now + max(self._drain, PAUSE_BUDGET)
         down = ShutdownPlan("pause", "rewind", now, until, DENY_PAUSING, self._clock.now(), REWINDING)
@@ -208,15 +208,11 @@ class LiveRewind:
             pending.answer = _encode(done)
         except WalAgentError as error:
             say(f"the conversation was not rewound: {error}")
-            pending.answer = _refusal(error)
+            pending.answer = hook_server.refusal(error)
         finally:
             see = f"See: wal-agent trace list {self._home.options}"
             pending.answer = pending.answer or {"error": f"The run failed meanwhile. {see}"}
             pending.done.set()
-
-
-def _refusal(error: WalAgentError) -> dict[str, Any]:
-    return {"error": error.what, "hint": error.hint, "exit": error.exit_code}
 
 
 def _encode(done: Rewritten) -> dict[str, Any]:

@@ -576,16 +576,12 @@ class StepKeeper:
             with self._lock:
                 self._queue(paused)
 
-    def acknowledge(self, name: str, done: bool) -> dict[str, Any]:
-        """A person's word on a step that was cut off."""
-        try:
-            with self._lock:
-                if flock_state(lock_of(self._socket, name)) == "held":
-                    raise UsageError(f"Step {shorten(name, 100)} is running now.", "Its end will show how it went.")
-                self._append(settled_step(self._settled_state(), name, done, self._clock.now()))
-        except WalAgentError as error:
-            return {"error": str(error)}
-        return {}
+    def acknowledge(self, name: str, done: bool) -> None:
+        """Record a person's word on a step that was cut off. UsageError; what an append raises; Unavailable."""
+        with self._lock:
+            if flock_state(lock_of(self._socket, name)) == "held":
+                raise UsageError(f"Step {shorten(name, 100)} is running now.", "Its end will show how it went.")
+            self._append(settled_step(self._settled_state(), name, done, self._clock.now()))
 
     def running(self) -> bool:
         """Whether a command of a step runs now."""

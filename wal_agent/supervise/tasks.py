@@ -19,8 +19,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
-from wal_agent.config import APPEND_DEADLINE
-from wal_agent.errors import UsageError, WalAgentError
+from wal_agent.errors import UsageError
 from wal_agent.paths import MARKER, SOCKET
 from wal_agent.records import TaskOf
 from wal_agent.supervise import hook_server
@@ -143,18 +142,11 @@ class TaskBounds:
         return {"left": max(0.0, left)}
 
 
-def begin_task(name: str, state: State, checkpoints: Checkpointer) -> dict[str, Any]:
-    """Answer `wal-agent task`: make the checkpoint in front of the task's job `name`, durable on return, unless the log
-    has one; its number. UsageError: no job can have that name."""
-    if (known := state.tasks.get(check_job(name))) is not None:
-        return {"checkpoint": known.checkpoint}
-    number, ticket = checkpoints.make("manual", defer=False, task=name) or (0, None)
-    try:
-        if ticket is None or ticket.wait(APPEND_DEADLINE) == "undecided":
-            return {"error": "The bucket cannot be reached now. Try again."}
-    except WalAgentError as error:
-        return {"error": error.what}
-    return {"checkpoint": number}
+def begin_task(name: str, state: State, checkpoints: Checkpointer) -> int:
+    """For `wal-agent task`: make the checkpoint in front of the task's job `name`, durable on return, unless the log
+    has one; its number. UsageError: no job can have that name; what an append raises; Unavailable."""
+    known = state.tasks.get(check_job(name))
+    return known.checkpoint if known is not None else checkpoints.make_durable(task=name)
 
 
 def spent_by(bucket: Bucket, state: State) -> int:

@@ -32,7 +32,7 @@ from wal_agent.capture.shadow import Shadow
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, WalAgentError
-from wal_agent.events import Saved
+from wal_agent.events import CallEnded, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery import messages
@@ -118,6 +118,11 @@ class WorktreeSaver:
         self._ended = False  # a capture of the end came about
         self.whole = False  # a capture of this run held every file
         self._found = True  # the last capture found a change, or did not come about
+
+    def on_call_ended(self, event: CallEnded) -> None:
+        """Save soon after a call that may have changed something."""
+        if event.changed:
+            self.poke()
 
     def start(self) -> None:
         self._capture.git.go_on()  # the agent may be started again in one run

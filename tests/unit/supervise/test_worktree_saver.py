@@ -23,6 +23,7 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import UsageError
+from wal_agent.events import CallEnded, emit_after
 from wal_agent.paths import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes, worktree
@@ -59,7 +60,7 @@ class Desk:
         self.put: Callable[[bytes], Payload] = self.post.job.blobs.put_payload
         context = run_context(self.post.job, SystemClock(), self.user.top, autosave=interval)
         self.saver = WorktreeSaver(context, self.post.gate, self.capture, self.errors.append, progress)
-        self.post.listeners.append(self.saver.on_event)
+        self.post.listeners.append(emit_after({CallEnded: self.saver.on_call_ended}, lambda _: None))
 
     def _put(self, data: bytes) -> Payload:
         return self.put(data)
