@@ -14,7 +14,7 @@ from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, read_inp
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.rewrite import Policy
+    from wal_agent.recovery.rewrite import CompactionPolicy
     from wal_agent.supervise.rewrite import Home, Rewritten
     from wal_agent.supervise.task_child import Summaries
     from wal_agent.wal.job import OpenedJob
@@ -179,16 +179,16 @@ def compact(
     _report(at, done, what, json)
 
 
-def _summaries(at: JobContext, home: Home, limits: Policy) -> Summaries | None:
+def _summaries(at: JobContext, home: Home, limits: CompactionPolicy) -> Summaries | None:
     """The agent's summaries, and a line on why there are none."""
     from wal_agent.cli.task import child_options
     from wal_agent.supervise.provenance import vouched_args
-    from wal_agent.supervise.task_child import Place, summarize
+    from wal_agent.supervise.task_child import TaskJob, summarize
 
     state = at.state()
     same = state.home_opening is not None and state.home_opening.agent == at.agent.name
     caller = vouched_args(os.environ, at.settings.bucket, at.keys.job, state) if same else ()
-    place = Place(at.bucket, at.keys.job, at.agent.name, child_options(at))
+    place = TaskJob(at.bucket, at.keys.job, at.agent.name, child_options(at))
     found = summarize(place, at.access, home, limits, caller)
     if found is not None and found.fault:
         say(f"no summary of the agent's is used: {printable(found.fault)}")

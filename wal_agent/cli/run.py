@@ -181,7 +181,7 @@ def start(
     from wal_agent.agents import AGENTS
     from wal_agent.cli.listeners import attach_listeners, report_refusals
     from wal_agent.errors import ConfigError, UsageError
-    from wal_agent.supervise.options import RunOptions, Screen, Waiting
+    from wal_agent.supervise.options import RunOptions, Screen, WaitReport
     from wal_agent.supervise.restart import is_complete, run_with_restarts
 
     if agent not in AGENTS:
@@ -197,7 +197,7 @@ def start(
             "Rename the folder.",
         )
     flags = _settle_handoff(agent, workspace, flags, fresh, wishes)
-    screen = Screen(say, lines, Waiting(say).waiting_for, {said}, redraw)
+    screen = Screen(say, lines, WaitReport(say).waiting_for, {said}, redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with report_refusals(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)

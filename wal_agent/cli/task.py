@@ -75,7 +75,7 @@ def task(
     from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import child_job, depth_of, fork_form, task_text
     from wal_agent.supervise.provenance import vouched_args
-    from wal_agent.supervise.task_child import Place, Question, ask_child, local_file, read_result
+    from wal_agent.supervise.task_child import Question, TaskJob, ask_child, local_file, read_result
     from wal_agent.supervise.tasks import spent_by
     from wal_agent.wal.damage import sound_state
     from wal_agent.wal.reader import replay
@@ -101,7 +101,7 @@ def task(
         form = fork_form(own, state.session, str(local_file(own, state.session, at.workspace, os.environ)))
     depth = depth_of(at.keys.job, state.task)
     made = child_job(at.keys.job, name, prompt, depth, max_depth, fork=fork)
-    child = Place(at.bucket, made, name, child_options(at))
+    child = TaskJob(at.bucket, made, name, child_options(at))
     start = _begin(at, state, made, depth, budget_calls)
     asked = Question(task_text(prompt, text), caller, form, wanted)
     code, said, result = ask_child(child, asked, start, budget_seconds)

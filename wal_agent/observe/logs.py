@@ -244,7 +244,7 @@ def open_log(path: Path) -> int:
 
 
 class Log:
-    """`fd` is written to, and closed at the end unless it is stderr's. Heard in a thread of its own (aside.py)."""
+    """`fd` is written to, and closed at the end unless it is stderr's."""
 
     def __init__(self, fd: int, form: str, level: Level, job: str, say: Callable[[str], None]) -> None:
         self._fd = fd

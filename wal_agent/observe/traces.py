@@ -57,7 +57,7 @@ def root_of(trace: str) -> SpanContext | None:
 
 
 class Spans:
-    """Heard in one thread. `began`: seconds since 1970."""
+    """Receives events in one thread. `began`: seconds since 1970."""
 
     def __init__(self, provider: TracerProvider, agent: str, began: float) -> None:
         self._provider = provider

@@ -26,7 +26,7 @@ LOOK = 5.0  # seconds between two looks at the log for a change of phase
 APART = 60.0  # seconds between two checkpoints for a change of phase
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CheckpointQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The question of `wal-agent checkpoint` over the run's socket."""
 
     title: str = ""
@@ -36,7 +36,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     plan: tuple[PlanStep, ...] | None = None
 
 
-_said = msgspec_compat.of_values(Said)
+_said = msgspec_compat.of_values(CheckpointQuestion)
 
 
 class Checkpointer:

@@ -29,7 +29,7 @@ from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.intervene import PAUSE_BUDGET
 from wal_agent.supervise.rewrite import (
     Home,
-    Place,
+    RewindPlace,
     Rewritten,
     check_at_rest,
     end_of,
@@ -76,26 +76,28 @@ class JobLog(msgspec.Struct, frozen=True):
         return sound_state(replay_at(self.bucket, self.keys, self.key_id, at, SystemClock().now()))
 
 
-def find_place(log: JobLog, home: Home, asked: RewindRequest) -> Place:
+def find_place(log: JobLog, home: Home, asked: RewindRequest) -> RewindPlace:
     """Where the request leads; of an undo, only the working tree. UsageError: nowhere."""
     if asked.undo:
-        return Place(tree=_tree_before(log, newest_rewrite(log.state(), home.options).record) if asked.files else None)
+        return RewindPlace(
+            tree=_tree_before(log, newest_rewrite(log.state(), home.options).record) if asked.files else None
+        )
     if asked.to is None:
-        return Place(last=asked.last)
+        return RewindPlace(last=asked.last)
     number = asked.to.isascii() and asked.to.isdigit()
     marked = None if number else log.state().marks.get(asked.to)
     if marked is None and not number:
         raise UsageError(f"No place is marked {shorten(asked.to, 60)}.", f"Its marks: wal-agent mark {home.options}")
     if marked is not None and not asked.files:
-        return Place(marked.record.session, marked.record.key)
+        return RewindPlace(marked.record.session, marked.record.key)
     record = str(marked.seq) if marked is not None else asked.to
     state = log.state(record)
     if asked.files and state.workspace is None:
         raise UsageError(f"No working tree was saved up to record {record}.", f"See: wal-agent log {home.options}")
     tree = state.workspace if asked.files else None
     if marked is not None:
-        return Place(marked.record.session, marked.record.key, tree=tree)
-    return Place(state.session, end_of(state, log.blobs, home), tree=tree)
+        return RewindPlace(marked.record.session, marked.record.key, tree=tree)
+    return RewindPlace(state.session, end_of(state, log.blobs, home), tree=tree)
 
 
 def _tree_before(log: JobLog, record: Any) -> Any:
@@ -107,7 +109,7 @@ def _tree_before(log: JobLog, record: Any) -> Any:
 class FoundRewind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request whose place is found: what a live run is sent."""
 
-    place: Place
+    place: RewindPlace
     undo: bool = False
     compact: str | None = None
 

@@ -28,7 +28,7 @@ from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_lo
 from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
 from wal_agent.recovery.restore_workspace import restore_files, restore_kept
 from wal_agent.recovery.rewrite import (
-    Policy,
+    CompactionPolicy,
     aged,
     compact_form,
     compacted_units,
@@ -64,7 +64,7 @@ class Home(msgspec.Struct, frozen=True):
     private: tuple[Path, ...] = ()
 
 
-class Place(msgspec.Struct, frozen=True):
+class RewindPlace(msgspec.Struct, frozen=True):
     """Where a conversation goes back to. `key`: its newest message there, None to count from the end; `last`: so many
     turns are left out; `tree`: the working tree that goes back too."""
 
@@ -154,7 +154,7 @@ def _sha256(path: Path) -> str:
 # ---- the three rewrites, of an opened job
 
 
-def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["auto"] | None) -> Rewritten:
+def rewind(job: OpenedJob, home: Home, place: RewindPlace, compact: str | Literal["auto"] | None) -> Rewritten:
     """Take the conversation back to `place`. `compact`: words that stay in place of what is left out; "auto": its
     compact form; None: only a note. UsageError: there is no such place."""
     talk = _conversation(job, home)
@@ -177,7 +177,7 @@ def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["aut
     return _save(job, home, talk, _Change("rewind", new, talk.how.units(new), gone, len(behind), note), files)
 
 
-def kept_at(place: Place, units: Sequence[Unit], session: str, options: str) -> int:
+def kept_at(place: RewindPlace, units: Sequence[Unit], session: str, options: str) -> int:
     """How many messages there are at the place. UsageError: there is no such place."""
     if place.key is not None:
         if place.session != session:
@@ -234,7 +234,7 @@ def _bring_kept(job: OpenedJob, home: Home, n: int) -> tuple[str, ...]:
 
 
 def compact(
-    job: OpenedJob, home: Home, policy: Policy, now: float, summaries: Mapping[str, str] | None = None
+    job: OpenedJob, home: Home, policy: CompactionPolicy, now: float, summaries: Mapping[str, str] | None = None
 ) -> Rewritten:
     """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970; `summaries`: as of
     `compact_form`."""
@@ -247,7 +247,7 @@ def _compaction(
     state: State,
     talk: _Conversation,
     home: Home,
-    policy: Policy,
+    policy: CompactionPolicy,
     now: float,
     summaries: Mapping[str, str] | None = None,
 ) -> _Change | None:
@@ -334,7 +334,7 @@ def undoable(state: State, sha256: str, options: str) -> RewriteAt:
     return newest
 
 
-def foresee_compaction(state: State, blobs: Blobs, home: Home, policy: Policy, now: float) -> Rewritten:
+def foresee_compaction(state: State, blobs: Blobs, home: Home, policy: CompactionPolicy, now: float) -> Rewritten:
     """What `compact` would do. UsageError: there is no conversation."""
     talk = _read(state, blobs, home)
     change = _compaction(state, talk, home, policy, now)

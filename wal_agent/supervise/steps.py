@@ -89,7 +89,7 @@ class StepRun(msgspec.Struct, frozen=True, kw_only=True):
     stderr_kept: int = 0
 
 
-class Pause(msgspec.Struct, frozen=True, kw_only=True):
+class StepPause(msgspec.Struct, frozen=True, kw_only=True):
     """A pause that was asked for inside a step."""
 
     time: float
@@ -108,7 +108,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     time: float = 0.0
     expires: float = 0.0
     put_in_attempt: int = 0
-    paused: Pause | None = None
+    paused: StepPause | None = None
     run: StepRun | None = None
 
 
@@ -129,7 +129,7 @@ def entry_of(state: State, name: str, now: float) -> Entry | None:
         time=value.time if value else 0.0,
         expires=value.expires if value else 0.0,
         put_in_attempt=value.attempt if value else 0,
-        paused=Pause(time=paused.time, until=paused.until, reason=paused.reason) if paused else None,
+        paused=StepPause(time=paused.time, until=paused.until, reason=paused.reason) if paused else None,
         run=_run_of(at),
     )
 

@@ -28,11 +28,11 @@ from wal_agent.paths import PROGRAM
 from wal_agent.records import TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.recovery.json_schema import Schema, read_schema
-from wal_agent.recovery.rewrite import MOST_SUMMARIZED, Policy, aged, ask_for_summaries, summary_schema
+from wal_agent.recovery.rewrite import MOST_SUMMARIZED, CompactionPolicy, aged, ask_for_summaries, summary_schema
 from wal_agent.recovery.tasks import (
     AGAIN,
+    ChildAnswer,
     CompactForm,
-    Said,
     child_args,
     child_job,
     compact_form,
@@ -59,7 +59,7 @@ ENDING: Final = 30.0  # seconds for a child that is over its budget to save and 
 MOST_SAID: Final = 1 << 20  # bytes of its stderr that are read
 
 
-class Place(msgspec.Struct, frozen=True):
+class TaskJob(msgspec.Struct, frozen=True):
     """Where the job of a task is. `options`: of a command for its bucket and key."""
 
     bucket: Bucket
@@ -72,7 +72,7 @@ class Place(msgspec.Struct, frozen=True):
         return replay(self.bucket, Keys(self.job)).state
 
 
-def run_child(at: Place, args: tuple[str, ...], start: TaskStart, seconds: float, *, once: bool) -> tuple[int, str]:
+def run_child(at: TaskJob, args: tuple[str, ...], start: TaskStart, seconds: float, *, once: bool) -> tuple[int, str]:
     """Run the child, at most for `seconds`; its exit code, and what it said on stderr. `once`:
     unless it is complete."""
     # The caller saves the folder that both work in.
@@ -111,7 +111,7 @@ class Question(msgspec.Struct, frozen=True):
     wanted: Schema | None = None
 
 
-def ask_child(child: Place, asked: Question, start: TaskStart, seconds: float) -> tuple[int, str, Said]:
+def ask_child(child: TaskJob, asked: Question, start: TaskStart, seconds: float) -> tuple[int, str, ChildAnswer]:
     """Run the child to its answer, and once more where that is not what is wanted; its exit code, what it said on
     stderr, and the answer. `seconds`: for both."""
     own, ends = AGENTS[child.agent], time.monotonic() + seconds
@@ -180,7 +180,7 @@ def begin_unowned(
     return act_at_rest(at, act, check)
 
 
-def read_result(at: Place, said: Said, budget: int) -> CompactForm:
+def read_result(at: TaskJob, said: ChildAnswer, budget: int) -> CompactForm:
     """The compact form of a task that has ended. `said`: its last message; `budget`: calls, 0 for no limit."""
     state = at.state()
     over = budget > 0 and spent_by(at.bucket, state) > budget
@@ -200,7 +200,7 @@ def local_file(agent: Agent, session: str, workspace: Path, env: Mapping[str, st
     raise UsageError("The caller's conversation is not on this machine, so it is not forked.", "Leave --fork out.")
 
 
-def last_answer(at: Place) -> str:
+def last_answer(at: TaskJob) -> str:
     """The last message of the child's conversation, "" where there is none."""
     state = at.state()
     file = state.files.get(AGENTS[at.agent].main_file)
@@ -236,7 +236,9 @@ class Summaries(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-def summarize(at: Place, access: JobAccess, home: Home, policy: Policy, caller: tuple[str, ...]) -> Summaries | None:
+def summarize(
+    at: TaskJob, access: JobAccess, home: Home, policy: CompactionPolicy, caller: tuple[str, ...]
+) -> Summaries | None:
     """Have the agent of the job, which rests, write the summaries of the turns that the policy compacts, in a fork;
     None where there are none. The same turns are the same child, so its answer is kept. UsageError: it cannot;
     LeaseHeld, PersonNeeded, ConfigError: the job does not rest. `at`: the job; `caller`: its arguments."""
@@ -267,7 +269,7 @@ def summarize(at: Place, access: JobAccess, home: Home, policy: Policy, caller: 
     wanted = summary_schema(len(turns))
     text = task_text(ask_for_summaries(turns), json.dumps(wanted))
     asked = Question(text, caller, fork_form(agent, state.session, str(file)), read_schema(json.dumps(wanted).encode()))
-    child = Place(at.bucket, job, at.agent, at.options)
+    child = TaskJob(at.bucket, job, at.agent, at.options)
     code, said, found = ask_child(child, asked, start_of(keys.job, begun, depth, SUMMARY_CALLS), SUMMARIZING)
     if code:
         last = (said.strip().splitlines() or [""])[-1]
