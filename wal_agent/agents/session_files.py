@@ -391,6 +391,12 @@ def time_of(timestamp: Any) -> datetime | None:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
+def seconds_of(timestamp: Any) -> float:
+    """Return an ISO time of a session file in seconds since 1970; 0 where it is none."""
+    at = time_of(timestamp)
+    return at.timestamp() if at else 0.0
+
+
 def end_time(timestamp: Any) -> float:
     """Return when a call of a session file had ended, in seconds since 1970; unknown counts as late enough."""
     at = time_of(timestamp)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wal_agent.agents.base import AskedCall, Compacted, Unit
+from wal_agent.agents.base import Compacted, RequestedCall, Unit
 from wal_agent.errors import UsageError
 from wal_agent.recovery.transcript import parse_line
 from wal_agent.redact import redact
@@ -245,7 +245,7 @@ def _turn(units: Sequence[Unit], turn: ConversationTurn, summary: str = "") -> s
     return "\n".join(rows)
 
 
-def _call(call: AskedCall, how: str) -> str:
+def _call(call: RequestedCall, how: str) -> str:
     said = show_input(call.tool, call.input).splitlines()
     return f"{call.tool}: {shorten(redact(said[0]) if said else '', 160)} ({how})"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.config import SETTINGS, Origin
 from wal_agent.errors import UsageError
 from wal_agent.recovery.json_schema import find_fault, read_schema
@@ -41,7 +41,7 @@ def said(n: int, text: str, role: str, **more: Any) -> Unit:
 
 def turn(n: int, calls: int = 1, time: float = 0.0, answered: bool = True) -> list[Unit]:
     asked = tuple(
-        AskedCall(f"c{n}.{i}", "Bash", json.dumps({"command": f"make {n}.{i}"}).encode()) for i in range(calls)
+        RequestedCall(f"c{n}.{i}", "Bash", json.dumps({"command": f"make {n}.{i}"}).encode()) for i in range(calls)
     )
     results = [said(n, f"result {n}.{i}", "tool", answers=(c.id,)) for i, c in enumerate(asked) if answered]
     return [
@@ -139,9 +139,9 @@ def test_a_compaction_is_done_once() -> None:
 def test_a_compact_form_says_what_was_asked_done_and_answered_and_no_secret() -> None:
     units = [
         said(1, f"deploy with {SECRET}", "user", prompt=f"deploy with {SECRET}"),
-        said(1, "", "assistant", asks=(AskedCall("a", "Bash", b'{"command": "make deploy"}'),)),
+        said(1, "", "assistant", asks=(RequestedCall("a", "Bash", b'{"command": "make deploy"}'),)),
         said(1, "failed", "tool", answers=("a",), failed=("a",)),
-        said(1, "", "assistant", asks=(AskedCall("b", "Bash", b'{"command": "make undo"}'),)),
+        said(1, "", "assistant", asks=(RequestedCall("b", "Bash", b'{"command": "make undo"}'),)),
         said(1, "ok", "tool", answers=("b",)),
         said(1, f"It did not work. {SECRET}", "assistant"),
     ]
