@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents import base, installed_hooks
-from wal_agent.agents.base import Allow, Decision, Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
+from wal_agent.agents.base import Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.gemini.session import gemini_home
 from wal_agent.agents.hook_line import (
     GONE,
@@ -124,17 +124,10 @@ def deny_output(decision: Deny) -> str:
     return json.dumps(words)
 
 
-_render = renderer(deny_output, refusable=("BeforeTool", "BeforeAgent"))
-
-
-def render(event: str, decision: Decision) -> bytes:
-    if event == "AfterTool" and isinstance(decision, Allow) and decision.words:
-        return context_answer(event, decision.words)
-    if event == "AfterAgent" and isinstance(decision, Allow) and decision.words:
-        return refuse_answer(deny_output(Deny(decision.words)))
-    return _render(event, decision)
-
-
+render = renderer(
+    {"BeforeTool": deny_output, "BeforeAgent": deny_output},
+    {"AfterTool": context_answer, "AfterAgent": lambda _, words: refuse_answer(deny_output(Deny(words)))},
+)
 MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
 HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
 OF_TOOLS = {"BeforeTool", "AfterTool"}
