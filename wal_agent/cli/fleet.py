@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import typer
 
 from wal_agent.cli.display import answer_table
-from wal_agent.cli.options import ANY_AGENT, AsJson, BucketUrl, say_bucket, settings_for
-from wal_agent.text import answer, answer_json, lines, say
+from wal_agent.cli.options import (
+    ANY_AGENT,
+    AsJson,
+    BucketUrl,
+    check_seconds,
+    require_subcommand,
+    say_bucket,
+    settings_for,
+)
+from wal_agent.text import answer, answer_json, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
-SHORTEST = 0.1  # seconds between two looks
+SHORTEST, LONGEST = 0.1, 86_400.0  # seconds between two looks, and of a command
 Every = Annotated[float, typer.Option("--every", help="Seconds between two checks.")]
 
 app = typer.Typer(
@@ -32,11 +40,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def top(context: typer.Context) -> None:
-    from wal_agent.errors import UsageError
-
-    if context.invoked_subcommand is None:
-        lines(context.get_help().splitlines())
-        raise typer.Exit(UsageError.exit_code)
+    require_subcommand(context)
 
 
 @app.command("ls")
@@ -232,16 +236,16 @@ def watch(
     if screen:
         if on_crash or notify or on_message or once:
             raise UsageError("--screen only shows the jobs.", "Run the watcher without it, beside the screen.")
-        _sane(every)
+        check_seconds("--every", every, SHORTEST, LONGEST)
         _show_jobs(_opened(bucket), every)
     if not on_crash and not notify and not on_message:
         raise UsageError(
             "Nothing would be done for a job.", "Give --notify, --on-crash COMMAND or --on-message COMMAND."
         )
     states = _states(on, ACTED_ON, "--on")
-    _sane(every)
-    _sane(limit, "--limit")
-    _sane(ttl, "--ttl", 2.0, 3600.0)
+    check_seconds("--every", every, SHORTEST, LONGEST)
+    check_seconds("--limit", limit, SHORTEST, LONGEST)
+    check_seconds("--ttl", ttl, 2.0, 3600.0)
     wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl, on_message)
     send = _notifier(os.environ) if notify else None
     opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
@@ -302,7 +306,7 @@ def claim(
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet claim")
-    _sane(every)
+    check_seconds("--every", every, SHORTEST, LONGEST)
     if context.args and "--" not in sys.argv:
         raise UsageError(f"{context.args[0]!r} is not an option.", "What is for the agent comes after `--`.")
     if generic and not context.args:
@@ -462,10 +466,3 @@ def _states(text: str | None, known: Sequence[S], option: str = "--state") -> tu
     if not asked or any(word not in known for word in asked):
         raise UsageError(f"{option} {text} is not possible.", f"Allowed: {', '.join(known)}.")
     return tuple(state for state in known if state in asked)
-
-
-def _sane(seconds: float, option: str = "--every", least: float = SHORTEST, most: float = 86_400.0) -> None:
-    from wal_agent.errors import UsageError
-
-    if not least <= seconds <= most:  # nor is nan
-        raise UsageError(f"{option} {seconds:g} is not possible.", f"Allowed: seconds from {least:g} to {most:g}.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -25,6 +24,7 @@ from wal_agent.cli.options import (
     JobOptions,
     KeyCommand,
     KeyFile,
+    can_ask,
     complete_job,
     with_job,
 )
@@ -274,7 +274,7 @@ def rm(
         return
     if not yes:
         lines(describe_removal(found, "would be deleted"))
-        if not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+        if not can_ask():
             command = f"wal-agent rm {job}{at.bucket_option()} --yes"
             raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {command}")
         typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)

@@ -90,7 +90,7 @@ def ask_consent(wants: Sequence[Want], workspace: Path) -> bool:
     from wal_agent.errors import ConfigError
     from wal_agent.supervise.hook_server import outer_runs
 
-    if outer_runs() or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+    if outer_runs() or not can_ask():
         return False
     say(f"the project in {workspace} wants to decide what is yours to decide:")
     lines([row for want in wants for row in describe_want(want)])
@@ -153,6 +153,24 @@ def check_typed_job(name: str | None) -> str | None:
             f"The jobs: wal-agent list. If one has this name, type it as WAL_AGENT_JOB={quote_word(name)}.",
         )
     return name
+
+
+def require_subcommand(context: typer.Context) -> None:
+    """Print a group's help, and end with 64, where it was typed alone."""
+    if context.invoked_subcommand is None:
+        lines(context.get_help().splitlines())
+        raise typer.Exit(UsageError.exit_code)
+
+
+def check_seconds(option: str, seconds: float, least: float, most: float) -> None:
+    """UsageError: an option's value is out of bounds."""
+    if not least <= seconds <= most:  # nor is nan
+        raise UsageError(f"{option} {seconds:g} is not possible.", f"Allowed: seconds from {least:g} to {most:g}.")
+
+
+def can_ask() -> bool:
+    """Whether a person can be asked, and sees the question."""
+    return sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
 
 
 def read_input(name: str, most: int) -> bytes:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from wal_agent.cli.options import AsJson
-from wal_agent.text import answer, lines
+from wal_agent.cli.options import AsJson, require_subcommand
+from wal_agent.text import answer
 
 if TYPE_CHECKING:
     from wal_agent.shell.rules import Classified, Rules
@@ -26,11 +26,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def top(context: typer.Context) -> None:
-    from wal_agent.errors import UsageError
-
-    if context.invoked_subcommand is None:
-        lines(context.get_help().splitlines())
-        raise typer.Exit(UsageError.exit_code)
+    require_subcommand(context)
 
 
 @app.command("check")

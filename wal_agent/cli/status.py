@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
-from wal_agent.errors import Unavailable, UsageError
+from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, check_seconds, with_job
+from wal_agent.errors import Unavailable
 from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
@@ -37,7 +37,7 @@ def watch_status(
     from wal_agent.wal.damage import CheckedBlobs
     from wal_agent.wal.names import name_to_show
 
-    check_every(every)
+    check_seconds("--every", every, SHORTEST, LONGEST)
     known = CheckedBlobs()
 
     name = name_to_show(at.bucket, at.keys.job)
@@ -74,12 +74,6 @@ def _following(at: JobContext, view: View) -> str:
     from wal_agent.supervise.machine import this_host
 
     return next_command(view, at.options(), at.workspace, this_host(os.environ, Path(os.devnull)).name)
-
-
-def check_every(every: float) -> None:
-    """UsageError."""
-    if not SHORTEST <= every <= LONGEST:  # nor is nan
-        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to {LONGEST:g}.")
 
 
 def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View], list[str]]) -> NoReturn:
@@ -158,7 +152,7 @@ def status(
     from wal_agent.errors import Damaged
     from wal_agent.wal.names import name_to_show
 
-    check_every(every)
+    check_seconds("--every", every, SHORTEST, LONGEST)
     at = which.open()
     if watch:
         watch_status(at, every, os.environ, at.options(), json=json)
