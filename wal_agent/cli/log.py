@@ -241,18 +241,14 @@ class Entry(msgspec.Struct, frozen=True):
     end: End | None = None
 
 
-def read_entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None, start: int = 1) -> Iterator[Entry]:
+def read_entries(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[Entry]:
     """All kept records from segment `start` on, oldest first. Reads them once and holds them (not the blobs) in memory.
-
-    What cannot be read is passed over and put into `damaged`; without that it is raised."""
+    Damaged."""
     found: list[tuple[int, Segment]] = []
     for seq, segment in iter_readable(bucket, keys, start):
-        if not isinstance(segment, Damaged):
-            found.append((seq, segment))
-        elif damaged is None:
+        if isinstance(segment, Damaged):
             raise segment
-        else:
-            damaged.append(segment)
+        found.append((seq, segment))
     yield from entries_of(found)
 
 
@@ -334,8 +330,11 @@ def _clean_next(before: Any, value: Any) -> Any:
     return _clean(value)
 
 
-def _short(text: str, limit: int = 2000) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+MOST_TEXT = 2000  # characters of one text in JSON
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text)} characters)"
 
 
 ROOMY = 120  # columns from which on the outcomes have a column of their own

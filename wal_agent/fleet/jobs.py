@@ -267,13 +267,12 @@ class FolderJob(msgspec.Struct, frozen=True):
 
 
 def find_folder_jobs(
-    bucket: Bucket, folder: Path, env: Mapping[str, str], *, seconds: float = LOOK_TIME, count: bool = False
+    bucket: Bucket, folder: Path, env: Mapping[str, str], *, seconds: float = LOOK_TIME
 ) -> list[FolderJob]:
     """Find the jobs of `folder` (a real path) in `bucket`, which decrypts where needed: those that this machine's notes
     name, then those whose lease says so. The nearest folder comes first, then what needs somebody first.
 
-    Reads at most MAX_LISTED leases, and begins no read after `seconds`. `count`: also read the logs of unfinished jobs
-    for the calls in flight, at most MAX_COUNTED. Changes nothing. Unavailable, Denied."""
+    Reads at most MAX_LISTED leases, and begins no read after `seconds`. Changes nothing. Unavailable, Denied."""
     end = time.monotonic() + seconds
     reader, owner, here = Reader.of(bucket, env), read_owner(folder, env), this_host(env, Path("/dev/null"))
     found = {each.job.job: each for each in _noted_jobs(reader, folder, owner, env)}
@@ -286,11 +285,7 @@ def find_folder_jobs(
         if job and (relation := relate_job(job, folder, owner, here)):
             found[job.job] = FolderJob(job, relation)
     order = sort_jobs(each.job for each in found.values())
-    jobs = sorted((found[job.job] for job in order), key=lambda each: get_args(Relation).index(each.relation))
-    if count:
-        wanted = [each.job.job for each in jobs if each.unfinished][:MAX_COUNTED]
-        jobs = [replace(j, calls=count_calls(bucket, j.job.job, end)) if j.job.job in wanted else j for j in jobs]
-    return jobs
+    return sorted((found[job.job] for job in order), key=lambda each: get_args(Relation).index(each.relation))
 
 
 def find_jobs_here(bucket: Bucket, folder: Path, env: Mapping[str, str]) -> list[Job]:
@@ -421,10 +416,10 @@ def count_calls(bucket: Bucket, job: str, end: float) -> int | None:
 MAX_READ = 20  # logs that a listing reads
 
 
-def read_open_work(bucket: Bucket, jobs: Iterable[Job], seconds: float = LOOK_TIME) -> dict[str, OpenWork]:
+def read_open_work(bucket: Bucket, jobs: Iterable[Job]) -> dict[str, OpenWork]:
     """Return calls and task by name, of the jobs whose log can be read without a key, the unfinished ones first; no
-    read begins after `seconds`."""
-    end = time.monotonic() + seconds
+    read begins after LOOK_TIME."""
+    end = time.monotonic() + LOOK_TIME
     readable = [job for job in jobs if job.state not in ("damaged", "newer") and not job.key]
     wanted = [job.job for job in sorted(readable, key=lambda job: job.state not in UNFINISHED)][:MAX_READ]
     return {name: work for name in wanted if (work := read_work(bucket, name, end)) is not None}

@@ -245,9 +245,9 @@ class OuterRun(msgspec.Struct, frozen=True):
         return None
 
 
-def outer_runs(pid: int | None = None) -> tuple[OuterRun, ...]:
-    """The live runs that `pid` (this process) is below, the innermost first."""
-    own = os.getpid() if pid is None else pid
+def outer_runs() -> tuple[OuterRun, ...]:
+    """The live runs that this process is below, the innermost first."""
+    own = os.getpid()
     return tuple(
         OuterRun(run, process.pid)
         for process in chain_of(own, 0)
