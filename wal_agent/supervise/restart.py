@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
-from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import (
     NOT_DONE,
@@ -264,10 +263,10 @@ def not_done_line(options: RunOptions, finished: RunResult) -> str:
     )
 
 
-def is_complete(url: str, job: str, opened: Callable[[str], Bucket] = open_bucket) -> bool:
+def is_complete(url: str, job: str) -> bool:
     """By its lease alone, which is never encrypted; an agent that failed has not done its task. Raises what the bucket
     does, and Damaged."""
-    bucket = opened(url)
+    bucket = open_bucket(url)
     try:
         seen = leases.read_lease(bucket, Keys(job))
     finally:
