@@ -80,7 +80,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     only_on: str = ""  # the host whose disk may hold records that the bucket lacks: no other may carry on
     agent: str = ""
     workspace: str = ""
-    folder: str = ""  # the workspace as it stands in the lease, to run in; never told
+    folder: str = ""  # the workspace as it stands in the lease, to run in; never shown
     host: str = ""
     pid: int = 0
     user: str = ""
@@ -155,9 +155,9 @@ def classify_job(seen: StoredLease, local: Local) -> Job:
 
 def job_as_json(job: Job) -> dict[str, Any]:
     """For JSON; all its numbers are finite."""
-    told: dict[str, Any] = msgspec.to_builtins(job)
-    del told["folder"], told["owner"], told["raw_host"], told["since"]
-    return told
+    shown: dict[str, Any] = msgspec.to_builtins(job)
+    del shown["folder"], shown["owner"], shown["raw_host"], shown["since"]
+    return shown
 
 
 def handed_over(reason: str) -> bool:
@@ -573,7 +573,7 @@ def claim(
     program: Sequence[str] = PROGRAM,
 ) -> int:
     """The exit code. `become` does not come back, unless a test says so. Unavailable, without `wait`."""
-    rests, told, failures = dict[Loss, Rest](), set[tuple[str, int]](), 0
+    rests, reported, failures = dict[Loss, Rest](), set[tuple[str, int]](), 0
     while True:
         ended: Child | None = None
         try:
@@ -581,9 +581,9 @@ def claim(
             rests = prune_rests(rests, jobs)
             for job in order_candidates(jobs, [loss for loss, rest in rests.items() if rest.until > since], rng):
                 if why := refuse_job(job, allowed):
-                    if (job.job, job.epoch) not in told:
+                    if (job.job, job.epoch) not in reported:
                         say(f"job {job.job} is left alone: {why}")
-                    told.add((job.job, job.epoch))
+                    reported.add((job.job, job.epoch))
                     continue
                 now = eyes.one(job.job)
                 if now is None or not now.needs_host or now.loss != job.loss or refuse_job(now, allowed):
@@ -637,7 +637,7 @@ def run_child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child
     (supervise/processes.py): only so the kernel says which ones the terminal sent to the run as well."""
     from wal_agent.supervise.processes import handled_signals
 
-    told: list[int] = []
+    taken: list[int] = []
     ours = PASSED_ON & handled_signals()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours | {signal.SIGCHLD})
     try:
@@ -648,16 +648,16 @@ def run_child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child
         while process.poll() is None:
             number, from_terminal = _next(ours | {signal.SIGCHLD})
             if number != signal.SIGCHLD:
-                told.append(number)
+                taken.append(number)
                 if not from_terminal:
                     with suppress(ProcessLookupError):
                         process.send_signal(number)
         while left := signal.sigpending() & ours:
-            told.append(signal.sigwait(left))
+            taken.append(signal.sigwait(left))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = process.returncode
-    return Child(128 - code if code < 0 else code, told[-1] if told else 0)
+    return Child(128 - code if code < 0 else code, taken[-1] if taken else 0)
 
 
 def _next(numbers: Iterable[signal.Signals]) -> tuple[int, bool]:

@@ -66,7 +66,7 @@ class Post:
             outbox.sweep(self._env, self._box, time.time())
             if self._box.letters():
                 self._begin()
-        except Exception as error:  # noqa: BLE001 - told by whoever speaks next
+        except Exception as error:  # noqa: BLE001 - reported with the next message
             self._trouble = error
         item: tuple[float, Event | None] | None
         while True:

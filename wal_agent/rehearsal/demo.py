@@ -180,8 +180,8 @@ class Stage:
         `before`: Copilot writes its session in pieces, a second late, and the first has not even the task."""
         state = self.state()
         session, main = self.session(home, model), state.files.get(self.agent.main_file)
-        told = main is not None and main.size == len(session) and before.encode() in session
-        return bool(self.ledger() and state.workspace and told)
+        is_saved = main is not None and main.size == len(session) and before.encode() in session
+        return bool(self.ledger() and state.workspace and is_saved)
 
     def ledger(self) -> list[str]:
         path = self.work / "ledger.txt"

@@ -68,10 +68,10 @@ class OwnLease(Protocol):
 
 
 class CallerRun(msgspec.Struct, frozen=True):
-    """The run that asked for the task. `tell`: ask its socket; None: no answer. `counted`: it counts the calls of this
+    """The run that asked for the task. `ask`: its socket; None: no answer. `counted`: it counts the calls of this
     one."""
 
-    tell: Callable[[dict[str, Any]], dict[str, Any] | None]
+    ask: Callable[[dict[str, Any]], dict[str, Any] | None]
     epoch: int
     counted: bool = False
 
@@ -82,10 +82,10 @@ class CallerRun(msgspec.Struct, frozen=True):
             return None
         path, own = env.get(SOCKET, ""), env.get(MARKER) == start.run
 
-        def tell(question: dict[str, Any]) -> dict[str, Any] | None:
+        def ask(question: dict[str, Any]) -> dict[str, Any] | None:
             return hook_server.ask_socket(Path(path), start.run, hook_server.TASK, question, ASKING) if own else None
 
-        return CallerRun(tell, start.of.epoch, start.counted)
+        return CallerRun(ask, start.of.epoch, start.counted)
 
 
 class TaskBounds:
@@ -105,7 +105,7 @@ class TaskBounds:
         if self._caller is None:
             return math.inf
         asked = self._clock.boot()  # before: the answer counts from when it was given
-        said = self._caller.tell({"ask": "call", "epoch": self._caller.epoch})
+        said = self._caller.ask({"ask": "call", "epoch": self._caller.epoch})
         try:
             left = _number(said.get("left")) if said else 0.0
         except msgspec.ValidationError:
@@ -124,7 +124,7 @@ class TaskBounds:
             self._spent += 1
             left = not self.budget or self._spent <= self.budget
         counted = self._caller is not None and self._caller.counted
-        said = self._caller.tell({"ask": "count"}) if self._caller and counted else None
+        said = self._caller.ask({"ask": "count"}) if self._caller and counted else None
         return left and not (said and said.get("over"))
 
     @property

@@ -150,7 +150,7 @@ def test_what_the_command_says_is_read_back_and_damage_is_refused() -> None:
         read_task({VARIABLE: "{"})
     assert CallerRun.of(TaskStart(of=TaskOf(job="shop")), {}) is None, "a person asked"
     other = CallerRun.of(start, {MARKER: "f" * 16})
-    assert other is not None and other.tell({"ask": "call"}) is None, "another run's socket is never asked"
+    assert other is not None and other.ask({"ask": "call"}) is None, "another run's socket is never asked"
 
 
 def test_an_agent_that_cannot_copy_its_session_writes_no_summaries(tmp_path: Path) -> None:
