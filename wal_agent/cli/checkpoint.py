@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from wal_agent.cli.display import STATUS, answer_lines, answer_table
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, read_input, with_job
+from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, UsageError
 from wal_agent.text import answer, answer_json, duration, lines, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
     from wal_agent.recovery.checkpoint import Document
     from wal_agent.wal.state import CheckpointAt
 
@@ -53,7 +57,6 @@ def checkpoint(
     Typed by the agent as a shell command, or by a person on the machine that runs the job. What is not given stays as
     it was said before. The run makes checkpoints by itself too, see --checkpoint of `wal-agent run`.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.intervene import checkpoint_job, checkpoint_own_run
 
     if context.invoked_subcommand is not None:
@@ -76,7 +79,6 @@ def checkpoint(
 
 
 def _read_plan(name: str) -> list[dict[str, str]]:
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.checkpoint import parse_markdown_plan
 
     data = read_input(name, MAX_PLAN_FILE)
@@ -96,7 +98,6 @@ def list_checkpoints(
     The newest 48 are kept, each for the days of --checkpoint-ttl-days (`wal-agent run`). One whose SHA-256 does not
     match is named and left out.
     """
-    from wal_agent.clock import SystemClock
     from wal_agent.recovery.checkpoint import list_usable
 
     at = which.open()
@@ -154,7 +155,6 @@ def show(
 
     With --at it is built from the log as of any record that is kept, whether there was a checkpoint or not.
     """
-    from wal_agent.errors import UsageError
 
     if number is not None and at_record is not None:
         raise UsageError("A number and --at do not go together.")
@@ -178,7 +178,6 @@ def _build(at: JobContext, record: str) -> Document:
 
 def _find(at: JobContext, number: int | None) -> Document:
     """The checkpoint with this number, or the newest one that can be used. UsageError; Damaged."""
-    from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.checkpoint import newest_usable, read_document
 
     state = at.state()
@@ -230,7 +229,6 @@ def diff(
 
 
 def _rows(document: Document) -> list[str]:
-    from wal_agent.clock import SystemClock
     from wal_agent.recovery.checkpoint import seconds_of
 
     task, context, tree = document.active_task, document.context, document.workspace
@@ -261,6 +259,5 @@ def _rows(document: Document) -> list[str]:
 
 
 def _builtins(document: Document) -> Any:
-    import msgspec
 
     return msgspec.to_builtins(document)

@@ -8,7 +8,9 @@ import typer
 
 from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
-from wal_agent.text import answer_json, lines, plural, shorten, timestamp
+from wal_agent.errors import Damaged
+from wal_agent.redact import redact
+from wal_agent.text import answer_json, lines, plural, quote_word, say, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.records import Payload
@@ -43,10 +45,8 @@ def effects(
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
     from wal_agent.cli.log import newest_run_is_over, read_newest
-    from wal_agent.errors import Damaged
     from wal_agent.recovery.effects import effects_of
     from wal_agent.shell.rules import load_rules
-    from wal_agent.text import say
 
     at = which.open()
     page = read_newest(at.bucket, at.keys, 0)
@@ -78,7 +78,6 @@ def effects(
 
 def read_bytes(blobs: Blobs, payload: Payload) -> bytes:
     """Return a payload's bytes; b"" where it is too long or cannot be had."""
-    from wal_agent.errors import Damaged
 
     if payload.size > MOST_INPUT:
         return b""
@@ -98,7 +97,6 @@ def effect_text(effect: Effect) -> str:
 
 def effect_json(effect: Effect) -> dict[str, Any]:
     """Return the effect for scripts: redacted, times in seconds since 1970."""
-    from wal_agent.redact import redact
 
     name: dict[str, Any] = {"step": redact(effect.step)} if effect.step else {"call": effect.call}
     return {
@@ -120,8 +118,6 @@ def effect_json(effect: Effect) -> dict[str, Any]:
 
 
 def _rows(effect: Effect, options: str) -> list[str]:
-    from wal_agent.redact import redact
-    from wal_agent.text import quote_word
 
     name = f"step {effect.step}" if effect.step else f"#{effect.call} {effect.tool}"
     place = f"{timestamp(effect.time)} on {shorten(effect.host, 60)}"

@@ -11,17 +11,24 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
-from wal_agent.cli.display import answer_table
-from wal_agent.cli.options import (
-    ANY_AGENT,
-    AsJson,
-    BucketUrl,
-    check_seconds,
-    require_subcommand,
-    say_bucket,
-    settings_for,
+from wal_agent.cli.display import STATE, answer_table, draw_in_place, is_rich, plain_table
+from wal_agent.cli.job import ANY_AGENT, say_bucket, settings_for
+from wal_agent.cli.options import AsJson, BucketUrl, check_seconds, require_subcommand
+from wal_agent.clock import SystemClock
+from wal_agent.errors import NoJob, Unavailable, UsageError
+from wal_agent.redact import redact
+from wal_agent.text import (
+    answer,
+    answer_json,
+    bucket_words,
+    duration,
+    moment,
+    plural,
+    printable,
+    quote_word,
+    say,
+    shorten,
 )
-from wal_agent.text import answer, answer_json, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -91,7 +98,6 @@ def list_jobs(
 
     `wal-agent fleet ls` lists the same jobs by who needs a host or a person first.
     """
-    from wal_agent.errors import NoJob
     from wal_agent.fleet.jobs import Reader, find_jobs_here, job_as_json, read_open_work, with_names
     from wal_agent.wal.names import names_to_show
 
@@ -141,10 +147,7 @@ def fleet_page(url: str, jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> s
     from html import escape
 
     from wal_agent.cli.report import MARK, page_style
-    from wal_agent.clock import SystemClock
     from wal_agent.fleet.jobs import count_states
-    from wal_agent.redact import redact
-    from wal_agent.text import moment, plural, printable, quote_word
 
     def safe(text: str) -> str:
         return escape(printable(redact(text)))
@@ -226,8 +229,6 @@ def watch(
     import signal
     import threading
 
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.fleet.inboxes import Inboxes
     from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
     from wal_agent.supervise.hook_server import require_person
@@ -299,8 +300,6 @@ def claim(
     The exit code is 0 if no job needs a host, else that of `wal-agent run`; 75 means that another host was faster.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.fleet.jobs import Allowed, ClaimOptions, Reader, claim, exec_run, run_child
     from wal_agent.paths import config_dir, home, state_dir
     from wal_agent.supervise.hook_server import require_person
@@ -337,8 +336,6 @@ def _messages_of(job: str, bucket: Bucket) -> Driver:
 
 def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
     """Show all jobs in place, those first that need a host or a person. UsageError: there is no terminal; Denied."""
-    from wal_agent.cli.display import STATE, draw_in_place, is_rich, plain_table
-    from wal_agent.errors import Unavailable, UsageError
     from wal_agent.fleet.jobs import Reader, count_states, read_open_work, sort_jobs, with_names
     from wal_agent.wal.names import names_to_show
 
@@ -364,7 +361,6 @@ def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
 def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
     """Return what sends the message about a job in a bucket (a URL) to every URL of the person's. ConfigError and
     UsageError: none is configured, or one of them cannot be used."""
-    from wal_agent.errors import UsageError
     from wal_agent.notify.message import VARIABLE, load_targets, own_file
     from wal_agent.notify.send import deliver
 
@@ -385,8 +381,6 @@ def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
 def describe_loss(job: Job, url: str) -> tuple[str, str]:
     """Title and text of the message about a job that has no host."""
     import shlex
-
-    from wal_agent.text import bucket_words, duration, shorten
 
     what = {"crashed": "crashed", "due": "its pause is over", "released": "its machine went away"}
     at = shlex.join(["--job", job.job, *bucket_words(url)])
@@ -418,7 +412,6 @@ def answer_jobs(jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> None:
 
 def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
     """Return a row below HEADER."""
-    from wal_agent.text import shorten
 
     calls, task = (str(work.calls), shorten(work.task, TASK)) if work else ("-", "-")
     cells = (job.state, job.title, job.agent, job.host, calls, task, job.workspace)
@@ -426,7 +419,6 @@ def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
 
 
 def _what(job: Job) -> str:
-    from wal_agent.text import duration, moment
 
     match job.state:
         case "damaged" | "newer":
@@ -450,7 +442,6 @@ def _opened(url: str | None) -> Bucket:
     """The bucket that a person named, or allowed this folder to name: what it says may be acted upon."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
-    from wal_agent.clock import SystemClock
 
     settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": url}, {"bucket"})
     say_bucket(settings)
@@ -458,7 +449,6 @@ def _opened(url: str | None) -> Bucket:
 
 
 def _states(text: str | None, known: Sequence[S], option: str = "--state") -> tuple[S, ...]:
-    from wal_agent.errors import UsageError
 
     if text is None:
         return tuple(known)

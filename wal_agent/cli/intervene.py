@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
+from wal_agent.cli.display import can_ask
 from wal_agent.cli.options import (
     HERE,
     AgentName,
     AsJson,
     BucketUrl,
-    JobContext,
     JobName,
     JobOptions,
     KeyCommand,
     KeyFile,
-    can_ask,
     complete_job,
     with_job,
 )
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, LeaseHeld, PersonNeeded, UsageError, WalAgentError
 from wal_agent.text import answer, answer_json, lines, say, size
 
 if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
     from wal_agent.supervise.remove_job import Removal
     from wal_agent.wal.retention import RetentionResult
 
@@ -47,7 +51,6 @@ def ack(
 ) -> None:
     """Resolve a call or step that a crash interrupted: you checked, and say whether it happened."""
     from wal_agent import notify
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import acknowledge_call
     from wal_agent.supervise.steps import check_name
@@ -99,8 +102,6 @@ def pause(
     Works inside the agent's own tools, from another terminal of the machine that runs it, and from anywhere for a job
     that nobody runs. A start of a job that is paused waits until the pause is over.
     """
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.intervene import PauseRequest, ask_this_run, end_pause, pause_job
 
     if end and (lasts or until or reason):
@@ -140,7 +141,6 @@ def stop(
 def stop_run(at: JobContext, done: bool = False) -> str:
     """Stop the job's run wherever it is, see supervise/stop_job.py."""
     from wal_agent.cli.messages import message_driver
-    from wal_agent.clock import SystemClock
     from wal_agent.inbox import Message
     from wal_agent.supervise.stop_job import StopRequest, stop_job
 
@@ -207,10 +207,7 @@ def rename(
     own name as NEW takes that away. A running job can be renamed. All who share the bucket see the new name at once.
     Exit code 64: the name is taken; 75: another person renamed the job at the same moment.
     """
-    from contextlib import suppress
 
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.identity import remember_alias
     from wal_agent.wal.names import is_job_there, rename_job
@@ -246,10 +243,7 @@ def rm(
     opening (with the arguments that were typed) and the record before it. `wal-agent list` no longer shows the job, and
     its name can be used again. The files of the folder are not touched.
     """
-    from contextlib import suppress
 
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
     from wal_agent.wal.names import rename_job
@@ -310,9 +304,7 @@ def gc(
     be used at any time, also while the job runs. If a job at rest keeps 50 or more blobs of its last run that nothing
     needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
-    from msgspec.structs import replace
 
-    from wal_agent.errors import Damaged, LeaseHeld
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
     from wal_agent.wal.retention import Retention, RetentionResult, tally

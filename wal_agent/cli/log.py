@@ -16,14 +16,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.display import LOG, answer_lines
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.cli.view import preview
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Unavailable
@@ -67,6 +67,9 @@ from wal_agent.wal.codec import Segment, Snapshot
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Fetched, KnownEnd, iter_readable
 from wal_agent.wal.state import State
+
+if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
 
 PARALLEL = 8  # snapshots that are read at a time
 

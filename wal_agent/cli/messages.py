@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
+from wal_agent.cli.job import JobContext, job_of_this_run
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
+from wal_agent.errors import Unavailable, UsageError
 from wal_agent.text import answer, answer_json, job_command, plural, printable, say, shorten, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.cli.options import JobContext
     from wal_agent.inbox import Driver, Message
     from wal_agent.wal.state import MessageAt
 
@@ -45,8 +46,6 @@ def send(
     the agent: checkpoint, pause (TEXT says how long: 10m), resume, drain (save everything and stop), status, or ack
     (remove the message with the ID in TEXT). `wal-agent inbox` shows the answer, or why it was refused. At most 64 KiB.
     """
-    from wal_agent.cli.options import job_of_this_run
-    from wal_agent.errors import Unavailable
     from wal_agent.inbox import default_sender, make_message
     from wal_agent.paths import MARKER
 
@@ -112,7 +111,6 @@ def reply(
 
     It goes to the inbox of the sender, if that is a job of this bucket; else it is published under `reply`.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.inbox import make_message, reply_id
     from wal_agent.wal.keys import Keys
     from wal_agent.wal.lease import read_lease
@@ -148,7 +146,6 @@ def publish(
 
     It lies in the bucket below `<job>/outbox/SUBJECT/`, for whoever reads there. --id makes an equal text another one.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.inbox import NAME, make_message, repeated_id
 
     if not NAME.fullmatch(subject):
@@ -172,7 +169,6 @@ def message_driver(at: JobContext, job: str = "") -> AbstractContextManager[Driv
 
 
 def _text(words: Sequence[str] | None, control: str = "") -> str:
-    from wal_agent.errors import UsageError
     from wal_agent.inbox import MOST_TEXT
 
     if words and list(words) != ["-"]:

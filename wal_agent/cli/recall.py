@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict, replace
 
 from wal_agent.cli.display import HEADED, answer_lines
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, with_job
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
+from wal_agent.errors import Damaged, UsageError
 from wal_agent.text import answer, answer_json, printable, redraw, say, timestamp
+
+if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
 
 MOST = 50  # hits
 MOST_TASKS = 16  # whose logs are searched with that of their caller
@@ -46,9 +51,7 @@ def recall(
     words, matches of any word are shown. With --before or --role and no words, the newest of it comes first. The exit
     code is 1 if nothing was found.
     """
-    from msgspec.structs import asdict, replace
 
-    from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.recall import Query
     from wal_agent.recovery.recall import recall as search
     from wal_agent.recovery.transcript import ROLES

@@ -4,15 +4,21 @@ the job changed in them."""
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
+from wal_agent.agents import unknown_agent_error
 from wal_agent.cli.display import DIFF, answer_lines
+from wal_agent.cli.job import ANY_AGENT, NAMES, settings_for
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import BucketError, Damaged, LeaseHeld, UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, answer_json, lines, say
+from wal_agent.text import answer, answer_json, lines, moment, plural, say, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.recovery.export import Exported
@@ -30,7 +36,6 @@ def recover(
     It reads all that a recovery would read, and changes nothing: no lease is taken, no file is restored, no process is
     ended. The recovery itself is `wal-agent run`.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.dry_run import foresee_start, foreseen_json
 
     if not dry_run:
@@ -86,8 +91,6 @@ def restore(
     `--kept` is about this folder: a recovery that replaced files here kept them. Bringing them back keeps the files
     that they replace.
     """
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.export import export_job
     from wal_agent.supervise.hook_server import outer_runs, person_needed
     from wal_agent.wal.damage import CheckedBlobs, newest_restorable, restore_hint
@@ -160,19 +163,12 @@ def diff(
     Reads only. The first state is saved some seconds after the first start, so a change before that is not shown.
     Secrets are redacted: for the exact bytes use `wal-agent restore`.
     """
-    from contextlib import ExitStack
-
-    import msgspec
 
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.options import ANY_AGENT
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged, UsageError
     from wal_agent.paths import state_dir
     from wal_agent.recovery.compare_trees import first_capture, scratch_trees
     from wal_agent.recovery.restore_target import RestoreTarget
     from wal_agent.supervise.worktree import never_captured, too_wide
-    from wal_agent.text import plural, timestamp
     from wal_agent.wal.damage import sound_state
 
     if here and since is not None:
@@ -221,16 +217,12 @@ def _restore_kept(name: str | None, which: JobOptions) -> None:
     LeaseHeld: a job runs in this folder."""
     from wal_agent.agents import AGENTS
     from wal_agent.capture.git import Git
-    from wal_agent.cli.options import ANY_AGENT, NAMES, settings_for, unknown_agent_error
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.paths import state_dir
     from wal_agent.recovery.report import describe_changes, describe_names
     from wal_agent.recovery.restore_target import KeptFiles, RestoreTarget, list_kept
     from wal_agent.recovery.restore_workspace import restore_kept
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.worktree import never_captured
-    from wal_agent.text import moment, plural
 
     env, workspace, now = dict(os.environ), Path.cwd().resolve(), SystemClock().now()
     target = RestoreTarget(workspace, state_dir(env), env)
@@ -268,10 +260,8 @@ def _restore_kept(name: str | None, which: JobOptions) -> None:
 
 def _refuse_beside_run(url: str, workspace: Path) -> None:
     """LeaseHeld: an agent works in this folder. A bucket that cannot be asked is passed over: all of this is local."""
-    from contextlib import closing, suppress
 
     from wal_agent.bucket import open_bucket
-    from wal_agent.errors import BucketError, LeaseHeld
     from wal_agent.fleet.jobs import find_folder_jobs
 
     with suppress(BucketError), closing(open_bucket(url)) as bucket:
@@ -281,7 +271,6 @@ def _refuse_beside_run(url: str, workspace: Path) -> None:
 
 
 def _describe_export(found: Replay, done: Exported, folder: Path) -> str:
-    from wal_agent.text import plural, size, timestamp
 
     why = f"{found.damage.why} " if found.damage else ""
     what = f"{plural(len(done.files), 'file')} ({size(sum(done.files.values()))}) of session {found.state.session[:8]}"
@@ -296,7 +285,6 @@ def _rows(found: Replay) -> list[str]:
     """What one must know of that place: which calls ran then, and which call's effects the tree has."""
     from wal_agent.cli.view import preview
     from wal_agent.recovery.report import describe_pending, one_line, row
-    from wal_agent.text import plural, timestamp
 
     state = found.state
     rows = []

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from msgspec.structs import replace
 
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, read_input, with_job
+from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import UsageError
+from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
     from wal_agent.recovery.rewrite import CompactionPolicy
     from wal_agent.supervise.rewrite import Home, Rewritten
     from wal_agent.supervise.task_child import Summaries
@@ -102,7 +106,6 @@ def rewind(
     a call runs, the rewind is refused.
     """
     from wal_agent.cli.intervene import stop_run
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.rewind import FoundRewind, JobLog, RewindRequest, carry_out, find_place, rewind_live
 
@@ -155,7 +158,6 @@ def compact(
     --by-agent the agent writes the summaries; those that cannot be used are replaced. The whole turns stay in the log
     (`wal-agent trace`), and `wal-agent rewind --undo` brings them back. The exit code is 0 if nothing is to compact.
     """
-    from wal_agent.clock import SystemClock
     from wal_agent.recovery.rewrite import parse_policy
     from wal_agent.supervise import rewrite
     from wal_agent.supervise.hook_server import require_person
@@ -240,10 +242,8 @@ def show_trace(
     json: AsJson = False,
 ) -> None:
     """Print what a rewind, a compaction or a task kept out of the conversation, redacted."""
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import MARK
     from wal_agent.recovery.transcript import parse_line
-    from wal_agent.redact import redact
     from wal_agent.supervise.rewrite import left_out, read_main, read_trace
 
     if raw and sys.stdout.isatty():
@@ -295,7 +295,6 @@ def _act(at: JobContext, home: Home, act: Callable[[OpenedJob], T]) -> T:
 
 
 def _words(name: str) -> str:
-    from wal_agent.errors import UsageError
 
     data = read_input(name, MOST_COMPACT)
     if len(data) > MOST_COMPACT or not data.strip():
@@ -305,7 +304,6 @@ def _words(name: str) -> str:
 
 def _list_turns(at: JobContext, home: Home, json: bool) -> None:
     from wal_agent.recovery.rewrite import tokens_of, turns_of
-    from wal_agent.redact import redact
     from wal_agent.supervise.rewrite import read_units
 
     state = at.state()

@@ -10,24 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.cli.options import (
-    ANY_AGENT,
-    AsJson,
-    BucketUrl,
-    KeyCommand,
-    KeyFile,
-    check_typed_job,
-    complete_job,
-    list_command,
-    own_name,
-    say_bucket,
-)
-from wal_agent.cli.options import settings_for as load_settings
+from wal_agent.cli.job import ANY_AGENT, list_command, own_name, say_bucket
+from wal_agent.cli.job import settings_for as load_settings
+from wal_agent.cli.options import AsJson, BucketUrl, KeyCommand, KeyFile, check_typed_job, complete_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, Denied, Newer, NoJob, UsageError, WalAgentError
+from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, lines, plural, redraw, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
-    from wal_agent.errors import WalAgentError
     from wal_agent.fleet.stats import Measured, Stats
 
 MAX_JOBS = 50  # rows of jobs on the screen; JSON has all
@@ -68,8 +60,6 @@ def stats(
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
     from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged, NoJob, UsageError
     from wal_agent.fleet.stats import merge_stats, stats_as_json
 
     flags: dict[str, object] = {
@@ -119,7 +109,6 @@ def measure(bucket: Bucket, job: str | None, key: str) -> tuple[list[Measured], 
     """Read one job or all, by name; and why some cannot be read. `key`: id of the key that `bucket` decrypts with.
 
     UsageError: the name can be no job's. Unavailable, Denied: the bucket cannot be read."""
-    from wal_agent.errors import Damaged, Denied, Newer
     from wal_agent.fleet.jobs import is_job
     from wal_agent.fleet.stats import measure_job
     from wal_agent.wal.keys import Keys
@@ -231,6 +220,5 @@ def _listed(counts: Mapping[str, int], before: str = ": ") -> str:
 
 
 def _clean(text: str) -> str:
-    from wal_agent.redact import redact
 
     return redact(text)

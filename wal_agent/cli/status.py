@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import msgspec
 import typer
 
 from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
-from wal_agent.cli.options import HERE, AsJson, JobContext, JobOptions, check_seconds, with_job
-from wal_agent.errors import Unavailable
+from wal_agent.cli.options import HERE, AsJson, JobOptions, check_seconds, with_job
+from wal_agent.errors import Damaged, Unavailable
 from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
     from wal_agent.cli.view import Call, Crash, Files, Step, View
     from wal_agent.wal.reader import Replay
 
@@ -31,7 +33,6 @@ def watch_status(
 ) -> NoReturn:
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
-    import msgspec
 
     from wal_agent.cli.view import continue_view
     from wal_agent.wal.damage import CheckedBlobs
@@ -77,7 +78,6 @@ def _following(at: JobContext, view: View) -> str:
 
 
 def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View], list[str]]) -> NoReturn:
-    import msgspec
 
     from wal_agent.wal.reader import Replay
 
@@ -145,11 +145,9 @@ def status(
     If the log is damaged, the job is shown as of the last intact record; if saved data is missing, the newest state
     that can be restored is named. The exit code is then 73. --watch also waits for a job that does not exist yet.
     """
-    import msgspec
 
     from wal_agent import notify
     from wal_agent.cli.view import read_view
-    from wal_agent.errors import Damaged
     from wal_agent.wal.names import name_to_show
 
     check_seconds("--every", every, SHORTEST, LONGEST)

@@ -11,9 +11,11 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import to_builtins
 
 from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
+from wal_agent.errors import UsageError
 from wal_agent.shell.quote import show_words
 from wal_agent.text import answer_json, plural, say, shorten, size, timestamp
 
@@ -52,7 +54,6 @@ def put(
     It is in the log when the command returns, so every later run of the job has it, on any machine. The last write
     wins, unless --if-version says which one it is to follow.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.steps import state
     from wal_agent.supervise.intervene import parse_duration
     from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, check_name
@@ -88,7 +89,6 @@ def get(
     Exit code 1 where there is none. --json: value, version, attempt (how often the job began again since), a pause that
     was asked for inside the step, and how its command went.
     """
-    from msgspec import to_builtins
 
     from wal_agent.supervise.steps import check_name
 
@@ -122,7 +122,6 @@ def list_steps(
     json: AsJson = False,
 ) -> None:
     """List the values and steps of a job, without what they hold."""
-    from msgspec import to_builtins
 
     found = _Source(which).entries()
     if json:
@@ -214,7 +213,6 @@ def step(
     again, it prints what is kept, ends with the same exit code and runs nothing. If a crash cut it off, --verify
     decides; without it the exit code is 79, and a person settles it with `wal-agent ack NAME`.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.steps import shortened
     from wal_agent.steps import step as run_step
 

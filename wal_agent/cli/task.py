@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import asdict
 
+from wal_agent.agents import unknown_agent_error
 from wal_agent.cli.options import (
     AsJson,
     BucketUrl,
@@ -20,10 +21,11 @@ from wal_agent.cli.options import (
     complete_agent,
     read_input,
 )
+from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.text import answer, answer_json, printable, say
 
 if TYPE_CHECKING:
-    from wal_agent.cli.options import JobContext, read_input
+    from wal_agent.cli.job import JobContext
     from wal_agent.supervise.tasks import TaskStart
     from wal_agent.wal.state import State
 
@@ -71,8 +73,6 @@ def task(
     again, also after a crash, is the same job: it carries on, or prints the kept result at once.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.options import unknown_agent_error
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import child_job, depth_of, fork_form, task_text
     from wal_agent.supervise.provenance import vouched_args
     from wal_agent.supervise.task_child import Question, TaskJob, ask_child, local_file, read_result
@@ -143,7 +143,6 @@ def child_options(at: JobContext) -> tuple[str, ...]:
 
 def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) -> TaskStart:
     """Have the caller's log name the task, behind a checkpoint; what the child's run is given."""
-    from wal_agent.errors import PersonNeeded
     from wal_agent.supervise.hook_server import outer_runs
     from wal_agent.supervise.rewrite import Home
     from wal_agent.supervise.task_child import begin_at_rest, begin_in_run, start_of

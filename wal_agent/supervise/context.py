@@ -32,19 +32,16 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
-from wal_agent.config import APPEND_DEADLINE
-from wal_agent.errors import Unavailable
+from wal_agent.config import APPEND_DEADLINE, Settings
+from wal_agent.errors import Unavailable, WalAgentError
 from wal_agent.records import PhaseName
-from wal_agent.wal.writer import LATER, NOW, Wait
+from wal_agent.wal.writer import LATER, NOW, Ticket, Wait
 
 if TYPE_CHECKING:
     from wal_agent.clock import Clock
-    from wal_agent.config import Settings
-    from wal_agent.errors import WalAgentError
     from wal_agent.events import Emit
     from wal_agent.messages.values import KvValues
     from wal_agent.wal.job import OpenedJob
-    from wal_agent.wal.writer import Ticket
 
 Phase = PhaseName
 PhaseEvent = Literal[
