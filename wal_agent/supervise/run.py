@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from wal_agent import __version__
-from wal_agent.agents.base import (
-    IMPORT_TIMEOUT,
-    Agent,
-    Cli,
-    Env,
-    HookSetup,
-    Injected,
-    NewSession,
-    ResumeSession,
-)
+from wal_agent.agents.base import IMPORT_TIMEOUT, Agent, Cli, Env, HookSetup, Injected, NewSession, ResumeSession
 from wal_agent.agents.hook_line import client_command
 from wal_agent.agents.program import ASKING
 from wal_agent.bucket import marker_of, open_bucket
@@ -35,14 +26,7 @@ from wal_agent.bucket.folder import known_epoch, remember_run
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
-from wal_agent.errors import (
-    BucketError,
-    ConfigError,
-    Damaged,
-    Fenced,
-    Unavailable,
-    WalAgentError,
-)
+from wal_agent.errors import BucketError, ConfigError, Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.events import (
     CheckpointCreated,
     DrainFinished,
