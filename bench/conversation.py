@@ -20,7 +20,7 @@ from tests.e2e.scene import Scene
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.base import Rewriting
 from wal_agent.agents.session_files import decode_json
-from wal_agent.recovery.rewrite import Policy, aged, compact_form, tokens_of
+from wal_agent.recovery.rewrite import CompactionPolicy, aged, compact_form, tokens_of
 from wal_agent.rehearsal.model import Model, Turn
 
 CALLS = scaled(60, 3)
@@ -68,7 +68,7 @@ def compaction() -> None:
     parsed = time.monotonic() - began
     began = time.monotonic()
     units = how.units(main)
-    turns = aged(units, Policy(turns=1), time.time())
+    turns = aged(units, CompactionPolicy(turns=1), time.time())
     text = compact_form(units, turns, 1)
     new = how.compact(main, SESSION, Path("/work"), turns[0].first, turns[-1].last, text)
     took = time.monotonic() - began

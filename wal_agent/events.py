@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -277,6 +277,17 @@ Event = (
 )
 
 Emit = Callable[[Event], None]
+
+
+def emit_after(actions: Mapping[type[Any], Callable[[Any], None]], emit: Emit) -> Emit:
+    """Return what emits each event after the action for its class, if there is one."""
+
+    def act_and_emit(event: Event) -> None:
+        if (act := actions.get(type(event))) is not None:
+            act(event)
+        emit(event)
+
+    return act_and_emit
 
 
 class LostOnce:

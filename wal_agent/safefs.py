@@ -171,6 +171,17 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def swap_file(path: Path, data: bytes) -> None:
+    """Make `data` the content of a file of wal-agent's own (0600, in folders of 0700), durably and in one step.
+    OSError."""
+    make_private_folder(path.parent)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)  # of a process that died
+    write_new_file(fresh, data)
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
 def replace_file(path: Path, data: bytes, expected: bytes | None) -> None:
     """Make `data` the content of `path`, which held `expected` when it was read (None: there was no file).
 

@@ -218,8 +218,8 @@ class SavedState:
         the log. NoJob; Denied: `key_id` is not of the key that the job is encrypted with; Damaged; BucketError."""
         from wal_agent.clock import SystemClock
         from wal_agent.recovery.export import replay_at
-        from wal_agent.supervise.intervene import sound_state
         from wal_agent.wal.blobs import Blobs
+        from wal_agent.wal.damage import sound_state
 
         clock = SystemClock()
         self._now = clock.now()

@@ -189,12 +189,20 @@ def drop_stdout() -> None:
 
 
 def answer_json(value: Any) -> None:
-    """Write a command's answer to stdout as one line of JSON, which keeps control characters escaped."""
+    """Write a command's answer to stdout as one line of JSON, which keeps control characters escaped. What is no number
+    in JSON (NaN in a hostile record) is null."""
     from json import dumps
 
-    if sys.stdout is not None:
-        sys.stdout.write(dumps(value, allow_nan=False) + "\n")
-        sys.stdout.flush()
+    if sys.stdout is None:
+        return
+    try:
+        line = dumps(value, allow_nan=False)
+    except ValueError:
+        import msgspec
+
+        line = dumps(msgspec.json.decode(msgspec.json.encode(value)))
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _write(rows: list[str]) -> None:

@@ -29,7 +29,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
 
 HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
 EACH = pytest.mark.parametrize("agent", HOOKED, ids=lambda agent: str(agent.name))
@@ -64,7 +64,7 @@ def hashes(paths: list[Path]) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths if p.is_file()}
 
 
-def texts(heard: list[Heard]) -> str:
+def texts(heard: list[Part]) -> str:
     return "\n".join(part.text for part in heard if not isinstance(part, Called))
 
 
@@ -205,8 +205,8 @@ class Back:
     box: Box
     reconciled: Reconciled
     again: Reconciled
-    first: list[Heard]
-    second: list[Heard]
+    first: list[Part]
+    second: list[Part]
     sessions: set[str]
     codes: list[int]
 
@@ -275,7 +275,7 @@ def back(
     yield Back(lost, box, reconciled, again, first, second, sessions, codes)
 
 
-def calls_of(heard: list[Heard]) -> list[tuple[str, str]]:
+def calls_of(heard: list[Part]) -> list[tuple[str, str]]:
     """Each call's input and its results."""
     results: dict[str, list[str]] = {}
     for part in heard:
@@ -303,15 +303,15 @@ def test_the_history_tells_what_really_happened(back: Back) -> None:
         assert "one-is-done" in one(calls, "echo one-is-done")
         assert "two-is-done" in one(calls, "echo two-is-done")
         assert "outcome unknown" in one(calls, "echo in-flight")
-        said = [part.text for part in heard if isinstance(part, Said)]
+        said = [part.text for part in heard if isinstance(part, HistoryText)]
         assert sum("First." in text for text in said) == 1
 
 
 def test_the_prompt_arrives_byte_for_byte_and_the_first_one_is_not_repeated(back: Back) -> None:
-    users = [part.text for part in back.first if isinstance(part, Said) and part.role == "user"]
+    users = [part.text for part in back.first if isinstance(part, HistoryText) and part.role == "user"]
     assert sum(PROMPT in text for text in users) == 1
     assert sum(text.strip() == "do it" or text.endswith("do it") for text in users) == 1
-    later = [part.text for part in back.second if isinstance(part, Said) and part.role == "user"]
+    later = [part.text for part in back.second if isinstance(part, HistoryText) and part.role == "user"]
     assert sum(PROMPT in text for text in later) == 1
     assert sum("and more" in text for text in later) == 1
     assert "a file that must not be read" not in texts(back.first)

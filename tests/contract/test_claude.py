@@ -32,7 +32,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
 
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 PROMPT = "/clear\n@README.md `ls` $HOME \u2028 ünï 😀\n!ls\n"
@@ -58,17 +58,17 @@ def runs() -> Iterator[list[Run]]:
         run.close()
 
 
-def said(heard: list[Heard]) -> list[str]:
-    return [part.text for part in heard if isinstance(part, Said)]
+def said(heard: list[Part]) -> list[str]:
+    return [part.text for part in heard if isinstance(part, HistoryText)]
 
 
-def results(heard: list[Heard]) -> dict[str, str]:
+def results(heard: list[Part]) -> dict[str, str]:
     """By the call's input."""
     told = {part.id: part.text for part in heard if isinstance(part, Returned)}
     return {json.dumps(part.input): told.get(part.id, "") for part in heard if isinstance(part, Called)}
 
 
-def result(heard: list[Heard], words: str) -> str:
+def result(heard: list[Part], words: str) -> str:
     found = [text for input, text in results(heard).items() if words in input]
     assert len(found) == 1, f"{words}: told {len(found)} times"
     return found[0]
@@ -303,7 +303,7 @@ def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[R
             heard = model.history(0)
         assert "result-of-one" in result(heard, "result-of-one")
         assert result(heard, "result-of-two") == "result-of-two"
-        words = [part.text for part in heard if isinstance(part, Said) and part.role != "system"]
+        words = [part.text for part in heard if isinstance(part, HistoryText) and part.role != "system"]
         assert words[-3:] == [PROMPT, "No response requested.", ACT]
         assert "not to be read" not in str(heard)
 

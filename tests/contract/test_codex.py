@@ -19,7 +19,7 @@ from wal_agent.agents.base import LoggedCall, OtherEvent, ToolEnded, ToolStartin
 from wal_agent.agents.codex import hooks
 from wal_agent.agents.codex.cli import ACT
 from wal_agent.agents.codex.resume import NOT_BEGUN
-from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
 
 CODE_MODE = ("-m", "gpt-6-sol")
 PROMPT = "!touch banged\n$skill-creator /quit @README.md `ls` ünï \u2028\n  "
@@ -50,7 +50,7 @@ def ended(run: Run, *words: bytes) -> bool:
     return all(any(word in input for input in inputs) for word in words)
 
 
-def result(heard: list[Heard], words: str) -> str:
+def result(heard: list[Part], words: str) -> str:
     """Of the one call with these words in its input."""
     (id,) = [part.id for part in heard if isinstance(part, Called) and words in json.dumps(part.input)]
     (text,) = [part.text for part in heard if isinstance(part, Returned) and part.id == id]
@@ -63,7 +63,7 @@ def elsewhere(box: Box, name: str) -> Box:
     return Box(base, box.program, CODEX)
 
 
-def resumed(box: Box, runs: list[Run], main: bytes, session: str, calls: list[LoggedCall], *more: str) -> list[Heard]:
+def resumed(box: Box, runs: list[Run], main: bytes, session: str, calls: list[LoggedCall], *more: str) -> list[Part]:
     """What the model is sent in another home and folder, after a recovery."""
     there = elsewhere(box, "there")
     child = CODEX.reconcile(main, session, there.ws, calls)
@@ -104,7 +104,7 @@ def test_aborted_is_not_the_truth(box: Box, runs: list[Run]) -> None:
     assert "code 0\nOutput:\nthree\n" in result(heard, "echo three")
     assert result(heard, "never") == NOT_BEGUN
     assert not any("aborted" in part.text for part in heard if isinstance(part, Returned))
-    users = [part.text for part in heard if isinstance(part, Said) and part.role == "user"]
+    users = [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"]
     assert users.count(PROMPT) == 1
     assert users[-1] == ACT
 
@@ -181,7 +181,7 @@ def test_a_session_of_only_the_notice(box: Box, runs: list[Run]) -> None:
     runs.append(run)
     with box.model(Turn("begun")) as model:
         assert done(run.start(model, "do it", resume=PROMPT))[:2] == (0, "begun\n")
-        users = [part.text for part in model.history(0) if isinstance(part, Said) and part.role == "user"]
+        users = [part.text for part in model.history(0) if isinstance(part, HistoryText) and part.role == "user"]
     assert (users[0], users[-1]) == (PROMPT, ACT)
     assert run.heard_session == session
     assert CODEX.resumable(session, box.ws, box.user_env)
@@ -408,7 +408,7 @@ def test_on_a_terminal(box: Box, runs: list[Run]) -> None:
         heard = model.history(0)
     assert "First." in tty.screen
     assert "outcome unknown" in result(heard, "sleep 60")
-    users = [part.text for part in heard if isinstance(part, Said) and part.role == "user"]
+    users = [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"]
     assert users.count(PROMPT) == 1
     assert users[-1] == ACT
     assert str(there.ws) in users[-2]

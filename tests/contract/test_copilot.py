@@ -27,7 +27,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.copilot.hooks import platform_builds
-from wal_agent.rehearsal.model import Called, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 Program = Callable[[str], Path]
@@ -91,7 +91,8 @@ def test_beside_the_users_own_plugin_and_instructions(box: Box, runs: list[Run])
         assert done(run.start(model, "do it", "--plugin-dir", str(own)))[0] == 0
         assert done(run.start(model, "do it", "--plugin-dir", str(own), resume="go on"))[0] == 0
         system = [
-            "\n".join(p.text for p in model.history(n) if isinstance(p, Said) and p.role == "system") for n in (0, 2)
+            "\n".join(p.text for p in model.history(n) if isinstance(p, HistoryText) and p.role == "system")
+            for n in (0, 2)
         ]
     assert b"touch ran" in (own / "heard").read_bytes()
     assert [type(e) for e in run.heard.events].count(ToolStarting) == 1
@@ -180,7 +181,7 @@ def test_trust_folder_learns_its_session(box: Box, runs: list[Run]) -> None:
         run.session = run.heard_session
         code, _, err = done(run.start(model, "do it", "--trust-folder", "--name", "x", resume="go on"))
         assert code == 0, err
-        users = [p.text for p in model.history() if isinstance(p, Said) and p.role == "user"]
+        users = [p.text for p in model.history() if isinstance(p, HistoryText) and p.role == "user"]
     assert [text.split("\n")[-1] for text in users] == ["do it", "go on"]
     assert len({e.session for e in run.heard.events if isinstance(e, SessionStarted)}) == 1
 
@@ -229,7 +230,9 @@ def test_a_session_without_its_first_line(box: Box, runs: list[Run]) -> None:
         code, _, err = done(run.start(model, "do it", resume="go on"))
         assert code == 0, err
         assert [p.text for p in model.history() if isinstance(p, Returned)] == ["lost and found"]
-        assert [p.text for p in model.history() if isinstance(p, Said) and p.role == "model"].count("First.") == 1
+        assert [p.text for p in model.history() if isinstance(p, HistoryText) and p.role == "model"].count(
+            "First."
+        ) == 1
 
 
 def test_a_person_refuses_and_goes_on_later(box: Box, runs: list[Run]) -> None:
@@ -261,7 +264,7 @@ def test_a_person_refuses_and_goes_on_later(box: Box, runs: list[Run]) -> None:
         wait_until(lambda: len(model.requests) > asked)
         wait_until(lambda: any(isinstance(e, TurnCompleted) for e in run.heard.events))
         tty.quit()
-        users = [p.text for p in model.history(asked) if isinstance(p, Said) and p.role == "user"]
+        users = [p.text for p in model.history(asked) if isinstance(p, HistoryText) and p.role == "user"]
     assert sum(prompt in text for text in users) == 1
     assert "must not be read" not in "".join(users)
     assert in_ws(box) == ["f.txt"]

@@ -17,7 +17,7 @@ from tests.contract.agent_box import Box, Run, done, wait_until
 from wal_agent.agents import opencode as OPENCODE
 from wal_agent.agents.base import ModelRequest, SessionStarted, ToolEnded, ToolStarting, TurnCompleted
 from wal_agent.agents.opencode.hooks import OFFLINE
-from wal_agent.rehearsal.model import Returned, Said, Turn
+from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 TALKING = ("--auto", "--prompt=hello there")
 
@@ -147,6 +147,6 @@ def test_on_a_terminal(box: Box, runs: list[Run]) -> None:
         tty = again.on_tty(model, TALKING, resume=prompt)
         wait_until(lambda: "TurnCompleted" in again.heard.names())
         tty.quit()
-        said = [h.text for h in model.history(1) if isinstance(h, Said) and h.role == "user"]
+        said = [h.text for h in model.history(1) if isinstance(h, HistoryText) and h.role == "user"]
     assert said == ["hello there", prompt]
     assert again.heard_session == run.heard_session

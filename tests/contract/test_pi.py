@@ -25,7 +25,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.pi.hooks import MARKER
-from wal_agent.rehearsal.model import Called, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
 
@@ -239,7 +239,7 @@ def test_a_task_that_begins_again(box: Box, run: Run) -> None:
         place.write_bytes(main)
         assert done(run.start(model, "do it", resume=PROMPT))[0] == 0
         assert run.heard_session == run.session
-        users = [part.text for part in model.history(0) if isinstance(part, Said) and part.role == "user"]
+        users = [part.text for part in model.history(0) if isinstance(part, HistoryText) and part.role == "user"]
         assert users[0] == PROMPT and "do it" not in users[1]
         assert place.read_bytes().count(b'"type":"session"') == 2, "pi writes it twice"
         again = PI.reconcile(place.read_bytes(), run.session, box.ws, run.calls())
@@ -247,7 +247,10 @@ def test_a_task_that_begins_again(box: Box, run: Run) -> None:
         place.write_bytes(again.data)
         assert done(run.start(model, "next", resume=""))[0] == 0
         heard = model.history(2)
-        assert [part.text for part in heard if isinstance(part, Said) and part.role == "user"] == [*users, "next"]
+        assert [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"] == [
+            *users,
+            "next",
+        ]
         assert sum(isinstance(part, Called) for part in heard) == 1
 
 
@@ -292,4 +295,4 @@ def test_on_a_terminal(box: Box, run: Run) -> None:
         assert tty.quit() == 0
         assert {e.session for e in run.heard.events[before:] if isinstance(e, TurnStarted)} == {run.session}
         heard = model.history(-1)
-        assert [p.text for p in heard if isinstance(p, Said) and p.role == "user"][:2] == ["do it", PROMPT]
+        assert [p.text for p in heard if isinstance(p, HistoryText) and p.role == "user"][:2] == ["do it", PROMPT]

@@ -24,7 +24,7 @@ from wal_agent.agents.base import (
 )
 from wal_agent.agents.qwen.rehearsal import SETTINGS
 from wal_agent.errors import ConfigError
-from wal_agent.rehearsal.model import Called, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 
 TURN = ["TurnStarted", "ToolStarting", "ToolEnded", "ModelRequest", "TurnCompleted"]
 UNMARKED = {key: value for key, value in SETTINGS.items() if key != "$version"}
@@ -184,7 +184,7 @@ def test_a_torn_first_line_and_a_lost_record_lose_nothing_else(box: Box, run: Ru
     assert [e.session for e in run.heard.events if isinstance(e, TurnStarted)] == [session]
     assert [(c.tool, c.input["content"]) for c in heard if isinstance(c, Called)] == [("write_file", "one")]
     assert [r.text for r in heard if isinstance(r, Returned)] == ["written"]
-    said = [s.text for s in heard if isinstance(s, Said) and s.role != "system"]
+    said = [s.text for s in heard if isinstance(s, HistoryText) and s.role != "system"]
     assert [text for text in said if text in ("second", "told", "next")] == ["second", "told", "next"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.scene import Scene, agent_scene, check_exact, check_log, until
 from tests.e2e.terminal import Terminal
 from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
 
 HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
 TASK = "please do the work"
@@ -160,7 +160,7 @@ def test_a_lost_machine(scene: Scene) -> None:
     heard = scene.model.history(0)
     assert scene.side() == ["early", "late"]
     assert prompts(heard) == 1
-    told = next(part.text for part in heard if isinstance(part, Said) and NOTICE in part.text)
+    told = next(part.text for part in heard if isinstance(part, HistoryText) and NOTICE in part.text)
     assert "echo late >> side; sleep 60" in told and "One tool call was in flight" in told
     assert result_of(heard, "echo late").startswith("outcome unknown") or "outcome unknown" in result_of(
         heard, "echo late"
@@ -205,7 +205,7 @@ def test_a_lost_disk_and_a_completed_call_whose_files_did_not_travel(scene: Scen
     assert again.process.returncode == 0, again.stderr()
     assert ((new / "one").exists(), (new / "two").exists()) == (True, False)
     heard = scene.model.history(0)
-    notice = next(part.text for part in heard if isinstance(part, Said) and NOTICE in part.text)
+    notice = next(part.text for part in heard if isinstance(part, HistoryText) and NOTICE in part.text)
     assert "Their changes to files are not in this workspace" in notice
     assert "- #2 `Bash` `echo 2 > two`" in notice
     assert "#1 " not in notice
@@ -237,11 +237,11 @@ def test_a_drain_and_another_machine(scene: Scene) -> None:
     assert two.status()["state"] == "closed"
 
 
-def prompts(heard: list[Heard]) -> int:
-    return sum(part.text.count(NOTICE) for part in heard if isinstance(part, Said) and part.role == "user")
+def prompts(heard: list[Part]) -> int:
+    return sum(part.text.count(NOTICE) for part in heard if isinstance(part, HistoryText) and part.role == "user")
 
 
-def result_of(heard: list[Heard], words: str) -> str:
+def result_of(heard: list[Part], words: str) -> str:
     """The result of the one call whose input has these words."""
     ids = [part.id for part in heard if isinstance(part, Called) and words in " ".join(map(str, part.input.values()))]
     assert len(ids) == 1, f"{words}: told {len(ids)} times"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene
-from wal_agent.rehearsal.model import Returned, Said, Turn
+from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 PHRASE = "the heron sleeps in building seven"
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the agent types `wal-agent`
@@ -29,7 +29,7 @@ def test_the_log_has_the_conversation_before_it_is_compacted(scene: Scene) -> No
     machine = scene.machine("vm-1")
 
     def spoken(n: int) -> str:
-        return "\n".join(part.text for part in scene.model.history(n) if isinstance(part, Said))
+        return "\n".join(part.text for part in scene.model.history(n) if isinstance(part, HistoryText))
 
     shell = machine.rehearsal.shell
     args, env = FORCED[scene.agent]
@@ -88,7 +88,7 @@ def test_killed_inside_the_compaction_the_agent_has_its_task_and_its_conversatio
     scene.script(Turn("All is done."))
     again = machine.run(*args, *machine.rehearsal.args("move the shop to v2"), wait=True, PATH=PATH)
     assert again.process.returncode == 0, again.stderr()
-    first = "\n".join(part.text for part in scene.model.history(asked) if isinstance(part, Said))
+    first = "\n".join(part.text for part in scene.model.history(asked) if isinstance(part, HistoryText))
     assert "[wal-agent recovery]" in first and "move the shop to v2" in first and PHRASE in first
     assert scene.side() == ["begin", *map(str, range(4)), "work"]
 
@@ -157,7 +157,7 @@ def test_what_a_new_history_lacks_is_said_where_a_hook_can_speak(scene: Scene) -
     assert "checkpoint" in kinds[:at] and "compaction_done" in kinds[at:]
     assert name == "copilot" or log[at]["tokens"] > 0  # which writes its file late
     behind = [
-        "\n".join(part.text for part in scene.model.history(n) if isinstance(part, Said | Returned))
+        "\n".join(part.text for part in scene.model.history(n) if isinstance(part, HistoryText | Returned))
         for n in range(len(scene.model.requests))
     ]
     told = next(text for text in behind if "[wal-agent] Your conversation was compacted" in text)
@@ -187,6 +187,6 @@ def test_an_empty_summary_is_mended_with_a_compact_form(scene: Scene) -> None:
     assert run.process.returncode == 0, run.stderr()
     assert [c.lost for c in scene.replay().state.compactions] == [True]
     assert [(r["type"], r["kind"]) for r in scene.records() if r["type"] == "rewrite"] == [("rewrite", "compact")]
-    last = "\n".join(part.text for part in scene.model.history() if isinstance(part, Said))
+    last = "\n".join(part.text for part in scene.model.history() if isinstance(part, HistoryText))
     assert "in compact form" in last and "move the shop to v2" in last and "echo work >> side" in last
     assert scene.side() == ["begin", *map(str, range(4)), "work"]

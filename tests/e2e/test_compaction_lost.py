@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.scene import Scene, until
 from tests.e2e.test_compaction import FORCED, PATH, PHRASE, SEEN, bulk, force
 from tests.e2e.test_spool import Outage
-from wal_agent.rehearsal.model import Json, Reply, Returned, Said, Turn
+from wal_agent.rehearsal.model import HistoryText, Json, Reply, Returned, Turn
 
 
 class Speechless:
@@ -35,7 +35,7 @@ class Speechless:
 def heard(scene: Scene) -> list[str]:
     """All words of each request, in order."""
     return [
-        "\n".join(part.text for part in scene.model.history(n) if isinstance(part, Said | Returned))
+        "\n".join(part.text for part in scene.model.history(n) if isinstance(part, HistoryText | Returned))
         for n in range(len(scene.model.requests))
     ]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, until
 from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Model, Said, Turn
+from wal_agent.rehearsal.model import HistoryText, Model, Turn
 
 TASK = "move the shop to v2"
 PHRASE = "the heron sleeps in building seven"
@@ -34,7 +34,7 @@ class Pair:
         self.scene, self.first, self.other = scene, scene.machine("vm-1"), other
 
     def requests(self, machine: Machine) -> list[str]:
-        return ["\n".join(part.text for part in machine.model.history(n) if isinstance(part, Said)) for n in
+        return ["\n".join(part.text for part in machine.model.history(n) if isinstance(part, HistoryText)) for n in
                 range(len(machine.model.requests))]  # fmt: skip
 
 

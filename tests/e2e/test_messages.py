@@ -15,7 +15,7 @@ from tests.e2e.scene import Machine, Scene, until
 from tests.faults.talk import talk
 from tests.servers.nats import NatsServer
 from wal_agent.agents import AGENTS
-from wal_agent.rehearsal.model import Returned, Said, Turn
+from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 SPEAKING = sorted(name for name, agent in AGENTS.items() if agent.capabilities.speaks)
@@ -23,7 +23,7 @@ SPEAKING = sorted(name for name, agent in AGENTS.items() if agent.capabilities.s
 
 def spoken(scene: Scene, n: int) -> str:
     parts = scene.model.history(n)
-    return "\n".join(part.text for part in parts if isinstance(part, Said | Returned))
+    return "\n".join(part.text for part in parts if isinstance(part, HistoryText | Returned))
 
 
 def send(machine: Machine, text: str, id: str) -> None:

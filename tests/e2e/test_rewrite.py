@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, until
 from wal_agent.agents import AGENTS
-from wal_agent.rehearsal.model import Called, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 
 EVERY_AGENT = ("claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen")
 WAL_AGENT = f"{shlex.quote(sys.executable)} -m wal_agent"
@@ -40,7 +40,7 @@ def ask(scene: Scene, machine: Machine, prompt: str, first: bool = False) -> lis
 def texts(scene: Scene, n: int) -> list[str]:
     history = scene.model.history(n)
     assert len([p for p in history if isinstance(p, Called)]) <= len([p for p in history if isinstance(p, Returned)])
-    return [part.text for part in history if isinstance(part, Said)]
+    return [part.text for part in history if isinstance(part, HistoryText)]
 
 
 def holds(found: list[str], *words: str) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, opened, until
 from wal_agent.agents import AGENTS
-from wal_agent.rehearsal.model import Called, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
@@ -74,7 +74,7 @@ def test_the_caller_gets_the_result_alone_and_a_crash_repeats_nothing(scene: Sce
     results = [part.text for part in last if isinstance(part, Returned) and RESULT in part.text]
     assert len(results) == 2, "the second one is kept, and no model was asked for it"
     assert len(scene.model.requests) - asked == 4
-    said = "\n".join(part.text for part in last if isinstance(part, Said))
+    said = "\n".join(part.text for part in last if isinstance(part, HistoryText))
     assert "heron-in-building-seven" not in said
     calls = [str(part) for part in last if isinstance(part, Called)]
     assert not any(STEP in call for call in calls), "no step of the child is a call of the caller"

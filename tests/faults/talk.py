@@ -32,7 +32,7 @@ from tests.servers.nats import NatsServer
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.cli.log import read_entries
 from wal_agent.records import MessageGiven
-from wal_agent.rehearsal.model import Call, Called, Dialect, Heard, Json, Model, Returned, Said, Turn
+from wal_agent.rehearsal.model import Call, Called, Dialect, HistoryText, Json, Model, Part, Returned, Turn
 from wal_agent.wal.keys import Keys
 
 EACH: Final = 2  # messages each way in one round
@@ -56,7 +56,7 @@ class Talk:
     shell: Callable[[str], Call]
     send: str
 
-    def next(self, history: Sequence[Heard], limit: int, over: bool) -> Turn:
+    def next(self, history: Sequence[Part], limit: int, over: bool) -> Turn:
         """Return the answer to `history`. As a careful agent would: behind a recovery it looks before it acts again."""
         heard = self.heard(history)
         for id in heard:
@@ -72,7 +72,7 @@ class Talk:
             return Turn("Nothing is to be done now.")
         return Turn(calls=[self.shell(f"sleep 0.3; : {len(history)}")])  # Gemini takes equal ones for a loop
 
-    def heard(self, history: Sequence[Heard]) -> list[str]:
+    def heard(self, history: Sequence[Part]) -> list[str]:
         """The ids of the other's messages, in the order in which they came into the conversation."""
         found = [id for part in history if not isinstance(part, Called) for id in MARK.findall(part.text)]
         return list(dict.fromkeys(id for id in found if id.startswith(f"{self.other}-")))
@@ -84,7 +84,7 @@ class Talk:
         words = f"printf 'seen%s=%s\\n' -{id}"  # without $(), which Gemini refuses
         return f"grep -qx {id} did && {words} 1 || {words} 0"
 
-    def _in_doubt(self, history: Sequence[Heard], id: str) -> bool:
+    def _in_doubt(self, history: Sequence[Part], id: str) -> bool:
         """It may have been done already: tried, or there was a crash since the message came; and not looked since."""
         doubt = looked = -1
         came = False
@@ -97,13 +97,13 @@ class Talk:
             looked = n if isinstance(part, Returned) and f"seen-{id}=0" in part.text else looked
         return doubt > looked
 
-    def _returned(self, history: Sequence[Heard], *words: str) -> bool:
+    def _returned(self, history: Sequence[Part], *words: str) -> bool:
         texts = [part.text for part in history if isinstance(part, Returned)]
         return any(re.search(rf"{re.escape(word)}(?!\d)", text) for word in words for text in texts)
 
 
-def _newest_turn(history: Sequence[Heard]) -> Sequence[Heard]:
-    began = [n for n, part in enumerate(history) if isinstance(part, Said) and PROMPT in part.text]
+def _newest_turn(history: Sequence[Part]) -> Sequence[Part]:
+    began = [n for n, part in enumerate(history) if isinstance(part, HistoryText) and PROMPT in part.text]
     return history[began[-1] :] if began else history
 
 

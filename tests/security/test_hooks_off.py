@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene, agent_scene, check_log, until
-from wal_agent.rehearsal.model import Said, Turn
+from wal_agent.rehearsal.model import HistoryText, Turn
 
 NOTICE = "[wal-agent recovery] "
 TASK = "please do the work"
@@ -125,7 +125,7 @@ def test_calls_that_ran_unlogged_are_logged_as_such_and_reported(scene: Scene) -
     scene.model.requests.clear()
     scene.script(Turn("I look.", [shell("cat side")]), Turn("It is there."))
     assert machine.run(*machine.rehearsal.args(TASK), wait=True).process.returncode == 0, machine.runs[-1].stderr()
-    told = next(p.text for p in scene.model.history(0) if isinstance(p, Said) and NOTICE in p.text)
+    told = next(p.text for p in scene.model.history(0) if isinstance(p, HistoryText) and NOTICE in p.text)
     assert "Ran without being logged" in told and "echo one >> side" in told and "class mutation, done" in told
     assert "not started" not in told.lower()
     assert machine.status()["unlogged"] == []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene, agent_scene, until
-from wal_agent.rehearsal.model import Called, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Turn
 
 TASK = "please do the work"
 
@@ -30,7 +30,7 @@ def on(*agents: str) -> pytest.MarkDecorator:
 def spoken(scene: Scene, request: dict[str, Any]) -> str:
     """All that people say in a request."""
     history = scene.model.dialect.history(request)
-    return "\n".join(part.text for part in history if isinstance(part, Said) and part.role == "user")
+    return "\n".join(part.text for part in history if isinstance(part, HistoryText) and part.role == "user")
 
 
 def commands(scene: Scene, request: dict[str, Any]) -> list[str]:

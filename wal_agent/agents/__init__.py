@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from wal_agent.errors import UsageError
+
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent, Rehearsal
 
@@ -39,3 +41,15 @@ def rehearsal_of(agent: Agent) -> Rehearsal | None:
     if agent.capabilities.hookless is not None:
         return None
     return cast("Rehearsal", import_module(f"{__name__}.{agent.name}.rehearsal").rehearsal)
+
+
+def unknown_agent_error(name: str) -> UsageError:
+    """Return the error for a name that is no agent's: the one that was probably meant, all names, and `generic`."""
+    from difflib import get_close_matches
+
+    meant = get_close_matches(name.lower(), AGENTS, 1)
+    hint = f"Did you mean {meant[0]}? " if meant else ""
+    return UsageError(
+        f"{name[:60]!r} is not an agent that wal-agent knows.",
+        f"{hint}Known: {', '.join(sorted(AGENTS))}. For any other command: wal-agent run generic -- COMMAND",
+    )

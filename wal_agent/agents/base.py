@@ -271,8 +271,9 @@ class SeenCall(msgspec.Struct, frozen=True):
 
 
 class RequestedCall(msgspec.Struct, frozen=True):
-    """A call that the model requests, in the session file."""
+    """A call that the model requests, in the session file. `input`: a JSON object, in the session's own spelling."""
 
+    id: str
     tool: str
     input: bytes
 
@@ -359,14 +360,6 @@ class SettingsWatch(msgspec.Struct, frozen=True):
     or None."""
 
 
-class AskedCall(msgspec.Struct, frozen=True):
-    """A call in a message of the model's. `input`: a JSON object, in the session's own spelling."""
-
-    id: str
-    tool: str
-    input: bytes
-
-
 class Unit(msgspec.Struct, frozen=True):
     """One message of a conversation as the model gets it.
 
@@ -379,7 +372,7 @@ class Unit(msgspec.Struct, frozen=True):
     data: bytes
     prompt: str = ""
     time: float = 0.0
-    asks: tuple[AskedCall, ...] = ()
+    asks: tuple[RequestedCall, ...] = ()
     answers: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     summary: str = ""
@@ -394,10 +387,16 @@ class Rewriting(msgspec.Struct, frozen=True):
     """(main): the conversation as the model would get it now."""
     compact: Callable[[bytes, str, Path, int, int, str], bytes]
     """(main, session, workspace, first, last, text): the lines after which units[first:last] are one message of the
-    user's with `text`. The units in front of `first` hold no prompt, and may be left out."""
-    rewind: Callable[[bytes, str, Path, int, str], bytes]
-    """(main, session, workspace, keep, text): the lines after which only units[:keep] are left, and behind them a
-    message of the user's with `text`."""
+    user's with `text`. The units in front of `first` hold no prompt, and may be left out where there is a `branch`."""
+    branch: Callable[[bytes, str, Path, int, str], bytes] | None = None
+    """As `rewind`, for an agent that goes back to an earlier message without a new form of the whole conversation."""
+
+    def rewind(self, main: bytes, session: str, workspace: Path, keep: int, text: str) -> bytes:
+        """Return the lines after which only units[:keep] are left, and behind them a message of the user's with
+        `text`."""
+        if self.branch is not None:
+            return self.branch(main, session, workspace, keep, text)
+        return self.compact(main, session, workspace, keep, len(self.units(main)), text)
 
 
 IMPORT_TIMEOUT = 120.0  # seconds at most for `Journal.restore`

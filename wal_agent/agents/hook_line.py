@@ -200,13 +200,20 @@ def parser(events: Mapping[str, Entry]) -> Callable[[str, bytes], HookEvent]:
     return parse
 
 
-def renderer(deny: Callable[[Deny], str], refusable: Collection[str]) -> Callable[[str, Decision], bytes]:
-    """Return an agent's `render`, for a client that hands the answer to the shell line. `deny` gives the agent's own
-    refusal; events that are not `refusable` are always allowed."""
+def renderer(
+    refusals: Mapping[str, Callable[[Deny], str]], answers: Mapping[str, Callable[[str, str], bytes]]
+) -> Callable[[str, Decision], bytes]:
+    """Return an agent's `render`, for a client that hands the answer to the shell line. `refusals`: the agent's own
+    refusal of each event that can be refused, any other is always allowed; `answers`: (event, words), the answer that
+    adds words to the conversation at each event that can."""
     from wal_agent.agents.base import Allow
 
     def render(event: str, decision: Decision) -> bytes:
-        return ALLOW if isinstance(decision, Allow) or event not in refusable else refuse_answer(deny(decision))
+        if isinstance(decision, Allow):
+            speak = answers.get(event) if decision.words else None
+            return ALLOW if speak is None else speak(event, decision.words)
+        refuse = refusals.get(event)
+        return ALLOW if refuse is None else refuse_answer(refuse(decision))
 
     return render
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from wal_agent.agents.base import LoggedCall, SessionFile
+from wal_agent.agents.base import Agent, Env, LoggedCall, SessionFile
 from wal_agent.safefs import Buffer, open_plain, release
 from wal_agent.text import is_utf8
 
@@ -94,6 +94,12 @@ def as_objects(value: Any) -> list[Json]:
 
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def find_main(agent: Agent, session: str, workspace: Path, env: Env) -> SessionFile | None:
+    """Return the main file of a session on this machine; None where there is none, or `session` is ""."""
+    files = agent.session_files(session, workspace, env) if session else []
+    return next((file for file in files if file.name == agent.main_file), None)
 
 
 def contains(data: Buffer, part: bytes) -> bool:
@@ -281,9 +287,13 @@ def walk_files(base: Path, deep: int = MAX_FOLDERS) -> Iterator[Path]:
             yield from walk_files(Path(entry.path), deep - 1)
 
 
-def files_below(kind: str, base: Path, most: int = 10_000) -> list[SessionFile]:
-    """Return the regular files below `base`, at most `most`, under logical names `kind/...`."""
-    return [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(walk_files(base), most))]
+MOST_BELOW = 10_000  # files of one kind
+
+
+def files_below(kind: str, base: Path) -> list[SessionFile]:
+    """Return the regular files below `base`, at most MOST_BELOW, under logical names `kind/...`."""
+    paths = sorted(islice(walk_files(base), MOST_BELOW))
+    return [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in paths]
 
 
 def is_file(path: Path) -> bool:
@@ -383,6 +393,12 @@ def time_of(timestamp: Any) -> datetime | None:
     except ValueError:
         return None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def seconds_of(timestamp: Any) -> float:
+    """Return an ISO time of a session file in seconds since 1970; 0 where it is none."""
+    at = time_of(timestamp)
+    return at.timestamp() if at else 0.0
 
 
 def end_time(timestamp: Any) -> float:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from wal_agent.cli.display import STATUS, answer_lines, answer_table
-from wal_agent.cli.options import (
-    AgentName,
-    AsJson,
-    BucketUrl,
-    JobContext,
-    JobName,
-    KeyCommand,
-    KeyFile,
-    open_job_context,
-)
+from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, UsageError
 from wal_agent.text import answer, answer_json, duration, lines, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
     from wal_agent.recovery.checkpoint import Document
-    from wal_agent.wal.state import CheckpointAt, State
+    from wal_agent.wal.state import CheckpointAt
 
 MAX_PLAN_FILE = 64 << 10  # bytes
 
@@ -35,6 +28,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
+@with_job
 def checkpoint(
     context: typer.Context,
     title: Annotated[str, typer.Option("--title", help="What the job works on.", metavar="TEXT")] = "",
@@ -56,23 +50,17 @@ def checkpoint(
             metavar="FILE",
         ),
     ] = None,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
 ) -> None:
     """Make a checkpoint of a running job now.
 
     Typed by the agent as a shell command, or by a person on the machine that runs the job. What is not given stays as
     it was said before. The run makes checkpoints by itself too, see --checkpoint of `wal-agent run`.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.intervene import checkpoint_job, checkpoint_own_run
 
     if context.invoked_subcommand is not None:
-        named = [agent, bucket, job, encryption_key_file, encryption_key_command]
-        if title or phase or note or any(given is not None for given in (progress, plan, *named)):
+        if title or phase or note or progress is not None or plan is not None or which != HERE:
             raise UsageError(
                 f"These options do not belong in front of `{context.invoked_subcommand}`, which makes no checkpoint.",
                 f"Put them behind it: wal-agent checkpoint {context.invoked_subcommand} --help",
@@ -83,47 +71,26 @@ def checkpoint(
         question["progress"] = progress
     if plan is not None:
         question["plan"] = _read_plan(plan)
-    done = checkpoint_own_run(os.environ, question) if bucket is None and job is None else None
+    done = checkpoint_own_run(os.environ, question) if not which.is_named else None
     if done is None:
-        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        at = which.open()
         done = checkpoint_job(at.bucket, at.keys, question)
     say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: wal-agent checkpoint show")
 
 
 def _read_plan(name: str) -> list[dict[str, str]]:
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.checkpoint import parse_markdown_plan
 
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(MAX_PLAN_FILE + 1)
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(MAX_PLAN_FILE + 1)
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror}.") from error
+    data = read_input(name, MAX_PLAN_FILE)
     if len(data) > MAX_PLAN_FILE:
         raise UsageError(f"{name} has more than {MAX_PLAN_FILE} bytes.", "A plan is a list of steps, a line each.")
     return [{"text": step.text, "state": step.state} for step in parse_markdown_plan(data.decode("utf-8", "replace"))]
 
 
-def _read_log(at: JobContext, record: str | None = None) -> tuple[State, int]:
-    """The log's state up to `record`, and the newest record in it. Damaged, UsageError, Denied."""
-    from wal_agent.clock import SystemClock
-    from wal_agent.recovery.export import replay_at
-    from wal_agent.supervise.intervene import sound_state
-
-    found = replay_at(at.bucket, at.keys, at.key_id, record, SystemClock().now())
-    return sound_state(found), found.seq
-
-
 @app.command("list")
+@with_job
 def list_checkpoints(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """List the job's checkpoints, the newest first.
@@ -131,12 +98,10 @@ def list_checkpoints(
     The newest 48 are kept, each for the days of --checkpoint-ttl-days (`wal-agent run`). One whose SHA-256 does not
     match is named and left out.
     """
-    from wal_agent.clock import SystemClock
     from wal_agent.recovery.checkpoint import list_usable
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    state, _ = _read_log(at)
-    readable, problems = list_usable(state, SystemClock().now())
+    at = which.open()
+    readable, problems = list_usable(at.state(), SystemClock().now())
     lines(problems)
     if json:
         answer_json([_row(kept, document) for kept, document in readable])
@@ -174,6 +139,7 @@ def _cells(kept: CheckpointAt, document: Document) -> tuple[str, ...]:
 
 
 @app.command("show")
+@with_job
 def show(
     number: Annotated[
         int | None, typer.Argument(help="The checkpoint's number (default: the newest).", metavar="[N]")
@@ -182,22 +148,17 @@ def show(
         str | None,
         typer.Option("--at", help="Show the state as of this record or time.", metavar="RECORD|TIME"),
     ] = None,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Show a checkpoint: the task, its plan, the newest calls and the working tree.
 
     With --at it is built from the log as of any record that is kept, whether there was a checkpoint or not.
     """
-    from wal_agent.errors import UsageError
 
     if number is not None and at_record is not None:
         raise UsageError("A number and --at do not go together.")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     document = _build(at, at_record) if at_record is not None else _find(at, number)
     if json:
         answer_json(_builtins(document))
@@ -207,18 +168,19 @@ def show(
 
 def _build(at: JobContext, record: str) -> Document:
     from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
+    from wal_agent.wal.damage import sound_state
 
-    state, seq = _read_log(at, record)
+    found = at.read_log(record)
+    state = sound_state(found)
     agent = state.openings[-1].opening.agent if state.openings else at.name
-    return read_document(checkpoint_of(state, Occasion(at.keys.job, agent, seq, "manual", state.time)))
+    return read_document(checkpoint_of(state, Occasion(at.keys.job, agent, found.seq, "manual", state.time)))
 
 
 def _find(at: JobContext, number: int | None) -> Document:
     """The checkpoint with this number, or the newest one that can be used. UsageError; Damaged."""
-    from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.checkpoint import newest_usable, read_document
 
-    state, _ = _read_log(at)
+    state = at.state()
     if number is None:
         found = newest_usable(state)
         lines([*found.problems])
@@ -243,14 +205,11 @@ def _find(at: JobContext, number: int | None) -> Document:
 
 
 @app.command("diff")
+@with_job
 def diff(
     first: Annotated[int, typer.Argument(help="The number of one checkpoint.", metavar="A")],
     second: Annotated[int, typer.Argument(help="The number of another.", metavar="B")],
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Show what differs between two checkpoints, as a unified diff of their JSON.
@@ -259,7 +218,7 @@ def diff(
     """
     from wal_agent.recovery.checkpoint import compare
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     a, b = _find(at, first), _find(at, second)
     found = compare(a, b)
     if json:
@@ -270,7 +229,6 @@ def diff(
 
 
 def _rows(document: Document) -> list[str]:
-    from wal_agent.clock import SystemClock
     from wal_agent.recovery.checkpoint import seconds_of
 
     task, context, tree = document.active_task, document.context, document.workspace
@@ -301,6 +259,5 @@ def _rows(document: Document) -> list[str]:
 
 
 def _builtins(document: Document) -> Any:
-    import msgspec
 
     return msgspec.to_builtins(document)

@@ -123,7 +123,7 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "Choose which tools run a hook first, or install hooks in the agent's own settings.",
     ),
     "trust": Entry(
-        "options:trust",
+        "trust:trust",
         "Allow settings that this folder's wal-agent.toml and .wal-agent/prompts may not decide alone.",
     ),
     "agents": Entry(

@@ -19,7 +19,9 @@ import typer
 from msgspec.structs import asdict
 from tomlkit.items import InlineTable
 
-from wal_agent.cli.options import AsJson, complete_agent, unknown_agent_error
+from wal_agent.agents import unknown_agent_error
+from wal_agent.cli.options import AsJson, complete_agent
+from wal_agent.errors import ConfigError, UsageError
 from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
@@ -157,7 +159,6 @@ def configure_hooks(
     wal-agent.toml; it saves the few milliseconds of a hook for tools that only read.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
 
     if agent not in AGENTS:
@@ -185,7 +186,6 @@ def configure_hooks(
 
 def _change(workspace: Path, agent: str, skip: Sequence[str], unskip: Sequence[str]) -> None:
     from wal_agent.config import FILE
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.settings import refuse_skip
 
     if both := sorted(set(skip) & set(unskip)):
@@ -222,7 +222,6 @@ def _list(workspace: Path, agent: str) -> tuple[Path, str | None, tuple[str, ...
     import tomllib
 
     from wal_agent.config import FILE, read_file
-    from wal_agent.errors import ConfigError
     from wal_agent.supervise.settings import skipped
 
     path = workspace / FILE
@@ -234,7 +233,6 @@ def _list(workspace: Path, agent: str) -> tuple[Path, str | None, tuple[str, ...
 
 
 def _edited(path: Path, edit: Callable[[], T]) -> T:
-    from wal_agent.errors import ConfigError
 
     try:
         return edit()
@@ -280,7 +278,6 @@ def _uninstall(agent: str) -> None:
 
 def _standing(agent: str) -> HooksToInstall:
     from wal_agent.agents import AGENTS
-    from wal_agent.errors import UsageError
 
     found = AGENTS[agent].capabilities
     if found.hooks_to_install is not None:
@@ -312,7 +309,6 @@ def rows(agent: str, skip: Sequence[str]) -> list[Row]:
 
 
 def _show(workspace: Path, agent: str, json: bool) -> None:
-    import msgspec
 
     from wal_agent.agents import AGENTS, installed_hooks
 

@@ -58,6 +58,11 @@ def is_rich() -> bool:
     return columns() > 0 and os.environ.get("TERM", "") not in ("", "dumb")
 
 
+def can_ask() -> bool:
+    """Whether a person can be asked, and sees the question."""
+    return sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()
+
+
 def answer_lines(rows: Sequence[str], styles: Styles) -> None:
     """Write lines as they are; on a terminal in `styles`."""
     if not is_rich():

@@ -16,16 +16,17 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from wal_agent.agents.base import Agent
+from wal_agent.agents import unknown_agent_error
+from wal_agent.agents.base import Agent, Cli, Hookless
 from wal_agent.cli.display import HEADED, answer_lines
-from wal_agent.cli.options import AsJson, BucketUrl, check_typed_job, complete_agent, unknown_agent_error
-from wal_agent.errors import UsageError
+from wal_agent.cli.options import AsJson, BucketUrl, check_typed_job, complete_agent
+from wal_agent.clock import SystemClock
+from wal_agent.errors import ConfigError, UsageError, WalAgentError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
-from wal_agent.text import answer, say
+from wal_agent.text import answer, answer_json, say
 
 if TYPE_CHECKING:
-    from wal_agent.agents.base import Cli, Hookless
     from wal_agent.rehearsal.selftest import Proof
 
 
@@ -114,13 +115,11 @@ def agents(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/AGENTS.md on stdout.")] = False,
 ) -> None:
     """List the supported agents, their tested versions, and what wal-agent can and cannot do with each."""
-    from json import dumps
-
     from wal_agent.agents import AGENTS
 
     known = list(AGENTS.values())
     if json:
-        sys.stdout.write(dumps(facts(known)) + "\n")
+        answer_json(facts(known))
     elif markdown:
         sys.stdout.write(agents_page(known))
     else:
@@ -188,7 +187,6 @@ def doctor(
     Of the bucket: permissions, conditions, how long a put takes, clocks. Of the hooks: an allow passes and a deny
     blocks, on the real program against a scripted model on this machine. Exit code 78: something does not hold.
     """
-    import msgspec
 
     if forget:
         _forget(agent or "gemini", bucket, job)
@@ -209,8 +207,7 @@ def _forget(name: str, url: str | None, job: str | None) -> None:
     """Of the bucket that a run here would use, nothing is read: it may be away."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.folder import forget_bucket
-    from wal_agent.cli.options import NAMES, say_bucket, settings_for
-    from wal_agent.errors import ConfigError
+    from wal_agent.cli.job import NAMES, say_bucket, settings_for
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.identity import noted_job
 
@@ -231,7 +228,6 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
     """One proof after the other, quick ones first."""
     from wal_agent import __version__
     from wal_agent.agents import AGENTS
-    from wal_agent.errors import WalAgentError
     from wal_agent.rehearsal.selftest import Proof, prove
 
     if name is not None and name not in AGENTS:
@@ -268,7 +264,6 @@ def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
 
 
 def _hookless(hookless: Hookless, workspace: Path) -> Iterator[Proof]:
-    from wal_agent.errors import WalAgentError
     from wal_agent.rehearsal.selftest import Proof
 
     try:
@@ -283,9 +278,7 @@ def _bucket(name: str, url: str | None) -> Iterator[Proof]:
     """The bucket, where the job of this folder would be."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.check import examine
-    from wal_agent.cli.options import NAMES, say_bucket, settings_for
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import WalAgentError
+    from wal_agent.cli.job import NAMES, say_bucket, settings_for
     from wal_agent.rehearsal.selftest import Proof
 
     try:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wal_agent.cli.display import HEADED, answer_lines
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
-from wal_agent.text import answer_json, lines, plural, shorten, timestamp
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
+from wal_agent.errors import Damaged
+from wal_agent.redact import redact
+from wal_agent.text import answer_json, lines, plural, quote_word, say, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.records import Payload
@@ -27,12 +29,9 @@ _NOTHING = "no logged call changed anything outside the session."
 _NOTHING_OPEN = "the outcome of everything that the log has is known."
 
 
+@with_job
 def effects(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N (0 = all).")] = 0,
     open_only: Annotated[
         bool, typer.Option("--unsettled", help="Only calls and steps whose outcome is unknown.")
@@ -46,17 +45,13 @@ def effects(
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
     from wal_agent.cli.log import newest_run_is_over, read_newest
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.cli.restore import blobs_of
-    from wal_agent.errors import Damaged
     from wal_agent.recovery.effects import effects_of
     from wal_agent.shell.rules import load_rules
-    from wal_agent.text import say
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     page = read_newest(at.bucket, at.keys, 0)
     over = newest_run_is_over(at, bool(page.last))
-    blobs = blobs_of(at)
+    blobs = at.blobs
     records = ((seq, record) for seq, segment in page.segments for record in segment.records)
     every = effects_of(records, load_rules(), lambda payload: read_bytes(blobs, payload), over)
     wanted = [one for one in every if one.needs_a_look] if open_only else every
@@ -83,7 +78,6 @@ def effects(
 
 def read_bytes(blobs: Blobs, payload: Payload) -> bytes:
     """Return a payload's bytes; b"" where it is too long or cannot be had."""
-    from wal_agent.errors import Damaged
 
     if payload.size > MOST_INPUT:
         return b""
@@ -103,7 +97,6 @@ def effect_text(effect: Effect) -> str:
 
 def effect_json(effect: Effect) -> dict[str, Any]:
     """Return the effect for scripts: redacted, times in seconds since 1970."""
-    from wal_agent.redact import redact
 
     name: dict[str, Any] = {"step": redact(effect.step)} if effect.step else {"call": effect.call}
     return {
@@ -125,8 +118,6 @@ def effect_json(effect: Effect) -> dict[str, Any]:
 
 
 def _rows(effect: Effect, options: str) -> list[str]:
-    from wal_agent.redact import redact
-    from wal_agent.text import quote_word
 
     name = f"step {effect.step}" if effect.step else f"#{effect.call} {effect.tool}"
     place = f"{timestamp(effect.time)} on {shorten(effect.host, 60)}"

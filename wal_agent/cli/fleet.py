@@ -11,9 +11,24 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
-from wal_agent.cli.display import answer_table
-from wal_agent.cli.options import ANY_AGENT, AsJson, BucketUrl, say_bucket, settings_for
-from wal_agent.text import answer, lines, say
+from wal_agent.cli.display import STATE, answer_table, draw_in_place, is_rich, plain_table
+from wal_agent.cli.job import ANY_AGENT, say_bucket, settings_for
+from wal_agent.cli.options import AsJson, BucketUrl, check_seconds, require_subcommand
+from wal_agent.clock import SystemClock
+from wal_agent.errors import NoJob, Unavailable, UsageError
+from wal_agent.redact import redact
+from wal_agent.text import (
+    answer,
+    answer_json,
+    bucket_words,
+    duration,
+    moment,
+    plural,
+    printable,
+    quote_word,
+    say,
+    shorten,
+)
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -22,7 +37,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
-SHORTEST = 0.1  # seconds between two looks
+SHORTEST, LONGEST = 0.1, 86_400.0  # seconds between two looks, and of a command
 Every = Annotated[float, typer.Option("--every", help="Seconds between two checks.")]
 
 app = typer.Typer(
@@ -32,11 +47,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def top(context: typer.Context) -> None:
-    from wal_agent.errors import UsageError
-
-    if context.invoked_subcommand is None:
-        lines(context.get_help().splitlines())
-        raise typer.Exit(UsageError.exit_code)
+    require_subcommand(context)
 
 
 @app.command("ls")
@@ -56,8 +67,6 @@ def ls(
     damaged, newer (its lease was written by a newer wal-agent), crashed, due (its pause is over), released, unlocked,
     running, paused, closed. --json prints an object a line.
     """
-    from json import dumps
-
     from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, read_open_work, sort_jobs, with_names
     from wal_agent.wal.names import names_to_show
 
@@ -66,7 +75,8 @@ def ls(
     jobs = sort_jobs(with_names(Reader.of(opened, os.environ).all(), names_to_show(opened)))
     shown = [job for job in jobs if job.state in wanted]
     if json:
-        sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
+        for job in shown:
+            answer_json(job_as_json(job))
         return
     answer_jobs(shown, read_open_work(opened, shown))
     needing = sum(job.needs_host for job in jobs)
@@ -88,9 +98,6 @@ def list_jobs(
 
     `wal-agent fleet ls` lists the same jobs by who needs a host or a person first.
     """
-    from json import dumps
-
-    from wal_agent.errors import NoJob
     from wal_agent.fleet.jobs import Reader, find_jobs_here, job_as_json, read_open_work, with_names
     from wal_agent.wal.names import names_to_show
 
@@ -101,7 +108,8 @@ def list_jobs(
         found = Reader.of(opened, os.environ).all()
     jobs = sorted(with_names(found, names_to_show(opened)), key=lambda job: (job.age, job.job))
     if json:
-        sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in jobs)
+        for job in jobs:
+            answer_json(job_as_json(job))
         return
     if not jobs:
         where = "This folder has no job" if here else "There is no job"
@@ -139,10 +147,7 @@ def fleet_page(url: str, jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> s
     from html import escape
 
     from wal_agent.cli.report import MARK, page_style
-    from wal_agent.clock import SystemClock
     from wal_agent.fleet.jobs import count_states
-    from wal_agent.redact import redact
-    from wal_agent.text import moment, plural, printable, quote_word
 
     def safe(text: str) -> str:
         return escape(printable(redact(text)))
@@ -224,8 +229,6 @@ def watch(
     import signal
     import threading
 
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.fleet.inboxes import Inboxes
     from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
     from wal_agent.supervise.hook_server import require_person
@@ -234,16 +237,16 @@ def watch(
     if screen:
         if on_crash or notify or on_message or once:
             raise UsageError("--screen only shows the jobs.", "Run the watcher without it, beside the screen.")
-        _sane(every)
+        check_seconds("--every", every, SHORTEST, LONGEST)
         _show_jobs(_opened(bucket), every)
     if not on_crash and not notify and not on_message:
         raise UsageError(
             "Nothing would be done for a job.", "Give --notify, --on-crash COMMAND or --on-message COMMAND."
         )
     states = _states(on, ACTED_ON, "--on")
-    _sane(every)
-    _sane(limit, "--limit")
-    _sane(ttl, "--ttl", 2.0, 3600.0)
+    check_seconds("--every", every, SHORTEST, LONGEST)
+    check_seconds("--limit", limit, SHORTEST, LONGEST)
+    check_seconds("--ttl", ttl, 2.0, 3600.0)
     wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl, on_message)
     send = _notifier(os.environ) if notify else None
     opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
@@ -297,14 +300,12 @@ def claim(
     The exit code is 0 if no job needs a host, else that of `wal-agent run`; 75 means that another host was faster.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.fleet.jobs import Allowed, ClaimOptions, Reader, claim, exec_run, run_child
     from wal_agent.paths import config_dir, home, state_dir
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent fleet claim")
-    _sane(every)
+    check_seconds("--every", every, SHORTEST, LONGEST)
     if context.args and "--" not in sys.argv:
         raise UsageError(f"{context.args[0]!r} is not an option.", "What is for the agent comes after `--`.")
     if generic and not context.args:
@@ -335,8 +336,6 @@ def _messages_of(job: str, bucket: Bucket) -> Driver:
 
 def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
     """Show all jobs in place, those first that need a host or a person. UsageError: there is no terminal; Denied."""
-    from wal_agent.cli.display import STATE, draw_in_place, is_rich, plain_table
-    from wal_agent.errors import Unavailable, UsageError
     from wal_agent.fleet.jobs import Reader, count_states, read_open_work, sort_jobs, with_names
     from wal_agent.wal.names import names_to_show
 
@@ -362,7 +361,6 @@ def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
 def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
     """Return what sends the message about a job in a bucket (a URL) to every URL of the person's. ConfigError and
     UsageError: none is configured, or one of them cannot be used."""
-    from wal_agent.errors import UsageError
     from wal_agent.notify.message import VARIABLE, load_targets, own_file
     from wal_agent.notify.send import deliver
 
@@ -383,8 +381,6 @@ def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
 def describe_loss(job: Job, url: str) -> tuple[str, str]:
     """Title and text of the message about a job that has no host."""
     import shlex
-
-    from wal_agent.text import bucket_words, duration, shorten
 
     what = {"crashed": "crashed", "due": "its pause is over", "released": "its machine went away"}
     at = shlex.join(["--job", job.job, *bucket_words(url)])
@@ -416,7 +412,6 @@ def answer_jobs(jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> None:
 
 def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
     """Return a row below HEADER."""
-    from wal_agent.text import shorten
 
     calls, task = (str(work.calls), shorten(work.task, TASK)) if work else ("-", "-")
     cells = (job.state, job.title, job.agent, job.host, calls, task, job.workspace)
@@ -424,7 +419,6 @@ def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
 
 
 def _what(job: Job) -> str:
-    from wal_agent.text import duration, moment
 
     match job.state:
         case "damaged" | "newer":
@@ -448,7 +442,6 @@ def _opened(url: str | None) -> Bucket:
     """The bucket that a person named, or allowed this folder to name: what it says may be acted upon."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
-    from wal_agent.clock import SystemClock
 
     settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": url}, {"bucket"})
     say_bucket(settings)
@@ -456,7 +449,6 @@ def _opened(url: str | None) -> Bucket:
 
 
 def _states(text: str | None, known: Sequence[S], option: str = "--state") -> tuple[S, ...]:
-    from wal_agent.errors import UsageError
 
     if text is None:
         return tuple(known)
@@ -464,10 +456,3 @@ def _states(text: str | None, known: Sequence[S], option: str = "--state") -> tu
     if not asked or any(word not in known for word in asked):
         raise UsageError(f"{option} {text} is not possible.", f"Allowed: {', '.join(known)}.")
     return tuple(state for state in known if state in asked)
-
-
-def _sane(seconds: float, option: str = "--every", least: float = SHORTEST, most: float = 86_400.0) -> None:
-    from wal_agent.errors import UsageError
-
-    if not least <= seconds <= most:  # nor is nan
-        raise UsageError(f"{option} {seconds:g} is not possible.", f"Allowed: seconds from {least:g} to {most:g}.")

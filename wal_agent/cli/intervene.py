@@ -9,21 +9,37 @@ from __future__ import annotations
 
 import os
 import random
-import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, complete_job
-from wal_agent.text import answer, lines, say, size
+from wal_agent.cli.display import can_ask
+from wal_agent.cli.options import (
+    HERE,
+    AgentName,
+    AsJson,
+    BucketUrl,
+    JobName,
+    JobOptions,
+    KeyCommand,
+    KeyFile,
+    complete_job,
+    with_job,
+)
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, LeaseHeld, PersonNeeded, UsageError, WalAgentError
+from wal_agent.text import answer, answer_json, lines, say, size
 
 if TYPE_CHECKING:
-    from wal_agent.cli.options import JobContext
+    from wal_agent.cli.job import JobContext
     from wal_agent.supervise.remove_job import Removal
     from wal_agent.wal.retention import RetentionResult
 
 
+@with_job
 def ack(
     call: Annotated[
         str,
@@ -31,16 +47,10 @@ def ack(
     ],
     done: Annotated[bool, typer.Option("--done", help="It happened.")] = False,
     not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
 ) -> None:
     """Resolve a call or step that a crash interrupted: you checked, and say whether it happened."""
     from wal_agent import notify
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import acknowledge_call
     from wal_agent.supervise.steps import check_name
@@ -49,8 +59,8 @@ def ack(
         raise UsageError("Say either --done or --not-done.")
     what = int(call) if call.isascii() and call.isdigit() and len(call) < 19 else check_name(call)
     require_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
-    acknowledge_call(at.bucket, at.keys, at.settings.ttl, what, done, os.environ, at.key_id)
+    at = which.open()
+    acknowledge_call(at.access, what, done)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
     named = f"call #{what}" if isinstance(what, int) else f"step {what}"
     say(f"{named} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")
@@ -71,6 +81,7 @@ def settle(
     say(f"recorded. Call #{call} stays open until a person confirms it: wal-agent ack {call} --done (or --not-done)")
 
 
+@with_job
 def pause(
     lasts: Annotated[
         str | None, typer.Option("--for", help="How long: 30s, 10m, 2h, 1d; at most 31d.", metavar="DURATION")
@@ -83,11 +94,7 @@ def pause(
         str, typer.Option("--reason", help="Why; shown in `status` and to the agent.", metavar="TEXT")
     ] = "",
     end: Annotated[bool, typer.Option("--end", help="End a pause now.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Save a job, end its agent and resume later: automatically here, or wherever the job is started.
@@ -95,35 +102,27 @@ def pause(
     Works inside the agent's own tools, from another terminal of the machine that runs it, and from anywhere for a job
     that nobody runs. A start of a job that is paused waits until the pause is over.
     """
-    from json import dumps
-
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.intervene import PauseRequest, ask_this_run, end_pause, pause_job
 
     if end and (lasts or until or reason):
         raise UsageError("--end goes alone.", "Or say --for or --until, for another pause in its place.")
     wanted = None if end else PauseRequest(lasts, until, reason)
-    said = ask_this_run(os.environ, wanted, SystemClock()) if wanted and bucket is None and job is None else None
+    said = ask_this_run(os.environ, wanted, SystemClock()) if wanted and not which.is_named else None
     if said is None:
-        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        at = which.open()
         said = end_pause(at.bucket, at.keys) if wanted is None else pause_job(at.bucket, at.keys, wanted, os.environ)
     if json:
-        sys.stdout.write(dumps(msgspec.to_builtins(said)) + "\n")
+        answer_json(msgspec.to_builtins(said))
     else:
         say(said.said)
 
 
+@with_job
 def stop(
     done: Annotated[
         bool, typer.Option("--done", help="Also close the job; the next start begins a new session.")
     ] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
 ) -> None:
     """Stop the job's run cleanly, here or on its machine: save everything, then end the agent.
 
@@ -132,18 +131,16 @@ def stop(
     its agent waits for a person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays.
     Where the run's settings forbid it, the command says so and ends with 78.
     """
-    from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.hook_server import require_person
 
     require_person("wal-agent stop")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     say(stop_run(at, done))
 
 
 def stop_run(at: JobContext, done: bool = False) -> str:
     """Stop the job's run wherever it is, see supervise/stop_job.py."""
     from wal_agent.cli.messages import message_driver
-    from wal_agent.clock import SystemClock
     from wal_agent.inbox import Message
     from wal_agent.supervise.stop_job import StopRequest, stop_job
 
@@ -152,9 +149,10 @@ def stop_run(at: JobContext, done: bool = False) -> str:
             driver.send(message)
 
     request = StopRequest(at.options(), at.workspace, done, send, say)
-    return stop_job(at.bucket, at.keys, at.settings.ttl, os.environ, SystemClock(), request, at.key_id)
+    return stop_job(at.access, SystemClock(), request)
 
 
+@with_job
 def unlock(
     epoch: Annotated[
         int | None,
@@ -165,11 +163,7 @@ def unlock(
     ] = False,
     reason: Annotated[str, typer.Option("--reason", help="Why; shown in `status` and on the old machine.")] = "",
     damaged: Annotated[bool, typer.Option("--damaged", help="Replace a lease that cannot be read.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Take a job away from a machine that hangs or is gone, so that any machine can run it.
@@ -178,22 +172,19 @@ def unlock(
     (--now). A live owner stops: its next heartbeat finds the lease gone, and it exits with 76. If nobody holds the job
     there is nothing to do, and the exit code is 0; if there is no such job it is 64.
     """
-    from json import dumps
-
-    from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.intervene import UnlockRequest, repair_lease
     from wal_agent.supervise.intervene import unlock as take_away
 
     request = UnlockRequest(epoch, now, reason)
     require_person("wal-agent unlock")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     if damaged:
         done = repair_lease(at.bucket, at.keys, request, at.settings.ttl, at.key_id)
     else:
         done = take_away(at.bucket, at.keys, request, os.environ)
     if json:
-        sys.stdout.write(dumps(msgspec.to_builtins(done)) + "\n")
+        answer_json(msgspec.to_builtins(done))
         raise typer.Exit
     say(done.said)
     lines([f"  {note}" for note in done.notes])
@@ -216,11 +207,7 @@ def rename(
     own name as NEW takes that away. A running job can be renamed. All who share the bucket see the new name at once.
     Exit code 64: the name is taken; 75: another person renamed the job at the same moment.
     """
-    from contextlib import suppress
 
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.identity import remember_alias
     from wal_agent.wal.names import is_job_there, rename_job
@@ -229,7 +216,7 @@ def rename(
         raise UsageError("Name the job once, and then its new name.", "For example: wal-agent rename JOB NEW")
     require_person("wal-agent rename")
     *typed, new = names
-    at = open_job_context(agent, bucket, typed[0] if typed else job)
+    at = JobOptions(agent, bucket, typed[0] if typed else job).open()
     if not is_job_there(at.bucket, at.keys.job):
         raise at.missing()
     own = at.keys.job
@@ -256,24 +243,17 @@ def rm(
     opening (with the arguments that were typed) and the record before it. `wal-agent list` no longer shows the job, and
     its name can be used again. The files of the folder are not touched.
     """
-    from contextlib import suppress
-    from json import dumps
 
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import PersonNeeded, UsageError, WalAgentError
-    from wal_agent.recovery.export import replay_at
     from wal_agent.supervise.hook_server import require_person
-    from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
     from wal_agent.wal.names import rename_job
 
     if not dry_run:
         require_person(f"wal-agent rm {job}")
-    at = open_job_context(None, bucket, job, encryption_key_file, encryption_key_command)
+    at = JobOptions(None, bucket, job, encryption_key_file, encryption_key_command).open()
     clock = SystemClock()
     job = at.keys.job
-    state = sound_state(replay_at(at.bucket, at.keys, at.key_id, None, clock.now()))
+    state = at.state()
     if state.task is not None and names_task(at.bucket, state.task.job, job):
         raise UsageError(
             f"Job {job} is a task of job {state.task.job}, whose log names it as a trace, so it stays as long as that.",
@@ -282,21 +262,21 @@ def rm(
     found = foresee_removal(at.bucket, at.keys, state)
     if dry_run:
         if json:
-            sys.stdout.write(dumps({"dry_run": True, **msgspec.to_builtins(found)}) + "\n")
+            answer_json({"dry_run": True, **msgspec.to_builtins(found)})
         else:
             answer(describe_removal(found, "would be deleted"))
         return
     if not yes:
         lines(describe_removal(found, "would be deleted"))
-        if not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+        if not can_ask():
             command = f"wal-agent rm {job}{at.bucket_option()} --yes"
             raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {command}")
         typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)
-    done = remove_job(at.bucket, at.keys, at.settings.ttl, os.environ, clock, at.key_id)
+    done = remove_job(at.access, clock)
     with suppress(WalAgentError):  # a display name of no job counts for nothing
         rename_job(at.bucket, job, job, os.environ, clock, random.Random())
     if json:
-        sys.stdout.write(dumps({"dry_run": False, **msgspec.to_builtins(done)}) + "\n")
+        answer_json({"dry_run": False, **msgspec.to_builtins(done)})
     else:
         answer(describe_removal(done, "deleted"))
 
@@ -312,13 +292,10 @@ def describe_removal(found: Removal, verb: str) -> list[str]:
     return rows
 
 
+@with_job
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Delete data that the job no longer needs: older than a day and covered by two snapshots.
@@ -327,19 +304,14 @@ def gc(
     be used at any time, also while the job runs. If a job at rest keeps 50 or more blobs of its last run that nothing
     needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
-    from json import dumps
 
-    from msgspec.structs import replace
-
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.errors import Damaged, LeaseHeld
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
     from wal_agent.wal.retention import Retention, RetentionResult, tally
 
     if not dry_run:
         require_person("wal-agent gc")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     seen = at.lease()
     opened = blobs_at_rest(at.bucket, at.keys, seen)
     if dry_run:
@@ -350,15 +322,15 @@ def gc(
         done = collect(at.bucket, at.keys)
     else:
         try:
-            done = collect_at_rest(at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id)
+            done = collect_at_rest(at.access)
         except (Damaged, LeaseHeld) as error:
             done = replace(collect(at.bucket, at.keys), why=error.what)
     gone = seen is None and not (done.segments.count or done.blobs.count)
     if gone and next(iter(at.bucket.list(at.keys.log)), None) is None:
         raise at.missing()
     if json:
-        told = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
-        sys.stdout.write(dumps(told) + "\n")
+        facts = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
+        answer_json(facts)
     else:
         answer([f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}"])
 

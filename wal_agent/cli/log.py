@@ -16,14 +16,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.display import LOG, answer_lines
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.cli.view import preview
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Unavailable
@@ -67,6 +67,9 @@ from wal_agent.wal.codec import Segment, Snapshot
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Fetched, KnownEnd, iter_readable
 from wal_agent.wal.state import State
+
+if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
 
 PARALLEL = 8  # snapshots that are read at a time
 
@@ -241,18 +244,14 @@ class Entry(msgspec.Struct, frozen=True):
     end: End | None = None
 
 
-def read_entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None, start: int = 1) -> Iterator[Entry]:
+def read_entries(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[Entry]:
     """All kept records from segment `start` on, oldest first. Reads them once and holds them (not the blobs) in memory.
-
-    What cannot be read is passed over and put into `damaged`; without that it is raised."""
+    Damaged."""
     found: list[tuple[int, Segment]] = []
     for seq, segment in iter_readable(bucket, keys, start):
-        if not isinstance(segment, Damaged):
-            found.append((seq, segment))
-        elif damaged is None:
+        if isinstance(segment, Damaged):
             raise segment
-        else:
-            damaged.append(segment)
+        found.append((seq, segment))
     yield from entries_of(found)
 
 
@@ -334,8 +333,11 @@ def _clean_next(before: Any, value: Any) -> Any:
     return _clean(value)
 
 
-def _short(text: str, limit: int = 2000) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+MOST_TEXT = 2000  # characters of one text in JSON
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text)} characters)"
 
 
 ROOMY = 120  # columns from which on the outcomes have a column of their own
@@ -463,12 +465,9 @@ CAUSES: Final[dict[Cause, str]] = {
 FOLLOW = 1.0  # seconds between two reads of new records
 
 
+@with_job
 def log(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     n: Annotated[int, typer.Option("-n", "--number", min=0, help="Show the newest N records (0 = all).")] = 30,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Print oldest first, then each new record, until Ctrl-C.")
@@ -490,9 +489,8 @@ def log(
     Only the part that is shown is read and checked; -n 0 reads and checks the whole log. If records are missing or
     cannot be read, the others are shown and the exit code is 73.
     """
-    from wal_agent.cli.options import open_job_context
 
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     page = read_newest(at.bucket, at.keys, n, crashes)
     newest = deque((e for e in entries_of(page.segments) if not crashes or e.kind in CRASHES), maxlen=n or None)
     damaged = page.damaged

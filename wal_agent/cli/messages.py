@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.job import JobContext, job_of_this_run
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
+from wal_agent.errors import Unavailable, UsageError
 from wal_agent.text import answer, answer_json, job_command, plural, printable, say, shorten, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.cli.options import JobContext
     from wal_agent.inbox import Driver, Message
     from wal_agent.wal.state import MessageAt
 
@@ -25,6 +26,7 @@ Id = Annotated[
 ]
 
 
+@with_job
 def send(
     text: Text = None,
     id: Id = "",
@@ -35,11 +37,7 @@ def send(
             "--control", help="A control message: checkpoint, pause, resume, drain, status or ack.", metavar="VERB"
         ),
     ] = "",
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Send a message to a job; its agent reads it at its next step or start.
@@ -48,12 +46,10 @@ def send(
     the agent: checkpoint, pause (TEXT says how long: 10m), resume, drain (save everything and stop), status, or ack
     (remove the message with the ID in TEXT). `wal-agent inbox` shows the answer, or why it was refused. At most 64 KiB.
     """
-    from wal_agent.cli.options import job_of_this_run, open_existing_job
-    from wal_agent.errors import Unavailable
     from wal_agent.inbox import default_sender, make_message
     from wal_agent.paths import MARKER
 
-    at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open_existing()
     sender = from_ or (job_of_this_run() or {}).get("job", "")  # an agent sends as its job, which can be answered
     if not sender and os.environ.get(MARKER):  # under another name its message would be another one
         raise Unavailable("The run of which this command is a part has ended; nothing was sent.", "Or name --from.")
@@ -63,13 +59,10 @@ def send(
     _sent(at.keys.job, message, new, json)
 
 
+@with_job
 def inbox(
     id: Annotated[str, typer.Argument(help="Show this message whole.", metavar="[ID]")] = "",
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Show the messages to a job: what waits, what was given to the agent, what it has seen, and what became of
@@ -77,11 +70,10 @@ def inbox(
 
     With an ID: the message's whole text. Exit code 1: there is no such message, or its text is no longer kept.
     """
-    from wal_agent.cli.options import open_existing_job
     from wal_agent.inbox import identity_of
     from wal_agent.wal.reader import replay
 
-    at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open_existing()
     state = replay(at.bucket, at.keys).state
     given = {identity_of(m.sender, m.id): m for m in state.messages}
     with message_driver(at) as driver:
@@ -108,28 +100,23 @@ def inbox(
         say("no message has come.")
 
 
+@with_job
 def reply(
     id: Annotated[str, typer.Argument(help="The message that is answered.", metavar="ID")],
     text: Text = None,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Answer a message, once: repeating the command, also after a crash, sends nothing.
 
     It goes to the inbox of the sender, if that is a job of this bucket; else it is published under `reply`.
     """
-    from wal_agent.cli.options import open_existing_job
-    from wal_agent.errors import UsageError
     from wal_agent.inbox import make_message, reply_id
     from wal_agent.wal.keys import Keys
     from wal_agent.wal.lease import read_lease
     from wal_agent.wal.reader import replay
 
-    at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open_existing()
     known = [m for m in replay(at.bucket, at.keys).state.messages if m.id == id]
     if not known:
         raise UsageError(
@@ -147,28 +134,23 @@ def reply(
     _sent(sender if is_job else "reply", message, new, json)
 
 
+@with_job
 def publish(
     subject: Annotated[str, typer.Argument(help="What it is about: a name without blanks.", metavar="SUBJECT")],
     text: Text = None,
     id: Id = "",
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Publish a message of the job, once: repeating the same text and subject sends nothing.
 
     It lies in the bucket below `<job>/outbox/SUBJECT/`, for whoever reads there. --id makes an equal text another one.
     """
-    from wal_agent.cli.options import open_existing_job
-    from wal_agent.errors import UsageError
     from wal_agent.inbox import NAME, make_message, repeated_id
 
     if not NAME.fullmatch(subject):
         raise UsageError(f"{subject[:60]!r} cannot be a subject.", "Use 1 to 100 of A-Z a-z 0-9 @ . _ -")
-    at = open_existing_job(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open_existing()
     words = _text(text)
     message = make_message(words, at.keys.job, id or repeated_id("pub", subject, words))
     with message_driver(at) as driver:
@@ -187,7 +169,6 @@ def message_driver(at: JobContext, job: str = "") -> AbstractContextManager[Driv
 
 
 def _text(words: Sequence[str] | None, control: str = "") -> str:
-    from wal_agent.errors import UsageError
     from wal_agent.inbox import MOST_TEXT
 
     if words and list(words) != ["-"]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.text import answer, say
+from wal_agent.errors import Unavailable, UsageError
+from wal_agent.text import answer, moment, say
 
 if TYPE_CHECKING:
     from wal_agent.notify.message import Target
@@ -27,7 +28,6 @@ def notify(
 
     --test exits with 69 unless every URL took the message.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.notify.message import VARIABLE, load_targets, own_file
     from wal_agent.notify.outbox import acknowledge
     from wal_agent.supervise.hook_server import require_person
@@ -55,7 +55,6 @@ def notify(
 
 
 def _test(targets: Sequence[Target]) -> None:
-    from wal_agent.errors import Unavailable
     from wal_agent.extras import require
     from wal_agent.notify.outbox import outbox_for
     from wal_agent.notify.send import deliver
@@ -76,7 +75,6 @@ def _test(targets: Sequence[Target]) -> None:
 
 def _listing(targets: Sequence[Target]) -> list[str]:
     from wal_agent.notify.outbox import count_waiting, outbox_for
-    from wal_agent.text import moment
 
     box = outbox_for(os.environ, targets)
     failures, now = box.failures(), time.time()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import asdict, replace
 
 from wal_agent.cli.display import HEADED, answer_lines
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
+from wal_agent.errors import Damaged, UsageError
 from wal_agent.text import answer, answer_json, printable, redraw, say, timestamp
+
+if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
 
 MOST = 50  # hits
 MOST_TASKS = 16  # whose logs are searched with that of their caller
@@ -18,6 +23,7 @@ MOST_TASKS = 16  # whose logs are searched with that of their caller
 Words = Annotated[list[str] | None, typer.Argument(help="Words to search for; all must match.", metavar="WORDS...")]
 
 
+@with_job
 def recall(
     words: Words = None,
     call: Annotated[
@@ -36,11 +42,7 @@ def recall(
         str, typer.Option("--role", help="Only what this role said.", metavar="user|assistant|tool|system")
     ] = "",
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MOST, help="Maximum number of hits.")] = 10,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Search the whole conversation of a job: all runs, agents and machines, also what was compacted.
@@ -49,11 +51,7 @@ def recall(
     words, matches of any word are shown. With --before or --role and no words, the newest of it comes first. The exit
     code is 1 if nothing was found.
     """
-    from msgspec.structs import asdict, replace
 
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.cli.restore import blobs_of
-    from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.recall import Query
     from wal_agent.recovery.recall import recall as search
     from wal_agent.recovery.transcript import ROLES
@@ -66,19 +64,19 @@ def recall(
     if said_by is None:
         raise UsageError(f"--role {role[:40]} is not possible.", f"Allowed: {', '.join(ROLES)}.")
     query = Query(wanted, call, before, said_by, limit)
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     with suppress(Damaged):  # the log can be read without the lease
         at.lease()
 
     def progress(done: int) -> None:
         redraw(f"{done} records read" if done else "")
 
-    found = search(at.bucket, at.keys, blobs_of(at), query, os.environ, in_memory=bool(at.key_id), progress=progress)
+    found = search(at.bucket, at.keys, at.blobs, query, os.environ, in_memory=bool(at.key_id), progress=progress)
     hits = [("", hit) for hit in found]
     if not (call or before):  # then those of its tasks, the newest first
         for task in _tasks(at, max(0, limit - len(hits))):
             below = replace(at, keys=Keys(task))
-            more = search(at.bucket, below.keys, blobs_of(below), query, os.environ, in_memory=bool(at.key_id))
+            more = search(at.bucket, below.keys, below.blobs, query, os.environ, in_memory=bool(at.key_id))
             hits += [(task, hit) for hit in more][: max(0, limit - len(hits))]
     if json:
         answer_json([{**asdict(hit), **({"job": task} if task else {})} for task, hit in hits])

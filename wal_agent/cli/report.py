@@ -18,10 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from wal_agent.cli.options import AgentName, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, JobOptions, with_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import ConfigError, Damaged, Exhausted, UsageError
+from wal_agent.redact import MARGIN, redact, redact_ends, redact_head
 from wal_agent.text import moment, plural, say
 
 if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
     from wal_agent.cli.log import Entry
     from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.reader import Replay
@@ -36,12 +40,9 @@ MOST_TREE: Final = 2_000_000  # of all; those that the job changed come first
 MOST_DIFFS: Final = 300  # captures whose differences are in a page
 
 
+@with_job
 def report(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     html_file: Annotated[
         str, typer.Option("--html", help="The file to write, - for stdout (default: JOB.html).", metavar="FILE")
     ] = "",
@@ -72,22 +73,17 @@ def report(
     """
     from wal_agent.cli.effects import effect_json, read_bytes
     from wal_agent.cli.log import entries_of, newest_run_is_over, read_newest
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.cli.restore import blobs_of
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged, UsageError
     from wal_agent.recovery.effects import effects_of
-    from wal_agent.recovery.export import replay_at
     from wal_agent.shell.rules import load_rules
 
     if open_it and html_file == "-":
         raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     page = read_newest(at.bucket, at.keys, n if place is None else 0)
     over = newest_run_is_over(at, bool(page.last)) and place is None
-    then = None if place is None else replay_at(at.bucket, at.keys, at.key_id, place, SystemClock().now())
+    then = None if place is None else at.read_log(place)
     entries = [entry for entry in entries_of(page.segments) if then is None or entry.seq <= then.seq][-n:]
-    blobs = blobs_of(at)
+    blobs = at.blobs
     effects = effects_of(
         ((entry.seq, entry.record) for entry in entries),
         load_rules(),
@@ -124,10 +120,7 @@ def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
     """Return session and working tree as of `then`, with texts as far as they are few enough. BucketError."""
     import tempfile
 
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged
     from wal_agent.recovery.export import export_job
-    from wal_agent.redact import redact, redact_ends
 
     session, env, short = then.state.session, dict(os.environ), list[str]()
     with tempfile.TemporaryDirectory(prefix="wal-agent-report-") as scratch:
@@ -174,8 +167,6 @@ def files_json(tree: Mapping[str, Path], changes: Mapping[str, str]) -> list[dic
     those that it changed. A link is never followed."""
     import stat
 
-    from wal_agent.redact import MARGIN, redact, redact_head
-
     left, listed = MOST_TREE, list[dict[str, Any]]()
     for name in sorted(tree, key=lambda name: (name not in changes, name))[:MOST_FILES]:
         path, seen = tree[name], tree[name].lstat()
@@ -200,7 +191,6 @@ def _changes(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, str]:
     """Return what became of each file between the first capture that is kept and `then`; nothing where that cannot be
     read. BucketError."""
     from wal_agent.capture.git import GitFailed
-    from wal_agent.errors import ConfigError, Damaged, Exhausted
     from wal_agent.paths import state_dir
     from wal_agent.recovery.compare_trees import first_capture, scratch_trees
     from wal_agent.recovery.restore_target import RestoreTarget
@@ -243,7 +233,6 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     """Return a record as `wal-agent log --json` prints it, with the whole prompt of a recovery."""
     from wal_agent.cli.log import as_json
     from wal_agent.records import Recovery
-    from wal_agent.redact import redact_head
 
     shown: dict[str, Any] = json.loads(as_json(entry))
     if isinstance(entry.record, Recovery):
@@ -295,7 +284,6 @@ def _hash(text: str) -> str:
 
 def write_page(path: Path, text: str) -> None:
     """Write the page for its owner alone, whole or not at all. UsageError: something else is there, or cannot be."""
-    from wal_agent.errors import UsageError
 
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

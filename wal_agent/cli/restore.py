@@ -3,32 +3,32 @@ the job changed in them."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
+from wal_agent.agents import unknown_agent_error
 from wal_agent.cli.display import DIFF, answer_lines
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
+from wal_agent.cli.job import ANY_AGENT, NAMES, settings_for
+from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import BucketError, Damaged, LeaseHeld, UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, lines, say
+from wal_agent.text import answer, answer_json, lines, moment, plural, say, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.recovery.export import Exported
-    from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.reader import Replay
 
 
+@with_job
 def recover(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and the prompt; change nothing.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show what the next `wal-agent run` would do, and the prompt that the agent would get.
@@ -36,8 +36,6 @@ def recover(
     It reads all that a recovery would read, and changes nothing: no lease is taken, no file is restored, no process is
     ended. The recovery itself is `wal-agent run`.
     """
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.dry_run import foresee_start, foreseen_json
 
     if not dry_run:
@@ -45,11 +43,11 @@ def recover(
             "A recovery is part of a start.",
             "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
         )
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
+    at = which.open(as_a_run=True)
     name = at.agent.name
     seen = foresee_start(at.bucket, at.keys, at.workspace, name, at.settings, os.environ, at.key_id, at.options())
     if as_json:
-        print(json.dumps(foreseen_json(seen)))
+        answer_json(foreseen_json(seen))
         return
     answer([f"{seen.plan} (nothing was changed)", *seen.rows])
     if seen.prompt:
@@ -66,6 +64,7 @@ At = Annotated[
 ]
 
 
+@with_job
 def restore(
     name: Annotated[str | None, typer.Argument(help="With --kept: its number or name.", metavar="[N]")] = None,
     to: Annotated[
@@ -81,11 +80,7 @@ def restore(
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of the same name in an existing folder.")
     ] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Write a job's session and working tree, as they were at a place in its log, into a folder.
@@ -96,17 +91,14 @@ def restore(
     `--kept` is about this folder: a recovery that replaced files here kept them. Bringing them back keeps the files
     that they replace.
     """
-    from wal_agent.cli.options import open_job_context
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged, UsageError
-    from wal_agent.recovery.export import export_job, replay_at
+    from wal_agent.recovery.export import export_job
     from wal_agent.supervise.hook_server import outer_runs, person_needed
     from wal_agent.wal.damage import CheckedBlobs, newest_restorable, restore_hint
 
     if kept:
         if to is not None or at is not None or force or as_json:
             raise UsageError("--kept goes alone, or with the number of what it lists.")
-        _restore_kept(name, agent, bucket, job)
+        _restore_kept(name, which)
         return
     if to is None or name is not None:
         raise UsageError(
@@ -117,9 +109,9 @@ def restore(
     for above in outer_runs():  # an agent may look at what was saved, beside its own work
         if force or above.workspace is None or folder.is_relative_to(above.workspace):
             raise person_needed(f"wal-agent restore --to {to}", above)
-    chosen = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    chosen = which.open()
     clock = SystemClock()
-    found = replay_at(chosen.bucket, chosen.keys, chosen.key_id, at, clock.now())
+    found = chosen.read_log(at)
     if not found.state.files and found.state.workspace is None:
         why = f"{found.damage.why} " if found.damage else ""
         raise Damaged(f"{why}Up to record {found.seq} of job {chosen.keys.job} nothing was saved.")
@@ -128,7 +120,7 @@ def restore(
         found,
         chosen.bucket,
         chosen.keys,
-        blobs_of(chosen),
+        chosen.blobs,
         to.absolute(),
         lambda name: chosen.agent.restore_path(name, session, chosen.workspace, env),
         env,
@@ -138,7 +130,7 @@ def restore(
     summary = _describe_export(found, done, to.absolute())
     if done.short:
         more = f", and {len(done.short) - 3} more" if len(done.short) > 3 else ""
-        whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), blobs_of(chosen))
+        whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), chosen.blobs)
         if whole is not None and whole.seq == found.seq:
             whole = None  # the bytes are those that were saved, and yet make no session or tree
         hint = restore_hint(whole, chosen.keys, chosen.options())
@@ -146,9 +138,10 @@ def restore(
     say(summary)
     lines(_rows(found))
     if as_json:
-        print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
+        answer_json(_facts(found, done, to.absolute()))
 
 
+@with_job
 def diff(
     since: Annotated[
         str | None,
@@ -162,11 +155,7 @@ def diff(
         bool, typer.Option("--here", help="Compare the newest saved working tree with the files of this folder.")
     ] = False,
     names: Annotated[bool, typer.Option("--names", help="Print only the names of the files.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Show what changed in a job's working tree: from its first saved state to its newest, or to this folder.
@@ -174,30 +163,22 @@ def diff(
     Reads only. The first state is saved some seconds after the first start, so a change before that is not shown.
     Secrets are redacted: for the exact bytes use `wal-agent restore`.
     """
-    from contextlib import ExitStack
-
-    import msgspec
 
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.options import ANY_AGENT, open_job_context
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged, UsageError
     from wal_agent.paths import state_dir
     from wal_agent.recovery.compare_trees import first_capture, scratch_trees
-    from wal_agent.recovery.export import replay_at
     from wal_agent.recovery.restore_target import RestoreTarget
-    from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.worktree import never_captured, too_wide
-    from wal_agent.text import plural, timestamp
+    from wal_agent.wal.damage import sound_state
 
     if here and since is not None:
         raise UsageError("--here compares with the newest saved state, so --since does not go with it.")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     clock, env = SystemClock(), dict(os.environ)
-    newest = replay_at(at.bucket, at.keys, at.key_id, None, clock.now())
+    newest = at.read_log()
     first = newest if here else first_capture(at.bucket, at.keys) if since is None else None
     if first is None:
-        first = replay_at(at.bucket, at.keys, at.key_id, since, clock.now())
+        first = at.read_log(since)
     for found in (newest, first):
         sound_state(found)
     old, new = first.state.workspace, newest.state.workspace
@@ -210,7 +191,7 @@ def diff(
     private = tuple(never_captured(at.settings, AGENTS.get(at.name) or AGENTS[ANY_AGENT], env, at.workspace))
     target = RestoreTarget(at.workspace, state_dir(env), env, private, at.keys.job)
     with ExitStack() as stack:
-        trees = stack.enter_context(scratch_trees(target, new, blobs_of(at)))
+        trees = stack.enter_context(scratch_trees(target, new, at.blobs))
         before, alternates = trees.fetch(old).work, tuple[Path, ...]()
         if here:
             after, alternates = trees.folder(new, clock.now())
@@ -222,7 +203,7 @@ def diff(
     if as_json:
         shown = [{**msgspec.to_builtins(each), "path": redact(each.path)} for each in changes]
         facts = {"job": at.keys.job, "from": first.seq, "to": end, "files": shown}
-        print(json.dumps(facts), file=sys.stdout)
+        answer_json(facts)
         return
     last = f"this folder, {at.workspace}" if here else f"record {newest.seq} ({timestamp(new.time)})"
     what = plural(len(changes), "file") if changes else "no file"
@@ -231,21 +212,17 @@ def diff(
     answer_lines([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines(), DIFF)
 
 
-def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: str | None) -> None:
+def _restore_kept(name: str | None, which: JobOptions) -> None:
     """List what restores replaced in this folder, or bring one of them back into it. UsageError, ConfigError;
     LeaseHeld: a job runs in this folder."""
     from wal_agent.agents import AGENTS
     from wal_agent.capture.git import Git
-    from wal_agent.cli.options import ANY_AGENT, NAMES, settings_for, unknown_agent_error
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import UsageError
     from wal_agent.paths import state_dir
     from wal_agent.recovery.report import describe_changes, describe_names
     from wal_agent.recovery.restore_target import KeptFiles, RestoreTarget, list_kept
     from wal_agent.recovery.restore_workspace import restore_kept
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.worktree import never_captured
-    from wal_agent.text import moment, plural
 
     env, workspace, now = dict(os.environ), Path.cwd().resolve(), SystemClock().now()
     target = RestoreTarget(workspace, state_dir(env), env)
@@ -262,7 +239,8 @@ def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: 
         hint = "bring one back: wal-agent restore --kept N" if found else f"no restore replaced files in {workspace}."
         say(hint)
         return
-    if agent is not None and agent not in AGENTS:
+    agent = which.agent or ANY_AGENT
+    if agent not in AGENTS:
         raise unknown_agent_error(agent)
     require_person(f"wal-agent restore --kept {name}")
     chosen = next((each for n, each in enumerate(found, 1) if name in (str(n), each.name)), None)
@@ -270,9 +248,9 @@ def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: 
         raise UsageError(
             f"Nothing that is kept for {workspace} is called {name[:60]!r}.", "See: wal-agent restore --kept"
         )
-    settings = settings_for(agent or ANY_AGENT, workspace, {"bucket": bucket, "job": job}, NAMES)
+    settings = settings_for(agent, workspace, {"bucket": which.bucket, "job": which.job}, NAMES)
     _refuse_beside_run(settings.bucket, workspace)
-    private = tuple(never_captured(settings, AGENTS[agent or ANY_AGENT], env, workspace))
+    private = tuple(never_captured(settings, AGENTS[agent], env, workspace))
     target = RestoreTarget(workspace, target.state_dir, env, private)
     changes, backup = restore_kept(target, chosen, now)
     say(f"the files of {moment(chosen.time, now)} are back in {workspace}: {describe_changes(changes)}.")
@@ -282,10 +260,8 @@ def _restore_kept(name: str | None, agent: str | None, bucket: str | None, job: 
 
 def _refuse_beside_run(url: str, workspace: Path) -> None:
     """LeaseHeld: an agent works in this folder. A bucket that cannot be asked is passed over: all of this is local."""
-    from contextlib import closing, suppress
 
     from wal_agent.bucket import open_bucket
-    from wal_agent.errors import BucketError, LeaseHeld
     from wal_agent.fleet.jobs import find_folder_jobs
 
     with suppress(BucketError), closing(open_bucket(url)) as bucket:
@@ -294,18 +270,7 @@ def _refuse_beside_run(url: str, workspace: Path) -> None:
                 raise LeaseHeld(f"Job {each.job.job} runs in this folder now. Nothing was changed.", "Stop it first.")
 
 
-def blobs_of(chosen: JobContext) -> Blobs:
-    """For reading."""
-    import random
-
-    from wal_agent.clock import SystemClock
-    from wal_agent.wal.blobs import Blobs
-
-    return Blobs(chosen.bucket, chosen.keys, SystemClock(), random.Random())
-
-
 def _describe_export(found: Replay, done: Exported, folder: Path) -> str:
-    from wal_agent.text import plural, size, timestamp
 
     why = f"{found.damage.why} " if found.damage else ""
     what = f"{plural(len(done.files), 'file')} ({size(sum(done.files.values()))}) of session {found.state.session[:8]}"
@@ -320,7 +285,6 @@ def _rows(found: Replay) -> list[str]:
     """What one must know of that place: which calls ran then, and which call's effects the tree has."""
     from wal_agent.cli.view import preview
     from wal_agent.recovery.report import describe_pending, one_line, row
-    from wal_agent.text import plural, timestamp
 
     state = found.state
     rows = []

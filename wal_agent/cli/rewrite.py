@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from msgspec.structs import replace
 
-from wal_agent.cli.options import (
-    AgentName,
-    AsJson,
-    BucketUrl,
-    JobContext,
-    JobName,
-    KeyCommand,
-    KeyFile,
-    open_job_context,
-)
+from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import UsageError
+from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.rewrite import Policy
+    from wal_agent.cli.job import JobContext
+    from wal_agent.recovery.rewrite import CompactionPolicy
     from wal_agent.supervise.rewrite import Home, Rewritten
     from wal_agent.supervise.task_child import Summaries
-    from wal_agent.wal.reader import Replay
+    from wal_agent.wal.job import OpenedJob
     from wal_agent.wal.state import RewriteAt, State
 
+T = TypeVar("T")
 MOST_COMPACT = 256 << 10  # bytes of a compact form that is given
 MOST_LISTED = 40  # turns
 
@@ -37,32 +34,29 @@ app = typer.Typer(
 )
 
 
+@with_job
 def mark(
     name: Annotated[
         str | None, typer.Argument(help="The name of this place (default: list the marks).", metavar="NAME")
     ] = None,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Name this place in the conversation, so that `wal-agent rewind` can return to it.
 
     The agent (as a shell command) or a person may type it. Using a name again moves the mark.
     """
-    from wal_agent.supervise.rewrite import act_at_rest, check_at_rest, check_mark, mark_at_rest, mark_own_run
+    from wal_agent.supervise.rewrite import check_mark, mark_at_rest, mark_own_run
 
     if name is not None:
         check_mark(name)
-        if bucket is None and job is None and (done := mark_own_run(os.environ, name)) is not None:
+        if not which.is_named and (done := mark_own_run(os.environ, name)) is not None:
             say(f"this place of job {done['job']} is marked {name}")
             return
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     home = _home(at)
     if name is None:
-        marks = _read(at).state.marks
+        marks = at.state().marks
         if json:
             answer_json([{"name": n, "record": m.seq, "time": m.record.time} for n, m in marks.items()])
             return
@@ -70,18 +64,11 @@ def mark(
         if not marks:
             say(f"no place of this job is marked. To mark this one: wal-agent mark NAME{at.options()}")
         return
-    act_at_rest(
-        at.bucket,
-        at.keys,
-        at.settings.ttl,
-        os.environ,
-        at.key_id,
-        lambda state: check_at_rest(state, home),
-        lambda opened: mark_at_rest(opened, home, name),
-    )
+    _act(at, home, lambda opened: mark_at_rest(opened, home, name))
     say(f"this place of job {at.keys.job} is marked {name}")
 
 
+@with_job
 def rewind(
     to: Annotated[
         str | None,
@@ -109,11 +96,7 @@ def rewind(
     undo: Annotated[
         bool, typer.Option("--undo", help="Undo the newest rewind or compaction, if nothing was said since.")
     ] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Take a job's conversation back to an earlier place. Without options: list its turns.
@@ -123,7 +106,6 @@ def rewind(
     a call runs, the rewind is refused.
     """
     from wal_agent.cli.intervene import stop_run
-    from wal_agent.errors import UsageError
     from wal_agent.supervise.hook_server import require_person
     from wal_agent.supervise.rewind import FoundRewind, JobLog, RewindRequest, carry_out, find_place, rewind_live
 
@@ -131,16 +113,16 @@ def rewind(
         raise UsageError("Say one of --to, --last and --undo; --compact goes with the first two.")
     if files and not (to or undo):
         raise UsageError("--files goes with --to or --undo.", "A record's number is in: wal-agent log")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     home = _home(at)
     if not (to or last or undo):
         _list_turns(at, home, json)
         return
     require_person("wal-agent rewind")
-    words = _words(compact) if compact not in (None, "auto") else compact
+    words = compact if compact in (None, "auto") else _words(compact)
     if stop:
         say(stop_run(at))
-    log = JobLog(at.bucket, at.keys, at.key_id, _blobs(at))
+    log = JobLog(at.bucket, at.keys, at.key_id, at.blobs)
     place = find_place(log, home, RewindRequest(to=to, last=last, undo=undo, files=files))
     asked = FoundRewind(place=place, undo=undo, compact=words)
     done = rewind_live(at.bucket, at.keys, asked)
@@ -151,6 +133,7 @@ def rewind(
     _report(at, done, f"{what}, and its run goes on" if live else what, json)
 
 
+@with_job
 def compact(
     policy: Annotated[
         str,
@@ -166,11 +149,7 @@ def compact(
         typer.Option("--by-agent", help="Have the agent write the summaries, in a copy of the conversation."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Replace the old turns of a stopped job's conversation by a summary.
@@ -179,7 +158,6 @@ def compact(
     --by-agent the agent writes the summaries; those that cannot be used are replaced. The whole turns stay in the log
     (`wal-agent trace`), and `wal-agent rewind --undo` brings them back. The exit code is 0 if nothing is to compact.
     """
-    from wal_agent.clock import SystemClock
     from wal_agent.recovery.rewrite import parse_policy
     from wal_agent.supervise import rewrite
     from wal_agent.supervise.hook_server import require_person
@@ -187,10 +165,10 @@ def compact(
     limits, now = parse_policy(policy, keep), SystemClock().now()
     if not dry_run:
         require_person("wal-agent compact")
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     home = _home(at)
     if dry_run:
-        done = rewrite.foresee_compaction(_read(at).state, _blobs(at), home, limits, now)
+        done = rewrite.foresee_compaction(at.state(), at.blobs, home, limits, now)
     else:
         said = _summaries(at, home, limits) if by_agent else None
         words = said.words if said else None
@@ -203,17 +181,17 @@ def compact(
     _report(at, done, what, json)
 
 
-def _summaries(at: JobContext, home: Home, limits: Policy) -> Summaries | None:
+def _summaries(at: JobContext, home: Home, limits: CompactionPolicy) -> Summaries | None:
     """The agent's summaries, and a line on why there are none."""
     from wal_agent.cli.task import child_options
     from wal_agent.supervise.provenance import vouched_args
-    from wal_agent.supervise.task_child import Place, summarize
+    from wal_agent.supervise.task_child import TaskJob, summarize
 
-    state = _read(at).state
+    state = at.state()
     same = state.home_opening is not None and state.home_opening.agent == at.agent.name
     caller = vouched_args(os.environ, at.settings.bucket, at.keys.job, state) if same else ()
-    place = Place(at.bucket, at.keys.job, at.agent.name, child_options(at))
-    found = summarize(place, at.keys, at.settings.ttl, at.key_id, home, limits, caller)
+    place = TaskJob(at.bucket, at.keys.job, at.agent.name, child_options(at))
+    found = summarize(place, at.access, home, limits, caller)
     if found is not None and found.fault:
         say(f"no summary of the agent's is used: {printable(found.fault)}")
         say(f"its log: wal-agent log --job {found.job}{at.bucket_option()}")
@@ -221,19 +199,16 @@ def _summaries(at: JobContext, home: Home, limits: Policy) -> Summaries | None:
 
 
 @app.command("list")
+@with_job
 def list_traces(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """List what rewinds, compactions and tasks took out of the conversation, newest first."""
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = which.open()
     if not at.name:
         raise at.missing()
-    state: State = _read(at).state
+    state = at.state()
     traces, tasks = state.rewrites[::-1], _tasks(at, state)
     if json:
         rows = [_row(trace) for trace in traces]
@@ -257,48 +232,42 @@ def list_traces(
 
 
 @app.command("show")
+@with_job
 def show_trace(
-    which: Annotated[str, typer.Argument(help="A trace's number, or a task's job (`trace list`).", metavar="N|JOB")],
+    trace: Annotated[str, typer.Argument(help="A trace's number, or a task's job (`trace list`).", metavar="N|JOB")],
     raw: Annotated[
         bool, typer.Option("--raw", help="The session's file as it was, byte for byte, to stdout; not redacted.")
     ] = False,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Print what a rewind, a compaction or a task kept out of the conversation, redacted."""
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import MARK
     from wal_agent.recovery.transcript import parse_line
-    from wal_agent.redact import redact
     from wal_agent.supervise.rewrite import left_out, read_main, read_trace
 
     if raw and sys.stdout.isatty():
-        raise UsageError("The file is not for a terminal.", f"For example: wal-agent trace show {which} --raw > FILE")
+        raise UsageError("The file is not for a terminal.", f"For example: wal-agent trace show {trace} --raw > FILE")
     row: dict[str, object]
-    if MARK in which:  # the whole conversation of the task's job
-        at = open_job_context(agent, bucket, which, encryption_key_file, encryption_key_command)
-        whole = read_main(_read(at).state, _blobs(at), at.agent, at.options().lstrip())
-        row = {"kind": "task", "job": which}
+    if MARK in trace:  # the whole conversation of the task's job
+        at = replace(which, job=trace).open()
+        whole = read_main(at.state(), at.blobs, at.agent, at.options().lstrip())
+        row = {"kind": "task", "job": trace}
         data = whole
     else:
-        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+        at = which.open()
         home = _home(at)
-        trace = next((r for r in _read(at).state.rewrites if str(r.record.n) == which), None)
-        if trace is None:
-            raise UsageError(f"There is no trace {shorten(which, 60)}.", f"See: wal-agent trace list{at.options()}")
-        whole, row = read_trace(trace, _blobs(at)) if raw else b"", _row(trace)
-        data = b"" if raw else b"".join(unit.data for unit in left_out(trace, _blobs(at), home))
+        found = next((r for r in at.state().rewrites if str(r.record.n) == trace), None)
+        if found is None:
+            raise UsageError(f"There is no trace {shorten(trace, 60)}.", f"See: wal-agent trace list{at.options()}")
+        whole, row = read_trace(found, at.blobs) if raw else b"", _row(found)
+        data = b"" if raw else b"".join(unit.data for unit in left_out(found, at.blobs, home))
     if raw:
         sys.stdout.buffer.write(whole)
         return
     shown = [line for raw_line in data.splitlines(keepends=True) if (line := parse_line(raw_line))]
     if json:
-        found = [{"role": line.role, "time": line.time, "text": redact(line.text)} for line in shown]
-        answer_json({**row, "lines": found})
+        answer_json({**row, "lines": [{"role": e.role, "time": e.time, "text": redact(e.text)} for e in shown]})
         return
     for line in shown:
         answer([" · ".join(filter(None, (line.role or "other", timestamp(line.time) if line.time else "")))])
@@ -318,48 +287,16 @@ def _home(at: JobContext) -> Home:
     return Home(at.keys.job, at.options().lstrip(), at.agent, at.workspace, env, private)
 
 
-def _read(at: JobContext) -> Replay:
-    from wal_agent.clock import SystemClock
-    from wal_agent.recovery.export import replay_at
-    from wal_agent.supervise.intervene import sound_state
+def _act(at: JobContext, home: Home, act: Callable[[OpenedJob], T]) -> T:
+    from wal_agent.supervise.at_rest import act_at_rest
+    from wal_agent.supervise.rewrite import check_at_rest
 
-    found = replay_at(at.bucket, at.keys, at.key_id, None, SystemClock().now())
-    sound_state(found)
-    return found
+    return act_at_rest(at.access, act, lambda state: check_at_rest(state, home))
 
 
-def _blobs(at: JobContext) -> Any:
-    from wal_agent.cli.restore import blobs_of
+def _words(name: str) -> str:
 
-    return blobs_of(at)
-
-
-def _act(at: JobContext, home: Home, act: Any) -> Rewritten:
-    from wal_agent.supervise.rewrite import Rewritten, act_at_rest, check_at_rest
-
-    done = Rewritten()
-
-    def keep(opened: Any) -> None:
-        nonlocal done
-        done = act(opened)
-
-    act_at_rest(
-        at.bucket, at.keys, at.settings.ttl, os.environ, at.key_id, lambda state: check_at_rest(state, home), keep
-    )
-    return done
-
-
-def _words(name: str | None) -> str:
-    from wal_agent.errors import UsageError
-
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(MOST_COMPACT + 1)
-        else:
-            with Path(name or "").open("rb") as file:
-                data = file.read(MOST_COMPACT + 1)
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror}.") from error
+    data = read_input(name, MOST_COMPACT)
     if len(data) > MOST_COMPACT or not data.strip():
         raise UsageError(f"{name} is empty or has more than {MOST_COMPACT >> 10} KiB.", "It stays in the conversation.")
     return data.decode("utf-8", "replace")
@@ -367,11 +304,10 @@ def _words(name: str | None) -> str:
 
 def _list_turns(at: JobContext, home: Home, json: bool) -> None:
     from wal_agent.recovery.rewrite import tokens_of, turns_of
-    from wal_agent.redact import redact
     from wal_agent.supervise.rewrite import read_units
 
-    state: State = _read(at).state
-    units = read_units(state, _blobs(at), home)
+    state = at.state()
+    units = read_units(state, at.blobs, home)
     turns = turns_of(units)
     if json:
         answer_json(

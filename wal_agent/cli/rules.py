@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
+from msgspec.structs import replace
 
-from wal_agent.cli.options import AsJson
-from wal_agent.text import answer, lines
+from wal_agent.cli.options import AsJson, require_subcommand
+from wal_agent.errors import ConfigError, UsageError
+from wal_agent.text import answer, plural
 
 if TYPE_CHECKING:
     from wal_agent.shell.rules import Classified, Rules
@@ -26,11 +28,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def top(context: typer.Context) -> None:
-    from wal_agent.errors import UsageError
-
-    if context.invoked_subcommand is None:
-        lines(context.get_help().splitlines())
-        raise typer.Exit(UsageError.exit_code)
+    require_subcommand(context)
 
 
 @app.command("check")
@@ -59,7 +57,6 @@ def check(
 
     The exit code is 64 if a line of a batch cannot be read.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.project_rules import shell_call
 
     if (batch is not None) == (command is not None or tool is not None):
@@ -99,7 +96,6 @@ def lint(
 
     Exit code 78 when something could not be read; warnings alone are 0. With --builtin: 78 for each kind of problem.
     """
-    from wal_agent.errors import UsageError
 
     if examples is not None and not builtin:
         raise UsageError("--examples is for --builtin.", "See: wal-agent rules lint -h")
@@ -107,10 +103,8 @@ def lint(
 
 
 def _lint_builtin(examples: str | None) -> int:
-    from wal_agent.errors import ConfigError, UsageError
     from wal_agent.shell.rules import load_rules, read_texts
     from wal_agent.shell.rules_lint import check_examples, lint_builtin
-    from wal_agent.text import plural
 
     texts = read_texts()
     problems = lint_builtin(texts)
@@ -128,14 +122,10 @@ def _lint_builtin(examples: str | None) -> int:
 def _lint_project() -> int:
     from collections import Counter
 
-    from msgspec.structs import replace
-
     from wal_agent.config import FILE
-    from wal_agent.errors import ConfigError
     from wal_agent.recovery.project_rules import MAX_RULES, load_markdown_rules, read_toml_rules
     from wal_agent.recovery.project_rules import lint_rules as warnings
     from wal_agent.shell.rules import load_rules
-    from wal_agent.text import plural
 
     workspace = Path.cwd().resolve()
     problems: list[str] = []
@@ -167,7 +157,6 @@ def _rules() -> tuple[Rules, Rules]:
 
 
 def _check_input(input: bytes) -> None:
-    from wal_agent.errors import UsageError
     from wal_agent.shell.classify import read_input
 
     if read_input(input) is None:
@@ -231,7 +220,6 @@ def _show(found: Classified, builtin: Classified) -> None:
 
 def _batch(name: str) -> int:
     """Answers on stdout, one line for each line of the file; 64 if one of them was an error."""
-    from wal_agent.errors import UsageError
 
     _builtin, ruled = _rules()
     code = 0

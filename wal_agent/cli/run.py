@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import replace
 
-from wal_agent.cli.options import complete_agent, settings_for, unknown_agent_error, with_settings
-from wal_agent.text import is_utf8, lines, printable, redraw, say
+from wal_agent.cli.options import JobOptions, complete_agent, with_settings
+from wal_agent.clock import SystemClock
+from wal_agent.errors import ConfigError, Damaged, NoJob, PersonNeeded, UsageError, WalAgentError
+from wal_agent.text import bucket_words, is_utf8, lines, printable, quote_word, redraw, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
-    from wal_agent.cli.options import JobContext
+    from wal_agent.cli.job import JobContext
     from wal_agent.config import Settings
     from wal_agent.fleet.jobs import FolderJob, Job
     from wal_agent.supervise.options import RunOptions
@@ -129,10 +131,8 @@ def resume(
     The same as `wal-agent run AGENT --job JOB --continue`: an unfinished job is recovered, a complete one continues its
     last session. Arguments after `--` go to the agent.
     """
-    from wal_agent.cli.options import open_job_context
-
     given = {name: value if isinstance(value := flags.get(name), str) else None for name in ("bucket", "job")}
-    at = open_job_context(None, given["bucket"], given["job"])
+    at = JobOptions(bucket=given["bucket"], job=given["job"]).open()
     args = tuple(context.args)
     if not args and at.agent.capabilities.hookless:
         args = _last_command(at)
@@ -180,10 +180,10 @@ def start(
     """Run `agent` with `args` and exit with its code. `said`: a line that the person has read already; `wishes`:
     further switches of RunOptions."""
     from wal_agent import notify
-    from wal_agent.agents import AGENTS
+    from wal_agent.agents import AGENTS, unknown_agent_error
+    from wal_agent.cli.job import settings_for
     from wal_agent.cli.listeners import attach_listeners, report_refusals
-    from wal_agent.errors import ConfigError, UsageError
-    from wal_agent.supervise.options import RunOptions, Screen, Waiting
+    from wal_agent.supervise.options import RunOptions, Screen, WaitReport
     from wal_agent.supervise.restart import is_complete, run_with_restarts
 
     if agent not in AGENTS:
@@ -199,7 +199,7 @@ def start(
             "Rename the folder.",
         )
     flags = _settle_handoff(agent, workspace, flags, fresh, wishes)
-    screen = Screen(say, lines, Waiting(say).waiting_for, {said}, redraw)
+    screen = Screen(say, lines, WaitReport(say).waiting_for, {said}, redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with report_refusals(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)
@@ -240,13 +240,12 @@ def start(
 
 
 def _settle_name(settings: Settings) -> Settings:
-    """As options.with_own_name, before the bucket of the run is open. Where the names cannot be read, nothing is run:
+    """As job.with_own_name, before the bucket of the run is open. Where the names cannot be read, nothing is run:
     a new job would have the display name of another one."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
     from wal_agent.bucket.folder import known_epoch
-    from wal_agent.cli.options import with_own_name
-    from wal_agent.clock import SystemClock
+    from wal_agent.cli.job import with_own_name
     from wal_agent.wal.keys import check_job
 
     if settings.sources.get("job") == "default":
@@ -260,8 +259,7 @@ def _settle_name(settings: Settings) -> Settings:
 def _successors(agent: str, settings: Settings) -> tuple[str, ...]:
     """Return the agents that the job is handed to when a quota is used up. UsageError; ConfigError: one of them is not
     installed, which is better known now."""
-    from wal_agent.agents import AGENTS
-    from wal_agent.errors import UsageError
+    from wal_agent.agents import AGENTS, unknown_agent_error
 
     rule, _, names = settings.on_quota.partition(":")
     if rule != "handoff":
@@ -281,8 +279,8 @@ def _settle_handoff(
     agent: str, workspace: Path, flags: Mapping[str, object], fresh: bool, wishes: Mapping[str, Any]
 ) -> Mapping[str, object]:
     """Return the flags with the job that is handed over. UsageError: it is not said which, or it cannot be; NoJob."""
-    from wal_agent.agents import AGENTS
-    from wal_agent.errors import UsageError
+    from wal_agent.agents import AGENTS, unknown_agent_error
+    from wal_agent.cli.job import settings_for
 
     before: str = wishes.get("from_agent", "")
     if not wishes.get("handoff"):
@@ -308,9 +306,7 @@ def _job_of(before: str, agent: str, workspace: Path, settings: Settings) -> str
     `agent`, whose start was cut off. NoJob; UsageError: it has several. Unavailable."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
-    from wal_agent.cli.options import job_here
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged, NoJob
+    from wal_agent.cli.job import job_here
     from wal_agent.fleet.jobs import find_jobs_here
     from wal_agent.wal.keys import Keys
     from wal_agent.wal.reader import replay
@@ -348,7 +344,6 @@ def settle_folder(options: RunOptions) -> RunOptions:
     Returns the options with the job to carry on with. PersonNeeded: nobody can be asked, or the answer is no. A bucket
     that does not answer in time holds up no start: the run itself reports it."""
     from wal_agent.concurrency import call_with_timeout
-    from wal_agent.errors import WalAgentError
     from wal_agent.fleet.jobs import LOOK_TIME, describe_other
     from wal_agent.supervise.hook_server import outer_runs
 
@@ -416,7 +411,6 @@ def default_job_elsewhere(others: Sequence[FolderJob], agent: str, prefix: str) 
 
 def _decide(options: RunOptions, other: FolderJob) -> RunOptions:
     """What a person says about a job with a call in flight. PersonNeeded."""
-    from wal_agent.errors import PersonNeeded
     from wal_agent.fleet.jobs import carry_on_command
     from wal_agent.supervise.provenance import shown_command
 
@@ -437,7 +431,6 @@ def _decide(options: RunOptions, other: FolderJob) -> RunOptions:
 
 
 def _bucket_option(options: RunOptions) -> str:
-    from wal_agent.text import bucket_words, quote_word
 
     settings = options.settings
     typed = settings.sources.get("bucket") == "flag" and bucket_words(settings.bucket)

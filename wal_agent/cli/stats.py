@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.cli.options import (
-    ANY_AGENT,
-    AsJson,
-    BucketUrl,
-    KeyCommand,
-    KeyFile,
-    check_typed_job,
-    complete_job,
-    list_command,
-    own_name,
-    say_bucket,
-)
-from wal_agent.cli.options import settings_for as load_settings
-from wal_agent.text import answer, lines, plural, redraw, timestamp
+from wal_agent.cli.job import ANY_AGENT, list_command, own_name, say_bucket
+from wal_agent.cli.job import settings_for as load_settings
+from wal_agent.cli.options import AsJson, BucketUrl, KeyCommand, KeyFile, check_typed_job, complete_job
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, Denied, Newer, NoJob, UsageError, WalAgentError
+from wal_agent.redact import redact
+from wal_agent.text import answer, answer_json, lines, plural, redraw, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
-    from wal_agent.errors import WalAgentError
     from wal_agent.fleet.stats import Measured, Stats
 
 MAX_JOBS = 50  # rows of jobs on the screen; JSON has all
@@ -66,13 +57,9 @@ def stats(
     calls that were put back, verdicts, and changing calls that were made again. Records that retention has deleted
     are not counted. It only reads. Exit code 73: a log is damaged, and the figures are of what can be read.
     """
-    from json import dumps
-
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
     from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
-    from wal_agent.clock import SystemClock
-    from wal_agent.errors import Damaged, NoJob, UsageError
     from wal_agent.fleet.stats import merge_stats, stats_as_json
 
     flags: dict[str, object] = {
@@ -100,7 +87,7 @@ def stats(
             "total": stats_as_json(total),
             "unread": [{"job": name, "problem": _clean(str(error))} for name, error in unread.items()],
         }
-        sys.stdout.write(dumps(shown, allow_nan=False) + "\n")
+        answer_json(shown)
     else:
         answer(table([each.stats for each in found], total, opened.url))
     problems = [(name, str(error)) for name, error in unread.items()]
@@ -122,7 +109,6 @@ def measure(bucket: Bucket, job: str | None, key: str) -> tuple[list[Measured], 
     """Read one job or all, by name; and why some cannot be read. `key`: id of the key that `bucket` decrypts with.
 
     UsageError: the name can be no job's. Unavailable, Denied: the bucket cannot be read."""
-    from wal_agent.errors import Damaged, Denied, Newer
     from wal_agent.fleet.jobs import is_job
     from wal_agent.fleet.stats import measure_job
     from wal_agent.wal.keys import Keys
@@ -234,6 +220,5 @@ def _listed(counts: Mapping[str, int], before: str = ": ") -> str:
 
 
 def _clean(text: str) -> str:
-    from wal_agent.redact import redact
 
     return redact(text)

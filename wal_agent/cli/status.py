@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import msgspec
 import typer
 
 from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
-from wal_agent.errors import Unavailable, UsageError
+from wal_agent.cli.options import HERE, AsJson, JobOptions, check_seconds, with_job
+from wal_agent.errors import Damaged, Unavailable
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
+from wal_agent.text import answer, answer_json, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
+    from wal_agent.cli.job import JobContext
     from wal_agent.cli.view import Call, Crash, Files, Step, View
     from wal_agent.wal.reader import Replay
 
@@ -31,13 +33,12 @@ def watch_status(
 ) -> NoReturn:
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
-    import msgspec
 
     from wal_agent.cli.view import continue_view
     from wal_agent.wal.damage import CheckedBlobs
     from wal_agent.wal.names import name_to_show
 
-    check_every(every)
+    check_seconds("--every", every, SHORTEST, LONGEST)
     known = CheckedBlobs()
 
     name = name_to_show(at.bucket, at.keys.job)
@@ -76,16 +77,7 @@ def _following(at: JobContext, view: View) -> str:
     return next_command(view, at.options(), at.workspace, this_host(os.environ, Path(os.devnull)).name)
 
 
-def check_every(every: float) -> None:
-    """UsageError."""
-    if not SHORTEST <= every <= LONGEST:  # nor is nan
-        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to {LONGEST:g}.")
-
-
 def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View], list[str]]) -> NoReturn:
-    from json import dumps
-
-    import msgspec
 
     from wal_agent.wal.reader import Replay
 
@@ -95,8 +87,7 @@ def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View],
         if view is None:
             lines([f"wal-agent: waiting: {trouble}"])
         elif json:
-            sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
-            sys.stdout.flush()
+            answer_json(msgspec.to_builtins(view))
         elif view.state != "none":
             answer([*rows_of(view), ""])
         elif not waits:
@@ -142,12 +133,9 @@ _LATE = {
 }
 
 
+@with_job
 def status(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option("--every", help="Seconds between two refreshes with --watch.")] = 2.0,
     json: AsJson = False,
@@ -157,24 +145,19 @@ def status(
     If the log is damaged, the job is shown as of the last intact record; if saved data is missing, the newest state
     that can be restored is named. The exit code is then 73. --watch also waits for a job that does not exist yet.
     """
-    from json import dumps
-
-    import msgspec
 
     from wal_agent import notify
-    from wal_agent.cli.options import open_job_context
     from wal_agent.cli.view import read_view
-    from wal_agent.errors import Damaged
     from wal_agent.wal.names import name_to_show
 
-    check_every(every)
-    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
+    check_seconds("--every", every, SHORTEST, LONGEST)
+    at = which.open()
     if watch:
         watch_status(at, every, os.environ, at.options(), json=json)
     view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())
     view = msgspec.structs.replace(view, name=name_to_show(at.bucket, at.keys.job))
     if json:
-        sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
+        answer_json(msgspec.to_builtins(view))
     elif view.state != "none":
         trouble = notify.trouble(os.environ)
         rows = status_rows(view, at.options(), _following(at, view))

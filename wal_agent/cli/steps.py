@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import to_builtins
 
 from wal_agent.cli.display import answer_table
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
+from wal_agent.errors import UsageError
 from wal_agent.shell.quote import show_words
 from wal_agent.text import answer_json, plural, say, shorten, size, timestamp
 
@@ -53,7 +54,6 @@ def put(
     It is in the log when the command returns, so every later run of the job has it, on any machine. The last write
     wins, unless --if-version says which one it is to follow.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.steps import state
     from wal_agent.supervise.intervene import parse_duration
     from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, check_name
@@ -64,14 +64,7 @@ def put(
         raise UsageError(f"--ttl {ttl} is not possible.", _TTL)
     if "WAL_AGENT_SOCKET" not in os.environ:
         raise UsageError(*NOT_HERE)
-    try:
-        if file == "-":
-            data = sys.stdin.buffer.read(MOST_VALUE + 1)
-        else:
-            with Path(file).open("rb") as source:
-                data = source.read(MOST_VALUE + 1)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    data = read_input(file, MOST_VALUE)
     if len(data) > MOST_VALUE:
         raise UsageError(
             f"The value of step {step} has more than {MOST_VALUE} bytes (1 MiB).",
@@ -85,13 +78,10 @@ def put(
 
 
 @app.command("get")
+@with_job
 def get(
     step: StepName,
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Write the value that is kept under a name to stdout, byte for byte.
@@ -99,12 +89,11 @@ def get(
     Exit code 1 where there is none. --json: value, version, attempt (how often the job began again since), a pause that
     was asked for inside the step, and how its command went.
     """
-    from msgspec import to_builtins
 
     from wal_agent.supervise.steps import check_name
 
     check_name(step)
-    source = _Source(agent, bucket, job, encryption_key_file, encryption_key_command)
+    source = _Source(which)
     entry = next(iter(source.entries(step)), None)
     data = source.value(step) if entry is not None and entry.version else None
     if json and entry is not None:
@@ -127,18 +116,14 @@ def _value_json(data: bytes | None) -> dict[str, str | None]:
 
 
 @app.command("list")
+@with_job
 def list_steps(
-    agent: AgentName = None,
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
+    which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """List the values and steps of a job, without what they hold."""
-    from msgspec import to_builtins
 
-    found = _Source(agent, bucket, job, encryption_key_file, encryption_key_command).entries()
+    found = _Source(which).entries()
     if json:
         answer_json([to_builtins(entry) for entry in found])
     elif not found:
@@ -178,17 +163,14 @@ def delete(step: StepName, if_version: IfVersion = None) -> None:
 class _Source:
     """Where values are read from: the run around this process, or a named job in its bucket."""
 
-    def __init__(
-        self, agent: str | None, bucket: str | None, job: str | None, key_file: str | None, key_command: str | None
-    ) -> None:
-        self._named = bucket is not None or job is not None or "WAL_AGENT_SOCKET" not in os.environ
+    def __init__(self, which: JobOptions) -> None:
+        self._named = which.is_named or "WAL_AGENT_SOCKET" not in os.environ
         if not self._named:
             return
-        from wal_agent.cli.options import open_job_context
         from wal_agent.messages import open_values
         from wal_agent.steps import SavedState
 
-        at = open_job_context(agent, bucket, job, key_file, key_command)
+        at = which.open()
         self._saved = SavedState(
             at.bucket, at.keys, at.key_id, lambda: open_values(at.settings, os.environ, at.bucket, at.keys)
         )
@@ -231,7 +213,6 @@ def step(
     again, it prints what is kept, ends with the same exit code and runs nothing. If a crash cut it off, --verify
     decides; without it the exit code is 79, and a person settles it with `wal-agent ack NAME`.
     """
-    from wal_agent.errors import UsageError
     from wal_agent.steps import shortened
     from wal_agent.steps import step as run_step
 

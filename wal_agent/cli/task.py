@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec.structs import asdict
 
-from wal_agent.cli.options import AsJson, BucketUrl, JobName, KeyCommand, KeyFile, complete_agent
+from wal_agent.agents import unknown_agent_error
+from wal_agent.cli.options import (
+    AsJson,
+    BucketUrl,
+    JobName,
+    JobOptions,
+    KeyCommand,
+    KeyFile,
+    complete_agent,
+    read_input,
+)
+from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.text import answer, answer_json, printable, say
 
 if TYPE_CHECKING:
-    from wal_agent.cli.options import JobContext
+    from wal_agent.cli.job import JobContext
     from wal_agent.supervise.tasks import TaskStart
     from wal_agent.wal.state import State
 
@@ -62,17 +73,15 @@ def task(
     again, also after a crash, is the same job: it carries on, or prints the kept result at once.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.options import open_existing_job, unknown_agent_error
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.tasks import child_job, depth_of, fork_form, task_text
-    from wal_agent.supervise.intervene import sound_state
     from wal_agent.supervise.provenance import vouched_args
-    from wal_agent.supervise.task_child import Place, Question, ask_child, local_file, read_result
+    from wal_agent.supervise.task_child import Question, TaskJob, ask_child, local_file, read_result
     from wal_agent.supervise.tasks import spent_by
+    from wal_agent.wal.damage import sound_state
     from wal_agent.wal.reader import replay
 
     wanted, text = _read_schema(schema)
-    at = open_existing_job(None, bucket, job, encryption_key_file, encryption_key_command)
+    at = JobOptions(None, bucket, job, encryption_key_file, encryption_key_command).open_existing()
     name = agent or at.agent.name
     if name not in AGENTS:
         raise unknown_agent_error(name)
@@ -92,7 +101,7 @@ def task(
         form = fork_form(own, state.session, str(local_file(own, state.session, at.workspace, os.environ)))
     depth = depth_of(at.keys.job, state.task)
     made = child_job(at.keys.job, name, prompt, depth, max_depth, fork=fork)
-    child = Place(at.bucket, made, name, child_options(at))
+    child = TaskJob(at.bucket, made, name, child_options(at))
     start = _begin(at, state, made, depth, budget_calls)
     asked = Question(task_text(prompt, text), caller, form, wanted)
     code, said, result = ask_child(child, asked, start, budget_seconds)
@@ -113,17 +122,11 @@ def task(
 
 def _read_schema(path: Path | None) -> tuple[Any, str]:
     """The schema in the file, and its text; None where there is no file."""
-    from wal_agent.errors import UsageError
     from wal_agent.recovery.json_schema import MOST_BYTES, read_schema
 
     if path is None:
         return None, ""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
-    schema = read_schema(data)
+    schema = read_schema(read_input(str(path), MOST_BYTES))
     return schema, dumps(schema)
 
 
@@ -140,7 +143,6 @@ def child_options(at: JobContext) -> tuple[str, ...]:
 
 def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) -> TaskStart:
     """Have the caller's log name the task, behind a checkpoint; what the child's run is given."""
-    from wal_agent.errors import PersonNeeded
     from wal_agent.supervise.hook_server import outer_runs
     from wal_agent.supervise.rewrite import Home
     from wal_agent.supervise.task_child import begin_at_rest, begin_in_run, start_of
@@ -153,5 +155,5 @@ def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) ->
         )
     if said is None:
         home = Home(at.keys.job, at.options().lstrip(), at.agent, at.workspace, os.environ)
-        said = begin_at_rest(at.bucket, at.keys, at.settings.ttl, home, at.key_id, state, child)
+        said = begin_at_rest(at.access, home, state, child)
     return start_of(at.keys.job, said, depth, budget)

@@ -93,7 +93,7 @@ class Crash(msgspec.Struct, frozen=True):
     same_host: bool = False  # who took over was on the same machine, and that had not been started anew
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Unsaved(msgspec.Struct, frozen=True):
     """What the live run has not saved yet."""
 
     bytes: int
@@ -133,7 +133,7 @@ class Files(msgspec.Struct, frozen=True):
 _late = msgspec_compat.of_values(tuple[Late, ...])
 
 
-class Rewritten(msgspec.Struct, frozen=True):
+class LastRewrite(msgspec.Struct, frozen=True):
     """The newest rewind or compaction of the conversation: estimates of its tokens before and after, and its trace."""
 
     n: int
@@ -172,7 +172,7 @@ class View(msgspec.Struct, frozen=True):
     tool: str = ""
     record: int = 0
     last_record: float = 0.0
-    waiting: Waiting | None = None  # None: the run cannot be asked from here
+    waiting: Unsaved | None = None  # None: the run cannot be asked from here
     mute: bool = False  # its supervisor lives on this machine, and does not answer
     messages: int | None = None  # that wait for the agent's next boundary; None: as above
     files: Files | None = None  # None: the job has run nothing yet, or the log was not read
@@ -183,7 +183,7 @@ class View(msgspec.Struct, frozen=True):
     crashes: tuple[Crash, ...] = ()
     unsettled: tuple[Call, ...] = ()
     steps: tuple[Step, ...] = ()  # without an end
-    rewritten: Rewritten | None = None  # None: the conversation never was
+    rewritten: LastRewrite | None = None  # None: the conversation never was
     unlogged: tuple[Call, ...] = ()  # ran before they were logged; until a later run has completed a turn
     damage: str = ""
     locked: str = ""  # why the log was not read: it is encrypted. What is only in the log is then not known, not absent
@@ -273,7 +273,7 @@ def make_view(
         tool=redact(doc.tool or state.last_tool) if phase in _OF_A_TOOL else "",
         record=found.seq,
         last_record=found.time,
-        waiting=Waiting(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
+        waiting=Unsaved(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
         mute=mute,
         messages=int(answer.get("messages", 0)) if answer else None,
         files=files_view(state, answer),
@@ -290,11 +290,11 @@ def make_view(
     )
 
 
-def newest_rewrite(state: State) -> Rewritten | None:
+def newest_rewrite(state: State) -> LastRewrite | None:
     if not state.rewrites:
         return None
     r = state.rewrites[-1].record
-    return Rewritten(r.n, r.kind, r.turns, r.tokens, r.left, r.time)
+    return LastRewrite(r.n, r.kind, r.turns, r.tokens, r.left, r.time)
 
 
 def files_view(state: State, answer: Mapping[str, Any] | None) -> Files | None:

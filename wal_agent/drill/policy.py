@@ -17,7 +17,7 @@ import msgspec
 
 from wal_agent.agents.base import Rehearsal
 from wal_agent.drill.scenario import ASK, Scenario, Step
-from wal_agent.rehearsal.model import Called, Heard, Json, Model, Returned, Turn
+from wal_agent.rehearsal.model import Called, Json, Model, Part, Returned, Turn
 
 Policy = Literal["well", "badly", "confusedly", "naive"]
 POLICIES: Final[dict[Policy, str]] = {
@@ -45,7 +45,7 @@ class View(msgspec.Struct, frozen=True):
     looked: int
 
 
-def view(scenario: Scenario, heard: Sequence[Heard], reads_recovery: bool = True) -> View:
+def view(scenario: Scenario, heard: Sequence[Part], reads_recovery: bool = True) -> View:
     """Read a conversation."""
     known: dict[str, Known] = {}
     last, looked = "", 0
@@ -69,7 +69,7 @@ def view(scenario: Scenario, heard: Sequence[Heard], reads_recovery: bool = True
     return View({s.effect: known.get(s.effect, "no") for s in scenario.steps}, frozenset(known), last, looked)
 
 
-def misled(scenario: Scenario, heard: Sequence[Heard], happened: Collection[str]) -> tuple[int, int]:
+def misled(scenario: Scenario, heard: Sequence[Part], happened: Collection[str]) -> tuple[int, int]:
     """Count what a conversation gets wrong: effects of which it says the opposite of `happened`, and effects that
     happened and of which it has nothing."""
     seen = view(scenario, heard)
@@ -143,7 +143,7 @@ class PolicyModel(Model):
             turn.hold = self.over if at_the_end else self.release
         return turn
 
-    def _answer(self, heard: Sequence[Heard]) -> Turn:
+    def _answer(self, heard: Sequence[Part]) -> Turn:
         believes = self.policy == "well"
         seen = view(self.scenario, heard, reads_recovery=believes)
         if self.policy == "badly" and self.owed and seen.last:

@@ -493,7 +493,6 @@ def decide_verdicts(
     gone: bool,
     clock: Clock = _SYSTEM,
     covers: Callable[[str], bool] = lambda path: False,
-    verify: Callable[[str, bytes], str] | None = None,
     inner: LookUp = lambda step, run, since: None,
 ) -> tuple[Verdict, ...]:
     """A verdict for every open call of `state` (the log before our opening).
@@ -501,8 +500,8 @@ def decide_verdicts(
     `inputs`: by call number. `running`: whole command lines of processes of the old run that were still running here
     and are ended by this recovery. `gone`: nothing of the old run is running any more; for a run on another machine,
     that its last hook deadline is over. `covers`: whether an absolute path is of the working tree here that was put
-    back from a capture, and is something that a capture holds (not ignored). `verify`: how to look, by tool and
-    input. `inner`: looks up the run that a step starts."""
+    back from a capture, and is something that a capture holds (not ignored). `inner`: looks up the run that a step
+    starts."""
     runs = {o.opening.epoch: o.opening for o in state.openings}
     agent = state.openings[-1].opening.agent if state.openings else ""
     ended_now = find_running_calls(agent, state, inputs, running)
@@ -534,8 +533,7 @@ def decide_verdicts(
             outcome = assess_call((), (), Context(running=True), covers, share)
         if o.intent.unlogged and outcome.finding != "completed":
             outcome = _UNLOGGED
-        look = "" if verify is None or data is None else verify(o.intent.tool, data)
-        found.append(Verdict(call=o.intent.call, finding=outcome.finding, why=outcome.why, verify=look))
+        found.append(Verdict(call=o.intent.call, finding=outcome.finding, why=outcome.why))
     return tuple(found)
 
 

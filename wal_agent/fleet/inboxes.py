@@ -24,7 +24,7 @@ AT_REST: Final[tuple[JobState, ...]] = ("crashed", "due", "released", "closed", 
 SHORT: Final = 12  # hex digits of an identity that are kept
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingJob(msgspec.Struct, frozen=True):
     """A job at rest and the messages that wait for it, as short identities; never none."""
 
     job: Job
@@ -36,10 +36,10 @@ def may_wake(job: Job) -> bool:
     return job.state in AT_REST and classify_stop(job.reason) != "halted"
 
 
-def waking(job: Job, messages: Sequence[Message]) -> Waiting | None:
+def waking(job: Job, messages: Sequence[Message]) -> WaitingJob | None:
     """What of `messages` wakes `job`; None: nothing. A pause is ended by a control message alone. Pure."""
     found = [m for m in messages if job.state != "paused" or m.verb == "resume"]
-    return Waiting(job, tuple(sorted(m.identity[:SHORT] for m in found))) if found else None
+    return WaitingJob(job, tuple(sorted(m.identity[:SHORT] for m in found))) if found else None
 
 
 class Inboxes:
@@ -51,7 +51,7 @@ class Inboxes:
         self._at: dict[tuple[str, int], tuple[Driver, dict[str, Message]]] = {}
         self._trouble = ""
 
-    def look(self, jobs: Sequence[Job]) -> list[Waiting]:
+    def look(self, jobs: Sequence[Job]) -> list[WaitingJob]:
         """Return the jobs that messages wake. A carrier that is away is reported once, and asked again."""
         rest = {(job.job, job.epoch): job for job in jobs if may_wake(job)}
         for gone in self._at.keys() - rest.keys():

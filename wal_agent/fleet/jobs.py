@@ -80,7 +80,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     only_on: str = ""  # the host whose disk may hold records that the bucket lacks: no other may carry on
     agent: str = ""
     workspace: str = ""
-    folder: str = ""  # the workspace as it stands in the lease, to run in; never told
+    folder: str = ""  # the workspace as it stands in the lease, to run in; never shown
     host: str = ""
     pid: int = 0
     user: str = ""
@@ -155,9 +155,9 @@ def classify_job(seen: StoredLease, local: Local) -> Job:
 
 def job_as_json(job: Job) -> dict[str, Any]:
     """For JSON; all its numbers are finite."""
-    told: dict[str, Any] = msgspec.to_builtins(job)
-    del told["folder"], told["owner"], told["raw_host"], told["since"]
-    return told
+    shown: dict[str, Any] = msgspec.to_builtins(job)
+    del shown["folder"], shown["owner"], shown["raw_host"], shown["since"]
+    return shown
 
 
 def handed_over(reason: str) -> bool:
@@ -267,13 +267,12 @@ class FolderJob(msgspec.Struct, frozen=True):
 
 
 def find_folder_jobs(
-    bucket: Bucket, folder: Path, env: Mapping[str, str], *, seconds: float = LOOK_TIME, count: bool = False
+    bucket: Bucket, folder: Path, env: Mapping[str, str], *, seconds: float = LOOK_TIME
 ) -> list[FolderJob]:
     """Find the jobs of `folder` (a real path) in `bucket`, which decrypts where needed: those that this machine's notes
     name, then those whose lease says so. The nearest folder comes first, then what needs somebody first.
 
-    Reads at most MAX_LISTED leases, and begins no read after `seconds`. `count`: also read the logs of unfinished jobs
-    for the calls in flight, at most MAX_COUNTED. Changes nothing. Unavailable, Denied."""
+    Reads at most MAX_LISTED leases, and begins no read after `seconds`. Changes nothing. Unavailable, Denied."""
     end = time.monotonic() + seconds
     reader, owner, here = Reader.of(bucket, env), read_owner(folder, env), this_host(env, Path("/dev/null"))
     found = {each.job.job: each for each in _noted_jobs(reader, folder, owner, env)}
@@ -286,11 +285,7 @@ def find_folder_jobs(
         if job and (relation := relate_job(job, folder, owner, here)):
             found[job.job] = FolderJob(job, relation)
     order = sort_jobs(each.job for each in found.values())
-    jobs = sorted((found[job.job] for job in order), key=lambda each: get_args(Relation).index(each.relation))
-    if count:
-        wanted = [each.job.job for each in jobs if each.unfinished][:MAX_COUNTED]
-        jobs = [replace(j, calls=count_calls(bucket, j.job.job, end)) if j.job.job in wanted else j for j in jobs]
-    return jobs
+    return sorted((found[job.job] for job in order), key=lambda each: get_args(Relation).index(each.relation))
 
 
 def find_jobs_here(bucket: Bucket, folder: Path, env: Mapping[str, str]) -> list[Job]:
@@ -421,10 +416,10 @@ def count_calls(bucket: Bucket, job: str, end: float) -> int | None:
 MAX_READ = 20  # logs that a listing reads
 
 
-def read_open_work(bucket: Bucket, jobs: Iterable[Job], seconds: float = LOOK_TIME) -> dict[str, OpenWork]:
+def read_open_work(bucket: Bucket, jobs: Iterable[Job]) -> dict[str, OpenWork]:
     """Return calls and task by name, of the jobs whose log can be read without a key, the unfinished ones first; no
-    read begins after `seconds`."""
-    end = time.monotonic() + seconds
+    read begins after LOOK_TIME."""
+    end = time.monotonic() + LOOK_TIME
     readable = [job for job in jobs if job.state not in ("damaged", "newer") and not job.key]
     wanted = [job.job for job in sorted(readable, key=lambda job: job.state not in UNFINISHED)][:MAX_READ]
     return {name: work for name in wanted if (work := read_work(bucket, name, end)) is not None}
@@ -578,7 +573,7 @@ def claim(
     program: Sequence[str] = PROGRAM,
 ) -> int:
     """The exit code. `become` does not come back, unless a test says so. Unavailable, without `wait`."""
-    rests, told, failures = dict[Loss, Rest](), set[tuple[str, int]](), 0
+    rests, reported, failures = dict[Loss, Rest](), set[tuple[str, int]](), 0
     while True:
         ended: Child | None = None
         try:
@@ -586,9 +581,9 @@ def claim(
             rests = prune_rests(rests, jobs)
             for job in order_candidates(jobs, [loss for loss, rest in rests.items() if rest.until > since], rng):
                 if why := refuse_job(job, allowed):
-                    if (job.job, job.epoch) not in told:
+                    if (job.job, job.epoch) not in reported:
                         say(f"job {job.job} is left alone: {why}")
-                    told.add((job.job, job.epoch))
+                    reported.add((job.job, job.epoch))
                     continue
                 now = eyes.one(job.job)
                 if now is None or not now.needs_host or now.loss != job.loss or refuse_job(now, allowed):
@@ -642,7 +637,7 @@ def run_child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child
     (supervise/processes.py): only so the kernel says which ones the terminal sent to the run as well."""
     from wal_agent.supervise.processes import handled_signals
 
-    told: list[int] = []
+    taken: list[int] = []
     ours = PASSED_ON & handled_signals()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours | {signal.SIGCHLD})
     try:
@@ -653,16 +648,16 @@ def run_child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child
         while process.poll() is None:
             number, from_terminal = _next(ours | {signal.SIGCHLD})
             if number != signal.SIGCHLD:
-                told.append(number)
+                taken.append(number)
                 if not from_terminal:
                     with suppress(ProcessLookupError):
                         process.send_signal(number)
         while left := signal.sigpending() & ours:
-            told.append(signal.sigwait(left))
+            taken.append(signal.sigwait(left))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code = process.returncode
-    return Child(128 - code if code < 0 else code, told[-1] if told else 0)
+    return Child(128 - code if code < 0 else code, taken[-1] if taken else 0)
 
 
 def _next(numbers: Iterable[signal.Signals]) -> tuple[int, bool]:

@@ -30,7 +30,7 @@ from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Newer, NotFound, Unavailable
-from wal_agent.fleet.inboxes import Inboxes, Waiting
+from wal_agent.fleet.inboxes import Inboxes, WaitingJob
 from wal_agent.fleet.jobs import Job, JobState, Reader, count_states
 from wal_agent.records import FORMAT
 from wal_agent.recovery.lease_policy import owner_is_dead
@@ -118,7 +118,7 @@ def prune_woken(memory: Memory, jobs: Iterable[Job]) -> Memory:
 
 
 def choose_woken(
-    memory: Memory, waiting: Iterable[Waiting], now: float, *, most: int, tries: int
+    memory: Memory, waiting: Iterable[WaitingJob], now: float, *, most: int, tries: int
 ) -> list[tuple[Act, Job]]:
     """The jobs to wake now: for a message that no act was for, or again where the command failed."""
     known = {act.job: act for act in memory.acts}

@@ -52,7 +52,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     first: Count = 1
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class EpochMark(msgspec.Struct, frozen=True, kw_only=True):
     """Which epoch has the bucket. `base` is added to a sequence, so that no version equals one of the log."""
 
     epoch: Count = 0
@@ -78,7 +78,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 _meta = msgspec_compat.of_json(Meta)
-_mark = msgspec_compat.of_json(Mark)
+_mark = msgspec_compat.of_json(EpochMark)
 
 
 def key_of(name: str) -> str:
@@ -227,21 +227,21 @@ class KvValues:
             )
         )
 
-    async def _read_mark(self, api: JetStreamContext) -> Mark:
+    async def _read_mark(self, api: JetStreamContext) -> EpochMark:
         try:
             found = await api.get_last_msg(self._stream, self._prefix + MARK)
-            return Mark() if (found.headers or {}).get(OPERATION) else _mark.decode(found.data or b"")
+            return EpochMark() if (found.headers or {}).get(OPERATION) else _mark.decode(found.data or b"")
         except NotFoundError:
-            return Mark()
+            return EpochMark()
         except msgspec.MsgspecError as error:
             what = f"{MARK} in the KV bucket {self._bucket} was not written by wal-agent."
             raise Damaged(what, f"Look: nats kv get {self._bucket} '{MARK}'") from error
 
-    async def _take(self, api: JetStreamContext, mark: Mark, last: int) -> None:
+    async def _take(self, api: JetStreamContext, mark: EpochMark, last: int) -> None:
         """Mark the bucket with this epoch, unless something was written after `last`."""
         if self._fresh:
             await api.purge_stream(self._stream)  # sequences go on
-        body = msgspec.json.encode(Mark(epoch=self._epoch, base=max(mark.base, self._base)))
+        body = msgspec.json.encode(EpochMark(epoch=self._epoch, base=max(mark.base, self._base)))
         headers = {Header.EXPECTED_LAST_SEQUENCE.value: str(last)}
         try:
             await api.publish(self._prefix + MARK, body, stream=self._stream, headers=headers)

@@ -71,7 +71,7 @@ class Facts(msgspec.Struct, frozen=True):
         return shlex.join(["wal-agent", *words, "--job", self.job, *bucket_words(self.bucket)])
 
 
-class Message(msgspec.Struct, frozen=True):
+class Notification(msgspec.Struct, frozen=True):
     """`key`: a message of the same key says nothing new. `insists`: it is told again until somebody acts."""
 
     level: Level
@@ -86,7 +86,7 @@ def reaches(level: Level, wanted: Level) -> bool:
     return LEVELS.index(level) >= LEVELS.index(wanted)
 
 
-def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
+def message_of(facts: Facts, at: float, event: events.Event) -> Notification | None:
     """None for what people are not told. `at`: seconds since 1970."""
     match event:
         case events.Recovered():
@@ -152,7 +152,7 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
     return None
 
 
-def _recovered(facts: Facts, at: float, event: events.Recovered) -> Message:
+def _recovered(facts: Facts, at: float, event: events.Recovered) -> Notification:
     counts = Counter(event.findings)
     findings = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
     calls = plural(len(event.findings), "tool call")
@@ -179,7 +179,7 @@ def _recovered(facts: Facts, at: float, event: events.Recovered) -> Message:
     )
 
 
-def _halted(facts: Facts, at: float, event: events.Halted) -> Message | None:
+def _halted(facts: Facts, at: float, event: events.Halted) -> Notification | None:
     if event.code in NO_NEWS and not event.limit:
         return None
     passing = event.limit or event.code == Unavailable.exit_code  # whoever started it may well try again
@@ -202,7 +202,7 @@ def _same(event: events.Halted) -> str:
     return re.sub(r"[0-9]+", "#", event.what) if event.code == CrashLoop.exit_code else event.what
 
 
-def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> Message | None:
+def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> Notification | None:
     if not calls:
         return None
     lines = [
@@ -221,7 +221,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
     )
 
 
-def _takes_long(facts: Facts, at: float, event: events.TakesLong) -> Message:
+def _takes_long(facts: Facts, at: float, event: events.TakesLong) -> Notification:
     tool, lasted = event.tool or "a tool", duration(event.seconds)
     titles = {
         "model": f"no answer of the model for {lasted}",
@@ -250,7 +250,7 @@ def _takes_long(facts: Facts, at: float, event: events.TakesLong) -> Message:
     )
 
 
-def _hangs(facts: Facts, at: float, event: events.HungUp) -> Message:
+def _hangs(facts: Facts, at: float, event: events.HungUp) -> Notification:
     if event.what == "exit":
         lines = ["The agent is ended and not started again: its turn was done.", _status_line(facts)]
     elif facts.restarts:
@@ -265,7 +265,7 @@ def _hangs(facts: Facts, at: float, event: events.HungUp) -> Message:
     return _message(facts, at, "recovery", title, *lines, since=at - event.seconds, key=f"hung:{at}")
 
 
-def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Message:
+def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Notification:
     if in_time:
         goes_on = f"it continues {describe_reach(facts.bucket, facts.host)}"
         title, line = "drained", f"All is saved and the job is given up, in {seconds:.1f} s; {goes_on}."
@@ -283,12 +283,12 @@ def _message(
     key: str,
     since: float | None = None,
     insists: bool = False,
-) -> Message:
+) -> Notification:
     when = f"since {moment(since, at, exact=True)}" if since else f"at {moment(at, at, exact=True)}"
     if since and at - since >= 1:
         when += f" ({duration(at - since)} ago)"
     where = f"Job {facts.job} ({facts.agent}) on {facts.host}, {when}, in {facts.bucket}."
-    return Message(level, _line(f"{facts.job}: {title}", MAX_TITLE), _body((where, *lines)), key, insists)
+    return Notification(level, _line(f"{facts.job}: {title}", MAX_TITLE), _body((where, *lines)), key, insists)
 
 
 def _body(lines: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.notify.message import LEVELS, Level, Message, Target, reaches
+from wal_agent.notify.message import LEVELS, Level, Notification, Target, reaches
 from wal_agent.paths import state_dir
 from wal_agent.safefs import flock_state, read_plain
 from wal_agent.text import moment
@@ -74,7 +74,7 @@ class Halt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_letter(
-    message: Message, about: str, now: float, said_before: bool = False, halt: Halt | None = None
+    message: Notification, about: str, now: float, said_before: bool = False, halt: Halt | None = None
 ) -> Letter | None:
     """None: nothing is to be sent. `said_before`: people have just been told this, so it is not said at once; how often
     they were told of a halt, `halt` says."""
@@ -91,7 +91,9 @@ def make_letter(
     return _make_letter(message, about, now, due, REMINDERS[halt.rounds :], halt.rounds + 1)
 
 
-def _make_letter(message: Message, about: str, now: float, due: float, later: tuple[float, ...], round: int) -> Letter:
+def _make_letter(
+    message: Notification, about: str, now: float, due: float, later: tuple[float, ...], round: int
+) -> Letter:
     return Letter(
         about=about,
         level=message.level,

@@ -12,7 +12,7 @@ from wal_agent.concurrency import start_daemon
 from wal_agent.events import Event, Halted, LeaseSettled, LeaseTaken, Ready
 from wal_agent.notify import outbox
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import REPORTED, Facts, Message, Target, message_of, reaches
+from wal_agent.notify.message import REPORTED, Facts, Notification, Target, message_of, reaches
 from wal_agent.notify.outbox import Halt, Letter, Outbox
 
 HEALTHY_AFTER = 900.0  # seconds of work after which a job that had halted runs well: the next halt is news
@@ -66,7 +66,7 @@ class Post:
             outbox.sweep(self._env, self._box, time.time())
             if self._box.letters():
                 self._begin()
-        except Exception as error:  # noqa: BLE001 - told by whoever speaks next
+        except Exception as error:  # noqa: BLE001 - reported with the next message
             self._trouble = error
         item: tuple[float, Event | None] | None
         while True:
@@ -105,7 +105,7 @@ class Post:
         if message is not None and any(reaches(message.level, target.level) for target in self._targets):
             self.leave(message)
 
-    def leave(self, message: Message) -> None:
+    def leave(self, message: Notification) -> None:
         def make(said_before: bool, halt: Halt | None) -> Letter | None:
             return letters.make_letter(message, self._about, now, said_before, halt)
 

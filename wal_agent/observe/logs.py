@@ -77,7 +77,7 @@ class BackgroundListener:
         listener: Listener | None = None
         try:
             listener = self._make()
-        except Exception as error:  # noqa: BLE001 - told by the next to call
+        except Exception as error:  # noqa: BLE001 - reported by the next call
             self._error = error
         while (item := self._queue.get()) is not None:
             if listener is not None:
@@ -88,7 +88,7 @@ class BackgroundListener:
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - told by the next to call
+        except Exception as error:  # noqa: BLE001 - reported by the next call
             self._error = error
 
 
@@ -151,10 +151,10 @@ def lines_of(event: events.Event) -> list[Line]:
             level = "info" if cls in ("completed", "interrupted", "drained", "paused") else "warning"
             return [Line(level, "agent.exited", why, {"code": code, "class": cls})]
         case events.HookAnswered(event=hook, decision=decision, reason=reason, seconds=seconds):
-            told: dict[str, Value] = {"hook": hook, "reason": reason, "seconds": _seconds(seconds)}
+            fields: dict[str, Value] = {"hook": hook, "reason": reason, "seconds": _seconds(seconds)}
             if decision == "deny":
-                return [Line("warning", "hook.denied", f"a call was denied: {reason or 'refused'}", told)]
-            return [Line("debug", "hook.answered", decision or "noted", told)]
+                return [Line("warning", "hook.denied", f"a call was denied: {reason or 'refused'}", fields)]
+            return [Line("debug", "hook.answered", decision or "noted", fields)]
         case events.CallStarted(call=call, tool=tool, cls=kind, agent_call=agent_call):
             own: dict[str, Value] = {"tool": tool, "class": kind, "agent_call": agent_call}
             return [Line("info", "call.started", tool, own, call)]
@@ -214,11 +214,11 @@ def _recovered(it: events.Recovered) -> list[Line]:
         "seconds": _seconds(it.seconds),
         "trace": it.trace,
     }
-    told: dict[str, Value] = {"alert": it.alert, "calls": len(it.findings)}
-    told |= {each: it.findings.count(each) for each in ("completed", "not_started", "partial", "unknown")}
+    fields: dict[str, Value] = {"alert": it.alert, "calls": len(it.findings)}
+    fields |= {each: it.findings.count(each) for each in ("completed", "not_started", "partial", "unknown")}
     return [
         Line("info", "restore.done", f"what {it.old_host or 'the run before'} left is restored", done),
-        Line("info", "recovery.prompted", f"the prompt names {len(it.findings)} calls in flight", told),
+        Line("info", "recovery.prompted", f"the prompt names {len(it.findings)} calls in flight", fields),
     ]
 
 
@@ -244,7 +244,7 @@ def open_log(path: Path) -> int:
 
 
 class Log:
-    """`fd` is written to, and closed at the end unless it is stderr's. Heard in a thread of its own (aside.py)."""
+    """`fd` is written to, and closed at the end unless it is stderr's."""
 
     def __init__(self, fd: int, form: str, level: Level, job: str, say: Callable[[str], None]) -> None:
         self._fd = fd

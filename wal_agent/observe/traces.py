@@ -57,7 +57,7 @@ def root_of(trace: str) -> SpanContext | None:
 
 
 class Spans:
-    """Heard in one thread. `began`: seconds since 1970."""
+    """Receives events in one thread. `began`: seconds since 1970."""
 
     def __init__(self, provider: TracerProvider, agent: str, began: float) -> None:
         self._provider = provider
@@ -188,8 +188,8 @@ class Spans:
     def _event(self, at: float, event: events.Event) -> None:
         """What the structured log says of it, on the root."""
         for line in lines_of(event):
-            told = {f"wal_agent.{key}": quote(v) if isinstance(v, str) else v for key, v in line.more.items()}
-            self._root.add_event(line.event, {**told, "message": quote(line.msg)}, _nano(at))
+            attributes = {f"wal_agent.{key}": quote(v) if isinstance(v, str) else v for key, v in line.more.items()}
+            self._root.add_event(line.event, {**attributes, "message": quote(line.msg)}, _nano(at))
 
 
 def _nano(seconds: float) -> int:

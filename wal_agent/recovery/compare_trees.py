@@ -36,7 +36,7 @@ MAX_PATCH = 16 << 20  # bytes
 MAX_STEP_PATCH = 20_000  # characters of the differences between two captures in a row
 
 
-class FileChange(msgspec.Struct, frozen=True):
+class TreeChange(msgspec.Struct, frozen=True):
     """A file that differs between two trees."""
 
     path: str
@@ -65,7 +65,7 @@ class TreeStep(msgspec.Struct, frozen=True):
     record: int
     after: int
     to: int
-    files: tuple[FileChange, ...] = ()
+    files: tuple[TreeChange, ...] = ()
     patch: str = ""
     why: str = ""
 
@@ -86,7 +86,7 @@ def tree_steps(
         except (Damaged, ConfigError, Exhausted) as error:
             return [TreeStep(seq, 0, record.holds, why=str(error)) for seq, record in later[-most:]]
         for n, (seq, record) in enumerate(later):
-            files, patch, why, wanted = list[FileChange](), "", "", n >= len(later) - most
+            files, patch, why, wanted = list[TreeChange](), "", "", n >= len(later) - most
             since = last
             try:
                 after = trees.fetch(record).work
@@ -96,7 +96,7 @@ def tree_steps(
             except (Damaged, GitFailed, ConfigError, Exhausted) as error:
                 why = shorten(str(error), 400)
             if wanted:
-                shown = tuple(FileChange(redact(each.path), each.change) for each in files)
+                shown = tuple(TreeChange(redact(each.path), each.change) for each in files)
                 patch = redact_head(patch, MAX_STEP_PATCH)
                 steps.append(TreeStep(seq, since.holds, record.holds, shown, patch, redact(why)))
     return steps
@@ -124,16 +124,16 @@ class ScratchTrees(msgspec.Struct, frozen=True):
         work = here.contents.work if here else self.shadow.git.text("mktree", at=self.shadow.at(), ok=(0,))
         return work, place.alternates
 
-    def changes(self, old: str, new: str, *alternates: Path) -> list[FileChange]:
+    def changes(self, old: str, new: str, *alternates: Path) -> list[TreeChange]:
         """Return the files that differ between two trees, by name. Damaged."""
         before, after = (list_tree(self.shadow, tree, *alternates, whole=False) for tree in (old, new))
-        found = [FileChange(path, "removed") for path in before.keys() - after.keys()]
+        found = [TreeChange(path, "removed") for path in before.keys() - after.keys()]
         for path, entry in after.items():
             was = before.get(path)
             if was is None:
-                found.append(FileChange(path, "added"))
+                found.append(TreeChange(path, "added"))
             elif (was.mode, was.id) != (entry.mode, entry.id):
-                found.append(FileChange(path, "changed"))
+                found.append(TreeChange(path, "changed"))
         return sorted(found, key=lambda change: change.path)
 
     def patch(self, old: str, new: str, *alternates: Path) -> str:

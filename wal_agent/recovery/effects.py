@@ -12,18 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.records import (
-    Answer,
-    AnyRecord,
-    End,
-    Intent,
-    Opening,
-    Payload,
-    Recovery,
-    StepBegun,
-    StepEnded,
-    Verdict,
-)
+from wal_agent.records import Answer, AnyRecord, End, Intent, Opening, Payload, Recovery, StepBegun, StepEnded, Verdict
 from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
 from wal_agent.shell.rules import Rules
 from wal_agent.wal.state import PLAN_TOOLS

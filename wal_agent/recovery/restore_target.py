@@ -34,7 +34,7 @@ from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow, is_object_id
 from wal_agent.errors import ConfigError, Newer
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.restore_tree import Tree, list_tree, sync_filesystem
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import read_plain, swap_file
 from wal_agent.text import printable
 from wal_agent.wal.lease import find_format
 
@@ -71,7 +71,7 @@ def read_marker(shadow: Shadow) -> RestoreMarker | None:
 
 
 def write_marker(shadow: Shadow, begun: RestoreMarker) -> None:
-    _write_marker_file(_marker_path(shadow), msgspec.json.encode(begun))
+    swap_file(_marker_path(shadow), msgspec.json.encode(begun))
 
 
 def clear_markers(shadow: Shadow, job: str) -> None:
@@ -82,8 +82,7 @@ def clear_markers(shadow: Shadow, job: str) -> None:
 
 def request_restore(shadow: Shadow, job: str, commit: str) -> None:
     """Request that `commit` is restored here for `job`, though this folder may have had it once."""
-    shadow.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write_marker_file(_request_path(shadow, job), commit.encode())
+    swap_file(_request_path(shadow, job), commit.encode())
 
 
 def is_requested(shadow: Shadow, job: str, commit: str) -> bool:
@@ -96,16 +95,6 @@ def _marker_path(shadow: Shadow) -> Path:
 
 def _request_path(shadow: Shadow, job: str) -> Path:
     return shadow.folder.with_name(f"{shadow.folder.name}-wanted-{hashlib.sha256(job.encode()).hexdigest()[:16]}")
-
-
-def _write_marker_file(path: Path, data: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(fd)
-    new.replace(path)
 
 
 MAX_NOTED = 20  # names of files without a commit, beside each save

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wal_agent.agents.base import AskedCall, Compacted, Unit
+from wal_agent.agents.base import Compacted, RequestedCall, Unit
 from wal_agent.errors import UsageError
 from wal_agent.recovery.transcript import parse_line
 from wal_agent.redact import redact
@@ -32,7 +32,7 @@ KEEP: Final = 10  # turns that stay as they are
 BYTES_PER_TOKEN: Final = 4  # an estimate, as the agents' own
 
 
-class Turn(msgspec.Struct, frozen=True):
+class ConversationTurn(msgspec.Struct, frozen=True):
     """A turn of the conversation: units[first:last]. `number` counts from 1; `prompt`: "" for the summary of earlier
     turns, which counts as one."""
 
@@ -43,11 +43,11 @@ class Turn(msgspec.Struct, frozen=True):
     time: float
 
 
-def turns_of(units: Sequence[Unit]) -> list[Turn]:
+def turns_of(units: Sequence[Unit]) -> list[ConversationTurn]:
     """Return the turns, oldest first. What an agent puts in front of the first one belongs to none."""
     starts = [i for i, unit in enumerate(units) if unit.prompt or unit.summary]
     bounds = pairwise([*starts, len(units)])
-    return [Turn(n, a, b, units[a].prompt, units[a].time) for n, (a, b) in enumerate(bounds, 1)]
+    return [ConversationTurn(n, a, b, units[a].prompt, units[a].time) for n, (a, b) in enumerate(bounds, 1)]
 
 
 def tokens_of(units: Sequence[Unit]) -> int:
@@ -115,7 +115,7 @@ def compacted_units(
     return CompactedUnits(before, fresh[-1]) if fresh else None
 
 
-class Policy(msgspec.Struct, frozen=True):
+class CompactionPolicy(msgspec.Struct, frozen=True):
     """When turns age. Over `turns` turns, or `tokens` tokens, all but the newest `keep` are compacted; a turn older
     than `age` seconds is compacted anyway, if it is none of those. 0: no such limit."""
 
@@ -128,7 +128,7 @@ class Policy(msgspec.Struct, frozen=True):
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def parse_policy(text: str, keep: int = KEEP) -> Policy:
+def parse_policy(text: str, keep: int = KEEP) -> CompactionPolicy:
     """Read `turns=40,tokens=120000,age=2d,keep=10`; `keep` where it says none. UsageError."""
     found: dict[str, float] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
@@ -142,10 +142,10 @@ def parse_policy(text: str, keep: int = KEEP) -> Policy:
     keep = int(found.pop("keep", keep))
     if not any(found.values()):
         raise UsageError("The policy names no limit.", "For example: --policy turns=40,tokens=120000,age=2d")
-    return Policy(int(found.get("turns", 0)), int(found.get("tokens", 0)), found.get("age", 0.0), keep)
+    return CompactionPolicy(int(found.get("turns", 0)), int(found.get("tokens", 0)), found.get("age", 0.0), keep)
 
 
-def aged(units: Sequence[Unit], policy: Policy, now: float) -> list[Turn]:
+def aged(units: Sequence[Unit], policy: CompactionPolicy, now: float) -> list[ConversationTurn]:
     """Return the turns, from the oldest on, that the policy compacts: at least one that is no summary, or none. Never
     the newest `keep`, nor a turn with a call that has no result."""
     turns = turns_of(units)
@@ -155,7 +155,7 @@ def aged(units: Sequence[Unit], policy: Policy, now: float) -> list[Turn]:
         old = [policy.age > 0 and 0 < turn.time < now - policy.age for turn in may]
         may = may[: max((i for i, is_old in enumerate(old, 1) if is_old), default=0)]
     waiting: set[str] = set()
-    done: list[Turn] = []
+    done: list[ConversationTurn] = []
     for turn in may:
         for unit in units[turn.first : turn.last]:
             waiting = (waiting | {call.id for call in unit.asks}) - set(unit.answers)
@@ -166,7 +166,7 @@ def aged(units: Sequence[Unit], policy: Policy, now: float) -> list[Turn]:
 
 
 def compact_form(
-    units: Sequence[Unit], turns: Sequence[Turn], n: int, summaries: Mapping[str, str] | None = None
+    units: Sequence[Unit], turns: Sequence[ConversationTurn], n: int, summaries: Mapping[str, str] | None = None
 ) -> str:
     """Return the text that replaces the turns. `n`: the number of the trace; `summaries`: the agent's own words on
     turns, by the key of the first message."""
@@ -200,7 +200,7 @@ def summary_schema(count: int) -> dict[str, Any]:
     return {"type": "object", "required": ["turns"], "properties": {"turns": turns}}
 
 
-def ask_for_summaries(turns: Sequence[Turn]) -> str:
+def ask_for_summaries(turns: Sequence[ConversationTurn]) -> str:
     """Return what the agent is asked in a copy of the conversation."""
     listed = "\n".join(f"{n}. {shorten(redact(turn.prompt), 160)}" for n, turn in enumerate(turns, 1))
     return (
@@ -216,7 +216,7 @@ def _older(summary: str) -> str:
     return summary.partition("\n\n")[2] if summary.startswith(TITLE) else summary.strip()
 
 
-def _turn(units: Sequence[Unit], turn: Turn, summary: str = "") -> str:
+def _turn(units: Sequence[Unit], turn: ConversationTurn, summary: str = "") -> str:
     data = b"".join(unit.data for unit in units)
     lines = [line for raw in data.splitlines(keepends=True) if (line := parse_line(raw)) is not None]
     answer = next((line.text for line in reversed(lines) if line.role == "assistant"), "")
@@ -245,7 +245,7 @@ def _turn(units: Sequence[Unit], turn: Turn, summary: str = "") -> str:
     return "\n".join(rows)
 
 
-def _call(call: AskedCall, how: str) -> str:
+def _call(call: RequestedCall, how: str) -> str:
     said = show_input(call.tool, call.input).splitlines()
     return f"{call.tool}: {shorten(redact(said[0]) if said else '', 160)} ({how})"
 

@@ -129,7 +129,7 @@ def fork_form(agent: Agent, session: str, file: str) -> tuple[str, ...]:
     return tuple(word.format(session=session, file=file) for word in form)
 
 
-class Said(msgspec.Struct, frozen=True):
+class ChildAnswer(msgspec.Struct, frozen=True):
     """What a child's last message says. `summary`: all of it, where it is no form; `fault`: why it is none, or why its
     outputs are not what was asked for, "" where nothing is wrong."""
 
@@ -139,23 +139,23 @@ class Said(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-def read_said(answer: str, schema: Schema | None = None) -> Said:
+def read_said(answer: str, schema: Schema | None = None) -> ChildAnswer:
     """Read a child's last message: the form that FORM asks for, else words."""
     text = answer.strip()
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n```", text, re.DOTALL)
     try:
         found = json.loads(fenced[1] if fenced else text)
     except (ValueError, RecursionError):
-        return Said(text, fault="it is no JSON." if schema is not None else "")
+        return ChildAnswer(text, fault="it is no JSON." if schema is not None else "")
     insights = found.get("insights", []) if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(found.get("summary"), str) or not isinstance(insights, list):
-        return Said(text, fault="it has no summary, or insights that are no list." if schema is not None else "")
+        return ChildAnswer(text, fault="it has no summary, or insights that are no list." if schema is not None else "")
     words = tuple(each for each in insights if isinstance(each, str))
     outputs = found.get("outputs")
     if len(json.dumps(outputs)) > MOST_OUTPUTS:
-        return Said(found["summary"], words, fault=f"its outputs have more than {MOST_OUTPUTS} characters.")
+        return ChildAnswer(found["summary"], words, fault=f"its outputs have more than {MOST_OUTPUTS} characters.")
     fault = find_fault(outputs, schema) if schema is not None else ""
-    return Said(found["summary"], words, None if fault else outputs, fault)
+    return ChildAnswer(found["summary"], words, None if fault else outputs, fault)
 
 
 class CompactForm(msgspec.Struct, frozen=True):
@@ -191,7 +191,7 @@ class CompactForm(msgspec.Struct, frozen=True):
         return "\n\n".join(rows)
 
 
-def compact_form(job: str, agent: str, state: State, said: Said, budget: int = 0) -> CompactForm:
+def compact_form(job: str, agent: str, state: State, said: ChildAnswer, budget: int = 0) -> CompactForm:
     """Return it for a child's log. `said`: its last message; `budget`: as in CompactForm."""
     document = read_document(checkpoint_of(state, Occasion(job, agent, 0, "manual", state.time)))
     calls = [c for c in state.recent if c.how][-MOST_TRAIL:]

@@ -29,7 +29,7 @@ from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket import open_bucket
 from wal_agent.errors import UsageError
 from wal_agent.paths import PROGRAM
-from wal_agent.rehearsal.model import Called, Heard, Model, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Model, Part, Turn
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
@@ -180,8 +180,8 @@ class Stage:
         `before`: Copilot writes its session in pieces, a second late, and the first has not even the task."""
         state = self.state()
         session, main = self.session(home, model), state.files.get(self.agent.main_file)
-        told = main is not None and main.size == len(session) and before.encode() in session
-        return bool(self.ledger() and state.workspace and told)
+        is_saved = main is not None and main.size == len(session) and before.encode() in session
+        return bool(self.ledger() and state.workspace and is_saved)
 
     def ledger(self) -> list[str]:
         path = self.work / "ledger.txt"
@@ -285,7 +285,7 @@ class _Story:
         self.stage, self.model = stage, model
         self.shell, self.write = stage.rehearsal.shell, stage.rehearsal.write
         self.prompts: list[str] = []  # of the three recoveries
-        self.histories: list[list[Heard]] = []  # what the model saw first after each
+        self.histories: list[list[Part]] = []  # what the model saw first after each
 
     def play(self) -> None:
         show, name = self.stage.show, self.stage.agent.name
@@ -380,7 +380,9 @@ class _Story:
         """Keep what the first request of this start held."""
         heard = self.model.history(0) if self.model.requests else []
         self.histories.append(heard)
-        said = [part for part in heard if isinstance(part, Said) and part.role != "system"]  # which has the protocol
+        said = [
+            part for part in heard if isinstance(part, HistoryText) and part.role != "system"
+        ]  # which has the protocol
         prompts = [part.text for part in said if "[wal-agent recovery]" in part.text]
         self.prompts.append(prompts[-1] if prompts else "")
 
@@ -405,7 +407,7 @@ class _Story:
         )
         check(f"the working tree is back in an empty folder ({len(tree) - 2} files)", stage.tree() == tree)
         check("with what was never committed", " M README.md\n?? receipt.txt" in tree["git status"])
-        asked = [any(isinstance(part, Said) and TASK in part.text for part in heard) for heard in self.histories]
+        asked = [any(isinstance(part, HistoryText) and TASK in part.text for part in heard) for heard in self.histories]
         check("the conversation is back: the model saw the task each time", all(asked))
         calls = [c for c in _calls(self.histories[-1]) if c != LOOK]
         check(
@@ -427,7 +429,7 @@ def _said(prompt: str, *words: str) -> bool:
     return all(text in prompt for text in words)
 
 
-def _calls(heard: list[Heard]) -> list[str]:
+def _calls(heard: list[Part]) -> list[str]:
     """The calls in the conversation, sorted: of each what it runs, or the name of the file that it writes."""
     known = (CHARGE, LOOK, COMMIT, PUSH, "PLAN.md", "receipt.txt", "README.md")
     inputs = [" ".join(str(v) for v in part.input.values()) for part in heard if isinstance(part, Called)]

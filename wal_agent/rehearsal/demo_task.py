@@ -12,7 +12,7 @@ from typing import Final
 
 from wal_agent.bucket import open_bucket
 from wal_agent.rehearsal.demo import SECONDS, Stage
-from wal_agent.rehearsal.model import Called, Heard, Model, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Model, Part, Returned, Turn
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
@@ -101,10 +101,10 @@ def _looks(days: range) -> list[str]:
     return [f"looked-at-{day}" for day in days]
 
 
-def _texts(heard: list[Heard]) -> list[str]:
-    return [part.text for part in heard if isinstance(part, Said | Returned)]
+def _texts(history: list[Part]) -> list[str]:
+    return [part.text for part in history if isinstance(part, HistoryText | Returned)]
 
 
-def _mentions(heard: list[Heard], words: str) -> bool:
-    calls = [str(part.input) for part in heard if isinstance(part, Called)]
-    return any(words in text for text in [*_texts(heard), *calls])
+def _mentions(history: list[Part], words: str) -> bool:
+    calls = [str(part.input) for part in history if isinstance(part, Called)]
+    return any(words in text for text in [*_texts(history), *calls])

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_agent.rehearsal.model import Called, Heard, Json, Model, Reply, Returned, Said, Turn, json_reply, sse
+from wal_agent.rehearsal.model import Called, HistoryText, Json, Model, Part, Reply, Returned, Turn, json_reply, sse
 
 _anthropic_ids = itertools.count(1)
 
@@ -50,15 +50,15 @@ class Anthropic:
             return _anthropic_answer([{"type": "text", "text": "ok"}], body)
         return _anthropic_error(404, "no such endpoint")
 
-    def history(self, body: Json) -> list[Heard]:
-        heard: list[Heard] = [Said("system", text) for text in texts(body.get("system"))]
+    def history(self, body: Json) -> list[Part]:
+        history: list[Part] = [HistoryText("system", text) for text in texts(body.get("system"))]
         for message in body.get("messages") or []:
-            heard += _anthropic_message(message)
-        return heard
+            history += _anthropic_message(message)
+        return history
 
     def last(self, body: Json) -> str:
         message = (body.get("messages") or [{}])[-1]
-        return "\n".join(heard.text for heard in _anthropic_message(message) if not isinstance(heard, Called))
+        return "\n".join(part.text for part in _anthropic_message(message) if not isinstance(part, Called))
 
 
 def _anthropic_id(prefix: str) -> str:
@@ -118,19 +118,19 @@ def _anthropic_stream(message: Json) -> Reply:
     return sse([(event["type"], event) for event in events])
 
 
-def _anthropic_message(message: Json) -> list[Heard]:
+def _anthropic_message(message: Json) -> list[Part]:
     role = "model" if message.get("role") == "assistant" else str(message.get("role"))
     content = message.get("content") or []
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return [heard for block in blocks for heard in _anthropic_block(role, block)]
+    return [part for block in blocks for part in _anthropic_block(role, block)]
 
 
-def _anthropic_block(role: str, block: Json) -> list[Heard]:
+def _anthropic_block(role: str, block: Json) -> list[Part]:
     if block.get("type") == "tool_use":
         return [Called(block["name"], block.get("input") or {}, block.get("id") or "")]
     if block.get("type") == "tool_result":
         return [Returned(block.get("tool_use_id") or "", "\n".join(texts(block.get("content"))))]
-    return [Said(role, block["text"])] if isinstance(block.get("text"), str) else []
+    return [HistoryText(role, block["text"])] if isinstance(block.get("text"), str) else []
 
 
 class Gemini:
@@ -152,12 +152,14 @@ class Gemini:
             return json_reply({})
         return _gemini_answer([{"text": _side_answer(body)}], path)
 
-    def history(self, body: Json) -> list[Heard]:
-        heard: list[Heard] = [Said("system", text) for text in _gemini_texts(body.get("systemInstruction") or {})]
+    def history(self, body: Json) -> list[Part]:
+        history: list[Part] = [
+            HistoryText("system", text) for text in _gemini_texts(body.get("systemInstruction") or {})
+        ]
         for content in body.get("contents") or []:
             for part in content.get("parts") or []:
-                heard += _gemini_part(str(content.get("role")), part)
-        return heard
+                history += _gemini_part(str(content.get("role")), part)
+        return history
 
     def last(self, body: Json) -> str:
         return json.dumps((body.get("contents") or [{}])[-1], ensure_ascii=False)
@@ -205,12 +207,12 @@ def _gemini_texts(content: Json) -> list[str]:
     return [part["text"] for part in content.get("parts") or [] if isinstance(part.get("text"), str)]
 
 
-def _gemini_part(role: str, part: Json) -> list[Heard]:
+def _gemini_part(role: str, part: Json) -> list[Part]:
     if call := part.get("functionCall"):
         return [Called(call["name"], call.get("args") or {}, call.get("id") or "")]
     if response := part.get("functionResponse"):
         return [Returned(response.get("id") or "", json.dumps(response.get("response"), ensure_ascii=False))]
-    return [Said(role, part["text"])] if isinstance(part.get("text"), str) else []
+    return [HistoryText(role, part["text"])] if isinstance(part.get("text"), str) else []
 
 
 def _side_answer(body: Json) -> str:
@@ -244,8 +246,8 @@ class Chat:
             return _chat_answer(Turn(text="ok", tokens=100 + len(json.dumps(body)) // 4), body)
         return beside(method, plain)
 
-    def history(self, body: Json) -> list[Heard]:
-        return [heard for message in body.get("messages") or [] for heard in _message(message)]
+    def history(self, body: Json) -> list[Part]:
+        return [part for message in body.get("messages") or [] for part in _message(message)]
 
     def last(self, body: Json) -> str:
         return unanswered(self.history(body))
@@ -283,14 +285,14 @@ def arguments(text: str) -> Json:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def unanswered(history: list[Heard]) -> str:
+def unanswered(history: list[Part]) -> str:
     """What came after the model's last word. Results of parallel calls are messages of their own here."""
     new: list[str] = []
-    for heard in reversed(history):
-        if isinstance(heard, Called) or (isinstance(heard, Said) and heard.role == "model"):
+    for part in reversed(history):
+        if isinstance(part, Called) or (isinstance(part, HistoryText) and part.role == "model"):
             break
-        if isinstance(heard, Returned) or heard.role == "user":
-            new.insert(0, heard.text)
+        if isinstance(part, Returned) or part.role == "user":
+            new.insert(0, part.text)
     return "\n".join(new)
 
 
@@ -319,17 +321,17 @@ def _chat_call(name: str, args: Json) -> Json:
     return {"id": new_id("call_"), "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
 
 
-def _message(message: Json) -> list[Heard]:
+def _message(message: Json) -> list[Part]:
     role = str(message.get("role"))
     said = texts(message.get("content"))
     if role == "tool":
         return [Returned(message.get("tool_call_id") or "", "\n".join(said))]
     word = {"assistant": "model", "developer": "system"}.get(role, role)
-    heard: list[Heard] = [Said(word, text) for text in said if text]
+    history: list[Part] = [HistoryText(word, text) for text in said if text]
     for call in message.get("tool_calls") or []:
         function = call["function"]
-        heard.append(Called(function["name"], arguments(function.get("arguments") or ""), call.get("id") or ""))
-    return heard
+        history.append(Called(function["name"], arguments(function.get("arguments") or ""), call.get("id") or ""))
+    return history
 
 
 _FREEFORM = {"apply_patch", "exec"}
@@ -348,11 +350,11 @@ class Responses:
             return _answer(Turn(text="ok"), body)
         return beside(method, plain)
 
-    def history(self, body: Json) -> list[Heard]:
-        heard: list[Heard] = [Said("system", text) for text in texts(body.get("instructions"))]
+    def history(self, body: Json) -> list[Part]:
+        history: list[Part] = [HistoryText("system", text) for text in texts(body.get("instructions"))]
         for item in _items(body):
-            heard += _response_item(item)
-        return heard
+            history += _response_item(item)
+        return history
 
     def last(self, body: Json) -> str:
         return unanswered(self.history(body))
@@ -422,14 +424,14 @@ def _call(name: str, args: Json) -> Json:
     return {"type": "function_call", "id": new_id("fc_"), **call, "arguments": json.dumps(args)}
 
 
-def _response_item(item: Json) -> list[Heard]:
+def _response_item(item: Json) -> list[Part]:
     match item.get("type", "message"):
         case "message":
             role = str(item.get("role"))
             word = {"assistant": "model", "developer": "system"}.get(role, role)
-            return [Said(word, text) for text in texts(item.get("content"))]
+            return [HistoryText(word, text) for text in texts(item.get("content"))]
         case "agent_message":  # from another agent; its payload is for the API alone
-            return [Said("user", text) for text in texts(item.get("content"))]
+            return [HistoryText("user", text) for text in texts(item.get("content"))]
         case "function_call":
             return [Called(item["name"], arguments(item.get("arguments") or ""), item.get("call_id") or "")]
         case "custom_tool_call":

@@ -42,7 +42,7 @@ class Turn(msgspec.Struct):
     tokens: int = 100  # that the request is said to have had: many make an agent compact its conversation
 
 
-class Said(msgspec.Struct, frozen=True):
+class HistoryText(msgspec.Struct, frozen=True):
     """Text in a request's history. `role`: user, model or system."""
 
     role: str
@@ -64,7 +64,7 @@ class Returned(msgspec.Struct, frozen=True):
     text: str
 
 
-Heard = Said | Called | Returned
+Part = HistoryText | Called | Returned
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class Dialect(Protocol):
     def other(self, method: str, path: str, body: Json) -> Reply:
         """The answer to any other request."""
 
-    def history(self, body: Json) -> list[Heard]:
+    def history(self, body: Json) -> list[Part]:
         """What the model is sent, in order, system text first."""
 
     def last(self, body: Json) -> str:
@@ -148,7 +148,7 @@ class Model:
         """Without a path."""
         return f"http://127.0.0.1:{self.port}"
 
-    def history(self, n: int = -1) -> list[Heard]:
+    def history(self, n: int = -1) -> list[Part]:
         """What the model was sent with request `n`."""
         return self.dialect.history(self.requests[n])
 

@@ -334,9 +334,9 @@ def _classify_call(tool: str, fields: dict[str, object], rules: Rules, explain: 
     return declared if declared is not None and found.source == OURS else found
 
 
-def classify_command(text: str, rules: Rules, folder: str = "") -> Classified:
-    """The class of shell text: that of the worst command in it. `folder`: where it runs, relative to the workspace."""
-    return _with_project(rules, lambda r: _Parts(r, folder).whole(text))
+def classify_command(text: str, rules: Rules) -> Classified:
+    """The class of shell text in the workspace: that of the worst command in it."""
+    return _with_project(rules, lambda r: _Parts(r, "").whole(text))
 
 
 def _with_project(rules: Rules, read: Callable[[Rules], Classified]) -> Classified:

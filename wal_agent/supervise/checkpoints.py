@@ -13,12 +13,11 @@ from typing import Any, Literal
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.config import APPEND_DEADLINE
-from wal_agent.errors import UsageError, WalAgentError
+from wal_agent.errors import UsageError
 from wal_agent.events import CheckpointFailed
 from wal_agent.records import PhaseName, PlanStep, Progress, TaskPhase, Trigger
 from wal_agent.recovery.checkpoint import MOST_STEPS, NOTE, STEP, TITLE, Occasion, checkpoint_of, task_phase
-from wal_agent.supervise.context import RunContext
+from wal_agent.supervise.context import RunContext, await_durable, not_durable_error
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import DEFERRED, NOW, Ticket
 
@@ -27,7 +26,7 @@ LOOK = 5.0  # seconds between two looks at the log for a change of phase
 APART = 60.0  # seconds between two checkpoints for a change of phase
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CheckpointQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The question of `wal-agent checkpoint` over the run's socket."""
 
     title: str = ""
@@ -37,7 +36,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     plan: tuple[PlanStep, ...] | None = None
 
 
-_said = msgspec_compat.of_values(Said)
+_said = msgspec_compat.of_values(CheckpointQuestion)
 
 
 class Checkpointer:
@@ -97,20 +96,22 @@ class Checkpointer:
             self.make(trigger)
 
     def answer(self, question: Mapping[str, Any], by_agent: bool) -> dict[str, Any]:
-        """`wal-agent checkpoint`: log what was said of the task, then make a checkpoint; both are durable on return."""
-        try:
-            said = read_progress(question, self._clock.now(), by_agent)
-            if said is not None and self._writer.append(said).wait(APPEND_DEADLINE) == "undecided":
-                return {"error": "The bucket cannot be reached now. Try again."}
-            number, ticket = self.make("manual", defer=False) or (0, None)
-            word = ticket.wait(APPEND_DEADLINE) if ticket is not None else "undecided"
-        except UsageError as error:
-            return {"error": f"{error.what} {error.hint}".strip()}
-        except WalAgentError as error:
-            return {"error": error.what}
-        if word == "undecided":
-            return {"error": "The bucket cannot be reached now. Try again."}
-        return {"job": self._job, "number": number}
+        """`wal-agent checkpoint`: log what was said of the task, then make a checkpoint; both are durable on return.
+        UsageError; what an append raises; Unavailable."""
+        said = read_progress(question, self._clock.now(), by_agent)
+        if said is not None:
+            await_durable(self._writer.append(said))
+        return {"job": self._job, "number": self.make_durable()}
+
+    def make_durable(self, task: str = "") -> int:
+        """Make a checkpoint because it was asked for, and return its number once the bucket has it. Unavailable.
+        `task`: as of `make`."""
+        made = self.make("manual", defer=False, task=task)
+        if made is None:
+            raise not_durable_error()
+        number, ticket = made
+        await_durable(ticket)
+        return number
 
 
 def _content(state: State) -> object:

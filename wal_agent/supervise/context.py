@@ -32,13 +32,13 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
+from wal_agent.config import APPEND_DEADLINE, Settings
+from wal_agent.errors import Unavailable, WalAgentError
 from wal_agent.records import PhaseName
-from wal_agent.wal.writer import LATER, NOW, Wait
+from wal_agent.wal.writer import LATER, NOW, Ticket, Wait
 
 if TYPE_CHECKING:
     from wal_agent.clock import Clock
-    from wal_agent.config import Settings
-    from wal_agent.errors import WalAgentError
     from wal_agent.events import Emit
     from wal_agent.messages.values import KvValues
     from wal_agent.wal.job import OpenedJob
@@ -217,6 +217,17 @@ class RunContext(msgspec.Struct, frozen=True):
         return LATER if inside else NOW
 
 
+def await_durable(ticket: Ticket) -> None:
+    """Wait until an append that somebody asked for is durable. Unavailable: the bucket does not take it now; what the
+    ticket raises."""
+    if ticket.wait(APPEND_DEADLINE) == "undecided":
+        raise not_durable_error()
+
+
+def not_durable_error() -> Unavailable:
+    return Unavailable("The bucket cannot be reached now.", "Try again.")
+
+
 class Launch(msgspec.Struct, frozen=True):
     """How the agent starts: its command, and the session that it is to work in."""
 
@@ -262,7 +273,8 @@ class Supervisor(Protocol):
 
     def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
         """Answer a command of a person on this machine, or of a tool of the agent's (`by_agent`). Waits for the bucket
-        at most for an acknowledgement. LookupError: there is no such command; KeyError, TypeError, ValueError."""
+        at most for an acknowledgement. WalAgentError: it is refused; LookupError: there is no such command; KeyError,
+        TypeError, ValueError."""
 
     def check_handshake(self, appended: bytes) -> None:
         """Look at what was appended to the session file (I5): a turn that began without a handshake has no hooks."""

@@ -40,6 +40,7 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
+from wal_agent.agents.session_files import find_main
 from wal_agent.errors import WalAgentError
 from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
@@ -48,7 +49,7 @@ from wal_agent.safefs import open_plain
 from wal_agent.supervise.compaction import CompactionGuard
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
-from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process
+from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process, refusal
 from wal_agent.text import quote
 from wal_agent.wal.writer import DEFERRED
 
@@ -338,8 +339,7 @@ class Resuming:
     def _main(self) -> tuple[int, bool]:
         """The main file's size, and whether it is whole: it may be deleted meanwhile, and the agent that has loaded it
         goes on in another one (SessionFile.begins)."""
-        files = self._agent.session_files(self._session, self._workspace, self._env)
-        main = next((f for f in files if f.name == self._agent.main_file), None)
+        main = find_main(self._agent, self._session, self._workspace, self._env)
         if main is None:
             return 0, True
         try:
@@ -418,6 +418,8 @@ class HookHandler:
                 answer = self._supervisor.answer_command(request.event, json.loads(request.payload), by_agent)
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a tool may send anything
                 answer = {"error": "That is no question of a command of wal-agent's."}
+            except WalAgentError as error:
+                answer = refusal(error)
             return json.dumps(answer).encode()
         began = self._clock.boot()
         agent, caller = self._agent, self.callers.identify(request.chain, request.agent)

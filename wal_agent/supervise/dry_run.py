@@ -117,34 +117,29 @@ def foresee_start(
     decided = case.decide(verdicts, Policy(settings.on_ambiguity), blobs)
     if isinstance(decided, Refuse) and issubclass(decided.kind, Damaged):
         raise decided.error()
-    rows = [row("would end", one_line(text, 100)) for text in sorted(set(running), key=len)[:5]]
-    openings = [o.opening for o in at.before.openings]
-    if (
-        not isinstance(decided, Refuse)
-        and decided.args
-        and not is_vouched(env, settings.bucket, keys.job, openings, decided.args)
-    ):
-        words = " ".join(map(quote_word, decided.args))
-        rows.insert(
-            0, row("arguments", one_line(f"not typed on this machine; a start without any would ask: {words}", 1000))
-        )
+    rows = []
+    if pause_left(seen) > 0:
+        rows.append(row("paused", one_line(f"until {pause_text(seen)}: a start would wait for that", 300)))
     if (other := previous_person(at.before, opening)) is not None:
         names = (safe(other.owner.user, 64), safe(other.host.name, 100), safe(other.workspace, 200))
-        rows.insert(0, row("take-over", messages.would_take_over(*names)))
-    if pause_left(seen) > 0:
-        rows.insert(0, row("paused", one_line(f"until {pause_text(seen)}: a start would wait for that", 300)))
+        rows.append(row("take-over", messages.would_take_over(*names)))
+    openings = [o.opening for o in at.before.openings]
+    args = () if isinstance(decided, Refuse) else decided.args
+    if args and not is_vouched(env, settings.bucket, keys.job, openings, args):
+        words = " ".join(map(quote_word, args))
+        typed = f"not typed on this machine; a start without any would ask: {words}"
+        rows.append(row("arguments", one_line(typed, 1000)))
+    rows += [row("would end", one_line(text, 100)) for text in sorted(set(running), key=len)[:5]]
     if replays_spool(seen, local):
         rows.append(row("spool", one_line(carried(seen.doc.spool), 300)))
-    if isinstance(decided, Resume | StartAgain):
-        put_back = tree.plan.action == "put_back"
-        wanted = damage.needed_blobs(log.state, session=isinstance(decided, Resume), tree=put_back)
-        known = damage.CheckedBlobs()
-        if lacks := damage.find_missing_blobs(bucket, keys, wanted, known) or damage.find_damaged_blobs(
-            blobs, wanted, known
-        ):
-            raise lost_blobs_error(lacks, damage.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options)
     if not isinstance(decided, Resume | StartAgain):
         return ForeseenStart(_plan_line(keys.job, decided), rows, "", isinstance(decided, Refuse), decided, verdicts)
+    put_back = tree.plan.action == "put_back"
+    wanted = damage.needed_blobs(log.state, session=isinstance(decided, Resume), tree=put_back)
+    known = damage.CheckedBlobs()
+    lacks = damage.find_missing_blobs(bucket, keys, wanted, known) or damage.find_damaged_blobs(blobs, wanted, known)
+    if lacks:
+        raise lost_blobs_error(lacks, damage.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options)
     facts = case.prompt_input(decided, verdicts, running, tree.then)
     rows += [row("note", one_line(text, 300)) for text in decided.warnings]
     tree_facts = tree.foresee(blobs, clock.now())

@@ -94,14 +94,14 @@ class ShutdownPlan(msgspec.Struct, frozen=True):
             case _:
                 return _HANGS.get(self.source, "the model did not answer")
 
-    def after(self, stands: ShutdownPlan | None) -> ShutdownPlan | None:
+    def after(self, current: ShutdownPlan | None) -> ShutdownPlan | None:
         """What stands when this one is asked for and `stands` was before; None: this one comes too late. The first word
         counts, but a drain overrules a pause or a hang; the job stays paused then, whoever has it next."""
-        if stands is None:
+        if current is None:
             return self
-        if self.kind != "drain" or stands.kind == "drain":
+        if self.kind != "drain" or current.kind == "drain":
             return None
-        return replace(self, resume_at=stands.resume_at, reason=stands.reason)
+        return replace(self, resume_at=current.resume_at, reason=current.reason)
 
     def _at(self, part: float) -> float:
         return self.began + (self.until - self.began) * part
@@ -135,11 +135,11 @@ class GracefulShutdown:
         """Whether `down` counts: it is the first, or overrules what stands (`Down.after`), and the agent has not ended.
         `deny` is called before a step may see that nothing changing runs: no such call may begin behind that (I1)."""
         with self._lock:
-            stands = down.after(self._down)
-            if stands is None or self._over:
+            current = down.after(self._down)
+            if current is None or self._over:
                 return False
             deny()
-            self._down = stands
+            self._down = current
             return True
 
     def hurry(self) -> None:

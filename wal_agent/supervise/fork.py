@@ -38,7 +38,7 @@ from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.text import job_command, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs, write_file
-from wal_agent.wal.damage import damaged_log_error
+from wal_agent.wal.damage import sound_state
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job, send_spooled
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
@@ -69,9 +69,8 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
     try:
         keys = Keys(settings.job)
         found = replay_at(bucket, keys, key_id(key), at, clock.now())
-        if found.damage is not None:
-            raise damaged_log_error(found.damage)
-        if not (found.state.ran or found.state.files):
+        state = sound_state(found)
+        if not (state.ran or state.files):
             raise UsageError(
                 f"Up to record {found.seq} job {keys.job} had done nothing.",
                 f"See: {job_command('log', keys.job, bucket.url)}",

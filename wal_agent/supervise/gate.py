@@ -22,7 +22,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
-from wal_agent.records import Answer, Class, End, Ending, EndSource, Finding, Intent, Payload, Verdict
+from wal_agent.records import Answer, Class, End, Ending, EndSource, Intent, Payload, Verdict
 from wal_agent.recovery.messages import (
     DENY_BUDGET,
     DENY_CALLER,
@@ -511,15 +511,13 @@ class Gate:
                 ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
         return True
 
-    def end_call(
-        self, call: int, how: Ending, why: str, by: EndSource = "supervisor", finding: Finding | None = None
-    ) -> None:
+    def end_call(self, call: int, how: Ending, why: str, by: EndSource = "supervisor") -> None:
         """Give a running call its one end (I8); a call that has ended already is left alone."""
         with self._lock:
             running = self._calls.end(call, again=by != "session", denied=how == "denied")
         if running is not None:
             now = self._clock.now()
-            end = End(time=now, call=call, how=how, by=by, why=why, finding=finding)
+            end = End(time=now, call=call, how=how, by=by, why=why)
             self._writer.append(end, wait=self._soon)
             changed = running.changes and how != "denied"
             self._emit(CallEnded(call, running.tool, how, self._clock.boot() - running.since, changed))

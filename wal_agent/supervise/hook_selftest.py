@@ -27,7 +27,7 @@ from wal_agent.agents.base import Agent, Cli
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 from wal_agent.recovery.report import one_line
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import read_plain, swap_file
 from wal_agent.supervise.options import Screen
 
 if TYPE_CHECKING:
@@ -118,10 +118,7 @@ def _known(note: Path) -> list[str]:
 def _remember(note: Path, marks: object) -> None:
     """A disk that does not take it means another proof at the next start, no more."""
     with suppress(OSError):
-        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = note.with_name(f".{note.name}.{os.getpid()}")
-        new.write_text(json.dumps(marks))
-        new.replace(note)
+        swap_file(note, json.dumps(marks).encode())
 
 
 _FileMark = tuple[int, int, int, int] | None  # of a file, as `stat` gives it; None: there is none

@@ -33,7 +33,7 @@ import msgspec
 
 from wal_agent.agents import hook_line
 from wal_agent.agents.hook_line import is_hook_line
-from wal_agent.errors import PersonNeeded
+from wal_agent.errors import PersonNeeded, WalAgentError
 from wal_agent.records import Host
 from wal_agent.safefs import flock_state
 
@@ -245,9 +245,9 @@ class OuterRun(msgspec.Struct, frozen=True):
         return None
 
 
-def outer_runs(pid: int | None = None) -> tuple[OuterRun, ...]:
-    """The live runs that `pid` (this process) is below, the innermost first."""
-    own = os.getpid() if pid is None else pid
+def outer_runs() -> tuple[OuterRun, ...]:
+    """The live runs that this process is below, the innermost first."""
+    own = os.getpid()
     return tuple(
         OuterRun(run, process.pid)
         for process in chain_of(own, 0)
@@ -405,6 +405,11 @@ REWIND = CONTROL_PREFIX + "rewind"
 STEP = CONTROL_PREFIX + "step"
 TASK = CONTROL_PREFIX + "task"
 CONTROL_TIMEOUT = 30.0
+
+
+def refusal(error: WalAgentError) -> dict[str, Any]:
+    """Return the answer of a run that does not do what it is asked for."""
+    return {"error": error.what, "hint": error.hint, "exit": error.exit_code}
 
 
 def ask_run(

@@ -26,7 +26,7 @@ from wal_agent import msgspec_compat
 from wal_agent.config import MAX_JOB
 from wal_agent.paths import state_dir
 from wal_agent.records import Owner
-from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
+from wal_agent.safefs import make_private_folder, read_plain, swap_file, write_new_file
 from wal_agent.supervise.machine import this_host
 
 ATTRIBUTE = "user.wal-agent.folder"
@@ -224,15 +224,8 @@ def _read(env: Mapping[str, str], id: str) -> _Note | None:
 
 
 def _write(env: Mapping[str, str], id: str, note: _Note) -> None:
-    path = state_dir(env) / "folders" / id
-    if _read(env, id) == note:
-        return
-    make_private_folder(path.parent)
-    fresh = path.with_name(f".{id}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    write_new_file(fresh, msgspec.json.encode(note))
-    fresh.replace(path)
-    sync_folder(path.parent)
+    if _read(env, id) != note:
+        swap_file(state_dir(env) / "folders" / id, msgspec.json.encode(note))
 
 
 def _read_id(path: Path) -> str:

@@ -11,20 +11,17 @@ import math
 import os
 import random
 import re
-import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import BucketError, Damaged, LeaseHeld, Unavailable, UsageError
+from wal_agent.errors import BucketError, Damaged, LeaseHeld, UsageError
 from wal_agent.records import End, StepEnded
 from wal_agent.recovery.lease_policy import (
     END_PAUSE,
@@ -35,27 +32,25 @@ from wal_agent.recovery.lease_policy import (
     Local,
     Wait,
     admit,
-    classify_stop,
     lease_age,
     owner_is_dead,
     pause_left,
     pause_text,
-    paused_until,
-    replays_spool,
     unlock_wait,
 )
 from wal_agent.recovery.messages import DENY_PAUSING
 from wal_agent.supervise import hook_server
+from wal_agent.supervise.at_rest import JobAccess, RunHasJob, act_unowned, kept_reason, leaving, require_lease
 from wal_agent.supervise.exits import ShutdownPlan
-from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
+from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.text import duration, job_command, moment
 from wal_agent.wal import lease as leases
-from wal_agent.wal.damage import damaged_log_error, missing_lease_error, unknown_job_error
-from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
+from wal_agent.wal.damage import sound_state, unknown_job_error
+from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest, StoredLease, replace_damaged_lease, reschedule_pause
-from wal_agent.wal.reader import KnownEnd, Replay, check_end, read_tail, replay
+from wal_agent.wal.lease import StoredLease, replace_damaged_lease, reschedule_pause
+from wal_agent.wal.reader import read_tail
 from wal_agent.wal.state import State
 
 MAX_UNLOCK_REASON = 500  # characters
@@ -281,25 +276,27 @@ def acknowledged_end(state: State, call: int, done: bool, now: float) -> End:
     )
 
 
-def acknowledge_call(
-    bucket: Bucket, keys: Keys, ttl: float, call: int | str, done: bool, env: Mapping[str, str], key_id: str = ""
-) -> None:
+def acknowledge_call(at: JobAccess, call: int | str, done: bool) -> None:
     """Settle the call, or the step of this name, durably: by its live run, where there is one here, else under an epoch
     of its own. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it, or this
-    machine's spool holds records that come before it; Denied: the job is not encrypted with the key `key_id` that
-    `bucket` has."""
-    seen = require_lease(bucket, keys)
+    machine's spool holds records that come before it; Denied: the job is encrypted with another key."""
+    seen = at.lease()
 
     def settle(job: OpenedJob) -> None:
-        rests = pause_left(seen) if paused_until(seen) else None
-        _settle(job, call, done, rests, seen.doc.reason)
+        state, now = job.replay.state, SystemClock().now()
+        wanted: Literal["closed", "released"] = "closed" if state.turn == "completed" else "released"
+        with leaving(job, seen, wanted, kept_reason(seen.doc.reason)):
+            job.writer.append(_settling_record(sound_state(job.replay), call, done, now))
 
     def check(state: State) -> None:
         _settling_record(state, call, done, 0.0)
 
-    refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, settle)
-    if refused is not None:
-        _ask_owner(seen, call, done, refused)
+    try:
+        act_unowned(at, seen, settle, check)
+    except RunHasJob:
+        question = {"call" if isinstance(call, int) else "step": call, "done": done}
+        if unless_refused(hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, question)) is None:
+            raise
 
 
 def _settling_record(state: State, call: int | str, done: bool, now: float) -> End | StepEnded:
@@ -311,122 +308,16 @@ def _settling_record(state: State, call: int | str, done: bool, now: float) -> E
     return settled_step(state, call, done, now)
 
 
-def act_unowned(
-    bucket: Bucket,
-    keys: Keys,
-    ttl: float,
-    env: Mapping[str, str],
-    seen: StoredLease,
-    key_id: str,
-    check: Callable[[State], None],
-    act: Callable[[OpenedJob], None],
-) -> LeaseHeld | None:
-    """Open a job that nobody runs and `act` on it, which closes it. `check` refuses before anything is opened. Returns
-    why it cannot be opened where somebody runs it. LeaseHeld: it may be free later."""
-    if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
-        raise problem
-    run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
-    try:
-        here = this_host(env, run_dir.lock)
-        known = probe_holder(seen, here, spools_dir(env), bucket.url)
-        match admit(keys.job, seen, known, pauses="ignore", url=bucket.url, starts=False):
-            case Acquire() if replays_spool(seen, known):
-                raise spool_not_carried(seen)
-            case Acquire(cause):
-                check(sound_state(check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))))
-                claim = LeaseRequest(
-                    run=run_dir.run,
-                    host=here,
-                    agent=seen.doc.agent,
-                    workspace=seen.doc.workspace,
-                    ttl=ttl,
-                    key=key_id,
-                    owner=seen.doc.owner,
-                )
-                fields = OpeningFields(agent_version="", version=__version__)
-                clock, rng = SystemClock(), random.Random()
-                act(open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause))
-                return None
-            case Decline(sentence, hint):
-                return LeaseHeld(sentence, hint)
-            case Wait(_, why):
-                raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Try again then.")
-    finally:
-        run_dir.end()
-
-
-def spool_not_carried(seen: StoredLease) -> LeaseHeld:
-    """R9: an opening that left the spool behind would make it stale."""
-    doc = seen.doc
-    return LeaseHeld(
-        f"Job {doc.job} may have records that only {doc.spool} on this machine has, so no call is settled before them.",
-        "Run it here first: `wal-agent run AGENT` carries in what this machine's spool holds.",
-    )
-
-
-def sound_state(found: Replay) -> State:
-    """The state of a log that could be read to its end; Damaged."""
-    if found.damage is not None:
-        raise damaged_log_error(found.damage)
-    return found.state
-
-
-def _settle(job: OpenedJob, call: int | str, done: bool, rests: float | None, reason: str) -> None:
-    """A job that is paused stays so for the `rests` seconds that are left (0: it is due, and stays that), for its
-    `reason`."""
-    state, now = job.replay.state, SystemClock().now()
-    with leaving(job, "closed" if state.turn == "completed" else "released", rests, kept_reason(reason), reason):
-        job.writer.append(_settling_record(sound_state(job.replay), call, done, now))
-
-
-@contextmanager
-def leaving(
-    job: OpenedJob, wanted: Literal["closed", "released"], rests: float | None, reason: str, pause_reason: str
-) -> Iterator[None]:
-    """Close the job behind what is done with it: as `wanted` for `reason`, or paused for the `rests` seconds that are
-    left, for `pause_reason`. Unavailable: it is not known whether the bucket has what was done."""
-    now = SystemClock().now()
-    try:
-        yield
-    finally:
-        if rests is not None:
-            ended = close_job(job, "released", pause_reason, until=now + rests)
-        else:
-            ended = close_job(job, wanted, reason)
-    if ended == "left":
-        raise Unavailable(
-            "The bucket did not take it in time, so it is not known whether that is saved.",
-            f"See: wal-agent status --job {job.keys.job}",
-        )
-
-
-def kept_reason(reason: str) -> str:
-    """Why the job was settled before, unless for want of the person who came now."""
-    return reason if reason and classify_stop(reason) != "halted" else "a call was settled by a person"
-
-
-def _ask_owner(seen: StoredLease, call: int | str, done: bool, refusal: LeaseHeld) -> None:
-    question = {"call" if isinstance(call, int) else "step": call, "done": done}
-    answer = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, question)
-    if answer is None:
-        raise refusal
-    if "error" in answer:
-        raise UsageError(str(answer["error"]))
-
-
 def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
     """Record the agent's word on a call that its recovery asked about, by the run whose tool this is. UsageError: this
     is no tool of a run, or the run refuses."""
     if not because.strip():
         raise UsageError("--because is empty.", "Say what you found, with the command that showed it.")
-    said = ask_own_run(env, hook_server.SETTLE, {"call": call, "because": because})
-    if said is None:
+    if unless_refused(ask_own_run(env, hook_server.SETTLE, {"call": call, "because": because})) is None:
         raise UsageError(
             "`wal-agent settle` is for the agent, in a tool of its run; no such run answers here.",
             f"A person resolves a call with: wal-agent ack {call} --done (or --not-done)",
         )
-    if "error" in said:
-        raise UsageError(str(said["error"]))
 
 
 def ask_own_run(env: Mapping[str, str], event: str, question: dict[str, Any]) -> dict[str, Any] | None:
@@ -458,7 +349,7 @@ def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict
 def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
     """A run's answer. UsageError: it refuses."""
     if said is not None and "error" in said:
-        raise UsageError(str(said["error"]))
+        raise UsageError(str(said["error"]), str(said.get("hint", "")))
     return said
 
 
@@ -609,25 +500,14 @@ def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
     )
 
 
-def require_lease(bucket: Bucket, keys: Keys) -> StoredLease:
-    """The job's lease. UsageError: there is no such job; Damaged: there is, but its lease is gone."""
-    seen = leases.read_lease(bucket, keys)
-    if seen is None:
-        if missing := missing_lease_error(bucket, keys):
-            raise missing
-        raise unknown_job_error(bucket, keys)
-    return seen
-
-
 def _question(wanted: PauseRequest, now: float) -> dict[str, Any]:
     return {"seconds": wanted.seconds(now), "reason": clean_reason(wanted.reason)}
 
 
-def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any], *, agents: bool) -> PauseResult:
+def _pausing(answer: dict[str, Any], now: float, question: Mapping[str, Any], *, agents: bool) -> PauseResult:
     """`question`: as it was asked at `now`; answering may have taken until the time that was meant. `agents`: a tool of
     this very run asked, so the words are for its agent; else a person reads them."""
-    if "error" in answer:
-        raise UsageError(str(answer["error"]))
+    unless_refused(answer)
     job, lasts = str(answer.get("job", "")), float(question["seconds"])
     until = now + lasts
     if agents:

@@ -14,14 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
-from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, TurnCompleted, TurnFailed, TurnStarted
+from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, SessionFile, TurnCompleted, TurnFailed, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
+from wal_agent.agents.session_files import find_main
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.concurrency import start_daemon
-from wal_agent.config import APPEND_DEADLINE, Settings
+from wal_agent.config import Settings
 from wal_agent.errors import BucketError, Fenced, PersonNeeded, UsageError, WalAgentError
-from wal_agent.events import AgentBegan, DrainStarted, Event, HungUp, LeaseLost, NoticeReceived, Ready
+from wal_agent.events import (
+    AgentBegan,
+    CallEnded,
+    DrainStarted,
+    HungUp,
+    LeaseLost,
+    NoticeReceived,
+    PhaseChanged,
+    Ready,
+    emit_after,
+)
 from wal_agent.failpoints import failpoint
 from wal_agent.inbox import is_for_run
 from wal_agent.records import AgentStarted
@@ -32,14 +43,14 @@ from wal_agent.safefs import read_end, read_plain
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.checkpoints import Checkpointer
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings
-from wal_agent.supervise.context import Action, Launch, RunContext
+from wal_agent.supervise.context import Action, Launch, RunContext, await_durable
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming
 from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
 from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookServer
 from wal_agent.supervise.inbox import Inbox
-from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan, unless_refused
+from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
@@ -85,7 +96,8 @@ class Live:
         """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages. `bounds`: of a
         task's calls, and of those of its own tasks."""
         self._emit = context.emit
-        context = replace(context, emit=self._on_event)
+        emit = emit_after({CallEnded: self._on_call_ended, PhaseChanged: self._on_phase}, context.emit)
+        context = replace(context, emit=emit)
         agent, workspace = context.agent, context.workspace
         self._context, self._launch, self._run_dir, self._screen = context, launch, run_dir, screen
         self._agent, self._clock, self._writer = agent, context.clock, context.job.writer
@@ -137,47 +149,44 @@ class Live:
                 self._steps = StepKeeper(self._context, socket, may_allow, lambda: gate.refusal)
             return self._steps
 
-    def _on_event(self, event: Event) -> None:
-        """An event of a part of this agent."""
+    def _on_call_ended(self, event: CallEnded) -> None:
         if self.tree:
-            self.tree.on_event(event)
-        self._emit(event)
+            self.tree.on_call_ended(event)
+
+    def _on_phase(self, event: PhaseChanged) -> None:
+        if self.tree:
+            self.tree.on_phase(event)
 
     def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
-        """`status`, `pause` and `settle` of a person on this machine, or of a tool of this agent's; `ack` of a
-        person alone (I8)."""
-        writer = self._writer
-        if event == hook_server.ACK:
-            if by_agent:
-                return {"error": BY_AGENT}
-            if "step" in question:
-                return self.steps.acknowledge(str(question["step"]), bool(question["done"]))
-            if any(r.call == int(question["call"]) for r in [*self.gate.running(), *self.gate.nested()]):
-                return {"error": "That call is running now; its end will tell."}
-            try:
-                end = acknowledged_end(writer.state, int(question["call"]), bool(question["done"]), self._clock.now())
-            except UsageError as error:
-                return {"error": str(error)}
-            word = writer.append(end).wait(APPEND_DEADLINE)
-            return {} if word != "undecided" else {"error": "The bucket cannot be reached now. Try again."}
-        if event == hook_server.SETTLE:
-            return self._settle(int(question["call"]), str(question["because"]))
-        if event == hook_server.PAUSE:
-            return self._pause(question)
-        if event == hook_server.CHECKPOINT:
-            return self.checkpoints.answer(question, by_agent)
-        if event == hook_server.MARK:
-            return self._mark(str(question.get("name")))
-        if event == hook_server.REWIND:
-            return self._rewind(question, by_agent)
-        if event == hook_server.STEP:
-            return self.steps.answer(question, by_agent)
-        if event == hook_server.TASK:
-            return self._task(question)
-        if event != hook_server.STATUS:
-            raise LookupError(event)
+        """Answer a command of a person on this machine, or of a tool of this agent's; `ack` (I8) and `rewind` of a
+        person alone."""
+        if by_agent and event in (hook_server.ACK, hook_server.REWIND):
+            raise PersonNeeded(BY_AGENT)
+        match event:
+            case hook_server.ACK:
+                return self._acknowledge(question)
+            case hook_server.SETTLE:
+                return self._settle(int(question["call"]), str(question["because"]))
+            case hook_server.PAUSE:
+                return self._pause(question)
+            case hook_server.CHECKPOINT:
+                return self.checkpoints.answer(question, by_agent)
+            case hook_server.MARK:
+                return self._mark(str(question.get("name")))
+            case hook_server.REWIND:
+                return self._rewind(question)
+            case hook_server.STEP:
+                return self.steps.answer(question, by_agent)
+            case hook_server.TASK:
+                return self._task(question)
+            case hook_server.STATUS:
+                return self._status()
+            case _:
+                raise LookupError(event)
+
+    def _status(self) -> dict[str, Any]:
         key_file = self._context.settings.encryption_key_file
-        backlog = writer.backlog
+        backlog = self._writer.backlog
         return {
             "phase": self.conversation.phase,
             "phase_age": self._clock.now() - self.conversation.since,
@@ -185,7 +194,7 @@ class Live:
             "bytes": backlog.size,
             "age": backlog.age,
             "saved": self.saver.saved,
-            "spooled": writer.spooled,
+            "spooled": self._writer.spooled,
             "tree": self.tree.problem if self.tree else None,
             "messages": self.inbox.waiting if self.inbox else 0,
             "job": self._context.job.keys.job,
@@ -195,40 +204,43 @@ class Live:
             "carrier": self._context.settings.messages,
         }
 
+    def _acknowledge(self, question: dict[str, Any]) -> dict[str, Any]:
+        done = bool(question["done"])
+        if "step" in question:
+            self.steps.acknowledge(str(question["step"]), done)
+            return {}
+        call = int(question["call"])
+        if any(running.call == call for running in [*self.gate.running(), *self.gate.nested()]):
+            raise UsageError("That call is running now; its end will tell.")
+        await_durable(self._writer.append(acknowledged_end(self._writer.state, call, done, self._clock.now())))
+        return {}
+
     def _mark(self, name: str) -> dict[str, Any]:
         from wal_agent.recovery.restore_session import MOST_MAIN  # late: only a conversation that is marked is read
         from wal_agent.supervise.rewrite import mark_of, rewriting_of
 
-        context, session = self._context, self.conversation.session
-        files = context.agent.session_files(session, context.workspace, context.env)
-        try:
-            how = rewriting_of(context.agent)
-            main = next((read_plain(f.path, MOST_MAIN) for f in files if f.name == context.agent.main_file), None)
-            record = mark_of(name, session, how.units(main or b""), self._clock.now())
-            word = context.job.writer.append(record).wait(APPEND_DEADLINE)
-        except UsageError as error:
-            return {"error": f"{error.what} {error.hint}".strip()}
-        except WalAgentError as error:
-            return {"error": error.what}
-        if word == "undecided":
-            return {"error": "The bucket cannot be reached now. Try again."}
-        return {"job": context.job.keys.job}
+        how, main = rewriting_of(self._agent), self._main_file()
+        data = read_plain(main.path, MOST_MAIN) if main else None
+        units = how.units(data or b"")
+        await_durable(self._writer.append(mark_of(name, self.conversation.session, units, self._clock.now())))
+        return {"job": self._context.job.keys.job}
 
     def _copied_file(self) -> Path | None:
         """The main file of the session that this one begins as a copy of."""
-        context, launch = self._context, self._launch
-        session, file = self._agent.capabilities.forms.forked_from(launch.args)
+        session, file = self._agent.capabilities.forms.forked_from(self._launch.args)
         if file:
             return Path(file)
-        files = self._agent.session_files(session, context.workspace, context.env) if session else []
-        return next((found.path for found in files if found.name == self._agent.main_file), None)
+        main = find_main(self._agent, session, self._context.workspace, self._context.env)
+        return main.path if main else None
 
-    def _rewind(self, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
+    def _main_file(self) -> SessionFile | None:
+        """The main file of the session that the agent works in."""
+        return find_main(self._agent, self.conversation.session, self._context.workspace, self._context.env)
+
+    def _rewind(self, question: dict[str, Any]) -> dict[str, Any]:
         from wal_agent.supervise.rewind import LiveRewind  # late: few runs are rewound
         from wal_agent.supervise.rewrite import Home
 
-        if by_agent:
-            return {"error": BY_AGENT, "exit": PersonNeeded.exit_code}
         context, agent = self._context, self._agent
         with self._rewind_lock:
             if self.rewinding is None:
@@ -254,44 +266,38 @@ class Live:
         if question.get("caller") != job.keys.job:
             return {"caller": ""}
         self._resuming.is_loaded()  # a task's agent starts beside this one
-        try:
-            done = begin_task(str(question.get("job")), self._writer.state, self.checkpoints)
-        except UsageError as error:
-            return {"error": error.what}
+        checkpoint = begin_task(str(question.get("job")), self._writer.state, self.checkpoints)
         mine = {"caller": job.keys.job, "epoch": epoch, "run": self._run_dir.run, "counted": bounds.counted}
-        return {**mine, **done}
+        return {**mine, "checkpoint": checkpoint}
 
     def _settle(self, call: int, because: str) -> dict[str, Any]:
-        try:
-            answer = self.gate.recovered.answer(call, redact(clean_reason(because[:MAX_BECAUSE])))
-        except UsageError as error:
-            return {"error": f"{error.what} {error.hint}"}
-        word = self._writer.append(answer).wait(APPEND_DEADLINE)
-        return {} if word != "undecided" else {"error": "The bucket cannot be reached now. Try again."}
+        answer = self.gate.recovered.answer(call, redact(clean_reason(because[:MAX_BECAUSE])))
+        await_durable(self._writer.append(answer))
+        return {}
 
     def _pause(self, question: dict[str, Any]) -> dict[str, Any]:
-        try:
-            down = pause_plan(question, self._clock, self._context.settings.drain)
-        except UsageError as error:
-            return {"error": str(error)}
+        down = pause_plan(question, self._clock, self._context.settings.drain)
         if (step := question.get("step")) and isinstance(step, str):
             self.steps.mark_paused(step, down.resume_at, down.reason)
         self.shut_down(down)
         now = self._shutdown.down
         if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
             see = f"See: wal-agent status {self._context.settings.job_options}"
-            return {"error": f"This run is ending already, so it was not paused (anew). {see}"}
+            raise UsageError("This run is ending already, so it was not paused (anew).", see)
         return {"job": self._context.job.keys.job}
 
     def _control(self, verb: str, text: str) -> str:
         """Carry out a control message, as the same command typed here, and return what became of it. UsageError."""
         match verb:
             case "checkpoint":
-                done = self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
-                return f"checkpoint {(unless_refused(done) or {}).get('number')}"
+                try:
+                    done = self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
+                except WalAgentError as error:
+                    raise UsageError(error.what, error.hint) from error
+                return f"checkpoint {done['number']}"
             case "pause":
                 lasts = parse_duration(text or "10m")
-                unless_refused(self._pause({"seconds": lasts, "reason": "a control message"}))
+                self._pause({"seconds": lasts, "reason": "a control message"})
                 return f"it pauses for {duration(lasts)}"
             case "drain":
                 if not is_for_run(text, self._context.job.lease.doc.run):
@@ -362,10 +368,9 @@ class Live:
         self._compacting.know(keys)
 
     def _main_size(self) -> int:
-        context = self._context
-        files = context.agent.session_files(self.conversation.session, context.workspace, context.env)
+        main = self._main_file()
         try:
-            return next((file.path.stat().st_size for file in files if file.name == context.agent.main_file), 0)
+            return main.path.stat().st_size if main else 0
         except OSError:
             return 0
 
@@ -543,12 +548,9 @@ class Live:
     def _failure_in_file(self) -> TurnFailed | None:
         """Why the newest turn failed, by the session's file: an agent may be gone before its hook has reported it."""
         read = self._agent.capabilities.turn_failure
-        context, session = self._context, self.conversation.session
-        if read is None or not self.conversation.turned:
+        if read is None or not self.conversation.turned or (main := self._main_file()) is None:
             return None
-        files = self._agent.session_files(session, context.workspace, context.env)
-        main = next((file.path for file in files if file.name == self._agent.main_file), None)
-        return read(read_end(main, FAILURE_BYTES)) if main is not None else None
+        return read(read_end(main.path, FAILURE_BYTES))
 
     def _urgent(self) -> bool:
         """Nothing may be waited for that somebody else must do."""

@@ -44,7 +44,7 @@ class _Wait(msgspec.Struct):
     said: bool = False
 
 
-class Waiting(msgspec.Struct):
+class WaitReport(msgspec.Struct):
     """`say`: a line for the person, from any thread. Waits may be nested; the innermost is what is waited for, and the
     one around it begins anew at its end."""
 

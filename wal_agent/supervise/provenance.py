@@ -31,7 +31,7 @@ from wal_agent.paths import state_dir
 from wal_agent.records import Opening
 from wal_agent.recovery.plan import is_other_persons
 from wal_agent.redact import redact
-from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
+from wal_agent.safefs import make_private_folder, read_plain, swap_file, sync_folder, write_new_file
 from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
@@ -226,12 +226,7 @@ class SessionOwner(msgspec.Struct, frozen=True):
 
     def give(self, job: str) -> None:
         """Durable. ConfigError: the disk refuses."""
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            make_private_folder(self._path.parent)
-            fresh.unlink(missing_ok=True)
-            write_new_file(fresh, job.encode())
-            fresh.replace(self._path)
-            sync_folder(self._path.parent)
+            swap_file(self._path, job.encode())
         except OSError as error:
             raise ConfigError(f"{self._path.parent} cannot be written: {error.strerror}.") from error

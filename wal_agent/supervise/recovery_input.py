@@ -129,7 +129,7 @@ def hand_over_to_opening(at: Situation) -> tuple[Situation, Handoff | None]:
     return replace(at, before=handed_over(at.before, record)), record
 
 
-def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Opening:
+def opening_by(doc: LeaseDoc, cause: Cause) -> Opening:
     """The opening record of the lease's holder."""
     return Opening(
         time=doc.time,
@@ -141,7 +141,6 @@ def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Openi
         agent_version="",
         version="",
         workspace=doc.workspace,
-        args=args,
     )
 
 

@@ -13,7 +13,7 @@ epoch past (docs/decisions/057).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
@@ -25,10 +25,11 @@ from wal_agent.bucket.base import Bucket, Entry
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import Conflict, Unavailable, UsageError
 from wal_agent.records import End, Progress
-from wal_agent.recovery.lease_policy import REMOVED, pause_left, paused_until
-from wal_agent.supervise.intervene import act_unowned, leaving, require_lease, sound_state
+from wal_agent.recovery.lease_policy import REMOVED
+from wal_agent.supervise.at_rest import JobAccess, act_unowned, leaving
 from wal_agent.wal import codec, reader
 from wal_agent.wal.codec import Snapshot
+from wal_agent.wal.damage import sound_state
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
@@ -87,22 +88,12 @@ def names_task(bucket: Bucket, caller: str, job: str) -> bool:
     return found.damage is None and job in found.state.tasks
 
 
-def remove_job(
-    bucket: Bucket, keys: Keys, ttl: float, env: Mapping[str, str], clock: Clock, key_id: str = ""
-) -> Removal:
+def remove_job(at: JobAccess, clock: Clock) -> Removal:
     """Delete the job.
 
     UsageError: there is none; LeaseHeld: somebody runs it; Damaged: its log cannot be opened; Denied: it is encrypted
     with another key; Unavailable: the bucket stopped answering, and the same command goes on."""
-    done: list[Removal] = []
-
-    def act(job: OpenedJob) -> None:
-        done.append(_empty(bucket, keys, job, clock))
-
-    refused = act_unowned(bucket, keys, ttl, env, require_lease(bucket, keys), key_id, lambda _: None, act)
-    if refused is not None:
-        raise refused
-    return done[0]
+    return act_unowned(at, at.lease(), lambda job: _empty(at.bucket, at.keys, job, clock))
 
 
 def collect(bucket: Bucket, keys: Keys) -> RetentionResult:
@@ -126,30 +117,25 @@ def blobs_at_rest(bucket: Bucket, keys: Keys, seen: StoredLease | None) -> Tally
     return opened if opened.count >= FEW + retention.plan().loose.count else None
 
 
-def collect_at_rest(bucket: Bucket, keys: Keys, ttl: float, env: Mapping[str, str], key_id: str) -> RetentionResult:
+def collect_at_rest(at: JobAccess) -> RetentionResult:
     """Open a job at rest, so that blobs of its last run may go too, and leave it as it was. What its log has
     before that goes as well.
 
     LeaseHeld: a run has it; Damaged: its log cannot be opened; Unavailable: the same command goes on."""
-    done: list[RetentionResult] = []
-    seen = require_lease(bucket, keys)
-    rests = pause_left(seen) if paused_until(seen) else None
+    seen, bucket, keys = at.lease(), at.bucket, at.keys
     state: Literal["closed", "released"] = "closed" if seen.doc.state == "closed" else "released"
 
-    def act(job: OpenedJob) -> None:
-        with leaving(job, state, rests, seen.doc.reason, seen.doc.reason):
+    def act(job: OpenedJob) -> RetentionResult:
+        with leaving(job, seen, state, seen.doc.reason):
             with tempfile.TemporaryDirectory(prefix="wal-agent-") as folder:
                 snapshots = Snapshots(bucket, keys, job.writer, Mirror(Path(folder), job.blobs))
                 snapshots.take()
                 job.writer.append(Progress(time=SystemClock().now(), note=CLEANED, by="person"))
                 _commit(job, f"wal-agent gc --job {keys.job}")
                 snapshots.take()
-            done.append(collect(bucket, keys))
+            return collect(bucket, keys)
 
-    refused = act_unowned(bucket, keys, ttl, env, seen, key_id, lambda _: None, act)
-    if refused is not None:
-        raise refused
-    return done[0]
+    return act_unowned(at, seen, act)
 
 
 def _with(done: RetentionResult, before: RetentionResult) -> RetentionResult:

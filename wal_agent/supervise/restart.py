@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
-from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import (
     NOT_DONE,
@@ -31,7 +30,7 @@ from wal_agent.errors import (
     Unavailable,
     WalAgentError,
 )
-from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
+from wal_agent.events import AgentBegan, Halted, LeaseTaken, Restarting, emit_after
 from wal_agent.limits import explain
 from wal_agent.recovery.lease_policy import classify_stop, is_removed
 from wal_agent.supervise import run as runs
@@ -123,7 +122,9 @@ class _RestartLoop:
     """What the loop remembers. `options`: what the next run is asked for."""
 
     def __init__(self, options: RunOptions, screen: Screen, clock: Clock, rng: random.Random) -> None:
-        self.emit, self.options = options.emit, replace(options, emit=self._on_event)
+        self.emit = options.emit
+        emit = emit_after({LeaseTaken: self._on_lease_taken, AgentBegan: self._on_agent_began}, self.emit)
+        self.options = replace(options, emit=emit)
         self.screen, self.clock, self.rng, self.policy = screen, clock, rng, restart_policy(options)
         self.history: list[float] = []
         self.rested = -math.inf
@@ -131,13 +132,12 @@ class _RestartLoop:
         self.begun = False  # a run has ended, and what follows it is ours to start
         self.away = 0  # how often in a row the bucket was
 
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, LeaseTaken):
-            self.options = replace(self.options, accept_loss=False)  # it was for what that owner had spooled
-            self.begun = self.begun or (self.policy.restart == "on" and not self.options.attended)
-        elif isinstance(event, AgentBegan):
-            self.options = replace(self.options, fresh=False)
-        self.emit(event)
+    def _on_lease_taken(self, event: LeaseTaken) -> None:
+        self.options = replace(self.options, accept_loss=False)  # it was for what that owner had spooled
+        self.begun = self.begun or (self.policy.restart == "on" and not self.options.attended)
+
+    def _on_agent_began(self, event: AgentBegan) -> None:
+        self.options = replace(self.options, fresh=False)
 
     def follow(self, finished: RunResult, unsaved: EndNotSaved | None) -> int | None:
         """The exit code, or None for another run, once that is due. `unsaved`: the bucket does not know of the end."""
@@ -268,10 +268,10 @@ def not_done_line(options: RunOptions, finished: RunResult) -> str:
     )
 
 
-def is_complete(url: str, job: str, opened: Callable[[str], Bucket] = open_bucket) -> bool:
+def is_complete(url: str, job: str) -> bool:
     """By its lease alone, which is never encrypted; an agent that failed has not done its task. Raises what the bucket
     does, and Damaged."""
-    bucket = opened(url)
+    bucket = open_bucket(url)
     try:
         seen = leases.read_lease(bucket, Keys(job))
     finally:

@@ -24,11 +24,12 @@ from wal_agent.recovery.messages import DENY_PAUSING, REWINDING
 from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.safefs import read_plain
 from wal_agent.supervise import hook_server
+from wal_agent.supervise.at_rest import require_lease
 from wal_agent.supervise.exits import ShutdownPlan
-from wal_agent.supervise.intervene import PAUSE_BUDGET, require_lease, sound_state
+from wal_agent.supervise.intervene import PAUSE_BUDGET
 from wal_agent.supervise.rewrite import (
     Home,
-    Place,
+    RewindPlace,
     Rewritten,
     check_at_rest,
     end_of,
@@ -42,6 +43,7 @@ from wal_agent.supervise.rewrite import (
 )
 from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.damage import sound_state
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State
@@ -74,26 +76,28 @@ class JobLog(msgspec.Struct, frozen=True):
         return sound_state(replay_at(self.bucket, self.keys, self.key_id, at, SystemClock().now()))
 
 
-def find_place(log: JobLog, home: Home, asked: RewindRequest) -> Place:
+def find_place(log: JobLog, home: Home, asked: RewindRequest) -> RewindPlace:
     """Where the request leads; of an undo, only the working tree. UsageError: nowhere."""
     if asked.undo:
-        return Place(tree=_tree_before(log, newest_rewrite(log.state(), home.options).record) if asked.files else None)
+        return RewindPlace(
+            tree=_tree_before(log, newest_rewrite(log.state(), home.options).record) if asked.files else None
+        )
     if asked.to is None:
-        return Place(last=asked.last)
+        return RewindPlace(last=asked.last)
     number = asked.to.isascii() and asked.to.isdigit()
     marked = None if number else log.state().marks.get(asked.to)
     if marked is None and not number:
         raise UsageError(f"No place is marked {shorten(asked.to, 60)}.", f"Its marks: wal-agent mark {home.options}")
     if marked is not None and not asked.files:
-        return Place(marked.record.session, marked.record.key)
+        return RewindPlace(marked.record.session, marked.record.key)
     record = str(marked.seq) if marked is not None else asked.to
     state = log.state(record)
     if asked.files and state.workspace is None:
         raise UsageError(f"No working tree was saved up to record {record}.", f"See: wal-agent log {home.options}")
     tree = state.workspace if asked.files else None
     if marked is not None:
-        return Place(marked.record.session, marked.record.key, tree=tree)
-    return Place(state.session, end_of(state, log.blobs, home), tree=tree)
+        return RewindPlace(marked.record.session, marked.record.key, tree=tree)
+    return RewindPlace(state.session, end_of(state, log.blobs, home), tree=tree)
 
 
 def _tree_before(log: JobLog, record: Any) -> Any:
@@ -105,7 +109,7 @@ def _tree_before(log: JobLog, record: Any) -> Any:
 class FoundRewind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request whose place is found: what a live run is sent."""
 
-    place: Place
+    place: RewindPlace
     undo: bool = False
     compact: str | None = None
 
@@ -157,7 +161,7 @@ class LiveRewind:
         except msgspec.ValidationError:
             return {"error": "That is no question of `wal-agent rewind`."}
         except WalAgentError as error:
-            return _refusal(error)
+            return hook_server.refusal(error)
         now = self._clock.boot()
         until = now + max(self._drain, PAUSE_BUDGET)
         down = ShutdownPlan("pause", "rewind", now, until, DENY_PAUSING, self._clock.now(), REWINDING)
@@ -206,15 +210,11 @@ class LiveRewind:
             pending.answer = _encode(done)
         except WalAgentError as error:
             say(f"the conversation was not rewound: {error}")
-            pending.answer = _refusal(error)
+            pending.answer = hook_server.refusal(error)
         finally:
             see = f"See: wal-agent trace list {self._home.options}"
             pending.answer = pending.answer or {"error": f"The run failed meanwhile. {see}"}
             pending.done.set()
-
-
-def _refusal(error: WalAgentError) -> dict[str, Any]:
-    return {"error": error.what, "hint": error.hint, "exit": error.exit_code}
 
 
 def _encode(done: Rewritten) -> dict[str, Any]:

@@ -16,20 +16,19 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.agents.base import Agent, Rewriting, SessionFile, Unit
-from wal_agent.bucket.base import Bucket
+from wal_agent.agents.base import Agent, Rewriting, Unit
+from wal_agent.agents.session_files import find_main
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind, Workspace
-from wal_agent.recovery.lease_policy import pause_left, paused_until
 from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
 from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
 from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
 from wal_agent.recovery.restore_workspace import restore_files, restore_kept
 from wal_agent.recovery.rewrite import (
-    Policy,
+    CompactionPolicy,
     aged,
     compact_form,
     compacted_units,
@@ -42,14 +41,12 @@ from wal_agent.recovery.rewrite import (
 )
 from wal_agent.safefs import read_plain, sync_folder
 from wal_agent.supervise import hook_server
-from wal_agent.supervise.intervene import act_unowned, ask_own_run, kept_reason, leaving, require_lease, unless_refused
+from wal_agent.supervise.intervene import ask_own_run, unless_refused
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
 from wal_agent.supervise.worktree import too_wide
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.state import STEP_NAME, CompactionAt, FileState, RewriteAt, State
 
 PIECE = 4 << 20  # bytes of one edit
@@ -67,7 +64,7 @@ class Home(msgspec.Struct, frozen=True):
     private: tuple[Path, ...] = ()
 
 
-class Place(msgspec.Struct, frozen=True):
+class RewindPlace(msgspec.Struct, frozen=True):
     """Where a conversation goes back to. `key`: its newest message there, None to count from the end; `last`: so many
     turns are left out; `tree`: the working tree that goes back too."""
 
@@ -146,42 +143,18 @@ def local_file(state: State, home: Home) -> Path | None:
         return None
     if journal := home.agent.capabilities.journal:
         journal.update(state.session, home.workspace, home.env)
-    found: list[SessionFile] = home.agent.session_files(state.session, home.workspace, home.env)
-    return next((file.path for file in found if file.name == home.agent.main_file), None)
+    main = find_main(home.agent, state.session, home.workspace, home.env)
+    return main.path if main else None
 
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(read_plain(path) or b"").hexdigest()
 
 
-def act_at_rest(
-    bucket: Bucket,
-    keys: Keys,
-    ttl: float,
-    env: Mapping[str, str],
-    key_id: str,
-    check: Callable[[State], None],
-    act: Callable[[OpenedJob], None],
-) -> None:
-    """Do `act` with a job that nobody runs, and leave it as it was: closed, released or paused. LeaseHeld: somebody
-    runs it."""
-    seen = require_lease(bucket, keys)
-    refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, lambda job: _act(job, seen, act))
-    if refused is not None:
-        raise refused
-
-
-def _act(job: OpenedJob, seen: StoredLease, act: Callable[[OpenedJob], None]) -> None:
-    rests, reason = pause_left(seen) if paused_until(seen) else None, seen.doc.reason
-    closed = seen.doc.state == "closed"
-    with leaving(job, "closed" if closed else "released", rests, "" if closed else kept_reason(reason), reason):
-        act(job)
-
-
 # ---- the three rewrites, of an opened job
 
 
-def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["auto"] | None) -> Rewritten:
+def rewind(job: OpenedJob, home: Home, place: RewindPlace, compact: str | Literal["auto"] | None) -> Rewritten:
     """Take the conversation back to `place`. `compact`: words that stay in place of what is left out; "auto": its
     compact form; None: only a note. UsageError: there is no such place."""
     talk = _conversation(job, home)
@@ -204,7 +177,7 @@ def rewind(job: OpenedJob, home: Home, place: Place, compact: str | Literal["aut
     return _save(job, home, talk, _Change("rewind", new, talk.how.units(new), gone, len(behind), note), files)
 
 
-def kept_at(place: Place, units: Sequence[Unit], session: str, options: str) -> int:
+def kept_at(place: RewindPlace, units: Sequence[Unit], session: str, options: str) -> int:
     """How many messages there are at the place. UsageError: there is no such place."""
     if place.key is not None:
         if place.session != session:
@@ -261,7 +234,7 @@ def _bring_kept(job: OpenedJob, home: Home, n: int) -> tuple[str, ...]:
 
 
 def compact(
-    job: OpenedJob, home: Home, policy: Policy, now: float, summaries: Mapping[str, str] | None = None
+    job: OpenedJob, home: Home, policy: CompactionPolicy, now: float, summaries: Mapping[str, str] | None = None
 ) -> Rewritten:
     """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970; `summaries`: as of
     `compact_form`."""
@@ -274,7 +247,7 @@ def _compaction(
     state: State,
     talk: _Conversation,
     home: Home,
-    policy: Policy,
+    policy: CompactionPolicy,
     now: float,
     summaries: Mapping[str, str] | None = None,
 ) -> _Change | None:
@@ -361,7 +334,7 @@ def undoable(state: State, sha256: str, options: str) -> RewriteAt:
     return newest
 
 
-def foresee_compaction(state: State, blobs: Blobs, home: Home, policy: Policy, now: float) -> Rewritten:
+def foresee_compaction(state: State, blobs: Blobs, home: Home, policy: CompactionPolicy, now: float) -> Rewritten:
     """What `compact` would do. UsageError: there is no conversation."""
     talk = _read(state, blobs, home)
     change = _compaction(state, talk, home, policy, now)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from wal_agent import __version__
-from wal_agent.agents.base import (
-    IMPORT_TIMEOUT,
-    Agent,
-    Cli,
-    Env,
-    HookSetup,
-    Injected,
-    NewSession,
-    ResumeSession,
-)
+from wal_agent.agents.base import IMPORT_TIMEOUT, Agent, Cli, Env, HookSetup, Injected, NewSession, ResumeSession
 from wal_agent.agents.hook_line import client_command
 from wal_agent.agents.program import ASKING
 from wal_agent.bucket import marker_of, open_bucket
@@ -36,18 +26,7 @@ from wal_agent.bucket.folder import known_epoch, remember_run
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
-from wal_agent.config import MAX_JOB
-from wal_agent.errors import (
-    BucketError,
-    ConfigError,
-    Damaged,
-    Fenced,
-    NotThisJob,
-    NotYourJob,
-    Unavailable,
-    UsageError,
-    WalAgentError,
-)
+from wal_agent.errors import BucketError, ConfigError, Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.events import (
     CheckpointCreated,
     DrainFinished,
@@ -62,13 +41,9 @@ from wal_agent.events import (
 from wal_agent.inbox import BucketDriver, Driver
 from wal_agent.limits import explain
 from wal_agent.paths import state_dir
-from wal_agent.records import AnyRecord, Cause, Checkpoint, Opening
-from wal_agent.recovery import messages
-from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, Refuse, decide, refuse_other_job
+from wal_agent.records import AnyRecord, Checkpoint
 from wal_agent.recovery.prompt import read_protocol
-from wal_agent.recovery.report import name_calls
-from wal_agent.shell.quote import safe
-from wal_agent.supervise import processes, provenance, systemd, tasks
+from wal_agent.supervise import processes, systemd, tasks
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
@@ -93,18 +68,15 @@ from wal_agent.supervise.live import Live
 from wal_agent.supervise.machine import PLACE, RunDir, is_run_live, runtime_dir, spools_dir, sweep_run_dirs, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.preemption import Preempted, Preemption
-from wal_agent.supervise.prepare import PreparedStart, prepare_start, recovery_policy
+from wal_agent.supervise.prepare import PreparedStart, prepare_start
 from wal_agent.supervise.processes import block_signals
-from wal_agent.supervise.recovery_input import hand_over_to_opening, is_folder, observe_log
 from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
-from wal_agent.supervise.worktree import open_worktree_capture, plan_worktree
-from wal_agent.text import quote_word
-from wal_agent.wal import lease as leases
-from wal_agent.wal.blobs import Blobs
+from wal_agent.supervise.start_checks import StartChecks
+from wal_agent.supervise.worktree import open_worktree_capture
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest
-from wal_agent.wal.reader import Replay, replay
+from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
 
@@ -244,7 +216,9 @@ class Run:
         self.parents = tuple(outer.run for outer in reversed(outer_runs()))
         self.task = tasks.read_task(options.env)
         self.driver: Driver | None = None  # of the job's messages
-        self.admitted: tuple[str, ...] = ()  # arguments of the log that the agent may get
+        self.checks = StartChecks(
+            options, cli, run_dir.run, self.here, self.bucket, self.clock, screen, self._may_start
+        )
 
     def go(self) -> RunResult:
         opened = None
@@ -274,7 +248,7 @@ class Run:
                     self.screen,
                     self._may_start,
                     self.driver,
-                    self.admitted,
+                    self.checks.args,
                 )
                 ended = self._live(opened, keeper, prepared)
             except Fenced:
@@ -331,7 +305,7 @@ class Run:
                 wanted,
                 self.screen,
                 self.early.uninterrupted,
-                check_owner=self._admit,
+                check_owner=self.checks.check,
             )
         except Stopped as stopped:
             if stopped.lease is not None:
@@ -357,112 +331,6 @@ class Run:
             )
         )
         return opened
-
-    def _admit(self, log: Replay, cause: Cause) -> None:
-        """Note what is noted before an opening, once the start is not refused. NotThisJob, NotYourJob, ConfigError."""
-        self._check_owner(log, cause)
-        self._check_person(log, cause)
-        self._check_args(log, cause)
-        options, settings = self.options, self.options.settings
-        provenance.remember_args(options.env, settings.bucket, settings.job, self.run_dir.run, options.args)
-
-    def _check_owner(self, log: Replay, cause: Cause) -> None:
-        """Refuse another folder's, agent's or repository's job before it is opened. NotThisJob, with the command for a
-        job of its own."""
-        options, settings = self.options, self.options.settings
-        keys, home = Keys(settings.job), log.state.home_opening
-        if log.damage is not None or home is None:
-            return
-        opening = self._opening(home, cause)
-        situation = observe_log(log, opening, Blobs(self.bucket, keys, self.clock, random.Random()))
-        owner = log.state.owner_agent
-        if options.from_agent and owner not in (options.from_agent, options.agent.name):
-            typed = provenance.shown_command(options.agent.name, settings, options.args, f"--from-agent={owner}")
-            raise NotThisJob(messages.not_from(safe(owner, 40), options.from_agent), f"To hand it over: {typed}")
-        if options.handoff:
-            situation, _ = hand_over_to_opening(situation)
-        elsewhere = (home.workspace, home.host.name) != (opening.workspace, self.here.name)
-        identity: tuple[str, ...] = ()
-        if elsewhere:
-            identity = plan_worktree(
-                situation, self.here, options.workspace, settings, options.agent, options.env
-            ).identity
-        local = LocalFacts(
-            options.agent.main_file,
-            home_exists=is_folder(home.workspace),
-            identity=identity,
-            unlogged=options.agent.capabilities.hookless is not None,
-        )
-        refused = refuse_other_job(PlanInputs(situation.before, opening, local, Policy()))
-        if refused is not None:
-            free = find_free_job(self.bucket, settings.job)
-            own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
-            cd = f"cd {quote_word(str(options.workspace))} &&"
-            command = f"{cd} {provenance.shown_command(options.agent.name, own, options.args)}"
-            hint = f"To start a job of this folder's own: {command}"
-            if owner != options.agent.name and not options.handoff and options.agent.capabilities.hookless is None:
-                here = replace(settings, sources={**settings.sources, "job": "flag"})
-                typed = provenance.shown_command(options.agent.name, here, options.args, "--handoff")
-                hint = f"To hand it to {options.agent.name}: {typed} (to start a job of this folder's own: {command})"
-            raise NotThisJob(refused.what, hint)
-
-    def _check_person(self, log: Replay, cause: Cause) -> None:
-        """Ask before an unfinished job is taken over from another person: a typed job or --take-over is consent.
-        NotYourJob."""
-        options, settings, home = self.options, self.options.settings, log.state.home_opening
-        typed = settings.sources.get("job") in ("flag", "environment") and not options.found
-        if home is None or options.take_over or typed:
-            return
-        if provenance.previous_person(log.state, self._opening(home, cause)) is None:
-            return
-        user, host = safe(home.owner.user, 64), safe(home.host.name, 100)
-        what = f"Job {settings.job} was last run by {user} on {host}, in {safe(home.workspace, 200)}."
-        if log.state.unanswered:
-            what += f" In flight: {name_calls([call.intent for call in log.state.unanswered])}."
-        if options.attended and not self.parents:
-            self.screen.say(what)
-            question = f"That continues its conversation and files here, and locks {host} out. Take it over?"
-            if provenance.ask_person(question, self.screen, self._may_start):
-                return
-            what = f"Job {settings.job} was not taken over."
-        free = find_free_job(self.bucket, settings.job)
-        own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
-        name, args = options.agent.name, options.args
-        raise NotYourJob(
-            f"{what} Nothing was changed.",
-            f"To take it over: {provenance.shown_command(name, settings, args, '--take-over')} "
-            f"(to start one of your own: {provenance.shown_command(name, own, args)})",
-        )
-
-    def _check_args(self, log: Replay, cause: Cause) -> None:
-        """Refuse arguments of the log that nobody vouches for before the job is opened, if the log alone decides that
-        the agent would get them. ConfigError."""
-        options, home = self.options, log.state.home_opening
-        if options.args or options.handoff or log.damage is not None or home is None:
-            return
-        local = LocalFacts(options.agent.main_file, unlogged=options.agent.capabilities.hookless is not None)
-        decided = decide(log.state, self._opening(home, cause), local, recovery_policy(options))
-        if not isinstance(decided, Refuse):
-            openings = [each.opening for each in log.state.openings]
-            provenance.admit_args(options, openings, decided.args, self.screen, self._may_start)
-            self.admitted = decided.args
-
-    def _opening(self, home: Opening, cause: Cause) -> Opening:
-        """The opening that this start would write behind `home`."""
-        options = self.options
-        return Opening(
-            time=self.clock.now(),
-            run=self.run_dir.run,
-            epoch=home.epoch + 1,
-            cause=cause,
-            host=self.here,
-            agent=options.agent.name,
-            agent_version=self.cli.version,
-            version=__version__,
-            workspace=str(options.workspace),
-            args=options.args,
-            owner=read_owner(options.workspace, options.env),
-        )
 
     def _remember(self, lease: Lease) -> None:
         """The next start on this machine knows that this bucket holds this job, and that it is this folder's."""
@@ -555,13 +423,13 @@ class Run:
             self.bucket, opened, mirror, keeper.may_delete, self._failed, options.emit, self.clock
         )
         injected = agent.inject(setup, env)
-        inbox: Inbox | None = None
-        requests: Requests | None = None
-        values: KvValues | None = None
-        try:
+        with ExitStack() as beside:  # what works beside the agent ends in the opposite order
+            beside.callback(lambda: housekeeping.stop(PATIENCE if self.hasty else 2.0))
+            beside.callback(remove_injected, injected)
             housekeeping.start()
             env |= injected.env
-            values = self._open_values(opened)
+            if (values := self._open_values(opened)) is not None:
+                beside.callback(values.close)
             context = RunContext(opened, agent, options.settings, workspace, env, self.clock, options.emit, values)
             processes.become_subreaper()
             if tidy := agent.capabilities.tidy:
@@ -569,25 +437,24 @@ class Run:
             self.run_dir.write("session", prepared.session.id + "\n")
             with self.screen.waiting_for("git, for the files of this folder"):
                 tree = open_worktree_capture(context, self.screen.say)
+            inbox: Inbox | None = None
             if self.driver is not None:
                 inbox = Inbox(context, self.driver, self._looks(), prepared.repeated)
+                beside.callback(inbox.stop)
                 inbox.start()
-                requests = self._serve_requests(context, self.driver, inbox)
+                if (requests := self._serve_requests(context, self.driver, inbox)) is not None:
+                    beside.callback(requests.close)
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
             bounds = self._bounds(opened, keeper)
-            session: NewSession | ResumeSession = prepared.session
-            open_turn = opened.replay.state.turn == "started"
-            turned = False
-            while True:
+
+            def make_live(session: NewSession | ResumeSession, open_turn: bool) -> Live:
                 launch = self._launch(session, prepared.args, open_turn, env)
-                agents_own = replace(context, env={**env, **launch.command.env})
-                capture = self._capture(opened, prepared, session.id, env)
-                live = Live(
-                    agents_own,
+                return Live(
+                    replace(context, env={**env, **launch.command.env}),
                     launch,
                     self.run_dir,
                     keeper,
-                    capture,
+                    self._capture(opened, prepared, session.id, env),
                     tree,
                     recovered,
                     self.screen,
@@ -595,24 +462,30 @@ class Run:
                     inbox,
                     bounds,
                 )
-                ended = self._run_agent(live)
-                if live.rewinding is not None:
-                    live.rewinding.go(ended.down, ended.saved and ended.stopped is None, self.screen.say)
-                # Only where a person asked for it: without one, such a code is an error that would come again for ever.
-                asked = self.interactive and ended.exit.code in agent.capabilities.restart_codes
-                if not asked or ended.stopped or ended.down:
-                    return replace(ended, turned=ended.turned or turned)
-                open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned
-                session = next_session(agent, prepared.session, live.conversation.session, turned, workspace, env)
-        finally:
-            if requests is not None:
-                requests.close()
-            if inbox is not None:
-                inbox.stop()
-            if values is not None:
-                values.close()
-            remove_injected(injected)
-            housekeeping.stop(PATIENCE if self.hasty else 2.0)
+
+            return self._run_agents(make_live, prepared.session, opened.replay.state.turn == "started", env)
+
+    def _run_agents(
+        self,
+        make_live: Callable[[NewSession | ResumeSession, bool], Live],
+        first: NewSession | ResumeSession,
+        open_turn: bool,
+        env: dict[str, str],
+    ) -> AgentOutcome:
+        """Run the agent, and again where it asks for that. `make_live`: for a session, and whether it has an open
+        turn."""
+        agent, session, turned = self.options.agent, first, False
+        while True:
+            live = make_live(session, open_turn)
+            ended = self._run_agent(live)
+            if live.rewinding is not None:
+                live.rewinding.go(ended.down, ended.saved and ended.stopped is None, self.screen.say)
+            # Only where a person asked for it: without one, such a code is an error that would come again for ever.
+            asked = self.interactive and ended.exit.code in agent.capabilities.restart_codes
+            if not asked or ended.stopped or ended.down:
+                return replace(ended, turned=ended.turned or turned)
+            open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned
+            session = next_session(agent, first, live.conversation.session, turned, self.options.workspace, env)
 
     def _bounds(self, opened: OpenedJob, keeper: LeaseKeeper) -> tasks.TaskBounds | None:
         task = self.task
@@ -722,16 +595,6 @@ class Run:
     def _failed(self, error: BaseException) -> None:
         """A failure of ours that the agent need not notice; reported at the end."""
         self.trouble = self.trouble or error
-
-
-def find_free_job(bucket: Bucket, job: str) -> str:
-    """`<job>-2`, or the next number that no job has. UsageError: none of a thousand is free."""
-    for n in range(2, 1000):
-        tail = f"-{n}"
-        name = job[: MAX_JOB - len(tail)] + tail
-        if leases.read_lease(bucket, Keys(name)) is None:
-            return name
-    raise UsageError(f"A thousand jobs are named like {job}.", "Choose a name: --job NAME.")
 
 
 def stopped_by(error: Exception) -> str:

@@ -30,12 +30,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
-from wal_agent.agents.base import (
-    Agent,
-    RequestedCall,
-    SeenCall,
-    SessionFile,
-)
+from wal_agent.agents.base import Agent, RequestedCall, SeenCall, SessionFile
 from wal_agent.agents.session_files import read_start
 from wal_agent.capture.session import SessionCapture
 from wal_agent.events import Saved

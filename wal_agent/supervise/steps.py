@@ -89,7 +89,7 @@ class StepRun(msgspec.Struct, frozen=True, kw_only=True):
     stderr_kept: int = 0
 
 
-class Pause(msgspec.Struct, frozen=True, kw_only=True):
+class StepPause(msgspec.Struct, frozen=True, kw_only=True):
     """A pause that was asked for inside a step."""
 
     time: float
@@ -108,7 +108,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     time: float = 0.0
     expires: float = 0.0
     put_in_attempt: int = 0
-    paused: Pause | None = None
+    paused: StepPause | None = None
     run: StepRun | None = None
 
 
@@ -129,7 +129,7 @@ def entry_of(state: State, name: str, now: float) -> Entry | None:
         time=value.time if value else 0.0,
         expires=value.expires if value else 0.0,
         put_in_attempt=value.attempt if value else 0,
-        paused=Pause(time=paused.time, until=paused.until, reason=paused.reason) if paused else None,
+        paused=StepPause(time=paused.time, until=paused.until, reason=paused.reason) if paused else None,
         run=_run_of(at),
     )
 
@@ -576,16 +576,12 @@ class StepKeeper:
             with self._lock:
                 self._queue(paused)
 
-    def acknowledge(self, name: str, done: bool) -> dict[str, Any]:
-        """A person's word on a step that was cut off."""
-        try:
-            with self._lock:
-                if flock_state(lock_of(self._socket, name)) == "held":
-                    raise UsageError(f"Step {shorten(name, 100)} is running now.", "Its end will show how it went.")
-                self._append(settled_step(self._settled_state(), name, done, self._clock.now()))
-        except WalAgentError as error:
-            return {"error": str(error)}
-        return {}
+    def acknowledge(self, name: str, done: bool) -> None:
+        """Record a person's word on a step that was cut off. UsageError; what an append raises; Unavailable."""
+        with self._lock:
+            if flock_state(lock_of(self._socket, name)) == "held":
+                raise UsageError(f"Step {shorten(name, 100)} is running now.", "Its end will show how it went.")
+            self._append(settled_step(self._settled_state(), name, done, self._clock.now()))
 
     def running(self) -> bool:
         """Whether a command of a step runs now."""

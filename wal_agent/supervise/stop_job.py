@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded, Unavailable, 
 from wal_agent.inbox import Message, address_to_run, default_sender, make_message
 from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, same_kernel
 from wal_agent.supervise import hook_server
-from wal_agent.supervise.intervene import act_unowned, require_lease
+from wal_agent.supervise.at_rest import JobAccess, act_unowned, require_lease
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import duration, printable, quote_word, shorten
 from wal_agent.wal.job import OpenedJob, close_job
@@ -52,21 +52,14 @@ class StopRequest(msgspec.Struct, frozen=True):
     report: Callable[[str], None]
 
 
-def stop_job(
-    bucket: Bucket,
-    keys: Keys,
-    ttl: float,
-    env: Mapping[str, str],
-    clock: Clock,
-    request: StopRequest,
-    key_id: str = "",
-) -> str:
+def stop_job(access: JobAccess, clock: Clock, request: StopRequest) -> str:
     """End the job's live run in good order, wherever it is, and with `done` close the job, so that the next start
     begins anew. Returns what was done, in a line.
 
     UsageError: there is no such job. ConfigError: the run's settings refuse it. LeaseHeld: the run does not end in
     time, or another one has the job meanwhile. PersonNeeded: `done`, and calls are in flight that are not resolved."""
-    seen = require_lease(bucket, keys)
+    bucket, keys, env = access.bucket, access.keys, access.env
+    seen = access.lease()
     here = this_host(env, Path(os.devnull))
     what = f"job {keys.job} is not running"
     if seen.doc.state == "held":
@@ -77,7 +70,7 @@ def stop_job(
             os.kill(seen.doc.host.pid, signal.SIGTERM)
             seen, what = _await_end(bucket, keys, seen, known, clock, request, near=True)
         else:
-            seen, what = _ask_to_end(bucket, keys, seen, known, clock, request, key_id)
+            seen, what = _ask_to_end(bucket, keys, seen, known, clock, request, access.key_id)
     if not request.done and seen.doc.state == "closed":
         return f"{what}: it has ended"
     if not request.done:
@@ -85,13 +78,7 @@ def stop_job(
         cd = "" if at == request.folder or seen.doc.host.name != here.name else f"cd {quote_word(str(at))} && "
         return f"{what}. To carry on: {cd}wal-agent resume{request.options}"
     if seen.doc.state != "closed":
-
-        def check(state: State) -> None:
-            _check_answered(state, request.options)
-
-        refused = act_unowned(bucket, keys, ttl, env, seen, key_id, check, _close)
-        if refused is not None:
-            raise refused
+        act_unowned(access, seen, _close, lambda state: _check_answered(state, request.options))
     return f"{what} and is closed; the next start begins a new session"
 
 

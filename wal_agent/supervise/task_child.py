@@ -19,19 +19,20 @@ import msgspec
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent
+from wal_agent.agents.session_files import find_main
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import UsageError
 from wal_agent.failpoints import failpoint
-from wal_agent.paths import MARKER, PROGRAM, SOCKET
-from wal_agent.records import Checkpoint, TaskOf
+from wal_agent.paths import PROGRAM
+from wal_agent.records import TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.recovery.json_schema import Schema, read_schema
-from wal_agent.recovery.rewrite import MOST_SUMMARIZED, Policy, aged, ask_for_summaries, summary_schema
+from wal_agent.recovery.rewrite import MOST_SUMMARIZED, CompactionPolicy, aged, ask_for_summaries, summary_schema
 from wal_agent.recovery.tasks import (
     AGAIN,
+    ChildAnswer,
     CompactForm,
-    Said,
     child_args,
     child_job,
     compact_form,
@@ -42,8 +43,9 @@ from wal_agent.recovery.tasks import (
 )
 from wal_agent.recovery.transcript import read_lines, words_of
 from wal_agent.supervise import hook_server
-from wal_agent.supervise.intervene import require_lease, unless_refused
-from wal_agent.supervise.rewrite import Home, act_at_rest, check_at_rest, read_units
+from wal_agent.supervise.at_rest import JobAccess, act_at_rest
+from wal_agent.supervise.intervene import ask_own_run, unless_refused
+from wal_agent.supervise.rewrite import Home, check_at_rest, read_units
 from wal_agent.supervise.rewrite import local_file as rewritten_file
 from wal_agent.supervise.tasks import VARIABLE, TaskStart, spent_by
 from wal_agent.text import say, shorten
@@ -57,7 +59,7 @@ ENDING: Final = 30.0  # seconds for a child that is over its budget to save and 
 MOST_SAID: Final = 1 << 20  # bytes of its stderr that are read
 
 
-class Place(msgspec.Struct, frozen=True):
+class TaskJob(msgspec.Struct, frozen=True):
     """Where the job of a task is. `options`: of a command for its bucket and key."""
 
     bucket: Bucket
@@ -70,7 +72,7 @@ class Place(msgspec.Struct, frozen=True):
         return replay(self.bucket, Keys(self.job)).state
 
 
-def run_child(at: Place, args: tuple[str, ...], start: TaskStart, seconds: float, *, once: bool) -> tuple[int, str]:
+def run_child(at: TaskJob, args: tuple[str, ...], start: TaskStart, seconds: float, *, once: bool) -> tuple[int, str]:
     """Run the child, at most for `seconds`; its exit code, and what it said on stderr. `once`:
     unless it is complete."""
     # The caller saves the folder that both work in.
@@ -109,7 +111,7 @@ class Question(msgspec.Struct, frozen=True):
     wanted: Schema | None = None
 
 
-def ask_child(child: Place, asked: Question, start: TaskStart, seconds: float) -> tuple[int, str, Said]:
+def ask_child(child: TaskJob, asked: Question, start: TaskStart, seconds: float) -> tuple[int, str, ChildAnswer]:
     """Run the child to its answer, and once more where that is not what is wanted; its exit code, what it said on
     stderr, and the answer. `seconds`: for both."""
     own, ends = AGENTS[child.agent], time.monotonic() + seconds
@@ -138,9 +140,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 def begin_in_run(env: Mapping[str, str], caller: str, job: str) -> dict[str, Any] | None:
     """Have the run whose tool this is begin its task `job`; its answer. None: there is none that has the job `caller`.
     UsageError: it refuses."""
-    path, run = env.get(SOCKET), env.get(MARKER)
-    question = {"ask": "begin", "job": job, "caller": caller}
-    said = hook_server.ask_socket(Path(path), run, hook_server.TASK, question) if path and run else None
+    said = ask_own_run(env, hook_server.TASK, {"ask": "begin", "job": job, "caller": caller})
     return unless_refused(said) if said is None or said.get("caller") != "" else None
 
 
@@ -150,51 +150,37 @@ def start_of(caller: str, said: Mapping[str, Any], depth: int, budget: int) -> T
     return TaskStart(of=of, budget=budget, run=str(said.get("run", "")), counted=bool(said.get("counted")))
 
 
-def begin_at_rest(
-    bucket: Bucket, keys: Keys, ttl: float, home: Home, key_id: str, state: State, job: str
-) -> dict[str, Any]:
+def begin_at_rest(at: JobAccess, home: Home, state: State, job: str) -> dict[str, Any]:
     """Do the same for a person: in the run of the job on this machine, else in the job at rest. LeaseHeld: it runs
     elsewhere."""
     if (known := state.tasks.get(job)) is not None:
         return {"checkpoint": known.checkpoint}
-    seen = require_lease(bucket, keys)
-    question = {"ask": "begin", "job": job, "caller": keys.job}
-    said = (
-        hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.TASK, question)
-        if seen.doc.state == "held"
-        else None
-    )
+    doc, question = at.lease().doc, {"ask": "begin", "job": job, "caller": at.keys.job}
+    said = hook_server.ask_run(doc.host, doc.run, hook_server.TASK, question) if doc.state == "held" else None
     if (answer := unless_refused(said)) is not None:
         return {"checkpoint": answer["checkpoint"]}  # no run bounds what a person asked for
-    return begin_unowned(bucket, keys, ttl, home, key_id, job, lambda _: None)
+    return begin_unowned(at, home, job)
 
 
 def begin_unowned(
-    bucket: Bucket,
-    keys: Keys,
-    ttl: float,
-    home: Home,
-    key_id: str,
-    job: str,
-    check: Callable[[State], None],
+    at: JobAccess, home: Home, job: str, check: Callable[[State], None] = lambda _: None
 ) -> dict[str, Any]:
     """Have the log of a job that has no run name its task `job`, and clear what a killed run left beside the session,
     for which the task's own agent could delete the session. LeaseHeld: it has a run; what `check` raises."""
-    made: list[Checkpoint] = []
 
-    def act(opened: OpenedJob) -> None:
-        at, time = opened.writer.acked, SystemClock().now()
-        agent = at.state.openings[-1].opening.agent
-        made.append(checkpoint_of(at.state, Occasion(keys.job, agent, at.seq, "manual", time, task=job)))
-        opened.writer.append(made[0])
+    def act(opened: OpenedJob) -> dict[str, Any]:
+        acked, time = opened.writer.acked, SystemClock().now()
+        agent = acked.state.openings[-1].opening.agent
+        made = checkpoint_of(acked.state, Occasion(at.keys.job, agent, acked.seq, "manual", time, task=job))
+        opened.writer.append(made)
         if tidy := home.agent.capabilities.tidy:
-            tidy(at.state.session, home.workspace, home.env)
+            tidy(acked.state.session, home.workspace, home.env)
+        return {"checkpoint": made.number}
 
-    act_at_rest(bucket, keys, ttl, home.env, key_id, check, act)
-    return {"checkpoint": made[0].number}
+    return act_at_rest(at, act, check)
 
 
-def read_result(at: Place, said: Said, budget: int) -> CompactForm:
+def read_result(at: TaskJob, said: ChildAnswer, budget: int) -> CompactForm:
     """The compact form of a task that has ended. `said`: its last message; `budget`: calls, 0 for no limit."""
     state = at.state()
     over = budget > 0 and spent_by(at.bucket, state) > budget
@@ -209,13 +195,12 @@ def asked_again(state: State) -> bool:
 
 def local_file(agent: Agent, session: str, workspace: Path, env: Mapping[str, str]) -> Path:
     """The main file of a session on this machine. UsageError: there is none."""
-    for file in agent.session_files(session, workspace, env) if session else []:
-        if file.name == agent.main_file:
-            return file.path
+    if (main := find_main(agent, session, workspace, env)) is not None:
+        return main.path
     raise UsageError("The caller's conversation is not on this machine, so it is not forked.", "Leave --fork out.")
 
 
-def last_answer(at: Place) -> str:
+def last_answer(at: TaskJob) -> str:
     """The last message of the child's conversation, "" where there is none."""
     state = at.state()
     file = state.files.get(AGENTS[at.agent].main_file)
@@ -252,12 +237,12 @@ class Summaries(msgspec.Struct, frozen=True):
 
 
 def summarize(
-    at: Place, keys: Keys, ttl: float, key_id: str, home: Home, policy: Policy, caller: tuple[str, ...]
+    at: TaskJob, access: JobAccess, home: Home, policy: CompactionPolicy, caller: tuple[str, ...]
 ) -> Summaries | None:
     """Have the agent of the job, which rests, write the summaries of the turns that the policy compacts, in a fork;
     None where there are none. The same turns are the same child, so its answer is kept. UsageError: it cannot;
     LeaseHeld, PersonNeeded, ConfigError: the job does not rest. `at`: the job; `caller`: its arguments."""
-    agent = home.agent
+    agent, keys = home.agent, access.keys
     if isinstance(agent.capabilities.forms.fork, str):
         raise UsageError(
             f"{agent.name} cannot write the summaries: {agent.capabilities.forms.fork}.",
@@ -280,11 +265,11 @@ def summarize(
     if (known := state.tasks.get(job)) is not None:
         begun: dict[str, Any] = {"checkpoint": known.checkpoint}
     else:
-        begun = begin_unowned(at.bucket, keys, ttl, home, key_id, job, lambda now: check_at_rest(now, home))
+        begun = begin_unowned(access, home, job, lambda now: check_at_rest(now, home))
     wanted = summary_schema(len(turns))
     text = task_text(ask_for_summaries(turns), json.dumps(wanted))
     asked = Question(text, caller, fork_form(agent, state.session, str(file)), read_schema(json.dumps(wanted).encode()))
-    child = Place(at.bucket, job, at.agent, at.options)
+    child = TaskJob(at.bucket, job, at.agent, at.options)
     code, said, found = ask_child(child, asked, start_of(keys.job, begun, depth, SUMMARY_CALLS), SUMMARIZING)
     if code:
         last = (said.strip().splitlines() or [""])[-1]

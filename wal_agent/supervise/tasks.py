@@ -19,8 +19,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
-from wal_agent.config import APPEND_DEADLINE
-from wal_agent.errors import UsageError, WalAgentError
+from wal_agent.errors import UsageError
 from wal_agent.paths import MARKER, SOCKET
 from wal_agent.records import TaskOf
 from wal_agent.supervise import hook_server
@@ -69,10 +68,10 @@ class OwnLease(Protocol):
 
 
 class CallerRun(msgspec.Struct, frozen=True):
-    """The run that asked for the task. `tell`: ask its socket; None: no answer. `counted`: it counts the calls of this
+    """The run that asked for the task. `ask`: its socket; None: no answer. `counted`: it counts the calls of this
     one."""
 
-    tell: Callable[[dict[str, Any]], dict[str, Any] | None]
+    ask: Callable[[dict[str, Any]], dict[str, Any] | None]
     epoch: int
     counted: bool = False
 
@@ -83,10 +82,10 @@ class CallerRun(msgspec.Struct, frozen=True):
             return None
         path, own = env.get(SOCKET, ""), env.get(MARKER) == start.run
 
-        def tell(question: dict[str, Any]) -> dict[str, Any] | None:
+        def ask(question: dict[str, Any]) -> dict[str, Any] | None:
             return hook_server.ask_socket(Path(path), start.run, hook_server.TASK, question, ASKING) if own else None
 
-        return CallerRun(tell, start.of.epoch, start.counted)
+        return CallerRun(ask, start.of.epoch, start.counted)
 
 
 class TaskBounds:
@@ -106,7 +105,7 @@ class TaskBounds:
         if self._caller is None:
             return math.inf
         asked = self._clock.boot()  # before: the answer counts from when it was given
-        said = self._caller.tell({"ask": "call", "epoch": self._caller.epoch})
+        said = self._caller.ask({"ask": "call", "epoch": self._caller.epoch})
         try:
             left = _number(said.get("left")) if said else 0.0
         except msgspec.ValidationError:
@@ -125,7 +124,7 @@ class TaskBounds:
             self._spent += 1
             left = not self.budget or self._spent <= self.budget
         counted = self._caller is not None and self._caller.counted
-        said = self._caller.tell({"ask": "count"}) if self._caller and counted else None
+        said = self._caller.ask({"ask": "count"}) if self._caller and counted else None
         return left and not (said and said.get("over"))
 
     @property
@@ -143,18 +142,11 @@ class TaskBounds:
         return {"left": max(0.0, left)}
 
 
-def begin_task(name: str, state: State, checkpoints: Checkpointer) -> dict[str, Any]:
-    """Answer `wal-agent task`: make the checkpoint in front of the task's job `name`, durable on return, unless the log
-    has one; its number. UsageError: no job can have that name."""
-    if (known := state.tasks.get(check_job(name))) is not None:
-        return {"checkpoint": known.checkpoint}
-    number, ticket = checkpoints.make("manual", defer=False, task=name) or (0, None)
-    try:
-        if ticket is None or ticket.wait(APPEND_DEADLINE) == "undecided":
-            return {"error": "The bucket cannot be reached now. Try again."}
-    except WalAgentError as error:
-        return {"error": error.what}
-    return {"checkpoint": number}
+def begin_task(name: str, state: State, checkpoints: Checkpointer) -> int:
+    """For `wal-agent task`: make the checkpoint in front of the task's job `name`, durable on return, unless the log
+    has one; its number. UsageError: no job can have that name; what an append raises; Unavailable."""
+    known = state.tasks.get(check_job(name))
+    return known.checkpoint if known is not None else checkpoints.make_durable(task=name)
 
 
 def spent_by(bucket: Bucket, state: State) -> int:

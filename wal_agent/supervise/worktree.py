@@ -33,7 +33,7 @@ from wal_agent.capture.shadow import Shadow
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, WalAgentError
-from wal_agent.events import CallEnded, Event, PhaseChanged, Saved
+from wal_agent.events import CallEnded, PhaseChanged, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery import messages
@@ -122,14 +122,16 @@ class WorktreeSaver:
         self.whole = False  # a capture of this run held every file
         self._found = True  # the last capture found a change, or did not come about
 
-    def on_event(self, event: Event) -> None:
-        """Save soon after a call that may have changed something. What is there before the first call is saved while
-        the model is asked for the first time: another machine has no other source of it."""
-        match event:
-            case CallEnded(changed=True):
-                self.poke()
-            case PhaseChanged(phase="awaiting_model") if self._writer.state.workspace is None:
-                self.poke()
+    def on_call_ended(self, event: CallEnded) -> None:
+        """Save soon after a call that may have changed something."""
+        if event.changed:
+            self.poke()
+
+    def on_phase(self, event: PhaseChanged) -> None:
+        """Save what is there before the first call while the model is asked for the first time: another machine has no
+        other source of it."""
+        if event.phase == "awaiting_model" and self._writer.state.workspace is None:
+            self.poke()
 
     def start(self) -> None:
         self._capture.git.go_on()  # the agent may be started again in one run

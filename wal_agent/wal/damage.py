@@ -150,6 +150,13 @@ def damaged_log_error(d: Damage) -> Damaged:
     return Damaged(what, f"Write it into a new folder with `wal-agent restore --at {d.good} --to DIR`; {NEW_JOB_HINT}")
 
 
+def sound_state(found: Replay) -> State:
+    """Return the state of a log that could be read to its end. Damaged."""
+    if found.damage is not None:
+        raise damaged_log_error(found.damage)
+    return found.state
+
+
 def with_hint(error: Damaged) -> Damaged:
     """Add how to go on to `error`, of a session whose log is sound."""
     return Damaged(error.what, f"{RESTORE_HINT}; {NEW_JOB_HINT}")

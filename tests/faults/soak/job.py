@@ -24,6 +24,7 @@ from tests.faults.soak.ledger import Effect, Ledger, Wrong
 from tests.servers import Server, fresh_bucket
 from tests.servers.proxy import Proxy, Storm, proxied
 from wal_agent.errors import LeaseHeld
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.intervene import acknowledge_call
 from wal_agent.wal.keys import Keys
 
@@ -205,7 +206,8 @@ class Job:
         for call in self.ledger.open():
             try:
                 happened = call.effect in done
-                acknowledge_call(self.ledger.bucket, KEYS, TTL, call.number, happened, self.machine(machine))
+                access = JobAccess(self.ledger.bucket, KEYS, TTL, self.machine(machine))
+                acknowledge_call(access, call.number, happened)
             except LeaseHeld:
                 return  # the run before had another machine's lease to wait for, and died waiting
             self.counts["settled by a person"] += 1

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.cli.shelf import Run
 from tests.unit.notify.sink import Sink, nobody
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import VARIABLE, Message, load_targets
+from wal_agent.notify.message import VARIABLE, Notification, load_targets
 from wal_agent.notify.outbox import Outbox, outbox_for
 
 
@@ -25,7 +25,7 @@ def sink() -> Iterator[Sink]:
 
 def halted(job: str = "shop") -> Outbox:
     box = outbox_for(os.environ, load_targets(os.environ))
-    message = Message("person_needed", "stopped", "body", "k", insists=True)
+    message = Notification("person_needed", "stopped", "body", "k", insists=True)
     assert box.put(job, lambda said, _: letters.make_letter(message, job, time.time(), said), time.time())
     return box
 

@@ -14,6 +14,7 @@ from wal_agent.bucket.base import Bucket, BucketDecorator
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Fenced, Unavailable
 from wal_agent.records import FileDelta
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.remove_job import remove_job
 from wal_agent.supervise.restart import is_complete
 from wal_agent.wal import lease as leases
@@ -99,7 +100,7 @@ class Stops(BucketDecorator):
 def test_one_that_was_cut_off_leaves_a_whole_log_and_goes_on(story: Story, run: Run, deletes: int) -> None:
     shelf = story.shelf
     with pytest.raises(Unavailable):
-        remove_job(Stops(shelf.bucket, deletes), KEYS, 0.001, {}, SystemClock())
+        remove_job(JobAccess(Stops(shelf.bucket, deletes), KEYS, 0.001, {}), SystemClock())
     found = replay(shelf.bucket, KEYS)
     assert found.damage is None and not found.state.open
     code, _, err = run("rm", *where(shelf), "--yes")

@@ -19,9 +19,9 @@ LIMITS = {
     "--help": (6, 36),
     "status --help": (18, 50),
     "run --help": (17, 50),
-    "status": (53, 55),
-    "log": (50, 55),
-    "list": (46, 55),
+    "status": (54, 55),
+    "log": (51, 55),
+    "list": (47, 55),
 }
 HEAVY = (
     *("boto3", "botocore", "google", "requests", "jinja2", "tree_sitter", "rich", "watchdog", "tomlkit", "psutil"),

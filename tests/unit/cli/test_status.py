@@ -16,7 +16,7 @@ import pytest
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.cli.status import next_command, status_rows
-from wal_agent.cli.view import Rewritten, View, continue_view
+from wal_agent.cli.view import LastRewrite, View, continue_view
 from wal_agent.records import End
 from wal_agent.recovery.lease_policy import LeaseView, StopKind
 from wal_agent.wal.reader import Replay
@@ -131,7 +131,7 @@ def test_the_next_command_can_be_pasted(facts: dict[str, Any], command: str) -> 
 
 
 def test_the_tokens_before_and_after_the_newest_rewrite_are_shown() -> None:
-    done = Rewritten(n=2, kind="compact", turns=30, tokens=120_000, left=9_000, time=1.0)
+    done = LastRewrite(n=2, kind="compact", turns=30, tokens=120_000, left=9_000, time=1.0)
     rows = status_rows(View("shop", "file:///b", "closed", rewritten=done), " --job shop")
     (row,) = [row for row in rows if "tokens" in row]
     assert "about 120,000 tokens before, 9,000 after (wal-agent trace show 2 --job shop)" in row

@@ -19,8 +19,8 @@ from wal_agent.cli.view import (
     Call,
     JobState,
     Late,
+    Unsaved,
     View,
-    Waiting,
     files_view,
     make_view,
     overdue_waits,
@@ -288,7 +288,7 @@ def test_a_live_run_on_this_machine_is_asked() -> None:
             shelf.bucket.put(KEYS.lease, lease.encode_lease(doc), if_version=version)
             found = read_view(shelf.bucket, KEYS, {})
             assert (found.state, found.phase) == ("running", "awaiting_user")
-            assert found.waiting == Waiting(2500, 65.0)
+            assert found.waiting == Unsaved(2500, 65.0)
             assert "2.5 kB not saved yet, the oldest for" in shown(found)
             assert doc.started - 1 < found.last_record < doc.started + 60  # also when the opening is all there is
             server.close()

@@ -10,7 +10,7 @@ from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.drill.grade import Entry, Grade, Seen, grade
 from wal_agent.drill.policy import POLICIES, UNCLEAN, Policy, PolicyModel, misled, view
 from wal_agent.drill.scenario import ASK, Scenario, load
-from wal_agent.rehearsal.model import Called, Heard, Json, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Json, Part, Returned, Turn
 
 CHARGE, MAIL = load("charge")[0], load("mail")[0]
 CUT = "outcome unknown: the machine was lost while this call ran."
@@ -22,11 +22,11 @@ class Talk:
     def __init__(self, scenario: Scenario, policy: Policy, seed: int = 1) -> None:
         rehearsal = rehearsal_of(AGENTS["gemini"])
         assert rehearsal is not None
-        self.scenario, self.heard, self.ledger = scenario, list[Heard](), list[Entry]()
+        self.scenario, self.heard, self.ledger = scenario, list[Part](), list[Entry]()
         self.model = PolicyModel(rehearsal, scenario, policy, seed)
         self.model.dialect = self  # type: ignore[assignment]
 
-    def history(self, body: Json) -> list[Heard]:
+    def history(self, body: Json) -> list[Part]:
         return self.heard
 
     def note(self, event: str, what: str) -> None:
@@ -69,7 +69,7 @@ class Talk:
     def crash(self, prompt: str) -> None:
         self.note("kill", "between")
         self.model.owed += 1
-        self.heard += [Returned("", CUT), Said("user", prompt)]
+        self.heard += [Returned("", CUT), HistoryText("user", prompt)]
 
 
 def prompt(command: str, finding: str) -> str:
@@ -151,10 +151,10 @@ def test_without_a_crash_each_policy_does_each_step_once(policy: Policy) -> None
 
 
 def test_a_call_whose_files_are_missing_is_in_doubt_again() -> None:
-    heard: list[Heard] = [
+    heard: list[Part] = [
         Called("run_shell_command", {"command": "./plan.sh"}),
         Returned("", "ok: plan"),
-        Said("user", "[wal-agent recovery] ...\n- #1 run_shell_command ./plan.sh"),
+        HistoryText("user", "[wal-agent recovery] ...\n- #1 run_shell_command ./plan.sh"),
     ]
     assert view(CHARGE, heard).known["plan"] == "doubt"
 
@@ -201,9 +201,9 @@ def test_a_prompt_that_names_no_call_makes_the_next_step_one_to_look_at() -> Non
     ],
 )
 def test_what_a_conversation_gets_wrong(finding: str, happened: set[str], expected: tuple[int, int]) -> None:
-    heard: list[Heard] = [
+    heard: list[Part] = [
         Called("run_shell_command", {"command": "./plan.sh"}),
         Returned("", "ok: plan"),
-        Said("user", prompt("./charge.sh 49.90", finding)),
+        HistoryText("user", prompt("./charge.sh 49.90", finding)),
     ]
     assert misled(CHARGE, heard, happened) == expected

@@ -327,14 +327,6 @@ def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
     assert found == [b"x"] * MOST_FILES + [None]
 
 
-def test_the_verify_words_are_told(tmp_path: Path) -> None:
-    state = state_of(*START, intent(1, "write_file", A))
-    (said,) = collector.decide_verdicts(
-        state, {1: A}, HOST, tmp_path, [], True, Ticking(), verify=lambda tool, data: f"{tool} {len(data)}"
-    )
-    assert said.verify == f"write_file {len(A)}"
-
-
 def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
     state = state_of(opening(workspace=str(tmp_path)), started(), intent(1))
     (said,) = collector.decide_verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], True, Ticking())

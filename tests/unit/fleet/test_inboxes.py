@@ -16,7 +16,7 @@ import pytest
 from tests.unit.fleet.leases import CRASHED, ELSEWHERE, seen, store
 from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.fleet.inboxes import Inboxes, Waiting, may_wake, waking
+from wal_agent.fleet.inboxes import Inboxes, WaitingJob, may_wake, waking
 from wal_agent.fleet.jobs import Job, classify_job
 from wal_agent.fleet.watch import (
     FIRST_PAUSE,
@@ -149,7 +149,7 @@ def test_a_pause_is_ended_by_resume_alone() -> None:
     paused = msgspec.structs.replace(job(state="released"), state="paused")
     assert waking(paused, [message("1"), message("2", "drain")]) is None
     resume = message("3", "resume")
-    assert waking(paused, [message("1"), resume]) == Waiting(paused, (resume.identity[:12],))
+    assert waking(paused, [message("1"), resume]) == WaitingJob(paused, (resume.identity[:12],))
 
 
 def test_what_the_log_has_as_seen_wakes_nobody(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,5 +173,5 @@ def test_one_act_is_kept_for_each_job_that_is_there() -> None:
     acts = [Act(job="a", epoch=1, state="messages", mark=mark, outcome="done", at=n) for n, mark in enumerate("xyz")]
     memory = record_acts(Memory(), [*acts, Act(job="gone", epoch=1, state="messages", mark="x", outcome="done")])
     assert [(act.job, act.mark) for act in prune_woken(memory, [job("a")]).acts] == [("a", "z")]
-    many = [Waiting(job(f"j{n}"), ("x",)) for n in range(9)]
+    many = [WaitingJob(job(f"j{n}"), ("x",)) for n in range(9)]
     assert len(choose_woken(Memory(), many, 1.0, most=4, tries=3)) == 4

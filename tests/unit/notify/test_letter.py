@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import Message, Target
+from wal_agent.notify.message import Notification, Target
 from wal_agent.notify.outbox import MAX_AGE, REMINDERS, RETRY_PERIOD, Letter
 
 ONE, TWO, LOUD = Target("json://one"), Target("json://two"), Target("json://loud", "person_needed")
-NEWS = Message("recovery", "t", "b", "k")
-HALT = Message("person_needed", "t", "b", "k", insists=True)
+NEWS = Notification("recovery", "t", "b", "k")
+HALT = Notification("person_needed", "t", "b", "k", insists=True)
 
 
-def made(message: Message = NEWS, now: float = 0.0) -> Letter:
+def made(message: Notification = NEWS, now: float = 0.0) -> Letter:
     found = letters.make_letter(message, "job", now)
     assert found is not None
     return found

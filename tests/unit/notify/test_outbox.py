@@ -15,7 +15,7 @@ import pytest
 
 from wal_agent.notify import outbox
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import Level, Message, Target
+from wal_agent.notify.message import Level, Notification, Target
 from wal_agent.notify.outbox import REPEAT_WINDOW, Letter, Outbox, outbox_for
 
 TARGET = Target("json://127.0.0.1:9/s3cret")
@@ -27,7 +27,7 @@ def box(tmp_path: Path) -> Outbox:
 
 
 def put(box: Outbox, key: str, now: float = 0.0, job: str = "a", level: Level = "recovery", halt: bool = False) -> bool:
-    message = Message("person_needed" if halt else level, key, "body", key, halt)
+    message = Notification("person_needed" if halt else level, key, "body", key, halt)
     return box.put(f"{job} {key}", lambda said, halt: letters.make_letter(message, job, now, said, halt), now)
 
 

@@ -16,14 +16,14 @@ from tests.unit.notify.sink import Sink
 from tests.unit.supervise.crew import until
 from wal_agent.notify import outbox as letters
 from wal_agent.notify import send
-from wal_agent.notify.message import Message, Target
+from wal_agent.notify.message import Notification, Target
 from wal_agent.notify.outbox import RETRY_PERIOD, SENDER, Outbox, outbox_for
 
 ONE, TWO, LOUD = Target("json://one"), Target("json://two"), Target("json://loud", "person_needed")
 
 
 def put(box: Outbox, title: str, now: float = 0.0, halt: bool = False) -> None:
-    message = Message("person_needed" if halt else "recovery", title, "body", title, halt)
+    message = Notification("person_needed" if halt else "recovery", title, "body", title, halt)
     assert box.put(title, lambda said, halt: letters.make_letter(message, "job", now, said, halt), now)
 
 

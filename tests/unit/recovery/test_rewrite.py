@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.config import SETTINGS, Origin
 from wal_agent.errors import UsageError
 from wal_agent.recovery.json_schema import find_fault, read_schema
 from wal_agent.recovery.rewrite import (
     MOST_FORM,
-    Policy,
+    CompactionPolicy,
     aged,
     ask_for_summaries,
     compact_form,
@@ -41,7 +41,7 @@ def said(n: int, text: str, role: str, **more: Any) -> Unit:
 
 def turn(n: int, calls: int = 1, time: float = 0.0, answered: bool = True) -> list[Unit]:
     asked = tuple(
-        AskedCall(f"c{n}.{i}", "Bash", json.dumps({"command": f"make {n}.{i}"}).encode()) for i in range(calls)
+        RequestedCall(f"c{n}.{i}", "Bash", json.dumps({"command": f"make {n}.{i}"}).encode()) for i in range(calls)
     )
     results = [said(n, f"result {n}.{i}", "tool", answers=(c.id,)) for i, c in enumerate(asked) if answered]
     return [
@@ -56,7 +56,9 @@ def conversation(turns: int, time: float = 0.0) -> list[Unit]:
     return [unit for n in range(1, turns + 1) for unit in turn(n, time=time)]
 
 
-policies = st.builds(Policy, st.integers(0, 6), st.integers(0, 400), st.sampled_from([0.0, 3.0]), st.integers(1, 5))
+policies = st.builds(
+    CompactionPolicy, st.integers(0, 6), st.integers(0, 400), st.sampled_from([0.0, 3.0]), st.integers(1, 5)
+)
 lengths = st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=8)
 
 
@@ -69,7 +71,7 @@ def built(spec: Sequence[tuple[int, bool]]) -> list[Unit]:
 
 @given(lengths, policies)
 def test_aging_takes_whole_turns_from_the_front_and_never_the_newest(
-    spec: Sequence[tuple[int, bool]], policy: Policy
+    spec: Sequence[tuple[int, bool]], policy: CompactionPolicy
 ) -> None:
     """Never one with a call that has no result (I8), nor the newest `keep`; nothing where no limit is passed."""
     units = built(spec)
@@ -115,20 +117,20 @@ def test_turns_cover_all_but_what_stands_in_front(spec: Sequence[tuple[int, bool
 
 def test_each_limit_counts_alone() -> None:
     units = conversation(4, time=DAY)
-    assert [t.number for t in aged(units, Policy(turns=4, keep=1), 3 * DAY)] == []
-    assert [t.number for t in aged(units, Policy(turns=3, keep=1), 3 * DAY)] == [1, 2, 3]
-    assert [t.number for t in aged(units, Policy(tokens=tokens_of(units), keep=1), 3 * DAY)] == []
-    assert [t.number for t in aged(units, Policy(tokens=tokens_of(units) - 1, keep=2), 3 * DAY)] == [1, 2]
-    assert [t.number for t in aged(units, Policy(age=2 * DAY, keep=1), 3 * DAY)] == []
-    assert [t.number for t in aged(units, Policy(age=DAY, keep=3), 3 * DAY)] == [1]
+    assert [t.number for t in aged(units, CompactionPolicy(turns=4, keep=1), 3 * DAY)] == []
+    assert [t.number for t in aged(units, CompactionPolicy(turns=3, keep=1), 3 * DAY)] == [1, 2, 3]
+    assert [t.number for t in aged(units, CompactionPolicy(tokens=tokens_of(units), keep=1), 3 * DAY)] == []
+    assert [t.number for t in aged(units, CompactionPolicy(tokens=tokens_of(units) - 1, keep=2), 3 * DAY)] == [1, 2]
+    assert [t.number for t in aged(units, CompactionPolicy(age=2 * DAY, keep=1), 3 * DAY)] == []
+    assert [t.number for t in aged(units, CompactionPolicy(age=DAY, keep=3), 3 * DAY)] == [1]
 
 
 def test_a_compaction_is_done_once() -> None:
     """A compact form is compacted again only together with a later turn."""
     form = said(9, "old", "user", summary="[wal-agent] 3 earlier turns of it.\n\n## Turn 1\nAsked: a")
     units = [form, *turn(2)]
-    assert aged(units, Policy(turns=1, keep=1), 0.0) == []
-    both = aged([*units, *turn(3)], Policy(turns=1, keep=1), 0.0)
+    assert aged(units, CompactionPolicy(turns=1, keep=1), 0.0) == []
+    both = aged([*units, *turn(3)], CompactionPolicy(turns=1, keep=1), 0.0)
     assert [t.prompt for t in both] == ["", "ask 2"]
     text = compact_form([*units, *turn(3)], both, 7)
     assert text.count("[wal-agent]") == 1 and "## Turn 1\nAsked: a" in text and "trace show 7" in text
@@ -137,9 +139,9 @@ def test_a_compaction_is_done_once() -> None:
 def test_a_compact_form_says_what_was_asked_done_and_answered_and_no_secret() -> None:
     units = [
         said(1, f"deploy with {SECRET}", "user", prompt=f"deploy with {SECRET}"),
-        said(1, "", "assistant", asks=(AskedCall("a", "Bash", b'{"command": "make deploy"}'),)),
+        said(1, "", "assistant", asks=(RequestedCall("a", "Bash", b'{"command": "make deploy"}'),)),
         said(1, "failed", "tool", answers=("a",), failed=("a",)),
-        said(1, "", "assistant", asks=(AskedCall("b", "Bash", b'{"command": "make undo"}'),)),
+        said(1, "", "assistant", asks=(RequestedCall("b", "Bash", b'{"command": "make undo"}'),)),
         said(1, "ok", "tool", answers=("b",)),
         said(1, f"It did not work. {SECRET}", "assistant"),
     ]
@@ -169,12 +171,12 @@ def test_a_note_says_whether_the_files_went_back() -> None:
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
-        ("turns=40", Policy(turns=40, keep=10)),
-        ("turns=40,tokens=9,age=2d", Policy(40, 9, 2 * DAY, 10)),
-        (" age=90m , keep=3", Policy(age=5400, keep=3)),
+        ("turns=40", CompactionPolicy(turns=40, keep=10)),
+        ("turns=40,tokens=9,age=2d", CompactionPolicy(40, 9, 2 * DAY, 10)),
+        (" age=90m , keep=3", CompactionPolicy(age=5400, keep=3)),
     ],
 )
-def test_a_policy_is_read(text: str, policy: Policy) -> None:
+def test_a_policy_is_read(text: str, policy: CompactionPolicy) -> None:
     assert parse_policy(text) == policy
 
 

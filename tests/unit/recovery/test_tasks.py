@@ -12,7 +12,7 @@ from wal_agent.recovery.tasks import (
     ASK,
     MOST_PROMPT,
     MOST_SUMMARY,
-    Said,
+    ChildAnswer,
     child_args,
     child_job,
     compact_form,
@@ -74,14 +74,14 @@ def test_without_a_prompt_or_in_a_named_session_it_is_a_plain_headless_run(calle
 def test_what_is_left_is_bounded_and_names_the_whole() -> None:
     calls = [record for n in range(1, 60) for record in (intent(n, input=b'{"command":"make x%d"}' % n), end(n))]
     form = compact_form(
-        "shop.task-1", "claude", state_of(opening(), *calls), Said("It was the clock. ghp_" + "a1B2" * 9)
+        "shop.task-1", "claude", state_of(opening(), *calls), ChildAnswer("It was the clock. ghp_" + "a1B2" * 9)
     )
     assert form.derivation_trail[-1] == "make x59: done" and len(form.derivation_trail) == 30
     text = form.render()
     assert text.startswith("It was the clock.") and "a1B2a1B2" not in text and "trace show shop.task-1" in text
-    long = compact_form("j", "claude", state_of(opening()), Said("x" * (2 * MOST_SUMMARY)))
+    long = compact_form("j", "claude", state_of(opening()), ChildAnswer("x" * (2 * MOST_SUMMARY)))
     assert len(long.render()) < MOST_SUMMARY + 500
-    assert "without a last message" in compact_form("j", "claude", state_of(opening()), Said("")).render()
+    assert "without a last message" in compact_form("j", "claude", state_of(opening()), ChildAnswer("")).render()
 
 
 FORKS = {
@@ -138,7 +138,7 @@ def test_the_outputs_are_those_of_the_schema_or_the_fault_is_named(answer: str, 
 
 
 def test_without_a_schema_words_are_the_summary_and_a_form_is_taken() -> None:
-    assert read_said("It is three.") == Said("It is three.")
+    assert read_said("It is three.") == ChildAnswer("It is three.")
     said = read_said('{"summary": "s", "insights": ["i"], "outputs": ["ghp_' + "a1B2" * 9 + '"]}')
     form = compact_form("j", "claude", state_of(opening()), said)
     assert form.insights == ("i",) and "a1B2a1B2" not in form.render()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from wal_agent.rehearsal.dialects import Anthropic, Chat, Responses
-from wal_agent.rehearsal.model import Called, Dialect, Json, Model, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Dialect, HistoryText, Json, Model, Returned, Turn
 
 READ = ("Read", {"path": "a"})
 BASH = ("Bash", {"command": "echo é"})
@@ -95,14 +95,14 @@ def test_anthropic() -> None:
         follow = [hello, {"role": "assistant", "content": said}, {"role": "user", "content": results}]
         assert stream(url, {**body, "messages": follow})[2]["delta"]["text"] == "second"
         assert model.history() == [
-            Said("system", "be"),
-            Said("user", "hello"),
-            Said("model", "look"),
+            HistoryText("system", "be"),
+            HistoryText("user", "hello"),
+            HistoryText("model", "look"),
             Called(*READ, one),
             Called(*BASH, two),
             Returned(one, "an a"),
             Returned(two, "4 files\né"),
-            Said("user", "and?"),
+            HistoryText("user", "and?"),
         ]
 
         status, _, text = fetch(url, body)
@@ -157,9 +157,9 @@ def test_chat() -> None:
         ]
         assert stream(url, {**body, "messages": follow})[0]["choices"][0]["delta"]["content"] == "second"
         assert model.history() == [
-            Said("system", "an a"),
-            Said("user", "hello"),
-            Said("model", "look"),
+            HistoryText("system", "an a"),
+            HistoryText("user", "hello"),
+            HistoryText("model", "look"),
             Called(*READ, one),
             Called(*BASH, two),
             Returned(one, "an a"),
@@ -225,10 +225,10 @@ def test_responses() -> None:
         ]
         assert stream(url, {**body, "input": follow})[2]["delta"] == "second"
         assert model.history() == [
-            Said("system", "be"),
-            Said("system", "an a"),
-            Said("user", "hello"),
-            Said("model", "look"),
+            HistoryText("system", "be"),
+            HistoryText("system", "an a"),
+            HistoryText("user", "hello"),
+            HistoryText("model", "look"),
             Called(*BASH, one),
             Called(*PATCH, two),
             Returned(one, "an a"),
@@ -239,7 +239,7 @@ def test_responses() -> None:
         assert (status, json.loads(text)["error"]["type"]) == (500, "server_error")
         code_mode = [{"type": "additional_tools", "role": "developer", "tools": [{}]}, *first]
         assert stream(url, {"input": code_mode})[2]["delta"] == "code mode"
-        assert model.history() == [Said("system", "an a"), Said("user", "hello")]
+        assert model.history() == [HistoryText("system", "an a"), HistoryText("user", "hello")]
         assert len(model.requests) == 4
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.unit.supervise.crew import Post
 from tests.unit.wal.world import intent
 from wal_agent.agents.base import Compacting
+from wal_agent.errors import UsageError
 from wal_agent.events import CheckpointFailed, Event
 from wal_agent.records import AnyRecord, Checkpoint, Compaction, FileDelta, PhaseName, Progress, Turn
 from wal_agent.recovery import checkpoint as pure
@@ -131,7 +132,9 @@ def test_a_question_that_is_none_is_refused(desk: Desk, question: dict[str, Any]
 
 
 def test_a_percentage_beyond_bounds_is_refused(desk: Desk) -> None:
-    assert "101" in answer(desk, progress=101)["error"] and desk.kept() == []
+    with pytest.raises(UsageError, match="101"):
+        answer(desk, progress=101)
+    assert desk.kept() == []
 
 
 def test_a_failure_is_reported_once_and_harms_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

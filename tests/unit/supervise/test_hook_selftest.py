@@ -150,7 +150,7 @@ def test_only_so_many_programs_are_remembered(bench: Bench) -> None:
 
 
 def test_what_takes_long_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    on = options.Waiting(bench.said.append).waiting_for
+    on = options.WaitReport(bench.said.append).waiting_for
     bench.screen = Screen(bench.said.append, bench.said.extend, lambda what, most=0.0, after=0.0: on(what, most, 0.0))
 
     def slow(agent: Agent, env: Mapping[str, str]) -> list[Proof]:

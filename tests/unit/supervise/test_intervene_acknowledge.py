@@ -19,8 +19,9 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import Cause, End, Host
 from wal_agent.recovery.lease_policy import Acquire, Local, admit, pause_left, pause_text, paused_until
-from wal_agent.supervise import intervene as module
+from wal_agent.supervise import at_rest as module
 from wal_agent.supervise import machine
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.hook_server import ACK, STATUS, HookRequest, HookServer, ask_run
 from wal_agent.supervise.intervene import acknowledge_call, acknowledged_end
 from wal_agent.wal import lease as leases
@@ -66,7 +67,7 @@ class Here:
         run_dir.end()
 
     def acknowledge(self, call: int, done: bool = True) -> None:
-        acknowledge_call(self.bucket, KEYS, TTL, call, done, self.env)
+        acknowledge_call(JobAccess(self.bucket, KEYS, TTL, self.env), call, done)
 
     @property
     def state(self) -> State:
@@ -280,4 +281,4 @@ def test_an_outage_says_that_it_is_not_known(here: Here, monkeypatch: pytest.Mon
     flaky = Flaky(here.bucket)
     flaky.fates = ["", "", "dropped", "dropped"]
     with pytest.raises(Unavailable, match="not known whether"):
-        acknowledge_call(flaky, KEYS, TTL, 1, True, here.env)
+        acknowledge_call(JobAccess(flaky, KEYS, TTL, here.env), 1, True)

@@ -27,6 +27,7 @@ from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.paths import state_dir
 from wal_agent.records import Host
 from wal_agent.supervise import machine
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.dry_run import foresee_start
 from wal_agent.supervise.intervene import UnlockRequest, acknowledge_call, unlock
 from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
@@ -306,7 +307,7 @@ def test_a_call_is_not_settled_past_what_the_spool_here_holds(world: World, fold
     here = Machine(world, folder, "vm-1")
     before = world.inner.get(KEYS.lease).version
     with pytest.raises(LeaseHeld, match="Run it here first: `wal-agent run AGENT` carries in"):
-        acknowledge_call(world.bucket, KEYS, TTL, 1, True, here.env)
+        acknowledge_call(JobAccess(world.bucket, KEYS, TTL, here.env), 1, True)
     assert world.inner.get(KEYS.lease).version == before
 
 
@@ -315,7 +316,7 @@ def test_elsewhere_the_loss_has_to_be_accepted(world: World, folder: Path) -> No
     world.clock.at += TTL + 1
     assert "--accept-loss" in foresee_start(world.bucket, KEYS, folder, "gemini", SETTINGS, away.env).plan
     with pytest.raises(LeaseHeld, match="--accept-loss"):
-        acknowledge_call(world.bucket, KEYS, TTL, 1, True, away.env)
+        acknowledge_call(JobAccess(world.bucket, KEYS, TTL, away.env), 1, True)
     done = unlock(world.bucket, KEYS, UnlockRequest(None), away.env)
     assert "`wal-agent run --accept-loss` opens it at once" in done.said and "one elsewhere needs" in done.notes[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tests.unit.supervise.crew import PATIENCE, until
-from wal_agent.supervise.options import SAID_AFTER, Waiting, agent_wait, wait_line
+from wal_agent.supervise.options import SAID_AFTER, WaitReport, agent_wait, wait_line
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
         return self.time
 
 
-def tick(waiting: Waiting) -> None:
+def tick(waiting: WaitReport) -> None:
     with waiting._changed:
         waiting._changed.notify()
 
@@ -24,7 +24,7 @@ def tick(waiting: Waiting) -> None:
 def test_a_long_wait_is_said_once_with_its_bound() -> None:
     """Issue 12.20: nobody sits before a screen that says nothing."""
     clock, said, over = Clock(), list[str](), threading.Event()
-    waiting = Waiting(said.append, now=clock)
+    waiting = WaitReport(said.append, now=clock)
 
     def wait() -> None:
         with waiting.waiting_for("the bucket", 20.0):
@@ -46,7 +46,7 @@ def test_a_long_wait_is_said_once_with_its_bound() -> None:
 def test_what_does_not_take_long_is_not_said() -> None:
     """I6."""
     clock, said = Clock(), list[str]()
-    waiting = Waiting(said.append, now=clock)
+    waiting = WaitReport(said.append, now=clock)
     with waiting.waiting_for("one"):
         clock.time += SAID_AFTER - 0.1
         tick(waiting)
@@ -60,7 +60,7 @@ def test_what_does_not_take_long_is_not_said() -> None:
 def test_of_nested_waits_the_innermost_is_said() -> None:
     """Issue 12.20."""
     said: list[str] = []
-    waiting = Waiting(said.append)
+    waiting = WaitReport(said.append)
     with waiting.waiting_for("the start", after=0.0):
         until(lambda: said == [wait_line("the start", 0, 0)], "the outer one")
         with waiting.waiting_for("its bucket", 5.0, 0.0):
@@ -78,7 +78,7 @@ def test_an_agent_that_nobody_sits_before_is_waited_for_at_its_beginning_and_its
 def test_what_is_waited_for_around_another_wait_begins_anew() -> None:
     """The time in which a person thinks is no time of the bucket's."""
     clock, said = Clock(), list[str]()
-    waiting = Waiting(said.append, now=clock)
+    waiting = WaitReport(said.append, now=clock)
     with waiting.waiting_for("the bucket"):
         with waiting.waiting_for("an answer", after=3600.0):
             clock.time += 100.0

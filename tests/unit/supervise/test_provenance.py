@@ -9,7 +9,7 @@ from tests.unit.cli.shelf import SECRET
 from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.cli.fleet import describe_loss
-from wal_agent.cli.options import JobContext
+from wal_agent.cli.job import JobContext
 from wal_agent.cli.run import _bucket_option
 from wal_agent.config import JOB
 from wal_agent.errors import ConfigError

@@ -15,6 +15,7 @@ from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import LeaseHeld
 from wal_agent.records import Edit, FileDelta, Pack, Workspace
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.remove_job import FEW, blobs_at_rest, collect, collect_at_rest
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE, Blobs, write_file
@@ -81,7 +82,8 @@ class LongJob:
 
 def collect_now(long: LongJob, home: Path) -> None:
     with short_folder() as folder:
-        collect_at_rest(long.world.bucket, KEYS, 30.0, {"HOME": str(home), "WAL_AGENT_RUNTIME_DIR": str(folder)}, "")
+        env = {"HOME": str(home), "WAL_AGENT_RUNTIME_DIR": str(folder)}
+        collect_at_rest(JobAccess(long.world.bucket, KEYS, 30.0, env))
 
 
 @pytest.fixture

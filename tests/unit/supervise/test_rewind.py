@@ -16,7 +16,7 @@ from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.records import Rewrite
 from wal_agent.supervise import rewind
 from wal_agent.supervise.exits import ShutdownPlan
-from wal_agent.supervise.rewrite import Place, Rewritten, check_at_rest, read_main
+from wal_agent.supervise.rewrite import RewindPlace, Rewritten, check_at_rest, read_main
 from wal_agent.wal.state import FileState, RewriteAt, State
 
 QUESTION: dict[str, Any] = {"place": {"last": 1}}
@@ -119,7 +119,7 @@ def test_an_undo_of_what_went_on_does_not_end_the_agent(
     desk._home = SimpleNamespace(options="--job shop", agent=None)  # type: ignore[assignment]
     monkeypatch.setattr(rewind, "local_file", lambda state, home: main)
     monkeypatch.setattr(rewind, "rewriting_of", lambda agent: None)
-    undo = rewind.FoundRewind(place=Place(), undo=True)
+    undo = rewind.FoundRewind(place=RewindPlace(), undo=True)
     rewind.LiveRewind._check(desk, undo)
     main.write_bytes(b"as rewritten\nand more\n")
     with pytest.raises(UsageError, match="went on behind rewrite 1"):

@@ -30,6 +30,7 @@ from wal_agent.messages import values as values_module
 from wal_agent.messages.values import META, Known, KvValues, key_of, name_of
 from wal_agent.steps import SavedState
 from wal_agent.supervise import steps as module
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.remove_job import remove_job
 from wal_agent.supervise.steps import MOST_VALUE
 
@@ -409,7 +410,7 @@ def test_a_job_that_begins_anew_after_it_was_deleted_has_no_values(remote: Desk)
     zombie = zombie_of(remote)
     post, world = remote.post, remote.post.world
     world.clock.at += TTL + 1
-    remove_job(world.bucket, post.job.keys, TTL, {}, world.clock)
+    remove_job(JobAccess(world.bucket, post.job.keys, TTL, {}), world.clock)
     remote.next_run()
     assert remote.entry() is None and remote.ask("list")["entries"] == []
     assert remote.put(b"2", if_version=0)["attempt"] == 1

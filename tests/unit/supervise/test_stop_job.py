@@ -12,6 +12,7 @@ from tests.unit.wal.world import KEYS, TTL, World, drain, intent
 from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded
 from wal_agent.inbox import BucketDriver, Message, address_to_run, is_for_run
 from wal_agent.records import MessageGiven, MessageSeen, Payload
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.stop_job import FAR_DEADLINE, StopRequest, stop_job
 from wal_agent.wal.job import OpenedJob, close_job
 
@@ -40,7 +41,7 @@ class Far:
 
     def stop(self, done: bool = False) -> str:
         request = StopRequest(" --job shop", self.folder, done, self.driver.send, self.lines.append)
-        return stop_job(self.world.bucket, KEYS, TTL, self.env, self.world.clock, request)
+        return stop_job(JobAccess(self.world.bucket, KEYS, TTL, self.env), self.world.clock, request)
 
     def lives(self) -> None:
         self.job.lease.renew(phase="awaiting_user")

@@ -16,8 +16,9 @@ from wal_agent.errors import UsageError
 from wal_agent.paths import MARKER
 from wal_agent.records import TaskOf
 from wal_agent.recovery.rewrite import parse_policy
+from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.rewrite import Home
-from wal_agent.supervise.task_child import Place, run_child, summarize
+from wal_agent.supervise.task_child import TaskJob, run_child, summarize
 from wal_agent.supervise.tasks import VARIABLE, CallerRun, TaskBounds, TaskStart, read_task, spent_by
 from wal_agent.wal.keys import Keys
 
@@ -149,14 +150,14 @@ def test_what_the_command_says_is_read_back_and_damage_is_refused() -> None:
         read_task({VARIABLE: "{"})
     assert CallerRun.of(TaskStart(of=TaskOf(job="shop")), {}) is None, "a person asked"
     other = CallerRun.of(start, {MARKER: "f" * 16})
-    assert other is not None and other.tell({"ask": "call"}) is None, "another run's socket is never asked"
+    assert other is not None and other.ask({"ask": "call"}) is None, "another run's socket is never asked"
 
 
 def test_an_agent_that_cannot_copy_its_session_writes_no_summaries(tmp_path: Path) -> None:
     home = Home("job", "", AGENTS["qwen"], tmp_path, {})
-    place = Place(open_bucket(f"file://{tmp_path}/bucket"), "job", "qwen", ())
+    place = TaskJob(open_bucket(f"file://{tmp_path}/bucket"), "job", "qwen", ())
     with pytest.raises(UsageError, match="Qwen Code has no form to copy a session") as refused:
-        summarize(place, Keys("job"), 6.0, "", home, parse_policy("turns=1", 1), ())
+        summarize(place, JobAccess(place.bucket, Keys("job"), 6.0, home.env), home, parse_policy("turns=1", 1), ())
     assert "--by-agent" in refused.value.hint
 
 
@@ -167,6 +168,6 @@ def test_a_file_of_the_folder_stands_in_for_no_module_of_ours(tmp_path: Path, mo
         (tmp_path / "wal_agent" / name).write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    place = Place(open_bucket("memory://stand-in"), "job", "no-such-agent", ())
+    place = TaskJob(open_bucket("memory://stand-in"), "job", "no-such-agent", ())
     code, said = run_child(place, (), TaskStart(of=TaskOf(job="caller")), 60.0, once=False)
     assert (code, (tmp_path / "ran").exists()) == (UsageError.exit_code, False), said

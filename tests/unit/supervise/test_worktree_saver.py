@@ -23,7 +23,7 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import UsageError
-from wal_agent.events import PhaseChanged
+from wal_agent.events import CallEnded, PhaseChanged, emit_after
 from wal_agent.paths import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes, worktree
@@ -62,7 +62,7 @@ class Desk:
         self.put: Callable[[bytes], Payload] = self.post.job.blobs.put_payload
         context = run_context(self.post.job, SystemClock(), self.user.top, autosave=interval)
         self.saver = WorktreeSaver(context, self.post.gate, self.capture, self.errors.append, progress)
-        self.post.listeners.append(self.saver.on_event)
+        self.post.listeners.append(emit_after({CallEnded: self.saver.on_call_ended}, lambda _: None))
 
     def _put(self, data: bytes) -> Payload:
         return self.put(data)
@@ -130,11 +130,11 @@ def test_a_tree_that_was_never_saved_is_saved_once_the_agent_is_prompted(
     """The interval is an hour. A call that is cut off first would find an empty folder on another machine."""
     prompted = PhaseChanged("awaiting_user", "awaiting_model", "", 0.0)
     with desk.running():
-        desk.saver.on_event(prompted)
+        desk.saver.on_phase(prompted)
         until(desk.captures, "a capture before any call")
     asked: list[int] = []
     monkeypatch.setattr(desk.saver, "poke", lambda: asked.append(1))
-    desk.saver.on_event(prompted)
+    desk.saver.on_phase(prompted)
     assert desk.post.state.workspace is not None and asked == [], "later turns wait for their calls"
 
 

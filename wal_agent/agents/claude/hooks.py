@@ -23,11 +23,10 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.agents import base, installed_hooks
-from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
-    context_answer,
     on,
     parser,
     permission_deny,
@@ -205,32 +204,22 @@ def _without_copies(response: bytes) -> bytes:
     return msgspec.json.encode({name: value for name, value in fields.items() if name not in _COPIES})
 
 
-def render(event: str, decision: Decision) -> bytes:
-    if event == "SessionStart" and isinstance(decision, Allow) and decision.words:
-        return context_answer(event, decision.words)
-    if event == "PreCompact" and isinstance(decision, Allow) and decision.words:
-        return refuse_answer(
-            json.dumps({"keep": decision.words})
-        )  # what this hook prints is added to the summary's instructions
-    if event == "PreCompact" and isinstance(decision, Deny):
-        return refuse_answer(_block(decision))
-    if event in SPEAKING and isinstance(decision, Allow) and decision.words:
-        return speaking_answer(event, decision.words)
-    return _render(event, decision)
-
-
-SPEAKING = ("UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "Stop")
-
-
-# `stop` has no spelling: with `"continue": false` beside the denial the turn continues all the same, and without the
-# denial the tool even runs.
-_render = renderer(permission_deny, refusable=("PreToolUse",))
-
-
 def _block(decision: Deny) -> str:
     return json.dumps({"decision": "block", "reason": decision.reason})
 
 
+def _keep(event: str, words: str) -> bytes:
+    """What this hook prints is added to the summary's instructions."""
+    return refuse_answer(json.dumps({"keep": words}))
+
+
+SPEAKING = ("SessionStart", "UserPromptSubmit", "PostToolUse", "PostToolUseFailure", "Stop")
+# `stop` has no spelling: with `"continue": false` beside the denial the turn continues all the same, and without the
+# denial the tool even runs.
+render = renderer(
+    {"PreToolUse": permission_deny, "PreCompact": _block},
+    {"PreCompact": _keep, **dict.fromkeys(SPEAKING, speaking_answer)},
+)
 SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # for `command`: the path of this run's settings; the protocol is beside them
 SWITCHES = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SKIP_PROMPT_HISTORY")
 # Settings that a file written while Claude runs must not change: Claude reads them again, and these take precedence

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.agents.claude.resume import LineTemplate
 from wal_agent.agents.claude.session import (
     Entry,
@@ -24,7 +24,7 @@ from wal_agent.agents.claude.session import (
     one_ms_later,
     time_after,
 )
-from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, time_of
+from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, seconds_of
 
 TITLE = "[wal-agent] "
 
@@ -66,14 +66,13 @@ def _unit(entry: Entry) -> Unit:
     ours = entry.kind == "user" and text.startswith(TITLE)
     summary = text if ours or entry.value.get("isCompactSummary") is True else ""
     begins = is_turn(entry.value) and not answers and not summary
-    at = time_of(entry.time)
     return Unit(
         key=entry.uuid,
         data=bytes(entry.written) + b"\n",
         prompt=text if begins else "",
-        time=at.timestamp() if at else 0.0,
+        time=seconds_of(entry.time),
         asks=tuple(
-            AskedCall(str(c["id"]), as_text(c.get("name")), encode_json(as_object(c.get("input"))))
+            RequestedCall(str(c["id"]), as_text(c.get("name")), encode_json(as_object(c.get("input"))))
             for c in entry.calls()
         ),
         answers=answers,

@@ -314,7 +314,7 @@ def requested_calls(appended: bytes) -> dict[str, RequestedCall]:
         if record is not None and record.get("type") == "assistant":
             for block in Entry(record, line).blocks("tool_use"):
                 if isinstance(id := block.get("id"), str):
-                    found[id] = RequestedCall(str(block.get("name", "")), _spelled_input(block))
+                    found[id] = RequestedCall(id, str(block.get("name", "")), _spelled_input(block))
     return found
 
 

@@ -28,6 +28,6 @@ capabilities = Capabilities(
     hook_caller="session",
     ends_its_calls=True,
     inject_prompt=resume.inject_prompt,
-    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
+    rewriting=Rewriting(rewrite.units, rewrite.compact),
     exit_cause=cli.exit_cause,
 )

@@ -23,11 +23,10 @@ from typing import Any
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
-    context_answer,
     on,
     outer,
     parser,
@@ -186,19 +185,9 @@ _EVENTS = dict(
 )
 EVENTS = tuple(_EVENTS)
 parse = parser(_EVENTS)
-
-
+SPEAKING = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop")
 # No denial ends the turn: `continue: false` beside it lets the tool run (facts, A3).
-_render = renderer(permission_deny, refusable=("PreToolUse",))
-
-
-def render(event: str, decision: Decision) -> bytes:
-    if event == "SessionStart" and isinstance(decision, Allow) and decision.words:
-        return context_answer(event, decision.words)
-    if event in ("UserPromptSubmit", "PostToolUse", "Stop") and isinstance(decision, Allow) and decision.words:
-        return speaking_answer(event, decision.words)
-    return _render(event, decision)
-
+render = renderer({"PreToolUse": permission_deny}, dict.fromkeys(SPEAKING, speaking_answer))
 
 MARKER = "WAL_AGENT_CODEX_RUN"  # the run's folder
 FLAGS = "codex-flags.json"

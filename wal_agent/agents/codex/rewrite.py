@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.agents.codex.session import CALLS, EXITED, OUTPUTS, is_prompt, load_rollout, model_payload, output_text
 from wal_agent.agents.session_files import (
     EPOCH,
@@ -20,7 +19,7 @@ from wal_agent.agents.session_files import (
     as_text,
     encode_json,
     records,
-    time_of,
+    seconds_of,
     well_formed,
 )
 
@@ -58,13 +57,12 @@ def _unit(item: Json, time: str) -> Unit:
     text = output_text(item.get("content")) if kind == "message" else ""
     ours = text.startswith(TITLE) and item.get("role") == "user"
     begins = kind == "message" and is_prompt(item) and not text.lstrip().startswith(_NOT_TYPED)
-    at = time_of(time)
     return Unit(
         key=_key(item),
         data=encode_json({"timestamp": time, "type": "response_item", "payload": item}) + b"\n",
         prompt=text if begins else "",
-        time=at.timestamp() if at else 0.0,
-        asks=(AskedCall(call, as_text(item.get("name")), _input(item)),) if kind in CALLS else (),
+        time=seconds_of(time),
+        asks=(RequestedCall(call, as_text(item.get("name")), _input(item)),) if kind in CALLS else (),
         answers=(call,) if kind in OUTPUTS else (),
         failed=(call,) if kind in OUTPUTS and _failed(output_text(item.get("output"))) else (),
         summary=text if ours else "",
@@ -83,22 +81,9 @@ def _failed(output: str) -> bool:
 
 
 def compact(main: bytes, session: str, workspace: Path, first: int, last: int, text: str) -> bytes:
-    shown = [item for item, _ in _history(main)]
-    return _compacted(main, [*shown[:first], _form(text), *shown[last:]], text)
-
-
-def rewind(main: bytes, session: str, workspace: Path, keep: int, text: str) -> bytes:
-    shown = [item for item, _ in _history(main)]
-    return _compacted(main, [*shown[:keep], _form(text)], text)
-
-
-def _form(text: str) -> Json:
-    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
-
-
-def _compacted(main: bytes, history: Sequence[Json], text: str) -> bytes:
-    read = load_rollout(main)
-    payload = {"message": text, "replacement_history": list(history)}
+    shown, read = [item for item, _ in _history(main)], load_rollout(main)
+    form: Json = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+    payload = {"message": text, "replacement_history": [*shown[:first], form, *shown[last:]]}
     record = {
         "timestamp": read.time or EPOCH,
         "ordinal": read.ordinal + 1,

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
 from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, outer, parser, refuse_answer, renderer
 from wal_agent.agents.session_files import InnerId, SessionId
 from wal_agent.errors import ConfigError
@@ -167,15 +167,11 @@ def deny_output(decision: Deny) -> str:
     return json.dumps({"permissionDecision": "deny", "permissionDecisionReason": decision.reason})
 
 
-_render = renderer(deny_output, refusable=("preToolUse",))
+def _add(event: str, words: str) -> bytes:
+    return refuse_answer(json.dumps({"additionalContext": words}))
 
 
-def render(event: str, decision: Decision) -> bytes:
-    if event in ("postToolUse", "userPromptSubmitted") and isinstance(decision, Allow) and decision.words:
-        return refuse_answer(json.dumps({"additionalContext": decision.words}))
-    return _render(event, decision)
-
-
+render = renderer({"preToolUse": deny_output}, {"postToolUse": _add, "userPromptSubmitted": _add})
 PLUGIN = "WAL_AGENT_COPILOT_PLUGIN"  # for `command`: the path of the plugin
 INSTRUCTIONS = "COPILOT_CUSTOM_INSTRUCTIONS_DIRS"
 FIRM = {"preToolUse", "postToolUse", "postToolUseFailure"}  # may wait for the bucket; the others are answered at once

@@ -71,8 +71,8 @@ class FileCall(msgspec.Struct):
 
     @property
     def ended(self) -> float:
-        told = end_time(self.outcome.value.get("timestamp")) if self.outcome else float("inf")
-        return told if self.settled else min(told, self.over)
+        ended = end_time(self.outcome.value.get("timestamp")) if self.outcome else float("inf")
+        return ended if self.settled else min(ended, self.over)
 
 
 def put_back(events: list[Event], session: str, calls: Sequence[LoggedCall]) -> int:
@@ -224,25 +224,25 @@ def outcome_data(request: Request, call: LoggedCall) -> Json:
 
 def _said(call: LoggedCall) -> tuple[str, bool]:
     try:
-        told: Any = decode_json(well_formed(call.result or b""))
+        result: Any = decode_json(well_formed(call.result or b""))
     except ValueError:
-        told = (call.result or b"").decode(errors="replace")
-        if (begun := _BEGUN.match(told)) is not None:
-            return noted_result(_rest(told, begun), call), call.failed
-    if isinstance(told, dict):
-        error = told.get("error")
+        result = (call.result or b"").decode(errors="replace")
+        if (begun := _BEGUN.match(result)) is not None:
+            return noted_result(_rest(result, begun), call), call.failed
+    if isinstance(result, dict):
+        error = result.get("error")
         if error is not None:
             message = error.get("message") if isinstance(error, dict) else error
             return capped_text(message if isinstance(message, str) else json.dumps(error), call.call), True
-        told = told.get("text", "")
-    return noted_result(told if isinstance(told, str) else json.dumps(told), call), call.failed
+        result = result.get("text", "")
+    return noted_result(result if isinstance(result, str) else json.dumps(result), call), call.failed
 
 
-def _rest(told: str, begun: re.Match[str]) -> str:
+def _rest(result: str, begun: re.Match[str]) -> str:
     """Return the text of a truncated result (`gate.cut`), and wal-agent's sentence behind it."""
-    cut = told.rfind(_CUT)
+    cut = result.rfind(_CUT)
     text: str = json.loads(f'"{begun[1]}"', strict=False)
-    return text + (told[cut:] if cut >= begun.end() else "")
+    return text + (result[cut:] if cut >= begun.end() else "")
 
 
 def plain_input(request: Request) -> Any:
@@ -276,8 +276,8 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
         repairs.append(HEAD_REPAIR)
     put = put_back(read.events, session, calls)
     messages = sum(e.kind in _SAID and not e.agent for e in read.events)
-    heard = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.agent)
-    return Reconciled(event_pieces(read.events), put, messages, tuple(repairs), heard)
+    prompts = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.agent)
+    return Reconciled(event_pieces(read.events), put, messages, tuple(repairs), prompts)
 
 
 def mend_head(events: list[Event], session: str, workspace: Path) -> bool:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import Unit
 from wal_agent.agents.copilot.session import Event, call_requests, call_status, compactions, dump_events, load_events
-from wal_agent.agents.session_files import EPOCH, Json, as_text, time_of
+from wal_agent.agents.session_files import EPOCH, Json, as_text, seconds_of
 
 TITLE = "[wal-agent] "
 _CLEARED, _COMPACTED = "session.context_cleared", "session.compaction_complete"
@@ -71,13 +71,12 @@ def _unit(message: _Message) -> Unit:
     text = as_text(first.data.get("content")) if first.kind == "user.message" and message.summary is None else ""
     ours = text.startswith(TITLE)
     outcomes = [e for e in events if e.kind == "tool.execution_complete"]
-    at = time_of(first.value.get("timestamp"))
     return Unit(
         key=message.key,
         data=dump_events([e for e in events if e.kind in _SHOWN]),
         prompt="" if ours else text,
-        time=at.timestamp() if at else 0.0,
-        asks=tuple(AskedCall(r.id, r.tool, r.input) for e in events for r in call_requests(e)),
+        time=seconds_of(first.value.get("timestamp")),
+        asks=tuple(request for e in events for request in call_requests(e)),
         answers=tuple(as_text(e.data.get("toolCallId")) for e in outcomes),
         failed=tuple(as_text(e.data.get("toolCallId")) for e in outcomes if call_status(e) != "done"),
         summary=text if ours else message.summary or "",
@@ -85,26 +84,15 @@ def _unit(message: _Message) -> Unit:
 
 
 def compact(main: bytes, session: str, workspace: Path, first: int, last: int, text: str) -> bytes:
+    """Return lines that hold the whole conversation."""
     events = load_events(main).events
     shown = visible(events)
-    return _rewritten(events, session, shown[:first], text, shown[last:])
-
-
-def rewind(main: bytes, session: str, workspace: Path, keep: int, text: str) -> bytes:
-    events = load_events(main).events
-    return _rewritten(events, session, visible(events)[:keep], text, [])
-
-
-def _rewritten(
-    events: Sequence[Event], session: str, before: Sequence[_Message], text: str, behind: Sequence[_Message]
-) -> bytes:
-    """Return lines that hold the whole conversation."""
     time = next((t for e in reversed(events) if (t := as_text(e.value.get("timestamp")))), EPOCH)
     name = f"{session} rewrite {len(events)}"
     form: Json = {"content": text, "transformedContent": text, "delivery": "idle", "messageId": _uuid(name)}
-    copies = [[dict(e.value) for m in messages for e in m.events] for messages in (before, behind)]
+    copies = [[dict(e.value) for m in messages for e in m.events] for messages in (shown[:first], shown[last:])]
     values: list[Json] = [
-        {"type": _CLEARED, "data": {"messagesCleared": len(visible(events))}, "timestamp": time},
+        {"type": _CLEARED, "data": {"messagesCleared": len(shown)}, "timestamp": time},
         *copies[0],
         {"type": "user.message", "data": form, "timestamp": time},
         *copies[1],

@@ -21,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
+from wal_agent.agents.base import Compacted, Env, RequestedCall, SeenCall, SessionFile
 from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
 from wal_agent.agents.session_files import (
     FileLines,
@@ -62,13 +62,10 @@ class Event(LineRecord):
         return str(self.value.get("agentId") or "")
 
 
-class Request(msgspec.Struct, frozen=True):
-    """A call that the model requests. `agent`: the subagent that does, if any. `message`: the event's own id; some
-    models repeat the ids of calls again and again."""
+class Request(RequestedCall, frozen=True):
+    """`agent`: the subagent that requests it, if any. `message`: the event's own id; some models repeat the ids of
+    calls again and again."""
 
-    id: str
-    tool: str
-    input: bytes
     agent: str
     message: str = ""
 

@@ -8,7 +8,7 @@ from wal_agent.agents.gemini import cli, hooks, resume, rewrite, session
 name = "gemini"
 tested = "0.61.0"
 also: tuple[str, ...] = ()
-main_file, folder = session.MAIN, hooks.gemini_home
+main_file, folder = session.MAIN, session.gemini_home
 
 locate, passthrough, is_interactive, command = cli.locate, cli.passthrough, cli.is_interactive, cli.command
 hooks_off_reason, session_from_args, prompt_from_args = (

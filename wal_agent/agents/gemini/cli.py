@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
-from wal_agent.agents.gemini.hooks import MARKER, gemini_home
+from wal_agent.agents.gemini.hooks import MARKER
+from wal_agent.agents.gemini.session import gemini_home
 from wal_agent.agents.hook_line import PREFIX, extension_name
 from wal_agent.agents.program import (
     TOO_LONG,

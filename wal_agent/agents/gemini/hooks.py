@@ -24,7 +24,8 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents import base, installed_hooks
-from wal_agent.agents.base import Allow, Decision, Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
+from wal_agent.agents.base import Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
+from wal_agent.agents.gemini.session import gemini_home
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
@@ -42,7 +43,7 @@ from wal_agent.agents.hook_line import (
 )
 from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
-from wal_agent.paths import shipped, user_home
+from wal_agent.paths import shipped
 
 
 class _Hook(msgspec.Struct):
@@ -126,17 +127,10 @@ def deny_output(decision: Deny) -> str:
     return json.dumps(words)
 
 
-_render = renderer(deny_output, refusable=("BeforeTool", "BeforeAgent"))
-
-
-def render(event: str, decision: Decision) -> bytes:
-    if event == "AfterTool" and isinstance(decision, Allow) and decision.words:
-        return context_answer(event, decision.words)
-    if event == "AfterAgent" and isinstance(decision, Allow) and decision.words:
-        return refuse_answer(deny_output(Deny(decision.words)))
-    return _render(event, decision)
-
-
+render = renderer(
+    {"BeforeTool": deny_output, "BeforeAgent": deny_output},
+    {"AfterTool": context_answer, "AfterAgent": lambda _, words: refuse_answer(deny_output(Deny(words)))},
+)
 MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
 HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
 OF_TOOLS = {"BeforeTool", "AfterTool"}
@@ -148,11 +142,6 @@ def hook_line(setup: HookSetup, event: str) -> str:
     (I6)."""
     deny = deny_output(Deny(GONE)) if event == "BeforeTool" else None
     return owner_guard(setup, MARKER) + bash_line(setup, "gemini", event, event in FIRM, deny)
-
-
-def gemini_home(env: Env) -> Path:
-    """Return Gemini's state folder, by its own rule."""
-    return Path(env.get("GEMINI_CLI_HOME") or user_home(env)) / ".gemini"
 
 
 def _install_file(place: Path) -> dict[str, str]:

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.agents.gemini.session import Message, Session, load_session
-from wal_agent.agents.session_files import EPOCH, Json, as_object, as_objects, as_text, encode_json, records, time_of
+from wal_agent.agents.session_files import EPOCH, Json, as_object, as_objects, as_text, encode_json, records, seconds_of
 
 _CONTEXT = ("<session_context>", "<hook_context>")
 _ID = "wal-agent-compact-"
@@ -48,14 +48,13 @@ def _unit(message: Message, time: str) -> Unit:
     key = as_text(value.get("id"))
     ours = key.startswith(_ID)
     begins = message.kind == "user" and not answers and not ours and not text.lstrip().startswith(_CONTEXT)
-    at = time_of(time or value.get("timestamp"))
     return Unit(
         key=key,
         data=bytes(message.written) + b"\n",
         prompt=text if begins else "",
-        time=at.timestamp() if at else 0.0,
+        time=seconds_of(time or value.get("timestamp")),
         asks=tuple(
-            AskedCall(as_text(c.get("id")), as_text(c.get("name")), encode_json(as_object(c.get("args"))))
+            RequestedCall(as_text(c.get("id")), as_text(c.get("name")), encode_json(as_object(c.get("args"))))
             for c in calls
         ),
         answers=tuple(as_text(a.get("id")) for a in answers),

@@ -27,7 +27,6 @@ from typing import Any, Literal
 import msgspec
 
 from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
-from wal_agent.agents.gemini.hooks import gemini_home
 from wal_agent.agents.session_files import (
     FileLines,
     Json,
@@ -45,10 +44,16 @@ from wal_agent.agents.session_files import (
     records,
     walk_files,
 )
+from wal_agent.paths import user_home
 from wal_agent.safefs import Buffer, Pieces, open_plain
 
 _REGISTRY_LIMIT = 1 << 22  # of a registry or a marker that is worth reading
 _SLUG = re.compile(r"[a-z0-9-]+")
+
+
+def gemini_home(env: Env) -> Path:
+    """Return Gemini's state folder, by its own rule."""
+    return Path(env.get("GEMINI_CLI_HOME") or user_home(env)) / ".gemini"
 
 
 def project_slug(home: Path, workspace: Path) -> str:

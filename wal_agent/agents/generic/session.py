@@ -32,7 +32,7 @@ from wal_agent.agents.session_files import name_parts
 from wal_agent.config import FILE, Consents, Want, check_keys, content_digest, own_document, read_document
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir, home, in_a_secret_place, secret_name, state_dir
-from wal_agent.safefs import Buffer
+from wal_agent.safefs import Buffer, swap_file
 from wal_agent.text import shorten
 
 GENERIC_MEANS = "these files are saved to the bucket, and written from it at a recovery"
@@ -254,12 +254,8 @@ def write_note(session: str, workspace: Path, env: Env) -> None:
     data = msgspec.json.encode(Note(session, named)) + b"\n"
     path = note_path(session, env)
     with suppress(OSError):
-        if path.is_file() and path.read_bytes() == data:
-            return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = path.with_name(".new")
-        new.write_bytes(data)
-        new.replace(path)
+        if not path.is_file() or path.read_bytes() != data:
+            swap_file(path, data)
 
 
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:

@@ -22,7 +22,7 @@ resumable, seen_calls, proves_turn = resume.resumable, session.seen_calls, sessi
 
 capabilities = Capabilities(
     forms=SessionForms(("run", "--session", "{session}"), ("run", "--session", "{session}", "--fork")),
-    rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
+    rewriting=Rewriting(rewrite.units, rewrite.compact),
     headless=("run",),
     speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,

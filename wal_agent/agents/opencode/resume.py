@@ -35,14 +35,7 @@ from wal_agent.agents.opencode import database as store
 from wal_agent.agents.opencode import hooks
 from wal_agent.agents.opencode import session as journal
 from wal_agent.agents.opencode import session as place
-from wal_agent.agents.opencode.database import (
-    Key,
-    Row,
-    Rows,
-    load_rows,
-    row_digest,
-    row_pieces,
-)
+from wal_agent.agents.opencode.database import Key, Row, Rows, load_rows, row_digest, row_pieces
 from wal_agent.agents.session_files import (
     Json,
     as_object,

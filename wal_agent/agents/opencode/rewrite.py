@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.agents.opencode.database import Row, Rows, journal_lines, load_rows, row_order
 from wal_agent.agents.opencode.resume import OPEN, make_id
 from wal_agent.agents.session_files import Json, as_object, as_text, decode_json, encode_json
@@ -111,7 +111,7 @@ def _unit(message: _Message) -> Unit:
         prompt="" if ours else typed,
         time=created / 1000,
         asks=tuple(
-            AskedCall(as_text(c.get("callID")), as_text(c.get("tool")), encode_json(as_object(state.get("input"))))
+            RequestedCall(as_text(c.get("callID")), as_text(c.get("tool")), encode_json(as_object(state.get("input"))))
             for c, state in states
         ),
         answers=tuple(id for id, status in answers if status not in OPEN),
@@ -131,19 +131,10 @@ def _line(part: Row, role: str, created: int) -> bytes:
 
 
 def compact(main: bytes, session: str, workspace: Path, first: int, last: int, text: str) -> bytes:
-    rows = load_rows(main)
-    shown = visible(rows)
-    return _rewritten(rows, session, shown[:first], text, shown[last:])
-
-
-def rewind(main: bytes, session: str, workspace: Path, keep: int, text: str) -> bytes:
-    rows = load_rows(main)
-    return _rewritten(rows, session, visible(rows)[:keep], text, [])
-
-
-def _rewritten(rows: Rows, session: str, before: Sequence[_Message], text: str, behind: Sequence[_Message]) -> bytes:
     """Return the lines that delete all rows of the session's messages but those that stay, and add a message."""
-    own, root = _messages(rows), _root(rows)
+    rows = load_rows(main)
+    shown, own, root = visible(rows), _messages(rows), _root(rows)
+    before, behind = shown[:first], shown[last:]
     ids = {m.id for m in own}
     mine = [*own, *(p for p in rows.of("part") if p.message in ids)]
     kept = {r.key for m in (*before, *behind) for r in (*m.rows, *m.parts)}

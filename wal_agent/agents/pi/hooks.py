@@ -15,7 +15,7 @@ import re
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Allow, Decision, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
 from wal_agent.agents.hook_line import GONE, on, parser, refuse_answer, renderer
 from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
@@ -100,15 +100,18 @@ EVENTS = {
 parse = parser(EVENTS)
 
 
-REFUSABLE = ("tool_call", "session_before_compact")
-SPEAKING = ("tool_result", "session_before_compact", "summary")
-_render = renderer(lambda deny: json.dumps({"reason": deny.reason, "stop": deny.stop}), REFUSABLE)
+def _refuse(decision: Deny) -> str:
+    return json.dumps({"reason": decision.reason, "stop": decision.stop})
 
 
-def render(event: str, decision: Decision) -> bytes:
-    if event in SPEAKING and isinstance(decision, Allow) and decision.words:
-        return refuse_answer(json.dumps({"words": decision.words}))
-    return _render(event, decision)
+def _speak(event: str, words: str) -> bytes:
+    return refuse_answer(json.dumps({"words": words}))
+
+
+render = renderer(
+    {"tool_call": _refuse, "session_before_compact": _refuse},
+    {"tool_result": _speak, "session_before_compact": _speak, "summary": _speak},
+)
 
 
 def plain_tool_name(tool: str) -> str:

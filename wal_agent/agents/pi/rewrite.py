@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.agents.pi.resume import free_id
 from wal_agent.agents.pi.session import Entry, Tree, load_tree
-from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, plain_text, time_of
+from wal_agent.agents.session_files import Json, as_object, as_text, encode_json, plain_text, seconds_of
 
 _SUMMARIES = ("compaction", "branch_summary")
 
@@ -47,15 +47,14 @@ def visible(tree: Tree) -> list[Entry]:
 
 def _unit(entry: Entry) -> Unit:
     text = plain_text(entry.message.get("content"))
-    at = time_of(entry.value.get("timestamp"))
     answer = as_text(entry.message.get("toolCallId")) if entry.role == "toolResult" else ""
     return Unit(
         key=entry.id,
         data=bytes(entry.written) + b"\n",
         prompt=text if entry.role == "user" else "",
-        time=at.timestamp() if at else 0.0,
+        time=seconds_of(entry.value.get("timestamp")),
         asks=tuple(
-            AskedCall(call["id"], as_text(call.get("name")), encode_json(as_object(call.get("arguments"))))
+            RequestedCall(call["id"], as_text(call.get("name")), encode_json(as_object(call.get("arguments"))))
             for call in entry.calls
         ),
         answers=(answer,) if answer else (),

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.agents import base, installed_hooks
-from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.hook_line import (
     GONE,
     HOOK_SECONDS,
@@ -169,15 +169,7 @@ def deny_output(decision: Deny) -> str:
 
 # Behind a compaction Qwen Code 0.24 asks at SessionStart, and adds what PreCompact says to the summary's instructions.
 SPEAKING = ("PostToolUse", "Stop", "SessionStart", "PreCompact")
-_render = renderer(deny_output, refusable=("PreToolUse",))
-
-
-def render(event: str, decision: Decision) -> bytes:
-    if event in SPEAKING and isinstance(decision, Allow) and decision.words:
-        return speaking_answer(event, decision.words)
-    return _render(event, decision)
-
-
+render = renderer({"PreToolUse": deny_output}, dict.fromkeys(SPEAKING, speaking_answer))
 MARKER = "QWEN_WAL_AGENT_RUN"
 HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
 

@@ -8,14 +8,13 @@ it, where Qwen does not look, so that they are the same messages in each version
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from wal_agent.agents.base import AskedCall, Unit
+from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.agents.qwen.session import Chat, load_chat
-from wal_agent.agents.session_files import EPOCH, Json, as_object, as_objects, as_text, encode_json, time_of
+from wal_agent.agents.session_files import EPOCH, Json, as_object, as_objects, as_text, encode_json, seconds_of
 
 KEPT = "walAgentKept"
 OURS = "wal-agent "  # begins the keys of what wal-agent says
@@ -76,16 +75,15 @@ def _unit(message: _Message) -> Unit:
     content, text = message.content, _text(message.content)
     answers, said = _inside(content, "functionResponse"), content.get("role") != "model"
     ours = message.key.startswith(OURS) or "<state_snapshot>" in text
-    at = time_of(message.time)
     kind = "assistant" if not said else "tool_result" if answers else "user"
     line = {"uuid": message.key, "timestamp": message.time, "type": kind, "message": content}
     return Unit(
         key=message.key,
         data=encode_json(line) + b"\n",
         prompt=text if said and message.begins and not answers else "",
-        time=at.timestamp() if at else 0.0,
+        time=seconds_of(message.time),
         asks=tuple(
-            AskedCall(as_text(c.get("id")), as_text(c.get("name")), encode_json(as_object(c.get("args"))))
+            RequestedCall(as_text(c.get("id")), as_text(c.get("name")), encode_json(as_object(c.get("args"))))
             for c in _inside(content, "functionCall")
         ),
         answers=tuple(as_text(a.get("id")) for a in answers),
@@ -97,25 +95,13 @@ def _unit(message: _Message) -> Unit:
 def compact(main: bytes, session: str, workspace: Path, first: int, last: int, text: str) -> bytes:
     chat = load_chat(main)
     shown = visible(chat)
-    return _rewritten(chat, session, workspace, shown[:first], text, shown[last:])
-
-
-def rewind(main: bytes, session: str, workspace: Path, keep: int, text: str) -> bytes:
-    chat = load_chat(main)
-    shown = visible(chat)
-    return _rewritten(chat, session, workspace, shown[:keep], text, [])
-
-
-def _rewritten(
-    chat: Chat, session: str, workspace: Path, before: Sequence[_Message], text: str, behind: Sequence[_Message]
-) -> bytes:
-    last, time = chat.records[-1], chat.last("timestamp") or EPOCH
-    name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {last.uuid} {text!r}"))
+    parent, time = chat.records[-1].uuid, chat.last("timestamp") or EPOCH
+    name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {parent} {text!r}"))
     said: Json = {"role": "user", "parts": [{"text": text}]}
     read: Json = {"role": "model", "parts": [{"text": _READ}]}
     form = [_Message(f"{OURS}{name}", time, said, False), _Message(f"read {name}", time, read, False)]
-    messages = [*before, *form, *behind]
-    was, now = (sum(len(encode_json(m.content)) for m in each) // 4 for each in (visible(chat), messages))
+    messages = [*shown[:first], *form, *shown[last:]]
+    was, now = (sum(len(encode_json(m.content)) for m in each) // 4 for each in (shown, messages))
     tokens = {"originalTokenCount": was, "newTokenCount": now, "newTokenCountIsEstimated": True, "compressionStatus": 1}
     payload = {
         "info": tokens,
@@ -124,7 +110,7 @@ def _rewritten(
     }
     value = {
         "uuid": name,
-        "parentUuid": last.uuid,
+        "parentUuid": parent,
         "sessionId": session,
         "timestamp": time,
         "type": "system",

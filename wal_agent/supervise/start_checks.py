@@ -1,0 +1,170 @@
+"""Decide whether a start may open its job, by the log, before anything is written: another folder's, agent's or
+repository's job is refused, another person's is asked about, and so are arguments that nobody vouches for.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from wal_agent import __version__
+from wal_agent.agents.base import Cli
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import Clock
+from wal_agent.config import MAX_JOB
+from wal_agent.errors import NotThisJob, NotYourJob, UsageError
+from wal_agent.records import Cause, Host, Opening
+from wal_agent.recovery import messages
+from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, Refuse, decide, refuse_other_job
+from wal_agent.recovery.report import name_calls
+from wal_agent.shell.quote import safe
+from wal_agent.supervise import provenance
+from wal_agent.supervise.hook_server import outer_runs
+from wal_agent.supervise.identity import read_owner
+from wal_agent.supervise.options import RunOptions, Screen
+from wal_agent.supervise.prepare import recovery_policy
+from wal_agent.supervise.recovery_input import hand_over_to_opening, is_folder, observe_log
+from wal_agent.supervise.worktree import plan_worktree
+from wal_agent.text import quote_word
+from wal_agent.wal import lease as leases
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import Replay
+
+
+class StartChecks:
+    """The checks of one start. `args`: arguments of the log that the agent may get, once they are admitted."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        cli: Cli,
+        run: str,
+        here: Host,
+        bucket: Bucket,
+        clock: Clock,
+        screen: Screen,
+        interrupt: Callable[[], None],
+    ) -> None:
+        """`interrupt`: raises when this machine was asked to end, while a person thinks."""
+        self._options, self._cli, self._run, self._here = options, cli, run, here
+        self._bucket, self._clock, self._screen, self._interrupt = bucket, clock, screen, interrupt
+        self.args: tuple[str, ...] = ()
+
+    def check(self, log: Replay, cause: Cause) -> None:
+        """Note what is noted before an opening, once the start is not refused. NotThisJob, NotYourJob, ConfigError."""
+        self._check_owner(log, cause)
+        self._check_person(log, cause)
+        self._check_args(log, cause)
+        options, settings = self._options, self._options.settings
+        provenance.remember_args(options.env, settings.bucket, settings.job, self._run, options.args)
+
+    def _check_owner(self, log: Replay, cause: Cause) -> None:
+        """Refuse another folder's, agent's or repository's job before it is opened. NotThisJob, with the command for a
+        job of its own."""
+        options, settings = self._options, self._options.settings
+        keys, home = Keys(settings.job), log.state.home_opening
+        if log.damage is not None or home is None:
+            return
+        opening = self._opening(home, cause)
+        situation = observe_log(log, opening, Blobs(self._bucket, keys, self._clock, random.Random()))
+        owner = log.state.owner_agent
+        if options.from_agent and owner not in (options.from_agent, options.agent.name):
+            typed = provenance.shown_command(options.agent.name, settings, options.args, f"--from-agent={owner}")
+            raise NotThisJob(messages.not_from(safe(owner, 40), options.from_agent), f"To hand it over: {typed}")
+        if options.handoff:
+            situation, _ = hand_over_to_opening(situation)
+        elsewhere = (home.workspace, home.host.name) != (opening.workspace, self._here.name)
+        identity: tuple[str, ...] = ()
+        if elsewhere:
+            identity = plan_worktree(
+                situation, self._here, options.workspace, settings, options.agent, options.env
+            ).identity
+        local = LocalFacts(
+            options.agent.main_file,
+            home_exists=is_folder(home.workspace),
+            identity=identity,
+            unlogged=options.agent.capabilities.hookless is not None,
+        )
+        refused = refuse_other_job(PlanInputs(situation.before, opening, local, Policy()))
+        if refused is not None:
+            free = find_free_job(self._bucket, settings.job)
+            own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
+            cd = f"cd {quote_word(str(options.workspace))} &&"
+            command = f"{cd} {provenance.shown_command(options.agent.name, own, options.args)}"
+            hint = f"To start a job of this folder's own: {command}"
+            if owner != options.agent.name and not options.handoff and options.agent.capabilities.hookless is None:
+                here = replace(settings, sources={**settings.sources, "job": "flag"})
+                typed = provenance.shown_command(options.agent.name, here, options.args, "--handoff")
+                hint = f"To hand it to {options.agent.name}: {typed} (to start a job of this folder's own: {command})"
+            raise NotThisJob(refused.what, hint)
+
+    def _check_person(self, log: Replay, cause: Cause) -> None:
+        """Ask before an unfinished job is taken over from another person: a typed job or --take-over is consent.
+        NotYourJob."""
+        options, settings, home = self._options, self._options.settings, log.state.home_opening
+        typed = settings.sources.get("job") in ("flag", "environment") and not options.found
+        if home is None or options.take_over or typed:
+            return
+        if provenance.previous_person(log.state, self._opening(home, cause)) is None:
+            return
+        user, host = safe(home.owner.user, 64), safe(home.host.name, 100)
+        what = f"Job {settings.job} was last run by {user} on {host}, in {safe(home.workspace, 200)}."
+        if log.state.unanswered:
+            what += f" In flight: {name_calls([call.intent for call in log.state.unanswered])}."
+        if options.attended and not outer_runs():
+            self._screen.say(what)
+            question = f"That continues its conversation and files here, and locks {host} out. Take it over?"
+            if provenance.ask_person(question, self._screen, self._interrupt):
+                return
+            what = f"Job {settings.job} was not taken over."
+        free = find_free_job(self._bucket, settings.job)
+        own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
+        name, args = options.agent.name, options.args
+        raise NotYourJob(
+            f"{what} Nothing was changed.",
+            f"To take it over: {provenance.shown_command(name, settings, args, '--take-over')} "
+            f"(to start one of your own: {provenance.shown_command(name, own, args)})",
+        )
+
+    def _check_args(self, log: Replay, cause: Cause) -> None:
+        """Refuse arguments of the log that nobody vouches for before the job is opened, if the log alone decides that
+        the agent would get them. ConfigError."""
+        options, home = self._options, log.state.home_opening
+        if options.args or options.handoff or log.damage is not None or home is None:
+            return
+        local = LocalFacts(options.agent.main_file, unlogged=options.agent.capabilities.hookless is not None)
+        decided = decide(log.state, self._opening(home, cause), local, recovery_policy(options))
+        if not isinstance(decided, Refuse):
+            openings = [each.opening for each in log.state.openings]
+            provenance.admit_args(options, openings, decided.args, self._screen, self._interrupt)
+            self.args = decided.args
+
+    def _opening(self, home: Opening, cause: Cause) -> Opening:
+        """The opening that this start would write behind `home`."""
+        options = self._options
+        return Opening(
+            time=self._clock.now(),
+            run=self._run,
+            epoch=home.epoch + 1,
+            cause=cause,
+            host=self._here,
+            agent=options.agent.name,
+            agent_version=self._cli.version,
+            version=__version__,
+            workspace=str(options.workspace),
+            args=options.args,
+            owner=read_owner(options.workspace, options.env),
+        )
+
+
+def find_free_job(bucket: Bucket, job: str) -> str:
+    """`<job>-2`, or the next number that no job has. UsageError: none of a thousand is free."""
+    for n in range(2, 1000):
+        tail = f"-{n}"
+        name = job[: MAX_JOB - len(tail)] + tail
+        if leases.read_lease(bucket, Keys(name)) is None:
+            return name
+    raise UsageError(f"A thousand jobs are named like {job}.", "Choose a name: --job NAME.")
