@@ -37,6 +37,7 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
+from urllib3.poolmanager import pool_classes_by_scheme
 
 from wal_agent.bucket.base import (
     CONNECT_TIMEOUT,
@@ -58,6 +59,7 @@ from wal_agent.bucket.base import (
     object_in_seconds,
     too_large_error,
 )
+from wal_agent.bucket.http import paced_pools
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.text import quote
@@ -187,7 +189,8 @@ class GcsConnection(msgspec.Struct, frozen=True, dict=True):
 
 
 class _KeptAlive(HTTPAdapter):
-    """Keeps connections, and finds out when one has died without a word: behind a NAT an idle one is just forgotten."""
+    """Keeps connections, and finds out when one has died without a word (behind a NAT an idle one is just forgotten),
+    or brings next to nothing."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         probe = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
@@ -195,6 +198,12 @@ class _KeptAlive(HTTPAdapter):
             probe += [(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30), (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)]
         options = [*HTTPConnection.default_socket_options, *probe]
         super().init_poolmanager(*args, socket_options=options, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = paced_pools(pool_classes_by_scheme)
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        manager.pool_classes_by_scheme = paced_pools(pool_classes_by_scheme)
+        return manager
 
 
 def connect(endpoint: str) -> Any:
@@ -326,18 +335,21 @@ class GcsBucket:
 
         with self._explained("list"):
             listed = self._store().listing(self._folder + prefix, self._offset(start_after))  # which it begins with
-            entries = (
-                Entry(blob.name[len(self._folder) :], int(blob.size), float(int(blob.updated.timestamp())))
-                for blob in listed
-                if blob.name.startswith(self._folder)
+            pages = (
+                [
+                    Entry(blob.name[len(self._folder) :], int(blob.size), float(int(blob.updated.timestamp())))
+                    for blob in page
+                    if blob.name.startswith(self._folder)
+                ]
+                for page in listed.pages
             )
-            yield from checked_entries(entries, prefix, start_after, unordered)
+            yield from checked_entries(pages, prefix, start_after, unordered)
 
     def _folders(self, prefix: str) -> Iterator[str]:
         base = self._folder + prefix
         with self._explained("list"):
-            names = (name for page in self._store().folders(base).pages for name in page.prefixes)
-            yield from checked_folders(names, base, prefix)
+            pages = (page.prefixes for page in self._store().folders(base).pages)
+            yield from checked_folders(pages, base, prefix)
 
     def _offset(self, start_after: str) -> str | None:
         """Where the store shall begin: at or before the first name wanted, whatever text `start_after` is."""

@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.utils import mktime_tz, parsedate_tz
-from itertools import chain
 from typing import Any, Literal, TypeVar
 
 import boto3.session
@@ -47,6 +46,7 @@ from wal_agent.bucket.base import (
     object_in_seconds,
     too_large_error,
 )
+from wal_agent.bucket.http import paced_pools
 from wal_agent.errors import (
     BucketError,
     ConfigError,
@@ -385,11 +385,11 @@ class S3Bucket:
 
         first = {"StartAfter": self._name(after)} if (after := _start(start_after)) else {}
         pages = self._pages(prefix, first, {}, self._entries)
-        return checked_entries(chain.from_iterable(pages), prefix, start_after, unordered)
+        return checked_entries(pages, prefix, start_after, unordered)
 
     def _folders(self, prefix: str) -> Iterator[str]:
         pages = self._pages(prefix, {}, {"Delimiter": "/"}, _prefixes)
-        return checked_folders(chain.from_iterable(pages), self._name(prefix), prefix)
+        return checked_folders(pages, self._name(prefix), prefix)
 
     def _pages(
         self,
@@ -485,6 +485,8 @@ def _client(session: Any, endpoint: str | None, read_timeout: float) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would go to the agent's terminal (I6)
         client = session.client("s3", region_name=region, endpoint_url=endpoint, config=config)
+    pools = client._endpoint.http_session._pool_classes_by_scheme  # there is no public way to bound a whole reply
+    pools.update(paced_pools(pools))
     client.meta.events.register_last("before-call.s3", _as_one_request)
     client.meta.events.register_last("before-call.s3.DeleteObjects", _with_md5)
     return client
