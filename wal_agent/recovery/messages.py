@@ -19,10 +19,12 @@ _STOP = "Nothing was changed. Do not try other ways; stop here and say so."
 _WIND_DOWN = "Nothing was changed. Start nothing new; say in one line where you are and stop."
 
 
-def deny_unsaved(seconds: float) -> str:
-    """Deny: the intent could not be saved for `seconds` (0: at once)."""
+def deny_unsaved(seconds: float, refused: bool = False) -> str:
+    """Deny: the intent could not be saved for `seconds` (0: at once). `refused`: the bucket answers, and accepts
+    nothing."""
     since = f" for {seconds:.0f} s" if seconds >= 1 else ""
-    return f"{_DENIED} its intent could not be saved (bucket unreachable{since}). {_STOP}"
+    why = "bucket refuses access: credentials, permission or clock" if refused else "bucket unreachable"
+    return f"{_DENIED} its intent could not be saved ({why}{since}). {_STOP}"
 
 
 def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:

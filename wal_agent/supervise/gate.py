@@ -20,7 +20,7 @@ import msgspec
 
 from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
-from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
+from wal_agent.errors import BucketError, ConfigError, Denied, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
 from wal_agent.records import Answer, Class, End, Ending, EndSource, Finding, Intent, Payload, Verdict
 from wal_agent.recovery.messages import (
@@ -341,8 +341,8 @@ class Gate:
             return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
         try:
             payload = self._blobs.put_payload(event.input)
-        except BucketError:
-            return self._deny(deny_unsaved(0), "unsaved", nested=nested)
+        except BucketError as error:
+            return self._deny(deny_unsaved(0, isinstance(error, Denied)), "unsaved", nested=nested)
         inner = "/".join(filter(None, (nested, event.inner)))
         with self._lock:
             if self._refusal:
@@ -430,7 +430,8 @@ class Gate:
         except WalAgentError as error:
             return _over(error)
         if word == "undecided":
-            return self._deny(deny_unsaved(self._clock.boot() - began), "unsaved", call, nested)
+            denied = isinstance(self._writer.trouble, Denied)
+            return self._deny(deny_unsaved(self._clock.boot() - began, denied), "unsaved", call, nested)
         if self._refusal:
             self._deny(self._refusal, "ended", call, nested)
             return Deny(self._refusal, stop=True, word="ended")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from wal_agent.agents.base import Agent, TurnFailed
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
-from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, WalAgentError
+from wal_agent.errors import ConfigError, Denied, Fenced, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import exhausted, report_bug
@@ -345,9 +345,13 @@ class _Closing(msgspec.Struct, frozen=True):
     def left(self, finished: RunResult) -> EndNotSaved:
         size = self.opened.writer.backlog.size
         waits_for = f"{size} bytes wait" if size else "its last changes are only on this machine"
+        trouble = self.opened.writer.trouble
+        why = f" ({trouble.what.rstrip('.')})" if trouble is not None else ""
+        to_do = f"{trouble.hint} " if isinstance(trouble, Denied) and trouble.hint else ""
         return EndNotSaved(
-            f"the end of job {self.opened.keys.job} could not be saved: {waits_for}, and the bucket cannot be "
-            f"reached. The agent ended with {self.ended.exit.shell_code}.",
-            describe_unsaved(self.opened),
+            f"the end of job {self.opened.keys.job} could not be saved: {waits_for}, and the bucket "
+            f"{'refuses access' if isinstance(trouble, Denied) else 'cannot be reached'}{why}. The agent ended with "
+            f"{self.ended.exit.shell_code}.",
+            f"{to_do}{describe_unsaved(self.opened)}",
             finished,
         )

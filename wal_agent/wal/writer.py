@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import backoff
 from wal_agent.clock import Clock
-from wal_agent.errors import Conflict, Damaged, Denied, Fenced, Newer, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import BucketError, Conflict, Damaged, Denied, Fenced, Newer, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import codec
@@ -282,6 +282,7 @@ class Writer:
         self._sealed = False
         self._flushing = False
         self._ended: WalAgentError | None = None
+        self._trouble: BucketError | None = None
         self._lock = threading.Lock()  # the fields above; never held during I/O
         self._committing = threading.Lock()  # one step at a time
         self._spooling = threading.Lock()  # one segment at a time, in order
@@ -320,6 +321,11 @@ class Writer:
         if self._spool is not None and wait is not DEFERRED:
             self._waiting.set()
         return item.ticket
+
+    @property
+    def trouble(self) -> BucketError | None:
+        """Why the segment that is under way is not acknowledged yet, as the bucket said last."""
+        return self._trouble
 
     def next_call(self) -> int:
         """A number for a call, used once in the job's life."""
@@ -473,7 +479,8 @@ class Writer:
             self._bucket.put(self._keys.segment(sent.seq), sent.data)
         except Conflict:
             return self._read_back(sent)
-        except (Unavailable, Denied):
+        except (Unavailable, Denied) as error:
+            self._trouble = error
             return "undecided"
         took = self._clock.boot() - began
         self._put_time += (took - self._put_time) / 8 if self._put_time else took
@@ -514,7 +521,8 @@ class Writer:
         try:
             found = self._bucket.get(self._keys.segment(sent.seq)).data
             other = codec.decode_segment(found, job=self._keys.job, seq=sent.seq)
-        except (NotFound, Unavailable, Denied):
+        except (NotFound, Unavailable, Denied) as error:
+            self._trouble = error
             return "undecided"
         except (Damaged, Newer) as error:
             return self._end(error)
@@ -536,6 +544,7 @@ class Writer:
     def _ack(self, sent: InFlight) -> Step:
         records = codec.decode_segment(sent.data, job=self._keys.job, seq=sent.seq).records
         with self._lock:
+            self._trouble = None
             old = self._acked
             self._acked = Acked(
                 seq=sent.seq,
