@@ -250,6 +250,9 @@ def http_date(header: str) -> float:
     return parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp()
 
 
+NOT_THE_STORE = "A proxy or a login page may be between this machine and the store: check the network and the endpoint."
+
+
 def too_large_error(what: str) -> Damaged:
     return Damaged(f"{what} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object.")
 

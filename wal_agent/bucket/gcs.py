@@ -44,6 +44,7 @@ from wal_agent.bucket.base import (
     CONNECTIONS,
     MAX_BYTES,
     MAX_KEY,
+    NOT_THE_STORE,
     PAGE_SIZE,
     READ_TIMEOUT,
     Entry,
@@ -369,13 +370,18 @@ class GcsBucket:
             yield
         except WalAgentError:
             raise
+        except requests.JSONDecodeError as error:
+            raise self._not_understood() from error
         except _SDK_ERRORS as error:
             reply = getattr(error, "response", None)
             if isinstance(error, GoogleAPIError | InvalidResponse) and isinstance(reply, requests.Response):
                 raise self._refused(op, key, reply.status_code, reply.content) from error
             raise _no_reply_error(error) from error
         except _PARSE_ERRORS as error:
-            raise Unavailable(f"Cloud Storage answered for {self.url} what cannot be understood.") from error
+            raise self._not_understood() from error
+
+    def _not_understood(self) -> Unavailable:
+        return Unavailable(f"Cloud Storage answered for {self.url} what cannot be understood.", NOT_THE_STORE)
 
     def _refused(self, op: Op, key: str, status: int, body: bytes) -> WalAgentError:
         who = self._opened.account if self._opened else ""
@@ -411,6 +417,8 @@ def _upload(blob: Any, data: bytes, generation: int) -> str:
 
 def _read(reply: requests.Response, what: str) -> Object:
     """The object of a reply to a download, checked against the checksum that came with it."""
+    if reply.headers.get("Content-Type", "").startswith("text/html") and "X-Goog-Generation" not in reply.headers:
+        raise Unavailable(f"A web page answers for {what}, and not Cloud Storage.", NOT_THE_STORE)
     if not _GENERATION.fullmatch(generation := reply.headers.get("X-Goog-Generation", "")):
         raise Misconfigured(
             f"What answers for {what} is not Cloud Storage: it names no generation.", "Use another store."

@@ -32,6 +32,7 @@ from wal_agent.bucket.base import (
     CONNECTIONS,
     MAX_BYTES,
     MAX_KEY,
+    NOT_THE_STORE,
     PAGE_SIZE,
     READ_TIMEOUT,
     Entry,
@@ -317,7 +318,9 @@ class S3Bucket:
         with self._asking("read", name) as client:
             reply = client.get_object(Bucket=self._bucket, Key=name)
             data = self._body(reply, name)
-            return object_in_seconds(data, _etag(reply), _second(reply["LastModified"].timestamp()), _date(reply))
+            return object_in_seconds(
+                data, self._etag(reply, name), _second(reply["LastModified"].timestamp()), _date(reply)
+            )
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         name = self._name(check_key(key))
@@ -325,7 +328,7 @@ class S3Bucket:
             raise Conflict(f"{key} in {self.url} is another version.")
         condition = {"IfNoneMatch": "*"} if if_version is None else {"IfMatch": if_version}
         with self._asking("write", name, BULK_TIMEOUT if len(data) > BULK else READ_TIMEOUT) as client:
-            return _etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **condition))
+            return self._etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **condition), name)
 
     def delete(self, *keys: str) -> None:
         names = [*dict.fromkeys(self._name(check_key(key)) for key in keys)]
@@ -351,6 +354,13 @@ class S3Bucket:
 
     def _name(self, key: str) -> str:
         return f"{self._root}/{key}" if self._root else key
+
+    def _etag(self, reply: Mapping[str, Any], name: str) -> Version:
+        etag = reply.get("ETag")
+        if not isinstance(etag, str) or not _ETAG.fullmatch(etag):
+            what = f"What answers for s3://{self._bucket}/{name} gave no ETag, so what became of it is not known."
+            raise Unavailable(what, NOT_THE_STORE)
+        return etag
 
     def _body(self, reply: Mapping[str, Any], name: str) -> bytes:
         body, size = reply["Body"], reply.get("ContentLength")
@@ -514,13 +524,6 @@ def _check_complete(listing: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _prefixes(listing: Mapping[str, Any]) -> Sequence[str]:
     return [str(found["Prefix"]) for found in listing.get("CommonPrefixes", [])]
-
-
-def _etag(reply: Mapping[str, Any]) -> Version:
-    etag = reply.get("ETag")
-    if not isinstance(etag, str) or not _ETAG.fullmatch(etag):
-        raise Unavailable("The store answered without an ETag, so what it did is not known.")
-    return etag
 
 
 def _date(reply: Mapping[str, Any]) -> float:
