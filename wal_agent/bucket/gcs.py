@@ -370,6 +370,8 @@ class GcsBucket:
             yield
         except WalAgentError:
             raise
+        except requests.TooManyRedirects as error:
+            raise Unavailable(f"What answers for {self.url} leads elsewhere.", NOT_THE_STORE) from error
         except requests.JSONDecodeError as error:
             raise self._not_understood() from error
         except _SDK_ERRORS as error:

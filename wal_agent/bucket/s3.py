@@ -358,8 +358,8 @@ class S3Bucket:
     def _etag(self, reply: Mapping[str, Any], name: str) -> Version:
         etag = reply.get("ETag")
         if not isinstance(etag, str) or not _ETAG.fullmatch(etag):
-            what = f"What answers for s3://{self._bucket}/{name} gave no ETag, so what became of it is not known."
-            raise Unavailable(what, NOT_THE_STORE)
+            what = f"What answers for s3://{self._bucket}/{name} gave no strong ETag"
+            raise Unavailable(f"{what}, so what became of it is not known.", NOT_THE_STORE)
         return etag
 
     def _body(self, reply: Mapping[str, Any], name: str) -> bytes:
