@@ -42,7 +42,8 @@ def value(kind: Any, name: str) -> Any:
     if kind in (int, float, bool, bytes):
         return {int: 3, float: 1000.0, bool: False, bytes: EVIL.encode()}[kind]
     if kind is Payload:
-        data = json.dumps({"command": EVIL, EVIL: EVIL}).encode()
+        half = "\ud83d"  # of an emoji, as JavaScript writes a string that was cut inside it
+        data = json.dumps({"command": EVIL + half, "todos": [{"content": half}], EVIL: half}).encode()
         return Payload(size=len(data), data=data)
     if origin is Literal:
         return args[0]
