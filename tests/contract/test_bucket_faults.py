@@ -223,8 +223,9 @@ def test_a_reply_that_comes_byte_by_byte_is_unavailable(wire: Wire, act: str, mo
     monkeypatch.setattr(http, "GRACE", 0.2)
     wire.straight.put("also", OLD)
     wire.meets(SlowBody(0, pause=0.15))  # each byte comes long before a socket's timeout
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable) as said:
         ACTS[act](wire.bucket)
+    assert f"127.0.0.1:{wire.proxy.server.port}" in str(said.value) and "Pool" not in str(said.value)
     wire.meets()
     assert wire.bucket.get("old").data == OLD
 

@@ -252,6 +252,7 @@ SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _GENERATION = re.compile(r"[1-9][0-9]{0,18}")
+_POOL = re.compile(r"^\w*Pool\(host='([^']+)', port=(\d+)\): ")  # urllib3's own object, before what went wrong
 _ASCII = re.compile(r"[!-~]*")
 _BINARY = "application/octet-stream"
 _SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
@@ -482,7 +483,7 @@ def _root(error: BaseException) -> str:
         return _root(below)
     # google-auth's second argument is the whole reply of the login server.
     text = str(error.args[0]) if isinstance(error, auth.GoogleAuthError) and error.args else str(error)
-    return text or type(error).__name__
+    return _POOL.sub(r"\1:\2: ", text) or type(error).__name__
 
 
 def _parse(url: str) -> tuple[str, str]:
