@@ -170,7 +170,7 @@ class BucketDriver:
         try:
             data = self._bucket.get(f"{self._keys.inbox}{identity}").data
             message = _DECODER.decode(data)
-        except (NotFound, Damaged, ValueError, msgspec.MsgspecError):
+        except (NotFound, Damaged, ValueError, msgspec.MsgspecError, RecursionError):
             return None
         return message if message.identity == identity else None
 

@@ -5,6 +5,7 @@ The stores are real processes; what none of them does by itself (409, throttling
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from tests.contract.wire import STORES, Wire, own_credentials, reach, wired
+from tests.servers import Scheme
 from tests.servers.proxy import (
     Fault,
     Hang,
@@ -28,6 +30,7 @@ from tests.servers.proxy import (
     refusal,
 )
 from tests.unit.wal.world import FIELDS, KEYS, FakeClock, claim, intent
+from wal_agent.bucket import base, http
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import RetryBucket
 from wal_agent.errors import BucketError, Conflict, Denied, Fenced, Misconfigured, NotFound, Unavailable
@@ -164,10 +167,10 @@ def test_a_missing_permission_is_named_with_the_bucket(wire: Wire, act: str) -> 
 
 @pytest.mark.parametrize("act", ["create", "replace", "get", "list", "time"])
 def test_a_page_of_somebody_elses_is_never_taken_for_the_stores_answer(wire: Wire, act: str) -> None:
-    """A captive portal, or a proxy's login page, says 200 to everything."""
+    """A captive portal, or a proxy's login page, says 200 to everything. It passes: a start may be tried again (69)."""
     page = Reply(200, b"<html><body>Log in to the guest network</body></html>", (("Content-Type", "text/html"),))
     error = meet(wire, act, page)
-    assert isinstance(error, Unavailable | Misconfigured), error
+    assert isinstance(error, Unavailable), error
 
 
 # --- lost on the way
@@ -212,6 +215,51 @@ def test_a_body_that_breaks_off_is_unavailable_and_never_a_shorter_object(wire: 
         [*wire.bucket.list("")]
     wire.meets(SlowBody(after, pause=0.001))
     assert wire.bucket.get("long").data == NEW
+
+
+@pytest.mark.parametrize("act", ["get", "list"])
+def test_a_reply_that_comes_byte_by_byte_is_unavailable(wire: Wire, act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I5: nothing waits for hours on one connection, which would hold the log's writer when the store is well again."""
+    monkeypatch.setattr(http, "GRACE", 0.2)
+    wire.straight.put("also", OLD)
+    wire.meets(SlowBody(0, pause=0.15))  # each byte comes long before a socket's timeout
+    with pytest.raises(Unavailable) as said:
+        ACTS[act](wire.bucket)
+    assert f"127.0.0.1:{wire.proxy.server.port}" in str(said.value) and "Pool" not in str(said.value)
+    wire.meets()
+    assert wire.bucket.get("old").data == OLD
+
+
+class EndlessPages:
+    """A plan in which each page of a listing names a further one, and all have the same key ("": none)."""
+
+    def __init__(self, scheme: Scheme, key: str) -> None:
+        self._scheme, self._key = scheme, key
+
+    def __call__(self, method: str, path: str, number: int) -> Fault:
+        if self._scheme == "gs":
+            items = [{"name": self._key, "size": "1", "updated": "2026-01-01T00:00:00Z"}] if self._key else []
+            page = json.dumps({"items": items, "prefixes": [self._key], "nextPageToken": f"t{number}"})
+            return Reply(200, page.encode(), (("Content-Type", "application/json"),))
+        when = "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+        item = f"<Contents><Key>{self._key}</Key>{when}<Size>1</Size></Contents>" if self._key else ""
+        more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t{number}</NextContinuationToken>"
+        folder = f"<CommonPrefixes><Prefix>{self._key}</Prefix></CommonPrefixes>"
+        page = f"<ListBucketResult>{more}{item}{folder}</ListBucketResult>"
+        return Reply(200, page.encode(), (("Content-Type", "application/xml"),))
+
+
+@pytest.mark.parametrize("key", ["", "a/", "no key"], ids=["empty", "repeated", "strange"])
+@pytest.mark.parametrize("act", ["list", "folders"])
+def test_a_listing_without_an_end_is_unavailable(
+    wire: Wire, act: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing waits for ever: where a page that names a further one brings nothing new, again and again."""
+    monkeypatch.setattr(base, "MAX_IDLE_PAGES", 5)
+    wire.proxy.plan = EndlessPages(wire.proxy.server.scheme, key)
+    with pytest.raises(Unavailable, match="does not end"):
+        [*(wire.bucket.list("") if act == "list" else wire.bucket.folders(""))]
+    assert len(wire.proxy.seen) < 10
 
 
 def test_a_store_that_never_answers_is_unavailable_in_the_end(wire: Wire) -> None:

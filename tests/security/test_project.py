@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.security.conftest import Clone
+from wal_agent.agents import gemini
+from wal_agent.agents.base import Cli
 from wal_agent.agents.generic import session as generic
 from wal_agent.config import SETTINGS, ConsentNeeded, Consents, Settings
 from wal_agent.errors import ConfigError
@@ -232,3 +234,22 @@ def test_a_link_to_the_file_of_a_trusted_folder_is_not_trusted(clone: Clone, tmp
     (other / "wal-agent.toml").symlink_to(clone.file)
     with pytest.raises(ConsentNeeded):
         load("gemini", other.resolve(), clone.env, {})
+
+
+@pytest.mark.parametrize("folder", ["bin", "./bin", ""])
+def test_a_program_of_the_folder_is_not_taken_for_the_agent(clone: Clone, tmp_path: Path, folder: str) -> None:
+    """Where PATH has a folder without a place of its own, every project can fill it."""
+
+    def made(path: Path, version: str) -> Path:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\necho {version}; : > {clone.home}/began-{version}\n")
+        path.chmod(0o755)
+        return path
+
+    clone.monkeypatch.chdir(clone.folder)
+    made(clone.folder / folder / "gemini", "6.6.6")
+    with pytest.raises(ConfigError, match="a relative folder, which any project can fill"):
+        gemini.locate({**clone.env, "PATH": f"{folder}:/nowhere"})
+    own = made(tmp_path / "own" / "gemini", "0.61.0")
+    assert gemini.locate({**clone.env, "PATH": f"{folder}:{own.parent}"}) == Cli(own, "0.61.0")
+    assert not (clone.home / "began-6.6.6").exists()

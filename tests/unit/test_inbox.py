@@ -85,6 +85,7 @@ def test_what_is_published_is_published_once(driver: Driver) -> None:
         b'{"id":"other","sender":"ann","sent":1,"text":"x"}',
         msgspec.json.encode({"id": "a", "sender": "ann", "sent": 1.0, "text": "x" * (MOST_TEXT + 1)}),
         b"[" * 100_000,
+        b'{"x":' * 100_000,
     ],
 )
 def test_what_is_no_message_is_passed_over(bucket: Bucket, data: bytes) -> None:

@@ -28,6 +28,7 @@ import psutil
 from wal_agent.agents.base import Cli, Env, ExitCause
 from wal_agent.errors import ConfigError
 from wal_agent.limits import exhausted
+from wal_agent.text import quote_word
 
 ASKING = 30.0  # seconds for `--version`
 _VERSION = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
@@ -44,7 +45,13 @@ class Program(msgspec.Struct, frozen=True):
         """Find it. ConfigError when it is missing, does not start, or is a version that cannot be used."""
         variable = f"WAL_AGENT_{self.name.upper()}"
         wanted = env.get(variable) or self.name
-        found = shutil.which(wanted, path=env.get("PATH", os.defpath))
+        folders = env.get("PATH", os.defpath)
+        found = shutil.which(wanted, path=_absolute(folders))
+        if found is None and not env.get(variable) and (there := shutil.which(wanted, path=folders)):
+            raise ConfigError(
+                f"{self.name} is on PATH only as {quote_word(there)}: a relative folder, which any project can fill.",
+                f"Name the one that you mean: {variable}=/absolute/path/of/{self.name}",
+            )
         if found is None and env.get(variable):
             raise ConfigError(
                 f"{variable} names {wanted}, and there is no such program.",
@@ -71,6 +78,11 @@ class Program(msgspec.Struct, frozen=True):
             if isinstance(package, dict) and package.get("name") == self.package:
                 return str(package.get("version", ""))
         return ""
+
+
+def _absolute(folders: str) -> str:
+    """Those of PATH that are the same in every project: a clone must not bring the agent."""
+    return os.pathsep.join(folder for folder in folders.split(os.pathsep) if folder.startswith("/"))
 
 
 def _asked_version(path: Path, env: Mapping[str, str]) -> str:

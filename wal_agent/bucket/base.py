@@ -28,12 +28,13 @@ import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from wal_agent.errors import Conflict, Damaged, NotFound
+from wal_agent.errors import Conflict, Damaged, NotFound, Unavailable
 
+T = TypeVar("T")
 Version = str
 
 MAX_KEY = 512
@@ -228,6 +229,7 @@ class MemoryBucket:
 
 MAX_BYTES = 256 << 20  # of an object that is read into memory; wal-agent's end at 64 MiB
 PAGE_SIZE = 1000  # entries; the most that the stores put into one page
+MAX_IDLE_PAGES = 1000  # in a row that bring nothing new
 CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
 # An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0  # seconds
@@ -248,31 +250,56 @@ def http_date(header: str) -> float:
     return parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp()
 
 
+NOT_THE_STORE = "A proxy or a login page may be between this machine and the store: check the network and the endpoint."
+
+
 def too_large_error(what: str) -> Damaged:
     return Damaged(f"{what} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object.")
 
 
 def checked_entries(
-    listed: Iterable[Entry], prefix: str, start_after: str, unordered: Callable[[], Exception]
+    pages: Iterable[Iterable[Entry]], prefix: str, start_after: str, unordered: Callable[[], Exception]
 ) -> Iterator[Entry]:
     """The entries that were asked for, without what a stranger put there. Raises what `unordered` gives where the store
     does not list in the order of names: the end of a log could not be found there."""
     last = start_after
-    for entry in listed:
+
+    def wanted(entry: Entry) -> bool:
+        nonlocal last
         if not is_key(entry.key) or not entry.key.startswith(prefix) or entry.key <= start_after:
-            continue
+            return False
         if entry.key <= last:
             raise unordered()
         last = entry.key
-        yield entry
+        return True
+
+    return _listed(pages, wanted)
 
 
-def checked_folders(names: Iterable[str], base: str, prefix: str) -> Iterator[str]:
+def checked_folders(pages: Iterable[Iterable[str]], base: str, prefix: str) -> Iterator[str]:
     """The names of folders right below `prefix` (`base` in the store), each once: emulators repeat a folder on each
     page that has objects of it."""
     given = set[str]()
-    for name in names:
+
+    def wanted(name: str) -> bool:
         below = name.removeprefix(base).removesuffix("/")
-        if name == f"{base}{below}/" and "/" not in below and is_key(prefix + below) and below not in given:
-            given.add(below)
-            yield below
+        if name != f"{base}{below}/" or "/" in below or not is_key(prefix + below) or below in given:
+            return False
+        given.add(below)
+        return True
+
+    return (name.removeprefix(base).removesuffix("/") for name in _listed(pages, wanted))
+
+
+def _listed(pages: Iterable[Iterable[T]], wanted: Callable[[T], bool]) -> Iterator[T]:
+    """What is wanted of each page. Pages without any of it may be many (names that were deleted, or are no keys), but
+    not without end."""
+    idle = 0
+    for page in pages:
+        idle += 1
+        for one in page:
+            if wanted(one):
+                idle = 0
+                yield one
+        if idle >= MAX_IDLE_PAGES:
+            raise Unavailable(f"The store's listing does not end: {idle} pages in a row had nothing new.")

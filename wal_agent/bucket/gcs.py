@@ -37,12 +37,14 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
+from urllib3.poolmanager import pool_classes_by_scheme
 
 from wal_agent.bucket.base import (
     CONNECT_TIMEOUT,
     CONNECTIONS,
     MAX_BYTES,
     MAX_KEY,
+    NOT_THE_STORE,
     PAGE_SIZE,
     READ_TIMEOUT,
     Entry,
@@ -58,6 +60,7 @@ from wal_agent.bucket.base import (
     object_in_seconds,
     too_large_error,
 )
+from wal_agent.bucket.http import paced_pools
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.text import quote
@@ -187,7 +190,8 @@ class GcsConnection(msgspec.Struct, frozen=True, dict=True):
 
 
 class _KeptAlive(HTTPAdapter):
-    """Keeps connections, and finds out when one has died without a word: behind a NAT an idle one is just forgotten."""
+    """Keeps connections, and finds out when one has died without a word (behind a NAT an idle one is just forgotten),
+    or brings next to nothing."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         probe = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
@@ -195,6 +199,12 @@ class _KeptAlive(HTTPAdapter):
             probe += [(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30), (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)]
         options = [*HTTPConnection.default_socket_options, *probe]
         super().init_poolmanager(*args, socket_options=options, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = paced_pools(pool_classes_by_scheme)
+
+    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **kwargs)
+        manager.pool_classes_by_scheme = paced_pools(pool_classes_by_scheme)
+        return manager
 
 
 def connect(endpoint: str) -> Any:
@@ -242,6 +252,7 @@ SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _GENERATION = re.compile(r"[1-9][0-9]{0,18}")
+_POOL = re.compile(r"^\w*Pool\(host='([^']+)', port=(\d+)\): ")  # urllib3's own object, before what went wrong
 _ASCII = re.compile(r"[!-~]*")
 _BINARY = "application/octet-stream"
 _SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
@@ -326,18 +337,21 @@ class GcsBucket:
 
         with self._explained("list"):
             listed = self._store().listing(self._folder + prefix, self._offset(start_after))  # which it begins with
-            entries = (
-                Entry(blob.name[len(self._folder) :], int(blob.size), float(int(blob.updated.timestamp())))
-                for blob in listed
-                if blob.name.startswith(self._folder)
+            pages = (
+                [
+                    Entry(blob.name[len(self._folder) :], int(blob.size), float(int(blob.updated.timestamp())))
+                    for blob in page
+                    if blob.name.startswith(self._folder)
+                ]
+                for page in listed.pages
             )
-            yield from checked_entries(entries, prefix, start_after, unordered)
+            yield from checked_entries(pages, prefix, start_after, unordered)
 
     def _folders(self, prefix: str) -> Iterator[str]:
         base = self._folder + prefix
         with self._explained("list"):
-            names = (name for page in self._store().folders(base).pages for name in page.prefixes)
-            yield from checked_folders(names, base, prefix)
+            pages = (page.prefixes for page in self._store().folders(base).pages)
+            yield from checked_folders(pages, base, prefix)
 
     def _offset(self, start_after: str) -> str | None:
         """Where the store shall begin: at or before the first name wanted, whatever text `start_after` is."""
@@ -357,13 +371,20 @@ class GcsBucket:
             yield
         except WalAgentError:
             raise
+        except requests.TooManyRedirects as error:
+            raise Unavailable(f"What answers for {self.url} leads elsewhere.", NOT_THE_STORE) from error
+        except requests.JSONDecodeError as error:
+            raise self._not_understood() from error
         except _SDK_ERRORS as error:
             reply = getattr(error, "response", None)
             if isinstance(error, GoogleAPIError | InvalidResponse) and isinstance(reply, requests.Response):
                 raise self._refused(op, key, reply.status_code, reply.content) from error
             raise _no_reply_error(error) from error
         except _PARSE_ERRORS as error:
-            raise Unavailable(f"Cloud Storage answered for {self.url} what cannot be understood.") from error
+            raise self._not_understood() from error
+
+    def _not_understood(self) -> Unavailable:
+        return Unavailable(f"Cloud Storage answered for {self.url} what cannot be understood.", NOT_THE_STORE)
 
     def _refused(self, op: Op, key: str, status: int, body: bytes) -> WalAgentError:
         who = self._opened.account if self._opened else ""
@@ -399,6 +420,8 @@ def _upload(blob: Any, data: bytes, generation: int) -> str:
 
 def _read(reply: requests.Response, what: str) -> Object:
     """The object of a reply to a download, checked against the checksum that came with it."""
+    if reply.headers.get("Content-Type", "").startswith("text/html") and "X-Goog-Generation" not in reply.headers:
+        raise Unavailable(f"A web page answers for {what}, and not Cloud Storage.", NOT_THE_STORE)
     if not _GENERATION.fullmatch(generation := reply.headers.get("X-Goog-Generation", "")):
         raise Misconfigured(
             f"What answers for {what} is not Cloud Storage: it names no generation.", "Use another store."
@@ -460,7 +483,7 @@ def _root(error: BaseException) -> str:
         return _root(below)
     # google-auth's second argument is the whole reply of the login server.
     text = str(error.args[0]) if isinstance(error, auth.GoogleAuthError) and error.args else str(error)
-    return text or type(error).__name__
+    return _POOL.sub(r"\1:\2: ", text) or type(error).__name__
 
 
 def _parse(url: str) -> tuple[str, str]:

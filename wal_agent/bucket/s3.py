@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.utils import mktime_tz, parsedate_tz
-from itertools import chain
 from typing import Any, Literal, TypeVar
 
 import boto3.session
@@ -33,6 +32,7 @@ from wal_agent.bucket.base import (
     CONNECTIONS,
     MAX_BYTES,
     MAX_KEY,
+    NOT_THE_STORE,
     PAGE_SIZE,
     READ_TIMEOUT,
     Entry,
@@ -47,6 +47,7 @@ from wal_agent.bucket.base import (
     object_in_seconds,
     too_large_error,
 )
+from wal_agent.bucket.http import paced_pools
 from wal_agent.errors import (
     BucketError,
     ConfigError,
@@ -317,7 +318,9 @@ class S3Bucket:
         with self._asking("read", name) as client:
             reply = client.get_object(Bucket=self._bucket, Key=name)
             data = self._body(reply, name)
-            return object_in_seconds(data, _etag(reply), _second(reply["LastModified"].timestamp()), _date(reply))
+            return object_in_seconds(
+                data, self._etag(reply, name), _second(reply["LastModified"].timestamp()), _date(reply)
+            )
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         name = self._name(check_key(key))
@@ -325,7 +328,7 @@ class S3Bucket:
             raise Conflict(f"{key} in {self.url} is another version.")
         condition = {"IfNoneMatch": "*"} if if_version is None else {"IfMatch": if_version}
         with self._asking("write", name, BULK_TIMEOUT if len(data) > BULK else READ_TIMEOUT) as client:
-            return _etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **condition))
+            return self._etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **condition), name)
 
     def delete(self, *keys: str) -> None:
         names = [*dict.fromkeys(self._name(check_key(key)) for key in keys)]
@@ -351,6 +354,13 @@ class S3Bucket:
 
     def _name(self, key: str) -> str:
         return f"{self._root}/{key}" if self._root else key
+
+    def _etag(self, reply: Mapping[str, Any], name: str) -> Version:
+        etag = reply.get("ETag")
+        if not isinstance(etag, str) or not _ETAG.fullmatch(etag):
+            what = f"What answers for s3://{self._bucket}/{name} gave no strong ETag"
+            raise Unavailable(f"{what}, so what became of it is not known.", NOT_THE_STORE)
+        return etag
 
     def _body(self, reply: Mapping[str, Any], name: str) -> bytes:
         body, size = reply["Body"], reply.get("ContentLength")
@@ -385,11 +395,11 @@ class S3Bucket:
 
         first = {"StartAfter": self._name(after)} if (after := _start(start_after)) else {}
         pages = self._pages(prefix, first, {}, self._entries)
-        return checked_entries(chain.from_iterable(pages), prefix, start_after, unordered)
+        return checked_entries(pages, prefix, start_after, unordered)
 
     def _folders(self, prefix: str) -> Iterator[str]:
         pages = self._pages(prefix, {}, {"Delimiter": "/"}, _prefixes)
-        return checked_folders(chain.from_iterable(pages), self._name(prefix), prefix)
+        return checked_folders(pages, self._name(prefix), prefix)
 
     def _pages(
         self,
@@ -485,6 +495,8 @@ def _client(session: Any, endpoint: str | None, read_timeout: float) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would go to the agent's terminal (I6)
         client = session.client("s3", region_name=region, endpoint_url=endpoint, config=config)
+    pools = client._endpoint.http_session._pool_classes_by_scheme  # there is no public way to bound a whole reply
+    pools.update(paced_pools(pools))
     client.meta.events.register_last("before-call.s3", _as_one_request)
     client.meta.events.register_last("before-call.s3.DeleteObjects", _with_md5)
     return client
@@ -512,13 +524,6 @@ def _check_complete(listing: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _prefixes(listing: Mapping[str, Any]) -> Sequence[str]:
     return [str(found["Prefix"]) for found in listing.get("CommonPrefixes", [])]
-
-
-def _etag(reply: Mapping[str, Any]) -> Version:
-    etag = reply.get("ETag")
-    if not isinstance(etag, str) or not _ETAG.fullmatch(etag):
-        raise Unavailable("The store answered without an ETag, so what it did is not known.")
-    return etag
 
 
 def _date(reply: Mapping[str, Any]) -> float:

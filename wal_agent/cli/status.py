@@ -124,6 +124,7 @@ def screen_rows(shown: list[str], records: list[str], trouble: str, every: float
 MOST_RECORDS = 5
 WIDEST = 500  # characters of one row
 MOST_STEPS_SHOWN = 10
+MOST_CALLS_SHOWN = 20
 _LATE = {
     "model": "waiting for the model",
     "approval": "the agent waits for you, or runs what you allowed,",
@@ -228,12 +229,26 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
         rows += [("", describe_crash(c)) for c in view.crashes[-5:]]
-    rows += [describe_call(call, view, options) for call in view.unsettled]
+    rows += call_rows(view, options)
     rows += [describe_step(step) for step in view.steps[:MOST_STEPS_SHOWN]]
     if len(view.steps) > MOST_STEPS_SHOWN:
         rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: wal-agent state list"))
-    rows += [("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged") for c in view.unlogged]
+    rows += [
+        ("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged")
+        for c in view.unlogged[:MOST_CALLS_SHOWN]
+    ]
+    if len(view.unlogged) > MOST_CALLS_SHOWN:
+        rows.append(("", f"and {len(view.unlogged) - MOST_CALLS_SHOWN} more calls: wal-agent log{options}"))
     return [f"{name:<11} {shorten(redact(text), WIDEST)}" for name, text in rows]
+
+
+def call_rows(view: View, options: str) -> list[tuple[str, str]]:
+    """The rows of calls without an end: those that a person is asked about come first."""
+    calls = sorted(view.unsettled, key=lambda call: not call.asks)
+    rows = [describe_call(call, view, options) for call in calls[:MOST_CALLS_SHOWN]]
+    if len(calls) > MOST_CALLS_SHOWN:
+        rows.append(("", f"and {len(calls) - MOST_CALLS_SHOWN} more calls: wal-agent effects --unsettled{options}"))
+    return rows
 
 
 def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:

@@ -233,7 +233,7 @@ class KvValues:
             return EpochMark() if (found.headers or {}).get(OPERATION) else _mark.decode(found.data or b"")
         except NotFoundError:
             return EpochMark()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             what = f"{MARK} in the KV bucket {self._bucket} was not written by wal-agent."
             raise Damaged(what, f"Look: nats kv get {self._bucket} '{MARK}'") from error
 

@@ -262,7 +262,7 @@ def _paths(calls: Sequence[RecentCall], reads: bool) -> Iterator[str]:
 
 
 def _path(call: RecentCall) -> str:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         given = json.loads(call.input)
         if isinstance(given, dict):
             named = next((given[key] for key in _PATHS if isinstance(given.get(key), str)), "")
@@ -294,7 +294,7 @@ def plan_of(state: State) -> tuple[PlanStep, ...]:
 def parse_plan(call: PlanCall) -> tuple[PlanStep, ...]:
     """The steps that a plan tool's input states; none where it is in no known form. The forms are those of Claude
     Code, Gemini CLI, Qwen Code and OpenCode (`todos`), Codex (`plan`), and Copilot (Markdown in `todos`)."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         given = json.loads(call.input)
         rows = given.get("todos", given.get("plan")) if isinstance(given, dict) else None
         if isinstance(rows, str):

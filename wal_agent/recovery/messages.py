@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from wal_agent.errors import BucketError, Denied
 from wal_agent.records import Finding
 from wal_agent.shell.quote import inline
 from wal_agent.text import clock_time, duration, moment, plural
@@ -20,15 +21,17 @@ _STOP = "Nothing was changed. Do not try other ways; stop here and say so."
 _WIND_DOWN = "Nothing was changed. Start nothing new; say in one line where you are and stop."
 
 
-def deny_unsaved(seconds: float, why: str = "") -> str:
-    """Deny: the intent could not be saved for `seconds` (0: at once). `why`: the bucket's own cause, if it is known."""
+def deny_unsaved(seconds: float, trouble: BucketError | None = None) -> str:
+    """Deny: the intent could not be saved for `seconds` (0: at once). `trouble`: what the bucket said."""
     since = f" for {seconds:.0f} s" if seconds >= 1 else ""
-    return f"{_DENIED} its intent could not be saved ({bucket_away(why)}{since}). {_STOP}"
+    return f"{_DENIED} its intent could not be saved ({bucket_away(trouble)}{since}). {_STOP}"
 
 
-def bucket_away(why: str) -> str:
-    """ "bucket unreachable", "bucket unwritable: the disk is full"."""
-    return f"bucket unwritable: {why}" if why else "bucket unreachable"
+def bucket_away(trouble: BucketError | None) -> str:
+    """Why a bucket takes nothing, without a word of its own: an agent may read this."""
+    if isinstance(trouble, Denied):
+        return "bucket refuses access: credentials, permission or clock"
+    return f"bucket unwritable: {trouble.why}" if trouble is not None and trouble.why else "bucket unreachable"
 
 
 def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:

@@ -65,7 +65,7 @@ def read_marker(shadow: Shadow) -> RestoreMarker | None:
         raise Newer.of(f"The note {_marker_path(shadow)}", f"format {newer}")
     try:
         found = _MARKER_DECODER.decode(data)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return RestoreMarker("")
     return found if Path(found.kept).name == found.kept else RestoreMarker(found.commit)
 

@@ -16,6 +16,8 @@ from typing import IO, Any, Final, Literal
 
 import msgspec
 
+from wal_agent.agents.session_files import well_formed
+
 Role = Literal["user", "assistant", "tool", "system", ""]
 ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool", "system")
 MOST_TEXT: Final = 20_000  # characters of one line's texts, its beginning and its end
@@ -89,11 +91,8 @@ def read_lines(file: IO[bytes], start: int = 0) -> Iterator[Line]:
 
 def parse_line(data: bytes, at: int = 0) -> Line | None:
     """What one line says; None where it is no text of the conversation."""
-    try:
-        given = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(given, dict) or given.get("type") in _NO_TALK:
+    given = _fields(data)
+    if given is None or (isinstance(kind := given.get("type"), str) and kind in _NO_TALK):
         return None
     parts: list[str] = []
     with suppress(_Full):
@@ -105,11 +104,8 @@ def parse_line(data: bytes, at: int = 0) -> Line | None:
 
 def words_of(data: bytes) -> str:
     """The words of one line's message alone, without what else the line says; "" where it has none."""
-    try:
-        given = json.loads(data)
-    except (ValueError, RecursionError):
-        return ""
-    if not isinstance(given, dict):
+    given = _fields(data)
+    if given is None:
         return ""
     inner = [*(part for key in ("message", "payload", "data") if isinstance(part := given.get(key), dict)), given]
     said = next((part for one in inner for key in ("content", "parts") if (part := one.get(key))), None)
@@ -120,15 +116,22 @@ def words_of(data: bytes) -> str:
     return "\n\n".join(text for text in texts if isinstance(text, str))
 
 
+def _fields(data: bytes) -> dict[str, Any] | None:
+    """The object of a line, with U+FFFD for halves of a surrogate pair; None where it is none."""
+    try:
+        given = json.loads(well_formed(data))
+    except (ValueError, RecursionError):
+        return None
+    return given if isinstance(given, dict) else None
+
+
 def role_of(line: Mapping[str, Any]) -> Role:
     """Who speaks: by the innermost role that the line names, results of tools before all."""
     inner = [line, *(part for key in ("message", "payload", "data", "info") if isinstance(part := line.get(key), dict))]
     for part in reversed(inner):
         content = part.get("content")
-        kinds = (
-            {block.get("type") for block in content if isinstance(block, dict)} if isinstance(content, list) else set()
-        )
-        if "tool_result" in kinds:
+        blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+        if any(block.get("type") == "tool_result" for block in blocks):
             return "tool"
         for key in ("role", "type"):
             if isinstance(named := part.get(key), str) and named in _ROLES:

@@ -341,8 +341,8 @@ class Gate:
             return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
         try:
             payload = self._blobs.put_payload(event.input)
-        except BucketError:
-            return self._deny(deny_unsaved(0), "unsaved", nested=nested)
+        except BucketError as error:
+            return self._deny(deny_unsaved(0, error), "unsaved", nested=nested)
         inner = "/".join(filter(None, (nested, event.inner)))
         with self._lock:
             if self._refusal:
@@ -430,8 +430,8 @@ class Gate:
         except WalAgentError as error:
             return _over(error)
         if word == "undecided":
-            why = self._writer.trouble
-            return self._deny(deny_unsaved(self._clock.boot() - began, why), "unsaved", call, nested)
+            reason = deny_unsaved(self._clock.boot() - began, self._writer.trouble)
+            return self._deny(reason, "unsaved", call, nested)
         if self._refusal:
             self._deny(self._refusal, "ended", call, nested)
             return Deny(self._refusal, stop=True, word="ended")

@@ -24,6 +24,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -298,7 +299,9 @@ def _open_files(pid: int) -> Iterator[Path]:
             yield Path(file.path)
 
 
-IDLE = 60.0  # seconds without a byte after which a connection is dropped
+MOST = 256  # connections at once; the next ones wait. Log and lease need threads and descriptors too
+HELLO_SECONDS = 10.0  # in which a client says what it is; it does so at once
+IDLE = 60.0  # seconds in which its request is whole, and without a byte after the answer
 _PIECE = 1 << 18
 
 
@@ -328,6 +331,7 @@ class HookServer:
         self._failed = failed
         self._path = path
         self._closed = threading.Event()
+        self._free = threading.Semaphore(MOST)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(path))
         path.chmod(0o600)  # before anyone can connect; a umask would be all threads'
@@ -347,29 +351,42 @@ class HookServer:
 
     def _accept(self) -> None:
         while not self._closed.is_set():
+            if not self._free.acquire(timeout=0.5):
+                continue
             try:
                 connection, _ = self._socket.accept()
             except OSError:  # closed; or a lack of descriptors, which passes
+                self._free.release()
                 self._closed.wait(0.05)
                 continue
             try:
                 pid, uid = peer_of(connection)
                 if uid != os.getuid():
-                    connection.close()
+                    self._drop(connection)
                     continue
                 chain = chain_of(pid, os.getpid())  # now: the caller may end at any moment
                 threading.Thread(target=self._serve, args=(connection, chain), name="hook", daemon=True).start()
             except OSError:
-                connection.close()
+                self._drop(connection)
             except RuntimeError as error:  # no more threads now: this call is denied by its line, the next one may do
-                connection.close()
+                self._drop(connection)
                 self._failed(error)
 
+    def _drop(self, connection: socket.socket) -> None:
+        connection.close()
+        self._free.release()
+
     def _serve(self, connection: socket.socket, chain: tuple[Process, ...]) -> None:
+        try:
+            self._answer(connection, chain)
+        finally:
+            self._free.release()
+
+    def _answer(self, connection: socket.socket, chain: tuple[Process, ...]) -> None:
         with connection:
             try:
-                connection.settimeout(IDLE)
                 call = self._receive(connection)
+                connection.settimeout(IDLE)
                 if call is None or call.hello is None or call.hello.run != self._run:
                     return
                 said = self._handle(HookRequest(call.hello.agent, call.hello.event, bytes(call.payload), chain))
@@ -385,8 +402,10 @@ class HookServer:
 
     @staticmethod
     def _receive(connection: socket.socket) -> hook_line.Call | None:
-        call = hook_line.Call()
+        call, began = hook_line.Call(), time.monotonic()
         while not call.complete:
+            until = began + (HELLO_SECONDS if call.hello is None else IDLE)
+            connection.settimeout(max(0.001, until - time.monotonic()))
             data = connection.recv(_PIECE)
             if not data:
                 return None

@@ -526,7 +526,8 @@ class LeaseKeeper:
     def _monitor(self) -> None:
         while not self._stop.wait(self._timing.period / 10):
             if self._client and self.health == "expired" and not self.spooling:
-                self._client.lease_expired()
+                with suppress(OSError):  # a lack of descriptors: the next look may see the processes
+                    self._client.lease_expired()
 
 
 LOOK = 1.0  # seconds between two looks at whether a snapshot is due

@@ -195,7 +195,7 @@ class Live:
             "age": backlog.age,
             "saved": self.saver.saved,
             "spooled": self._writer.spooled,
-            "tree": self.tree.problem if self.tree else None,
+            "tree": self.tree.trouble if self.tree else None,
             "messages": self.inbox.waiting if self.inbox else 0,
             "job": self._context.job.keys.job,
             "bucket": self._context.settings.bucket,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from wal_agent.agents.base import Agent, TurnFailed
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
-from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, WalAgentError
+from wal_agent.errors import ConfigError, Denied, Fenced, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import describe_failure
@@ -345,10 +345,12 @@ class _Closing(msgspec.Struct, frozen=True):
     def left(self, finished: RunResult) -> EndNotSaved:
         size = self.opened.writer.backlog.size
         waits_for = f"{size} bytes wait" if size else "its last changes are only on this machine"
-        away = messages.bucket_away(self.opened.writer.trouble)
+        trouble = self.opened.writer.trouble
+        said = f"; {trouble.what.rstrip('.')}" if trouble is not None and not trouble.why else ""
+        to_do = f"{trouble.hint} " if isinstance(trouble, Denied) and trouble.hint else ""
         return EndNotSaved(
-            f"the end of job {self.opened.keys.job} could not be saved: {waits_for} ({away}). "
-            f"The agent ended with {self.ended.exit.shell_code}.",
-            describe_unsaved(self.opened),
+            f"the end of job {self.opened.keys.job} could not be saved: {waits_for} "
+            f"({messages.bucket_away(trouble)}{said}). The agent ended with {self.ended.exit.shell_code}.",
+            f"{to_do}{describe_unsaved(self.opened)}",
             finished,
         )

@@ -63,7 +63,7 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import runtime_dir
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.session_capture import MAX_BACKLOG
-from wal_agent.text import moment, plural, size
+from wal_agent.text import duration, moment, plural, size
 from wal_agent.wal.blobs import Blobs
 
 DEBOUNCE = 0.05  # seconds; calls of a batch end together
@@ -76,9 +76,11 @@ IDLE = 250.0  # times the work of a capture that found nothing: less than half a
 MOST_IDLE = 300.0  # seconds
 RUNNING = 2.0  # seconds between captures while a call runs that may change something
 RUNNING_REST = 50.0  # times the work of the last capture, the same: 2 % of a core
+SLOW = 60.0  # seconds of one capture, after which a status says that it still runs
 PAUSE = 3.0  # seconds in which a git that was killed is gone
 NO_GIT = "The working tree was not saved: there is no git on this machine."
 UNSAVED = "The last changes of the working tree are not saved and exist only on this disk: {}."
+SLOW_CAPTURE = "git has been reading this folder for {}; a file in it may not answer (a pipe, a network disk)"
 MOVED = "The last changes of the working tree are not saved: {} was moved or deleted while the agent ran."
 NEVER = "No file of this folder was saved."
 
@@ -115,6 +117,7 @@ class WorktreeSaver:
         self._last = False
         self._thread = threading.Thread(target=self._loop, name="treesaver", daemon=True)
         self.problem = ""  # why the last capture did not come about, in a sentence
+        self._began: float | None = None  # of the capture under way, by the boot-time clock
         self.missed = False  # ... for want of time or of the bucket
         self._newest: Workspace | None = None  # the last one that was appended
         self._over = False  # the log takes no more
@@ -132,6 +135,13 @@ class WorktreeSaver:
         other source of it."""
         if event.phase == "awaiting_model" and self._writer.state.workspace is None:
             self.poke()
+
+    @property
+    def trouble(self) -> str:
+        """What a status says: that a capture takes long, or why the last one did not come about; "" for nothing."""
+        began = self._began
+        lasts = self._clock.boot() - began if began is not None else 0.0
+        return SLOW_CAPTURE.format(duration(lasts)) if lasts > SLOW else self.problem
 
     def start(self) -> None:
         self._capture.git.go_on()  # the agent may be started again in one run
@@ -188,7 +198,9 @@ class WorktreeSaver:
                 break
             self._wanted.clear()
             began, whole = self._clock.boot(), self.whole
+            self._began = began
             self._try_to_save()
+            self._began = None
             self._report_progress()
             work = self._clock.boot() - began
             self._rest(work if whole else repeated(work, self._capture.look, self.whole))

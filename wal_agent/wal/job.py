@@ -432,7 +432,7 @@ def close_job(
         seq, end = last_record(job.writer)
         job.lease.settle(state, reason, seq=seq, end=end.hex(), until=until, budget=budget)
     except Unavailable as error:
-        job.writer.trouble = error.why
+        job.writer.trouble = error
         return "left"
     if job.spool is not None:
         job.spool.remove()

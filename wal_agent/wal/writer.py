@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import backoff
 from wal_agent.clock import Clock
-from wal_agent.errors import Conflict, Damaged, Denied, Fenced, Newer, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import BucketError, Conflict, Damaged, Denied, Fenced, Newer, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import codec
@@ -285,7 +285,7 @@ class Writer:
         self._lock = threading.Lock()  # the fields above; never held during I/O
         self._committing = threading.Lock()  # one step at a time
         self._spooling = threading.Lock()  # one segment at a time, in order
-        self.trouble = ""  # why the newest put was not decided, where that is known
+        self.trouble: BucketError | None = None  # why the newest put was not decided, as the bucket said
         self._put_time = 0.0  # seconds that a put takes, smoothed; only the thread that commits sets it
         self._wake_at = 0.0  # boot time until which the thread that commits waits
         self._work = threading.Event()
@@ -475,9 +475,8 @@ class Writer:
         except Conflict:
             return self._read_back(sent)
         except (Unavailable, Denied) as error:
-            self.trouble = error.why
+            self.trouble = error
             return "undecided"
-        self.trouble = ""
         took = self._clock.boot() - began
         self._put_time += (took - self._put_time) / 8 if self._put_time else took
         failpoint("append.after_put")
@@ -517,7 +516,8 @@ class Writer:
         try:
             found = self._bucket.get(self._keys.segment(sent.seq)).data
             other = codec.decode_segment(found, job=self._keys.job, seq=sent.seq)
-        except (NotFound, Unavailable, Denied):
+        except (NotFound, Unavailable, Denied) as error:
+            self.trouble = error
             return "undecided"
         except (Damaged, Newer) as error:
             return self._end(error)
@@ -538,6 +538,7 @@ class Writer:
 
     def _ack(self, sent: InFlight) -> Step:
         records = codec.decode_segment(sent.data, job=self._keys.job, seq=sent.seq).records
+        self.trouble = None
         with self._lock:
             old = self._acked
             self._acked = Acked(

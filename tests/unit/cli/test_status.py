@@ -16,7 +16,7 @@ import pytest
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.cli.status import next_command, status_rows
-from wal_agent.cli.view import LastRewrite, View, continue_view
+from wal_agent.cli.view import Call, LastRewrite, View, continue_view
 from wal_agent.records import End
 from wal_agent.recovery.lease_policy import LeaseView, StopKind
 from wal_agent.wal.reader import Replay
@@ -135,6 +135,18 @@ def test_the_tokens_before_and_after_the_newest_rewrite_are_shown() -> None:
     rows = status_rows(View("shop", "file:///b", "closed", rewritten=done), " --job shop")
     (row,) = [row for row in rows if "tokens" in row]
     assert "about 120,000 tokens before, 9,000 after (wal-agent trace show 2 --job shop)" in row
+
+
+def test_of_many_calls_those_that_ask_a_person_are_shown_and_the_rest_is_counted() -> None:
+    """A status is a page, whatever was in flight."""
+    calls = tuple(Call(n, "t", f"./c {n}", "unknown", 1.0, finding="unknown" if n > 90 else "") for n in range(1, 101))
+    rows = status_rows(View("shop", "file:///b", "crashed", unsettled=calls, unlogged=calls), " --job shop")
+    assert [row.split()[1] for row in rows if row.startswith("unverified")] == [f"#{n}" for n in range(91, 101)]
+    assert sum(row.startswith(("in flight", "unlogged")) for row in rows) == 10 + 20
+    assert [row.strip() for row in rows if "80 more calls" in row] == [
+        "and 80 more calls: wal-agent effects --unsettled --job shop",
+        "and 80 more calls: wal-agent log --job shop",
+    ]
 
 
 @pytest.mark.parametrize("state", get_args(LeaseView))

@@ -125,6 +125,19 @@ def test_it_is_bounded_and_redacted_whatever_the_calls_are() -> None:
     assert all(len(c.input) <= 200 and len(c.output) <= 500 for c in found.context.tool_calls)
 
 
+DEEP = {"todos": b'{"todos": ' + b"[" * 3000, "path": b'{"file_path": ' + b"[" * 3000}
+
+
+@pytest.mark.parametrize("input", DEEP.values(), ids=DEEP)
+def test_an_input_that_is_nested_without_end_tells_nothing(input: bytes) -> None:
+    """A tool may be given anything, and so may a log."""
+    calls: list[AnyRecord] = []
+    for n, tool in enumerate(("write_todos", "write_file", "read_file"), 1):
+        calls += [intent(n, tool=tool, input=input, cls="read_only" if tool == "read_file" else "mutation"), end(n)]
+    found = document(told(asked(), *calls))
+    assert (found.context.plan, found.workspace.modified, len(found.context.tool_calls)) == ([], [], 3)
+
+
 def kept(state: State, *, at: int = 5, **more: object) -> State:
     made = checkpoint_of(state, Occasion("shop", "gemini", at, "manual", 1000.0 + at))
     return apply(state, at, 1, msgspec.structs.replace(made, **more))

@@ -159,3 +159,29 @@ def test_hostile_lines_have_no_words_or_text(value: Any) -> None:
     assert isinstance(words_of(json.dumps(value).encode()), str)
     for key in ("message", "content", "parts"):
         assert isinstance(words_of(json.dumps({key: value}).encode()), str)
+
+
+_KEY = st.sampled_from(["type", "role", "content", "parts", "message", "payload", "data", "text", "time", "timestamp"])
+_VALUE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["go", "\ud83d", "tool_result", AT, "user"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEY, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(_KEY, _VALUE, max_size=6))
+def test_whatever_a_line_holds_its_words_can_be_stored(fields: dict[str, object]) -> None:
+    """An agent writes half an emoji as an escape (a cut string), and a stranger any value under any key."""
+    data = json.dumps(fields).encode()
+    line = parse_line(data)
+    (words_of(data) + (line.text if line is not None else "")).encode()
+
+
+def test_half_an_emoji_costs_only_itself() -> None:
+    data = json.dumps({"type": "user", "content": "go \ud83d on"}).encode()
+    found = parse_line(data)
+    assert found is not None and found.text == words_of(data) == "go \ufffd on"

@@ -691,6 +691,24 @@ def test_a_refusal_says_how_long_the_bucket_was_away_and_nothing_where_it_was_no
     assert refused(post.gate.begin_call(bulk)).reason == deny_unsaved(0)
 
 
+def test_a_refusal_says_that_the_bucket_denies_access_and_no_longer_once_it_gives_it(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials that expire in a run are another thing to mend than a network."""
+
+    def wait(self: Ticket, timeout: float) -> AckStatus:
+        post.world.clock.at += timeout
+        return "acked" if post.job.writer.commit_once() == "acked" else "undecided"
+
+    monkeypatch.setattr(Ticket, "wait", wait)
+    post.world.bucket.fates = ["denied", "denied", "", "dropped"]
+    bulk = starting("write_file", content="x" * 100_000)
+    assert refused(post.gate.begin_call(bulk)).reason == deny_unsaved(0, Denied("no"))
+    assert refused(post.gate.begin_call(WRITE)).reason == deny_unsaved(20, Denied("no"))
+    assert post.job.writer.commit_once() == "acked"
+    assert refused(post.gate.begin_call(WRITE)).reason == deny_unsaved(20)
+
+
 @pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)])
 def test_in_an_outage_as_much_as_a_record_holds_is_taken(
     post: Post, more: int, taken: bool, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import stat
 import struct
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,36 @@ def test_twenty_clients_at_once(desk: Desk) -> None:
         thread.join(PATIENCE)
     assert len(got) == 20
     assert all(found == hook_line.answer(b"BeforeTool " + sent) for sent, found in got.items())
+
+
+@pytest.mark.parametrize("said", [b"", b"H\0", hook_line.frame(hook_line.HELLO, b"x")[:6]])
+def test_who_connects_and_says_nothing_holds_up_nobody_for_long(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that leaks connections must not use up the descriptors that log and lease need (I5)."""
+    monkeypatch.setattr(server_module, "MOST", 4)
+    monkeypatch.setattr(server_module, "HELLO_SECONDS", 0.2)
+    with short_folder() as folder, ExitStack() as silent:
+        desk = Desk(folder)
+        silent.callback(desk.server.close)
+        for _ in range(12):
+            silent.enter_context(desk.connect()).sendall(said)
+        assert sum(t.name == "hook" for t in threading.enumerate()) <= 4
+        assert ask(desk, b"x") == hook_line.answer(b"BeforeTool x")
+
+
+def test_a_request_that_never_is_whole_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "IDLE", 0.3)
+    with short_folder() as folder:
+        desk = Desk(folder)
+        with desk.connect() as sock:
+            sock.sendall(HELLO + data(b"x" * 1000)[:20])
+            dropped = False
+            for _ in range(100):  # each byte comes in time
+                if dropped := bool(select.select([sock], [], [], 0.05)[0]):
+                    break
+                sock.sendall(b"x")
+            assert dropped
+        desk.server.close()
+    assert desk.asked == []
 
 
 def test_a_lack_of_descriptors_passes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

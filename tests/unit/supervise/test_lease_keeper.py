@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from collections.abc import Iterator
@@ -85,6 +86,7 @@ class Pulse:
 
         bucket.put = slow  # type: ignore[method-assign]
         self.expired: list[float] = []
+        self.lacks = 0  # how often it has no descriptor to look at processes with
         self.lost: list[WalAgentError] = []
         self.heartbeat = LeaseKeeper(LeaseTiming(TTL), self.clock, self.lease, self)
         self.doing = RunProgress()
@@ -94,6 +96,8 @@ class Pulse:
 
     def lease_expired(self) -> None:
         self.expired.append(self.clock.at)
+        if len(self.expired) <= self.lacks:
+            raise OSError(errno.EMFILE, "too many open files")
 
     def lease_lost(self, error: WalAgentError) -> None:
         self.lost.append(error)
@@ -157,6 +161,13 @@ def test_a_renewer_that_hangs_does_not_stop_the_monitor(pulse: Pulse) -> None:
     pulse.away = True
     pulse.clock.at += TTL
     until(lambda: pulse.expired, "the second running out")
+
+
+def test_without_a_descriptor_for_a_look_the_monitor_goes_on(pulse: Pulse) -> None:
+    """R7: running tools are ended once they can be found."""
+    pulse.lacks, pulse.away = 2, True
+    pulse.clock.at += TTL
+    until(lambda: len(pulse.expired) > 3, "it is told again")
 
 
 def test_an_outage_is_tried_again_and_is_no_loss(pulse: Pulse) -> None:

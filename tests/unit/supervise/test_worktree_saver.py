@@ -290,6 +290,18 @@ def test_a_machine_without_git_is_told_of(desk: Desk, tmp_path: Path) -> None:
     assert desk.errors == []
 
 
+def test_a_capture_that_hangs_is_told_while_it_does(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git opens what is called .gitignore, and waits for a pipe's writer; a status is not silent meanwhile."""
+    os.mkfifo(desk.user.top / ".gitignore")
+    with desk.running():
+        desk.saver.poke()
+        until(lambda: OWN.pids, "git runs")
+        assert desk.saver.trouble == ""
+        monkeypatch.setattr(worktree, "SLOW", 0.0)
+        assert desk.saver.trouble.startswith("git has been reading this folder for ")
+    assert desk.saver.trouble == desk.saver.problem
+
+
 def test_a_bug_is_told_and_is_not_the_last_try(desk: Desk) -> None:
     def broken(data: bytes) -> Payload:
         raise AssertionError("bug")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from wal_agent.bucket.base import BucketDecorator, MemoryBucket, Version
-from wal_agent.errors import Unavailable, WalAgentError
+from wal_agent.errors import Denied, Unavailable, WalAgentError
 from wal_agent.records import End, Host, Intent, Payload
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.wal import lease
@@ -41,7 +41,8 @@ class FakeClock:
 
 
 class Flaky(BucketDecorator):
-    """A bucket whose next put is handled by `fate`, once: "lost" (landed, no reply), "dropped" (never lands)."""
+    """A bucket whose next put is handled by `fate`, once: "lost" (landed, no reply), "dropped" (never lands), or
+    "denied"."""
 
     def __init__(self, inner: MemoryBucket) -> None:
         super().__init__(inner)
@@ -57,6 +58,8 @@ class Flaky(BucketDecorator):
             hook, self.before_put = self.before_put, None
             hook(key)
         fate = self.fates.pop(0) if self.fates else ""
+        if fate == "denied":
+            raise Denied("denied")
         if fate == "dropped" or (self.dropped and key.startswith(self.dropped)):
             raise Unavailable("dropped")
         version = self.inner.put(key, data, if_version=if_version)
