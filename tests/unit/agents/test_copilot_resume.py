@@ -263,6 +263,13 @@ CALLS = st.lists(
 )
 
 
+def test_each_outcome_of_a_resume_is_replaced() -> None:
+    """Two resumes wrote one for the same call: what is left of them would count the next time."""
+    prompt = event("user.message", {"content": "do it"})
+    made, told = mended(lines(asked(("b", "x")), prompt, cut_short("b"), cut_short("b")), call(1, "x", "r"))
+    assert made.put_back == 1 and told == {"b": "r"}
+
+
 @given(st.lists(LINES, max_size=9), CALLS)
 def test_twice_is_once(parts: list[bytes], calls: list[LoggedCall]) -> None:
     twice(b"".join(parts), *calls)

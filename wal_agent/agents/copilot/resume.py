@@ -46,15 +46,20 @@ _EARLY = 0.001  # seconds that a timestamp of milliseconds may be too early
 
 
 class FileCall(msgspec.Struct):
-    """A call of the file: its request without the input, `key` which is the same for equal inputs, and its outcome
-    there. An outcome that Copilot itself writes at a resume is replaced by the log's, for a call that began before; one
-    that an earlier recovery wrote, by that of the same call. `over`: when its batch was over, at the latest."""
+    """A call of the file: its request without the input, `key` which is the same for equal inputs, and its outcomes
+    there, of which the last one counts. An outcome that Copilot itself writes at a resume is replaced by the log's, for
+    a call that began before; one that an earlier recovery wrote, by that of the same call. `over`: when its batch was
+    over, at the latest."""
 
     request: Request
     key: bytes
     message: Event
-    outcome: Event | None = None
+    outcomes: list[Event] = []
     over: float = float("inf")
+
+    @property
+    def outcome(self) -> Event | None:
+        return self.outcomes[-1] if self.outcomes else None
 
     @property
     def settled(self) -> bool:
@@ -67,7 +72,7 @@ class FileCall(msgspec.Struct):
 
     @property
     def _by(self) -> str:
-        return str(self.outcome.data.get("interactionId")) if self.outcome else ""
+        return _by(self.outcome) if self.outcome else ""
 
     @property
     def ended(self) -> float:
@@ -120,7 +125,7 @@ def _file_calls(events: Iterable[Event]) -> list[FileCall]:
             id = str(event.data.get("toolCallId"))
             asked = last.get((event.agent, id)) or last.get((id,))
             if asked is not None:
-                asked.outcome = event
+                asked.outcomes.append(event)
     return found
 
 
@@ -165,8 +170,8 @@ class _Writer:
                 return False
             old.value = {**old.value, "data": data}
             return True
-        if old is not None:
-            del self._events[self._find(old)]
+        for written in [o for o in asked.outcomes if _by(o) == "resume" or _by(o).startswith(f"{OURS} ")]:
+            del self._events[self._find(written)]
         at = self._find(asked.message) + 1
         while at < len(self._events) and not _bound(self._events[at], asked.request.agent):
             at += 1
@@ -202,6 +207,11 @@ class _Writer:
 
     def _id(self, name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._session} {name}"))
+
+
+def _by(outcome: Event) -> str:
+    """Return who wrote an outcome: `resume` for Copilot itself, at one."""
+    return str(outcome.data.get("interactionId"))
 
 
 def _bound(event: Event, agent: str) -> bool:
