@@ -67,7 +67,7 @@ def printed(command: Command, folder: Path, name: str) -> dict[str, Any]:
     status = json.loads(command("status", *at, "--json"))
     assert status.pop("messages") is None
     assert status.pop("steps") == []  # what no older log has
-    assert (status.pop("rewritten"), status.pop("name")) == (None, "")
+    assert (status.pop("rewritten"), status.pop("name"), status.pop("mute")) == (None, "", False)
     status["state"] = STATES_THEN.get(status["state"], status["state"])
     status["unsettled"] = [{k: v for k, v in call.items() if k not in LATER} for call in status["unsettled"]]
     command("restore", *at, "--to", str(folder / "restored"))
