@@ -64,6 +64,8 @@ def stub() -> str:
             f'echo "{event} $began $(date +%s%N)" >> "$MARKS"',
         ]
         if event == "BeforeTool":
+            saved = f"""{shlex.quote(sys.executable)} -m wal_agent status --json | grep -q '"saved": [1-9]'"""
+            lines.append(f'[ -e "$MARKS.killed" ] || until {saved}; do :; done  # a recovery has a tree to look at')
             lines.append('[ -e "$MARKS.killed" ] || { : > "$MARKS.killed"; kill -9 "$PPID"; exit 1; }')
     return "\n".join([*lines, ""])
 
