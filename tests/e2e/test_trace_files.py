@@ -1,7 +1,8 @@
 """How many files a reader passes for one hook, one tool call and one recovery (scripts/trace_files.py).
 
 The limits are today's counts; they go up only for a new subject (the checkpoint in a recovery, messages behind a tool
-call, the tree that is saved at the first prompt). The goal is 25 for a hook and 45 for a recovery; before the packages were reorganized they were 63, 79 and 127.
+call, the tree that is saved at the first prompt). The goal is 25 for a hook and 45 for a recovery; before the packages
+were reorganized they were 63, 79 and 127.
 """
 
 from __future__ import annotations
