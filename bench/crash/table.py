@@ -379,7 +379,7 @@ _WHY: Final = {
     "not told": "The newest records had not reached the log, or the log has no call of that effect.",
     "steps redone": "A step that may run again was cut off, or its file is missing here: the model runs it again.",
     "kills with files lost": (
-        "The call in flight had written it: the tree is saved behind each call, and every 10 s while one runs."
+        "The call in flight had written it: the tree is saved behind each call, and every 2 s while one runs."
     ),
     "seconds to be back": "wal-agent's own start, the restore, and the look at the evidence.",
     "extra model calls": "To verify is a call; a peer that does not look saves it.",
