@@ -34,7 +34,7 @@ import msgspec
 
 from wal_agent.agents import hook_line
 from wal_agent.agents.hook_line import is_hook_line
-from wal_agent.errors import PersonNeeded, WalAgentError
+from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError, WalAgentError
 from wal_agent.records import Host
 from wal_agent.safefs import flock_state
 
@@ -429,6 +429,17 @@ CONTROL_TIMEOUT = 30.0
 def refusal(error: WalAgentError) -> dict[str, Any]:
     """Return the answer of a run that does not do what it is asked for."""
     return {"error": error.what, "hint": error.hint, "exit": error.exit_code}
+
+
+_REFUSALS: dict[int, type[WalAgentError]] = {e.exit_code: e for e in (UsageError, PersonNeeded, ConfigError)}
+
+
+def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a run's answer. Raise its `refusal`: UsageError, PersonNeeded, ConfigError; Unavailable for any other."""
+    if said is not None and "error" in said:
+        kind = _REFUSALS.get(int(said.get("exit", UsageError.exit_code)), Unavailable)
+        raise kind(str(said["error"]), str(said.get("hint", "")))
+    return said
 
 
 def ask_run(

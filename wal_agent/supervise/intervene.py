@@ -295,7 +295,8 @@ def acknowledge_call(at: JobAccess, call: int | str, done: bool) -> None:
         act_unowned(at, seen, settle, check)
     except RunHasJob:
         question = {"call" if isinstance(call, int) else "step": call, "done": done}
-        if unless_refused(hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, question)) is None:
+        answer = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, question)
+        if hook_server.unless_refused(answer) is None:
             raise
 
 
@@ -313,7 +314,7 @@ def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
     is no tool of a run, or the run refuses."""
     if not because.strip():
         raise UsageError("--because is empty.", "Say what you found, with the command that showed it.")
-    if unless_refused(ask_own_run(env, hook_server.SETTLE, {"call": call, "because": because})) is None:
+    if hook_server.unless_refused(ask_own_run(env, hook_server.SETTLE, {"call": call, "because": because})) is None:
         raise UsageError(
             "`wal-agent settle` is for the agent, in a tool of its run; no such run answers here.",
             f"A person resolves a call with: wal-agent ack {call} --done (or --not-done)",
@@ -329,7 +330,7 @@ def ask_own_run(env: Mapping[str, str], event: str, question: dict[str, Any]) ->
 def checkpoint_own_run(env: Mapping[str, str], question: dict[str, Any]) -> dict[str, Any] | None:
     """Have the run whose tool this is make a checkpoint; its job and number, None where no run answers. UsageError: it
     refuses."""
-    return unless_refused(ask_own_run(env, hook_server.CHECKPOINT, question))
+    return hook_server.unless_refused(ask_own_run(env, hook_server.CHECKPOINT, question))
 
 
 def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict[str, Any]:
@@ -337,19 +338,13 @@ def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict
     refuses."""
     doc = require_lease(bucket, keys).doc
     held = doc.state == "held"
-    said = unless_refused(hook_server.ask_run(doc.host, doc.run, hook_server.CHECKPOINT, question) if held else None)
+    answer = hook_server.ask_run(doc.host, doc.run, hook_server.CHECKPOINT, question) if held else None
+    said = hook_server.unless_refused(answer)
     if said is None:
         raise UsageError(
             f"Job {keys.job} does not run on this machine, so no checkpoint was made.",
             "Its state as of its newest record: wal-agent checkpoint show --at RECORD",
         )
-    return said
-
-
-def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A run's answer. UsageError: it refuses."""
-    if said is not None and "error" in said:
-        raise UsageError(str(said["error"]), str(said.get("hint", "")))
     return said
 
 
@@ -507,7 +502,7 @@ def _question(wanted: PauseRequest, now: float) -> dict[str, Any]:
 def _pausing(answer: dict[str, Any], now: float, question: Mapping[str, Any], *, agents: bool) -> PauseResult:
     """`question`: as it was asked at `now`; answering may have taken until the time that was meant. `agents`: a tool of
     this very run asked, so the words are for its agent; else a person reads them."""
-    unless_refused(answer)
+    hook_server.unless_refused(answer)
     job, lasts = str(answer.get("job", "")), float(question["seconds"])
     until = now + lasts
     if agents:

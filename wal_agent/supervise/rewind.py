@@ -18,7 +18,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError, WalAgentError
+from wal_agent.errors import PersonNeeded, Unavailable, UsageError, WalAgentError
 from wal_agent.recovery.export import replay_at
 from wal_agent.recovery.messages import DENY_PAUSING, REWINDING
 from wal_agent.recovery.restore_session import MOST_MAIN
@@ -49,7 +49,6 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State
 
 DOING: Final = 120.0  # seconds for the rewrite itself, behind the agent's end
-_EXITS: Final[dict[int, type[WalAgentError]]] = {e.exit_code: e for e in (UsageError, PersonNeeded, ConfigError)}
 
 
 class RewindRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,9 +235,7 @@ def rewind_live(bucket: Bucket, keys: Keys, asked: FoundRewind) -> Rewritten | N
         raise Unavailable(
             "The run ended before it answered.", f"Whether it was done: wal-agent trace list --job {keys.job}"
         )
-    if "error" in said:
-        kind = _EXITS.get(int(said.get("exit", UsageError.exit_code)), Unavailable)
-        raise kind(str(said["error"]), str(said.get("hint", "")))
+    hook_server.unless_refused(said)
     placed = Path(str(said["placed"])) if said.get("placed") else None
     n, turns, tokens, left = (int(said[name]) for name in ("n", "turns", "tokens", "left"))
     return Rewritten(n, turns, tokens, left, placed, tuple(map(str, said["files"])))

@@ -44,7 +44,7 @@ from wal_agent.recovery.tasks import (
 from wal_agent.recovery.transcript import read_lines, words_of
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.at_rest import JobAccess, act_at_rest
-from wal_agent.supervise.intervene import ask_own_run, unless_refused
+from wal_agent.supervise.intervene import ask_own_run
 from wal_agent.supervise.rewrite import Home, check_at_rest, read_units
 from wal_agent.supervise.rewrite import local_file as rewritten_file
 from wal_agent.supervise.tasks import VARIABLE, TaskStart, spent_by
@@ -141,7 +141,7 @@ def begin_in_run(env: Mapping[str, str], caller: str, job: str) -> dict[str, Any
     """Have the run whose tool this is begin its task `job`; its answer. None: there is none that has the job `caller`.
     UsageError: it refuses."""
     said = ask_own_run(env, hook_server.TASK, {"ask": "begin", "job": job, "caller": caller})
-    return unless_refused(said) if said is None or said.get("caller") != "" else None
+    return hook_server.unless_refused(said) if said is None or said.get("caller") != "" else None
 
 
 def start_of(caller: str, said: Mapping[str, Any], depth: int, budget: int) -> TaskStart:
@@ -157,7 +157,7 @@ def begin_at_rest(at: JobAccess, home: Home, state: State, job: str) -> dict[str
         return {"checkpoint": known.checkpoint}
     doc, question = at.lease().doc, {"ask": "begin", "job": job, "caller": at.keys.job}
     said = hook_server.ask_run(doc.host, doc.run, hook_server.TASK, question) if doc.state == "held" else None
-    if (answer := unless_refused(said)) is not None:
+    if (answer := hook_server.unless_refused(said)) is not None:
         return {"checkpoint": answer["checkpoint"]}  # no run bounds what a person asked for
     return begin_unowned(at, home, job)
 

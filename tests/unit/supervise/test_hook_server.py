@@ -19,8 +19,9 @@ import pytest
 
 from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent.agents import hook_line
+from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, UsageError, WalAgentError
 from wal_agent.supervise import hook_server as server_module
-from wal_agent.supervise.hook_server import HookRequest, HookServer, Process, peer_of
+from wal_agent.supervise.hook_server import HookRequest, HookServer, Process, peer_of, refusal, unless_refused
 
 HELLO = hook_line.frame(hook_line.HELLO, hook_line.encode_hello(hook_line.Hello("run", "gemini", "BeforeTool", 1, 2)))
 END = hook_line.frame(hook_line.END)
@@ -255,3 +256,23 @@ def test_the_callers_ancestors_are_read_when_it_connects(desk: Desk) -> None:
     (chain,) = desk.chains
     assert [Path(process.argv[0]).name for process in chain] == [Path(sys.executable).name, "sh"]
     assert chain[0].parent == chain[1].pid and chain[1].parent == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (UsageError("no", "do that"), UsageError),
+        (PersonNeeded("no", "do that"), PersonNeeded),
+        (ConfigError("no", "do that"), ConfigError),
+        (Unavailable("no", "do that"), Unavailable),
+        (Fenced("no", "do that"), Unavailable),  # that run's, and not the command's own
+    ],
+)
+def test_a_command_ends_as_the_run_refused_it(error: WalAgentError, raised: type[WalAgentError]) -> None:
+    with pytest.raises(raised) as refused:
+        unless_refused(refusal(error))
+    assert (refused.value.what, refused.value.hint) == ("no", "do that")
+
+
+def test_what_a_run_answered_is_passed_on() -> None:
+    assert unless_refused({"job": "a"}) == {"job": "a"} and unless_refused(None) is None
