@@ -29,8 +29,8 @@ class UsageError(WalAgentError):
 
 
 class BucketError(WalAgentError):
-    """What a bucket says when it could not do what was asked. `why`: the cause in words of ours alone, where one is
-    known: an agent may read them, a store's own words it may not."""
+    """A bucket did not do what was asked. `why`: the cause in words of wal-agent, "" if it is not known. An agent may
+    read it; it must not read a store's text."""
 
     def __init__(self, what: str, hint: str = "", why: str = "") -> None:
         super().__init__(what, hint)

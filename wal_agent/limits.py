@@ -1,5 +1,5 @@
-"""Report failures of ours: limits of the machine (open files, threads, processes, memory, disk space), places that this
-user may not use, and bugs.
+"""Report failures: used-up limits of the machine (open files, threads, processes, memory, disk space), paths that this
+user may not access, and bugs.
 
 A run does with less where it can. Where it cannot, it refuses in words. A limit is exit code 75: the same command works
 once the limit does. Only an error that is neither is a bug.
@@ -23,7 +23,7 @@ from wal_agent.paths import state_dir
 
 
 def explain(error: BaseException) -> WalAgentError | None:
-    """What `error` is: one of ours, a limit of the machine, or a place that this user may not use. None: a bug."""
+    """Return the error to report for `error`; None for a bug. A limit becomes Exhausted, a denied path ConfigError."""
     return error if isinstance(error, WalAgentError) else exhausted(error) or _unusable(error)
 
 

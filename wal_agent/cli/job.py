@@ -70,7 +70,7 @@ class JobContext(msgspec.Struct, frozen=True):
 
     @property
     def access(self) -> JobAccess:
-        """What the job is opened with, where nobody runs it."""
+        """Return what a command needs to open the job while no run has it."""
         from wal_agent.supervise.at_rest import JobAccess
 
         return JobAccess(self.bucket, self.keys, self.settings.ttl, os.environ, self.key_id)

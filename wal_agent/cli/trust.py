@@ -64,7 +64,7 @@ def trust(
 
 
 def ask_consent(wants: Sequence[Want], workspace: Path) -> bool:
-    """Ask the person, and keep a yes; False where nobody can be asked. ConfigError: the answer is no."""
+    """Ask at the terminal, and store a yes; return False without a terminal. ConfigError: the answer is no."""
     from wal_agent.supervise.hook_server import outer_runs
 
     if outer_runs() or not can_ask():

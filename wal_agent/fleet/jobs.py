@@ -80,7 +80,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     only_on: str = ""  # the host whose disk may hold records that the bucket lacks: no other may carry on
     agent: str = ""
     workspace: str = ""
-    folder: str = ""  # the workspace as it stands in the lease, to run in; never shown
+    folder: str = ""  # the workspace in the lease, unredacted: commands run there, and nothing prints it
     host: str = ""
     pid: int = 0
     user: str = ""

@@ -438,8 +438,10 @@ class _Parts:
             self._seen += 1
             if self._seen > _MOST_COMMANDS:
                 return _TOO_MUCH if found is None else worse_of(found, _TOO_MUCH)
-            one = self._there(self._simple(c, script, depth))
-            self._note_folder(c)
+            one = self._simple(c, script, depth)
+            if self._explain:
+                one = self._there(one)
+                self._note_folder(c)
             found = one if found is None else both(found, one)
             if self._rules.project:
                 self._folder = folder_after(self._folder, [w.text for w in c.words])
@@ -459,7 +461,7 @@ class _Parts:
 
     def _there(self, found: Classified) -> Classified:
         """`found`, to be verified where the text ran it."""
-        if not (self._cd or self._astray) or not self._explain or found.source != OURS:
+        if not (self._cd or self._astray) or found.source != OURS:
             return found
         found = replace(found, also=tuple(self._there(c) for c in found.also))
         if found.verify.split(" ", 1)[0] not in self._rules.begins or AWAY in found.verify:

@@ -396,25 +396,22 @@ def _choices(words: Sequence[Word], taken: int, rules: Rules) -> tuple[list[_Cho
     """The choices in a command whose name takes `taken` words, and the rest behind the name."""
     found: list[_Choice] = []
     left: list[Word] = []
-    name = program_name(words[0]) or ""
-    anywhere = rules.options[name].anywhere if name in rules.options else frozenset[str]()
+    levels = [(end, rules.options.get(name, Options())) for name, end in command_levels(words, rules) if end <= taken]
+    names = {end - 1 for end, _ in levels}  # where a word of the name stands
+    anywhere = frozenset[str]().union(*(options.anywhere for _, options in levels))
     i = 1
     while i < len(words):
         text = words[i].text or words[i].begins
-        if i < taken and f"{name} {text}" in rules.begins:
-            name = f"{name} {text}"
-            anywhere |= rules.options[name].anywhere if name in rules.options else frozenset()
-            i += 1
-            continue
-        options = rules.options.get(name, Options())
-        option = _option_of(text, anywhere | options.context if i < taken else anywhere)
-        length = 2 if option == text and option not in options.flags else 1
+        front = i < taken
+        options = next(options for end, options in levels if end <= i)
+        option = "" if i in names else _option_of(text, anywhere | options.context if front else anywhere)
+        length = 1
         if option:
-            found.append(_Choice(option, tuple(words[i : i + length]), i < taken))
-        elif i < taken:
+            length = 2 if option == text and option not in options.flags else 1
+            found.append(_Choice(option, tuple(words[i : i + length]), front))
+        elif front and i not in names:
             length = _skipped(words, i, options) or 1
-        else:
-            length = 1
+        elif not front:
             left.append(words[i])
         i += length
     return found, left
@@ -468,15 +465,15 @@ def _explained(rule: Command, words: Sequence[Word], taken: int, rules: Rules) -
     """The rule, its sentences filled with the words of a call."""
     choices, left = _choices(words, taken, rules)
     texts = [r.word.text for r in _split(rule, left) if r.kind != "option"]
+    known = [t for t in texts if t is not None and _PLAIN.fullmatch(t) and not t.startswith("-")]
+    values = {"operands": shlex.join(known), "refs": shlex.join([*known[:1], *_refs_there(known[1:])])}
+    if known:
+        values |= {"first": shlex.quote(known[0]), "last": shlex.quote(known[-1])}
 
     def filled(sentence: str, instead: str) -> str:
         asked = set(_PLACES.findall(sentence))
-        known = [t for t in texts if t is not None and _PLAIN.fullmatch(t) and not t.startswith("-")]
-        if asked and (len(known) < len(texts) or (not known and not asked <= {"operands", "refs"})):
+        if asked and (len(known) < len(texts) or not asked <= values.keys()):
             return instead
-        values = {"operands": shlex.join(known), "refs": shlex.join([*known[:1], *_refs_there(known[1:])])}
-        if known:
-            values |= {"first": shlex.quote(known[0]), "last": shlex.quote(known[-1])}
         return _PLACES.sub(lambda m: values[m[1]], sentence).strip()
 
     def shown(text: str, instead: str) -> str:

@@ -1,4 +1,4 @@
-"""Open a job that nobody runs, act on it under an epoch of its own, and leave it as it was: closed, released or paused.
+"""Change a job that no run has: open it under a new epoch, act, and leave it closed, released or paused as before.
 
 So a person's commands change a job: `ack`, `rewind`, `compact`, `mark`, `task`, `stop --done`, `gc` and `rm`.
 """

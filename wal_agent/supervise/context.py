@@ -218,8 +218,7 @@ class RunContext(msgspec.Struct, frozen=True):
 
 
 def await_durable(ticket: Ticket) -> None:
-    """Wait until an append that somebody asked for is durable. Unavailable: the bucket does not take it now; what the
-    ticket raises."""
+    """Wait until an append is durable. Unavailable: the bucket does not take it now; what the ticket raises."""
     if ticket.wait(APPEND_DEADLINE) == "undecided":
         raise not_durable_error()
 

@@ -1,5 +1,7 @@
-"""Decide whether a start may open its job, by the log, before anything is written: another folder's, agent's or
-repository's job is refused, another person's is asked about, and so are arguments that nobody vouches for.
+"""Decide by the log whether a start may open its job, before anything is written.
+
+The job of another folder, agent or repository is refused. The job of another person, and arguments that only the log
+has, need an answer at the terminal.
 """
 
 from __future__ import annotations
