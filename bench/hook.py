@@ -28,7 +28,8 @@ from wal_agent.agents.base import Allow, Decision, HookSetup, ToolEnded, ToolSta
 from wal_agent.agents.gemini.hooks import MARKER, hook_line
 from wal_agent.agents.hook_line import native_client, python_client
 from wal_agent.bucket import open_bucket
-from wal_agent.supervise.hook_server import Callers, HookRequest, HookServer, chain_of
+from wal_agent.supervise.ancestry import ancestry_of
+from wal_agent.supervise.hook_server import Callers, HookRequest, HookServer
 from wal_agent.supervise.machine import RunDir
 
 ROUNDS = scaled(100, 2)
@@ -89,7 +90,8 @@ def hooks(url: str) -> Iterator[Hooks]:
 
         def handle(asked: HookRequest) -> bytes:
             # As in a run: who calls is looked up too. This process is the agent here, so the chain ends below it.
-            if callers.identify((*asked.chain, *chain_of(os.getpid(), os.getppid())), agent.name).origin != "agent":
+            chain = (*asked.caller.processes, *ancestry_of(os.getpid(), os.getppid()).processes)
+            if callers.identify(chain, agent.name).origin != "agent":
                 raise RuntimeError("a hook was taken for a stranger's")
             event = asked.event
             said = agent.parse(event, asked.payload)

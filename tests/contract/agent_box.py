@@ -43,7 +43,8 @@ from wal_agent.agents.base import (
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Call, Model, Turn
-from wal_agent.supervise.hook_server import Callers, chain_of, peer_of
+from wal_agent.supervise.ancestry import ancestry_of
+from wal_agent.supervise.hook_server import Callers, peer_of
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
@@ -95,7 +96,7 @@ class HookServer:
 
     def _one(self, client: socket.socket) -> None:
         call = hook_line.Call()
-        chain = chain_of(peer_of(client)[0], os.getpid())
+        chain = ancestry_of(peer_of(client)[0], os.getpid()).processes
         with client:
             while not call.complete and (data := client.recv(1 << 18)):
                 call.feed(data)

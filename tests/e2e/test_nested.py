@@ -140,7 +140,7 @@ def test_a_run_inside_its_own_job_is_refused(scene: Scene) -> None:
 def test_the_parents_are_found_without_the_environment(scene: Scene, words: str) -> None:
     """By the processes, so a tool cannot hide a run from its outer one, nor name one that it is not inside of."""
     machine = scene.machine("vm-1")
-    program = "from wal_agent.supervise.hook_server import outer_runs; print(*[a.run for a in outer_runs()])"
+    program = "from wal_agent.supervise.ancestry import outer_runs; print(*[a.run for a in outer_runs()])"
     probe = shlex.join([sys.executable, "-c", program])
     scene.script(Turn(calls=[shell(f"WAL_AGENT_RUN=other {words} {probe} >said 2>&1")]), Turn("All done."))
     assert start(machine, wait=True).process.returncode == 0

@@ -16,7 +16,7 @@ import pytest
 
 from tests.security.conftest import Clone
 from wal_agent.config import Consents
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import ancestry
 from wal_agent.supervise.machine import RunDir, runtime_dir
 from wal_agent.supervise.settings import load
 
@@ -177,7 +177,7 @@ def test_nothing_to_allow(clone: Clone) -> None:
 def test_an_agent_allows_nothing(clone: Clone) -> None:
     """What the agent types in its own run is no person's word."""
     clone.says('restart = "on"')
-    clone.monkeypatch.setattr(hook_server, "outer_runs", lambda: (hook_server.OuterRun("0123456789abcdef", 1),))
+    clone.monkeypatch.setattr(ancestry, "outer_runs", lambda: (ancestry.OuterRun("0123456789abcdef", 1),))
     for words in ((), ("--yes",), ("--revoke",)):
         assert clone.run("trust", *words)[0] == 79
     assert clone.run("trust", "--show")[0] == 0 and allowed(clone) == {}

@@ -14,7 +14,7 @@ from tests.e2e.scene import Scene, shell
 from tests.mocks.gemini_model import GeminiModel
 from wal_agent.rehearsal.model import Turn
 from wal_agent.safefs import flock_state
-from wal_agent.supervise.hook_server import outer_runs
+from wal_agent.supervise.ancestry import outer_runs
 
 PERSONS = {  # each also where the tool has stripped its environment or left its parent's session
     "ack": "ack 1 --done",
@@ -32,6 +32,8 @@ PERSONS = {  # each also where the tool has stripped its environment or left its
     "replace": "restore --to ../anywhere --force",
     "trust": "trust --yes",
     "forget": "doctor --forget",
+    "loss": "run gemini --accept-loss --job shop",
+    "take over": "run gemini --take-over --job shop",
 }
 ANYBODYS = {
     "status": "status",

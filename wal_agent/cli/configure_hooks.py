@@ -159,7 +159,7 @@ def configure_hooks(
     wal-agent.toml; it saves the few milliseconds of a hook for tools that only read.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)

@@ -208,7 +208,7 @@ def _forget(name: str, url: str | None, job: str | None) -> None:
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.folder import forget_bucket
     from wal_agent.cli.job import NAMES, say_bucket, settings_for
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.identity import noted_job
 
     require_person("wal-agent doctor --forget")

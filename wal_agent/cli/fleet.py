@@ -231,7 +231,7 @@ def watch(
 
     from wal_agent.fleet.inboxes import Inboxes
     from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
 
     require_person("wal-agent fleet watch")
     if screen:
@@ -302,7 +302,7 @@ def claim(
     from wal_agent.agents import AGENTS
     from wal_agent.fleet.jobs import Allowed, ClaimOptions, Reader, claim, exec_run, run_child
     from wal_agent.paths import config_dir, home, state_dir
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
 
     require_person("wal-agent fleet claim")
     check_seconds("--every", every, SHORTEST, LONGEST)

@@ -51,7 +51,7 @@ def ack(
 ) -> None:
     """Resolve a call or step that a crash interrupted: you checked, and say whether it happened."""
     from wal_agent import notify
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.intervene import acknowledge_call
     from wal_agent.supervise.steps import check_name
 
@@ -131,7 +131,7 @@ def stop(
     its agent waits for a person. The command waits for that, 10 minutes at most; Ctrl-C leaves, and the request stays.
     Where the run's settings forbid it, the command says so and ends with 78.
     """
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
 
     require_person("wal-agent stop")
     at = which.open()
@@ -172,7 +172,7 @@ def unlock(
     (--now). A live owner stops: its next heartbeat finds the lease gone, and it exits with 76. If nobody holds the job
     there is nothing to do, and the exit code is 0; if there is no such job it is 64.
     """
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.intervene import UnlockRequest, repair_lease
     from wal_agent.supervise.intervene import unlock as take_away
 
@@ -208,7 +208,7 @@ def rename(
     Exit code 64: the name is taken; 75: another person renamed the job at the same moment.
     """
 
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.identity import remember_alias
     from wal_agent.wal.names import is_job_there, rename_job
 
@@ -244,7 +244,7 @@ def rm(
     its name can be used again. The files of the folder are not touched.
     """
 
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
     from wal_agent.wal.names import rename_job
 
@@ -305,7 +305,7 @@ def gc(
     needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
 
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
     from wal_agent.wal.retention import Retention, RetentionResult, tally
 

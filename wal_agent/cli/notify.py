@@ -30,7 +30,7 @@ def notify(
     """
     from wal_agent.notify.message import VARIABLE, load_targets, own_file
     from wal_agent.notify.outbox import acknowledge
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
 
     if test and ack:
         raise UsageError("Say either --test or --ack.")

@@ -92,7 +92,7 @@ def restore(
     that they replace.
     """
     from wal_agent.recovery.export import export_job
-    from wal_agent.supervise.hook_server import outer_runs, person_needed
+    from wal_agent.supervise.ancestry import outer_runs, person_needed
     from wal_agent.wal.damage import CheckedBlobs, newest_restorable, restore_hint
 
     if kept:
@@ -221,7 +221,7 @@ def _restore_kept(name: str | None, which: JobOptions) -> None:
     from wal_agent.recovery.report import describe_changes, describe_names
     from wal_agent.recovery.restore_target import KeptFiles, RestoreTarget, list_kept
     from wal_agent.recovery.restore_workspace import restore_kept
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.worktree import never_captured
 
     env, workspace, now = dict(os.environ), Path.cwd().resolve(), SystemClock().now()

@@ -106,7 +106,7 @@ def rewind(
     a call runs, the rewind is refused.
     """
     from wal_agent.cli.intervene import stop_run
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.rewind import FoundRewind, JobLog, RewindRequest, carry_out, find_place, rewind_live
 
     if sum((to is not None, last > 0, undo)) > 1 or (compact is not None and (undo or not (to or last))):
@@ -160,7 +160,7 @@ def compact(
     """
     from wal_agent.recovery.rewrite import parse_policy
     from wal_agent.supervise import rewrite
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
 
     limits, now = parse_policy(policy, keep), SystemClock().now()
     if not dry_run:

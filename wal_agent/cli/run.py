@@ -183,11 +183,15 @@ def start(
     from wal_agent.agents import AGENTS, unknown_agent_error
     from wal_agent.cli.job import settings_for
     from wal_agent.cli.listeners import attach_listeners, report_refusals
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.options import RunOptions, Screen, WaitReport
     from wal_agent.supervise.restart import is_complete, run_with_restarts
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
+    for option in ("--accept-loss", "--take-over"):  # what another machine or person would lose by it
+        if wishes.get(option[2:].replace("-", "_")):
+            require_person(f"wal-agent run {agent} {option}")
     if not all(map(is_utf8, args)):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
     if fresh and go_on:
@@ -345,7 +349,7 @@ def settle_folder(options: RunOptions) -> RunOptions:
     that does not answer in time holds up no start: the run itself reports it."""
     from wal_agent.concurrency import call_with_timeout
     from wal_agent.fleet.jobs import LOOK_TIME, describe_other
-    from wal_agent.supervise.hook_server import outer_runs
+    from wal_agent.supervise.ancestry import outer_runs
 
     settings = options.settings
     if settings.sources.get("job") != "default" or options.agent.passthrough(options.args) or outer_runs():

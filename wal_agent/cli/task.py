@@ -143,7 +143,7 @@ def child_options(at: JobContext) -> tuple[str, ...]:
 
 def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) -> TaskStart:
     """Have the caller's log name the task, behind a checkpoint; what the child's run is given."""
-    from wal_agent.supervise.hook_server import outer_runs
+    from wal_agent.supervise.ancestry import outer_runs
     from wal_agent.supervise.rewrite import Home
     from wal_agent.supervise.task_child import begin_at_rest, begin_in_run, start_of
 

@@ -29,7 +29,7 @@ def trust(
     A consent applies to this folder and these values; a changed value is asked for again. It is kept in your own state
     folder. Agents may not use this command: inside a run it is refused (79).
     """
-    from wal_agent.supervise.hook_server import require_person
+    from wal_agent.supervise.ancestry import require_person
     from wal_agent.supervise.settings import wants_of
 
     if show + revoke + yes > 1:
@@ -65,7 +65,7 @@ def trust(
 
 def ask_consent(wants: Sequence[Want], workspace: Path) -> bool:
     """Ask at the terminal, and store a yes; return False without a terminal. ConfigError: the answer is no."""
-    from wal_agent.supervise.hook_server import outer_runs
+    from wal_agent.supervise.ancestry import outer_runs
 
     if outer_runs() or not can_ask():
         return False

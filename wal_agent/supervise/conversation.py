@@ -46,10 +46,11 @@ from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
 from wal_agent.recovery import messages
 from wal_agent.safefs import open_plain
+from wal_agent.supervise.ancestry import Process, read_process
 from wal_agent.supervise.compaction import CompactionGuard
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
-from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, Process, read_process, refusal
+from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, refusal
 from wal_agent.text import quote
 from wal_agent.wal.writer import DEFERRED
 
@@ -413,7 +414,7 @@ class HookHandler:
     def answer(self, request: HookRequest) -> bytes | None:
         """What the client prints; None: its line refuses."""
         if request.event.startswith(CONTROL_PREFIX):
-            by_agent = self.callers.below(request.chain)
+            by_agent = not request.from_outside
             try:
                 answer = self._supervisor.answer_command(request.event, json.loads(request.payload), by_agent)
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a tool may send anything
@@ -422,7 +423,7 @@ class HookHandler:
                 answer = refusal(error)
             return json.dumps(answer).encode()
         began = self._clock.boot()
-        agent, caller = self._agent, self.callers.identify(request.chain, request.agent)
+        agent, caller = self._agent, self.callers.identify(request.caller.processes, request.agent)
         if caller.origin == "agent":
             event = agent.parse(request.event, request.payload)
             decision = self._conversation.handle(event)
@@ -448,7 +449,7 @@ class HookHandler:
     def _refuse(self, request: HookRequest) -> None:
         """Reported once: a tool may call as often as it likes."""
         if not self.refused:
-            who = quote(" ".join(request.chain[0].argv), 120) if request.chain else "a process"
+            who = quote(" ".join(request.caller.processes[0].argv), 120) if request.caller.processes else "a process"
             self.refused = (
                 f"a process that is no hook of {self._agent.name}'s called the hook socket "
                 f"({quote(request.event, 40)}) and was refused; nothing was changed by it: {who}"

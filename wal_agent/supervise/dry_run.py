@@ -110,7 +110,7 @@ def foresee_start(
     at = observe_log(log := check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen)), opening, blobs)
     found = processes.marked_processes(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
-    gone = at.home is not None and lock_state(at.home.host, here) == "dead"
+    gone = at.home is not None and lock_state(at.home.host, here, at.home.run) == "dead"
     case = RecoveryCase(at, here, AGENTS[agent_name], workspace, settings, env, clock)
     tree = case.tree
     verdicts = case.verdicts(running, gone, tree.now)

@@ -8,18 +8,12 @@ person's decision on a call, a pause.
 The kernel names the process at the other end; its ancestors are read at once, since a hook's client may be gone soon
 after. Pure functions over that chain decide whether it is the run's own agent, an agent that one of its tools started,
 or neither. A variable in the environment decides nothing: every process below the agent has it.
-
-A command was typed by an agent where a live run is among its own ancestors. A run is known by the lock that its
-supervisor holds, whatever the environment says: that can be stripped (`env -i`) or point elsewhere, and a person's
-shell may have it too. What leaves the run's processes (another user, another container, a service manager, cron, a
-login over the network) is not found.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import struct
 import sys
@@ -28,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -36,31 +30,14 @@ from wal_agent.agents import hook_line
 from wal_agent.agents.hook_line import is_hook_line
 from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError, WalAgentError
 from wal_agent.records import Host
-from wal_agent.safefs import flock_state
+from wal_agent.supervise.ancestry import Ancestry, Process, ancestry_of, read_process
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import HookCaller
 
-DEPTH: Final = 64  # ancestors that are read
-_ARGV: Final = 1 << 20  # bytes of a command line that are read
-
 Origin = Literal["agent", "inner", "stranger", "gone"]
 """`agent`: the run's own agent. `inner`: a hook of another agent below it. `stranger`: no hook at all. `gone`: the
 caller ended before its ancestors could be read, so nobody waits for an answer."""
-
-
-class Process(msgspec.Struct, frozen=True):
-    """One process as it was when it was read. `began` tells two processes of one number apart; `session` is its
-    session leader's number (setsid), which a process can leave but not join."""
-
-    pid: int
-    parent: int
-    began: float
-    session: int
-    argv: tuple[str, ...] = ()
-
-    def is_(self, other: Process | None) -> bool:
-        return other is not None and (self.pid, self.began) == (other.pid, other.began)
 
 
 class KnownAgent(msgspec.Struct, frozen=True):
@@ -144,40 +121,6 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return pid, os.getuid()  # the folder's mode (0700) is the check
 
 
-def read_process(pid: int) -> Process | None:
-    """None: it is gone, or not to be seen from here."""
-    if sys.platform == "linux":
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-            with Path(f"/proc/{pid}/cmdline").open("rb") as file:
-                argv = file.read(_ARGV)
-        except OSError:
-            return None
-        fields = stat[stat.rindex(b")") + 2 :].split()  # the name in front may hold anything
-        words = tuple(argv.decode("utf-8", "replace").rstrip("\0").split("\0")) if argv else ()
-        return Process(pid, int(fields[1]), float(fields[19]), int(fields[3]), words)
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            return Process(pid, process.ppid(), process.create_time(), os.getsid(pid), tuple(process.cmdline()))
-    except (psutil.Error, OSError):
-        return None
-
-
-def chain_of(pid: int, supervisor: int) -> tuple[Process, ...]:
-    """`pid` and its ancestors, the supervisor and what is above it left out. Empty: `pid` is gone."""
-    found: list[Process] = []
-    while pid > 0 and pid != supervisor and len(found) < DEPTH:
-        process = read_process(pid)
-        if process is None or (found and process.began > found[-1].began):
-            break  # the number went to another process meanwhile
-        found.append(process)
-        pid = process.parent
-    return tuple(found)
-
-
 def can_read_processes() -> bool:
     """Whether processes can be read here at all."""
     return read_process(os.getpid()) is not None
@@ -224,80 +167,6 @@ class Callers:
                 self._known = KnownAgent(was.supervisor, was.root, found.speaker)
         return found
 
-    def below(self, chain: Sequence[Process]) -> bool:
-        """Whether the caller is the agent, or anything that it started."""
-        return bool(chain) and chain[-1].parent == self._known.supervisor
-
-
-_RUN = re.compile(r"[0-9a-f]{16}")
-
-
-class OuterRun(msgspec.Struct, frozen=True):
-    """A run that this process is below. `supervisor`: its pid."""
-
-    run: str
-    supervisor: int
-
-    @property
-    def workspace(self) -> Path | None:
-        """Where it works; None where that cannot be read."""
-        with suppress(OSError):
-            return Path(f"/proc/{self.supervisor}/cwd").readlink()
-        return None
-
-
-def outer_runs() -> tuple[OuterRun, ...]:
-    """The live runs that this process is below, the innermost first."""
-    own = os.getpid()
-    return tuple(
-        OuterRun(run, process.pid)
-        for process in chain_of(own, 0)
-        if process.pid != own and (run := _run_of(process.pid))
-    )
-
-
-def require_person(command: str) -> None:
-    """Raises PersonNeeded where an agent or one of its tools typed it (I8)."""
-    if above := outer_runs():
-        raise person_needed(command, above[0])
-
-
-def person_needed(command: str, above: OuterRun) -> PersonNeeded:
-    return PersonNeeded(
-        f"`{command}` is for a person, and this was typed by the agent of run {above.run} or by a tool of its; nothing "
-        "was done.",
-        f"A person types it in a terminal of their own: {command}",
-    )
-
-
-def is_supervisor(pid: int, run: str) -> bool:
-    """Whether the process `pid` of this user supervises the live run `run`."""
-    return pid > 1 and bool(run) and _run_of(pid) == run
-
-
-def _run_of(supervisor: int) -> str:
-    """The run whose lock this process has open, and somebody holds; "" for none."""
-    for path in _open_files(supervisor):
-        run = path.parent.name
-        known = path.name == "lock" and _RUN.fullmatch(run) and path.with_name("hook.sock").exists()
-        if known and flock_state(path) == "held":
-            return run
-    return ""
-
-
-def _open_files(pid: int) -> Iterator[Path]:
-    if sys.platform == "linux":
-        with suppress(OSError):
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):
-                    yield link.readlink()
-        return
-    import psutil
-
-    with suppress(psutil.Error, OSError):
-        for file in psutil.Process(pid).open_files():
-            yield Path(file.path)
-
 
 MOST = 256  # connections at once; the next ones wait. Log and lease need threads and descriptors too
 HELLO_SECONDS = 10.0  # in which a client says what it is; it does so at once
@@ -306,13 +175,18 @@ _PIECE = 1 << 18
 
 
 class HookRequest(msgspec.Struct, frozen=True):
-    """One hook call, or control command. `agent`: the CLI that the caller says it belongs to. `chain`: the process that
-    connected, and its ancestors below this one."""
+    """One hook call, or control command. `agent`: the CLI that the caller says it belongs to. `caller`: the process
+    that connected, and its ancestors below this one."""
 
     agent: str
     event: str
     payload: bytes
-    chain: tuple[Process, ...] = ()
+    caller: Ancestry = Ancestry()
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether a process asks that this run did not start; what is not known counts as the agent's (I8)."""
+        return self.caller.end == "top" or (self.caller.end == "supervisor" and not self.caller.processes)
 
 
 class HookServer:
@@ -364,8 +238,8 @@ class HookServer:
                 if uid != os.getuid():
                     self._drop(connection)
                     continue
-                chain = chain_of(pid, os.getpid())  # now: the caller may end at any moment
-                threading.Thread(target=self._serve, args=(connection, chain), name="hook", daemon=True).start()
+                caller = ancestry_of(pid, os.getpid())  # now: the caller may end at any moment
+                threading.Thread(target=self._serve, args=(connection, caller), name="hook", daemon=True).start()
             except OSError:
                 self._drop(connection)
             except RuntimeError as error:  # no more threads now: this call is denied by its line, the next one may do
@@ -376,20 +250,20 @@ class HookServer:
         connection.close()
         self._free.release()
 
-    def _serve(self, connection: socket.socket, chain: tuple[Process, ...]) -> None:
+    def _serve(self, connection: socket.socket, caller: Ancestry) -> None:
         try:
-            self._answer(connection, chain)
+            self._answer(connection, caller)
         finally:
             self._free.release()
 
-    def _answer(self, connection: socket.socket, chain: tuple[Process, ...]) -> None:
+    def _answer(self, connection: socket.socket, caller: Ancestry) -> None:
         with connection:
             try:
                 call = self._receive(connection)
                 connection.settimeout(IDLE)
                 if call is None or call.hello is None or call.hello.run != self._run:
                     return
-                said = self._handle(HookRequest(call.hello.agent, call.hello.event, bytes(call.payload), chain))
+                said = self._handle(HookRequest(call.hello.agent, call.hello.event, bytes(call.payload), caller))
                 if said is None:
                     return
                 connection.sendall(hook_line.answer(said))

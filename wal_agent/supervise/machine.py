@@ -20,6 +20,7 @@ from wal_agent.paths import state_dir as state_dir
 from wal_agent.records import Host
 from wal_agent.recovery.lease_policy import Local
 from wal_agent.safefs import FlockState, Life, flock_state, read_plain, try_lock
+from wal_agent.supervise.ancestry import is_supervisor, mark_run
 from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.spool import SpoolOwner, spool_presence
 
@@ -86,11 +87,13 @@ def _pid_namespace() -> str:
         return ""
 
 
-def lock_state(owner: Host, here: Host) -> Life:
-    """Whether the owner's supervisor lives, by its flock; unknown on any other kernel."""
+def lock_state(owner: Host, here: Host, run: str) -> Life:
+    """Whether the owner's supervisor lives, by its flock; unknown on any other kernel. What its tools do to the lock's
+    file makes it no dead one: its mark stays."""
     if not owner.same_kernel(here.boot, here.pidns):
         return "unknown"
-    return _LIFE[flock_state(owner.lock)]
+    by_lock = _LIFE[flock_state(owner.lock)]
+    return "alive" if by_lock != "alive" and is_supervisor(owner.pid, run) else by_lock
 
 
 PLACE = "place"
@@ -98,13 +101,14 @@ PLACE = "place"
 
 class RunDir(msgspec.Struct, frozen=True):
     """A run's private folder: `lock` (held by flock while the supervisor lives), `hook.sock`, `agent.pid`, `session`,
-    `place` (its job and its workspace).
+    `place` (its job and its workspace). `mark`: of this process as its supervisor (ancestry.mark_run).
 
     The lock file stays when the run ends: it says "dead" to whoever reads the lease later. `sweep` takes old ones."""
 
     run: str
     path: Path
     lock_fd: int
+    mark: int = -1
 
     @classmethod
     def create(cls, runtime: Path, run: str) -> RunDir:
@@ -112,7 +116,7 @@ class RunDir(msgspec.Struct, frozen=True):
         path.mkdir(mode=0o700)
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try_lock(fd)  # it is new: at most somebody looks at it
-        return cls(run, path, fd)
+        return cls(run, path, fd, mark_run(run))
 
     @property
     def lock(self) -> Path:
@@ -137,6 +141,8 @@ class RunDir(msgspec.Struct, frozen=True):
         for name in ("hook.sock", "agent.pid", "session", PLACE):
             (self.path / name).unlink(missing_ok=True)
         os.close(self.lock_fd)
+        if self.mark >= 0:
+            os.close(self.mark)
 
 
 def sweep_run_dirs(runtime: Path, keep: int = 64) -> None:
@@ -171,4 +177,4 @@ def probe_holder(seen: StoredLease | None, here: Host, spools: Path, bucket_url:
         return Local(here.boot, here.pidns)
     doc = seen.doc
     spool = spool_presence(spools, doc.spool, SpoolOwner(doc.job, bucket_url)) if doc.spool else "absent"
-    return Local(here.boot, here.pidns, lock_state(doc.host, here), unchanged, spool, here.name, str(spools))
+    return Local(here.boot, here.pidns, lock_state(doc.host, here, doc.run), unchanged, spool, here.name, str(spools))

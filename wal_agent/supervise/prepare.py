@@ -293,7 +293,9 @@ class Preparation:
         if ended:
             rows([stopped_line(ended)])
         gone = (
-            home is not None and lock_state(home.host, self.here) == "dead" and not processes.marked_processes(home.run)
+            home is not None
+            and lock_state(home.host, self.here, home.run) == "dead"
+            and not processes.marked_processes(home.run)
         )
         self._put_tree_back()
         # again: what still ran may have changed something, or ended by itself

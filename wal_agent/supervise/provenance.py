@@ -32,7 +32,7 @@ from wal_agent.records import Opening
 from wal_agent.recovery.plan import is_other_persons
 from wal_agent.redact import redact
 from wal_agent.safefs import make_private_folder, read_plain, swap_file, sync_folder, write_new_file
-from wal_agent.supervise.hook_server import outer_runs
+from wal_agent.supervise.ancestry import outer_runs, require_person
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.text import bucket_words, quote_word
@@ -101,6 +101,7 @@ def admit_args(
     if not args or args == options.args or is_vouched(options.env, settings.bucket, settings.job, openings, args):
         return
     if settings.accept_logged_args == "on":
+        require_person(f"wal-agent run {options.agent.name} --accept-logged-args")
         screen.say(f"{len(args)} arguments for {options.agent.name} are taken from the log (--accept-logged-args).")
     elif options.attended and not outer_runs() and sum(map(len, args)) <= READABLE:
         _ask(options, args, screen, check)

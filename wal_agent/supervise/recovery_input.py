@@ -533,5 +533,5 @@ class InnerRuns(msgspec.Struct, frozen=True):
     def _state(self, seen: StoredLease) -> Literal["closed", "released", "cut_off", "held"]:
         doc = seen.doc
         if doc.state == "held":
-            return "cut_off" if lock_state(doc.host, self.here) == "dead" else "held"
+            return "cut_off" if lock_state(doc.host, self.here, doc.run) == "dead" else "held"
         return "cut_off" if doc.state == "unlocked" else doc.state

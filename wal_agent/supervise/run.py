@@ -44,10 +44,10 @@ from wal_agent.paths import state_dir
 from wal_agent.records import AnyRecord, Checkpoint
 from wal_agent.recovery.prompt import read_protocol
 from wal_agent.supervise import processes, systemd, tasks
+from wal_agent.supervise.ancestry import outer_runs
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
-from wal_agent.supervise.hook_server import outer_runs
 from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
 from wal_agent.supervise.inbox import NEAR, Inbox, unlogged_messages
 from wal_agent.supervise.intervene import end_pause
@@ -213,7 +213,7 @@ class Run:
         self.hasty = False  # the machine goes away: nothing that may hang is waited for
         self.here = this_host(options.env, run_dir.lock)
         self.interactive = options.interactive
-        self.parents = tuple(outer.run for outer in reversed(outer_runs()))
+        self.parents = tuple(outer.run for outer in reversed(outer_runs()) if outer.run)
         self.task = tasks.read_task(options.env)
         self.driver: Driver | None = None  # of the job's messages
         self.checks = StartChecks(

@@ -23,7 +23,7 @@ from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, Refuse, deci
 from wal_agent.recovery.report import name_calls
 from wal_agent.shell.quote import safe
 from wal_agent.supervise import provenance
-from wal_agent.supervise.hook_server import outer_runs
+from wal_agent.supervise.ancestry import outer_runs
 from wal_agent.supervise.identity import read_owner
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.prepare import recovery_policy

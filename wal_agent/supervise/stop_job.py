@@ -22,7 +22,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.inbox import Message, address_to_run, default_sender, make_message
 from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, same_kernel
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import ancestry
 from wal_agent.supervise.at_rest import JobAccess, act_unowned, require_lease
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import duration, printable, quote_word, shorten
@@ -66,7 +66,7 @@ def stop_job(access: JobAccess, clock: Clock, request: StopRequest) -> str:
         known = probe_holder(seen, here, spools_dir(env), bucket.url)
         if owner_is_dead(seen, known):
             what = _died(seen)
-        elif same_kernel(seen, known) and hook_server.is_supervisor(seen.doc.host.pid, seen.doc.run):
+        elif same_kernel(seen, known) and ancestry.is_supervisor(seen.doc.host.pid, seen.doc.run):
             os.kill(seen.doc.host.pid, signal.SIGTERM)
             seen, what = _await_end(bucket, keys, seen, known, clock, request, near=True)
         else:

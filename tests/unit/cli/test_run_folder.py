@@ -88,7 +88,7 @@ class Place:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place(tmp_path.resolve(), [])
     monkeypatch.setattr(command, "say", made.said.append)
-    monkeypatch.setattr("wal_agent.supervise.hook_server.outer_runs", tuple)
+    monkeypatch.setattr("wal_agent.supervise.ancestry.outer_runs", tuple)
     return made
 
 

@@ -15,7 +15,7 @@ from tests.unit.supervise.crew import short_folder
 from wal_agent.errors import UsageError
 from wal_agent.records import AnyRecord, Payload, StatePut, StepBegun, StepEnded, StepPaused
 from wal_agent.steps import state
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import ancestry
 from wal_agent.wal.job import close_job
 
 COMMAND = ("deploy", "--token", SECRET, "two words")
@@ -143,5 +143,5 @@ def test_a_person_settles_a_step_by_its_name(run: Run, where: tuple[str, ...], m
 
 
 def test_an_agent_settles_none(run: Run, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook_server, "outer_runs", lambda: (hook_server.OuterRun("r", 1),))
+    monkeypatch.setattr(ancestry, "outer_runs", lambda: (ancestry.OuterRun("r", 1),))
     assert run("ack", "cut", "--done", *where)[0] == 79

@@ -16,16 +16,8 @@ from wal_agent.agents.gemini import hooks
 from wal_agent.agents.gemini.hooks import hook_line
 from wal_agent.agents.hook_line import is_hook_line
 from wal_agent.agents.qwen.hooks import hook_line as qwen_line
-from wal_agent.supervise.hook_server import (
-    Caller,
-    Callers,
-    KnownAgent,
-    Origin,
-    Process,
-    chain_of,
-    identify_caller,
-    read_process,
-)
+from wal_agent.supervise.ancestry import Ancestry, Process, ancestry_of, read_process
+from wal_agent.supervise.hook_server import Caller, Callers, KnownAgent, Origin, identify_caller
 
 SUPERVISOR = 100
 SETUP = HookSetup("0123456789abcdef", Path("/tmp/wal-agent-0/0123456789abcdef"), ("/opt/client",))
@@ -197,7 +189,6 @@ def test_the_first_speaker_stays_the_agent() -> None:
     assert callers.identify(inner, "gemini") == Caller("inner", INNER)
     root_hook = at(300, 200, 100, "bash", "-c", LINE)
     assert callers.identify((client(root_hook), root_hook, LAUNCHER), "gemini").origin == "agent"
-    assert callers.below(inner) and not callers.below((at(7, 1, 7),)) and not callers.below(())
 
 
 def test_a_process_and_its_ancestors_are_read() -> None:
@@ -209,9 +200,11 @@ def test_a_process_and_its_ancestors_are_read() -> None:
         found = read_process(child.pid)
         assert found is not None and found.argv[1:4] == ("-c", script, "a\nb") and found.parent == os.getpid()
         assert found.session == os.getsid(child.pid) and found.is_(read_process(child.pid))
-        assert chain_of(child.pid, os.getpid()) == (found,)
-        assert [p.pid for p in chain_of(child.pid, os.getppid())] == [child.pid, os.getpid()]
-        assert chain_of(child.pid, 0)[-1].parent == 0, "a supervisor may be process 1, as in a container"
+        assert ancestry_of(child.pid, os.getpid()) == Ancestry((found,), "supervisor")
+        upto = ancestry_of(child.pid, os.getppid())
+        assert [p.pid for p in upto.processes] == [child.pid, os.getpid()] and upto.end == "supervisor"
+        top = ancestry_of(child.pid)
+        assert top.end == "top" and top.processes[-1].parent == 0, "a supervisor may be process 1, as in a container"
     finally:
         child.communicate(b"\n")
-    assert read_process(child.pid) is None and chain_of(child.pid, os.getpid()) == () and chain_of(0, 1) == ()
+    assert read_process(child.pid) is None and ancestry_of(child.pid, os.getpid()) == ancestry_of(0, 1) == Ancestry()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, SessionStarted, TurnCompleted, TurnStarted
+from wal_agent.supervise.ancestry import Process
 from wal_agent.supervise.conversation import NestedAgents
-from wal_agent.supervise.hook_server import Process
 
 SPEAKER = Process(4711, 1, 5.0, 4711, ("gemini",))
 

@@ -21,7 +21,8 @@ from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent.agents import hook_line
 from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, UsageError, WalAgentError
 from wal_agent.supervise import hook_server as server_module
-from wal_agent.supervise.hook_server import HookRequest, HookServer, Process, peer_of, refusal, unless_refused
+from wal_agent.supervise.ancestry import Process
+from wal_agent.supervise.hook_server import HookRequest, HookServer, peer_of, refusal, unless_refused
 
 HELLO = hook_line.frame(hook_line.HELLO, hook_line.encode_hello(hook_line.Hello("run", "gemini", "BeforeTool", 1, 2)))
 END = hook_line.frame(hook_line.END)
@@ -40,7 +41,7 @@ class Desk:
 
     def handle(self, call: HookRequest) -> bytes | None:
         self.asked.append((call.event, call.payload))
-        self.chains.append(call.chain)
+        self.chains.append(call.caller.processes)
         if call.payload == b"boom":
             raise KeyError("a bug")
         return None if call.payload == b"refused" else call.event.encode() + b" " + call.payload

@@ -62,17 +62,17 @@ def test_a_run_lives_as_long_as_its_process_and_not_a_moment_longer(tmp_path: Pa
     """PROTOCOL.md: the kernel frees the flock at any kind of death, so a start on the same host waits for no ttl."""
     with other_process(tmp_path, "r") as process:
         lock = tmp_path / "r" / "lock"
-        assert lock_state(owner(lock), HERE) == "alive" and is_run_live(tmp_path / "r")
+        assert lock_state(owner(lock), HERE, "r") == "alive" and is_run_live(tmp_path / "r")
         process.send_signal(signal.SIGKILL)
         process.wait(PATIENCE)
-        assert lock_state(owner(lock), HERE) == "dead" and not is_run_live(tmp_path / "r")
+        assert lock_state(owner(lock), HERE, "r") == "dead" and not is_run_live(tmp_path / "r")
 
 
 def test_looking_at_a_lock_takes_nothing_away(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "r")
-    assert [lock_state(owner(run.lock), HERE) for _ in range(3)] == ["alive"] * 3
+    assert [lock_state(owner(run.lock), HERE, "r") for _ in range(3)] == ["alive"] * 3
     run.end()
-    assert [lock_state(owner(run.lock), HERE) for _ in range(3)] == ["dead"] * 3
+    assert [lock_state(owner(run.lock), HERE, "r") for _ in range(3)] == ["dead"] * 3
 
 
 @pytest.mark.parametrize("other", [{"boot": "b2"}, {"pidns": "p2"}])
@@ -80,7 +80,7 @@ def test_a_lock_of_another_kernel_or_process_table_says_nothing(tmp_path: Path, 
     run = RunDir.create(tmp_path, "r")
     run.end()
     words = {"boot": "b", "pidns": "p"} | other
-    assert lock_state(Host(name="h", pid=2, lock=str(run.lock), **words), HERE) == "unknown"
+    assert lock_state(Host(name="h", pid=2, lock=str(run.lock), **words), HERE, "r") == "unknown"
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "link", "pipe", "socket", "device", "zero byte", "empty"])
@@ -104,9 +104,9 @@ def test_what_is_no_plain_lock_is_unknown_and_never_waited_for(
             sock.bind("lock")
             sock.close()
     named = {"device": "/dev/zero", "zero byte": "a\0b", "empty": ""}.get(kind, str(path))
-    assert lock_state(owner(real), HERE) == "dead"
+    assert lock_state(owner(real), HERE, "r") == "dead"
     found: list[str] = []
-    looker = threading.Thread(target=lambda: found.append(lock_state(owner(named), HERE)), daemon=True)
+    looker = threading.Thread(target=lambda: found.append(lock_state(owner(named), HERE, "r")), daemon=True)
     looker.start()
     looker.join(PATIENCE)
     assert found == ["unknown"]
@@ -117,7 +117,7 @@ def test_another_users_lock_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
     path.touch()
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    assert lock_state(owner(path), HERE) == "unknown"
+    assert lock_state(owner(path), HERE, "r") == "unknown"
 
 
 # ---- private folders
