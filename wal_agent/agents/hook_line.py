@@ -28,6 +28,7 @@ nothing beside it.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shlex
@@ -341,7 +342,7 @@ class ExtensionKind(msgspec.Struct, frozen=True):
                 (stage / name).write_text(text)
             place.parent.mkdir(exist_ok=True)
             _bury(place, home)  # of the same run, when its agent is started again
-            stage.rename(place)
+            _put(stage, place, self.manifest)
         except OSError as e:
             _clear(stage)
             raise ConfigError(f"{self.title}'s hooks could not be placed in {place}: {e.strerror or e}.") from e
@@ -405,14 +406,31 @@ def _beside(home: Path) -> Path:
     return (home / "extensions").resolve().parent
 
 
+def _put(stage: Path, place: Path, manifest: str) -> None:
+    """Move a whole extension to its place. Where `extensions` is a mount of its own the manifest comes last: what has
+    none is no extension. OSError."""
+    try:
+        stage.rename(place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copytree(stage, place, ignore=lambda folder, names: [manifest] if folder == str(stage) else [])
+        shutil.copyfile(stage / manifest, place / f".{manifest}").rename(place / manifest)
+        _clear(stage)
+
+
 def _bury(place: Path, home: Path) -> None:
     """Take an extension away whole: an agent that starts right now sees all of it or nothing."""
     grave = _beside(home) / f".{place.name}.old"
     _clear(grave)
     try:
         place.rename(grave)
-    except OSError:
-        return
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            return
+        for manifest in place.glob("*-extension.json"):
+            manifest.unlink(missing_ok=True)
+        _clear(place)
     _clear(grave)
 
 

@@ -206,6 +206,39 @@ def test_skipped_tools_start_no_process(home: Path) -> None:
     assert [t for t in tools if not matcher.search(t)] == ["read_file", "a.b"]
 
 
+ON_A_MOUNT = """
+import os, pathlib, subprocess, sys
+from tests.unit.agents.test_gemini_hooks import put_old
+from wal_agent.agents.hook_line import sweep_extensions
+home = pathlib.Path(sys.argv[1])
+extensions = home / ".gemini" / "extensions"
+extensions.mkdir(parents=True)
+subprocess.run(["mount", "-t", "tmpfs", "none", extensions], check=True)
+put_old(home, "r1")
+made = put_old(home, "r1")
+print(*sorted(str(p.relative_to(extensions)) for p in extensions.rglob("*") if p.is_file()))
+sweep_extensions(home / ".gemini")
+print(*os.listdir(extensions), *os.listdir(home / ".gemini"))
+"""
+
+
+EXTENSION_FILES = (
+    *(".gemini-extension-install.json", "gemini-extension.json"),
+    *("hooks/hooks.json", "r1.md", "wal-agent.json"),
+)
+
+
+def test_extensions_on_a_mount_of_their_own(home: Path) -> None:
+    """Nothing can be renamed into it (EXDEV)."""
+    apart = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    words = [*apart, sys.executable, "-c", ON_A_MOUNT, str(home)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    there, left = done.stdout.splitlines() or [done.stderr, ""]
+    of = "wal-agent-r1/"
+    assert there.split() == [of + n for n in sorted(EXTENSION_FILES)]
+    assert left == "extensions", "the dead run's is swept"
+
+
 def test_the_same_run_again_replaces_its_folder(home: Path) -> None:
     put(home)
     made = put(home, skip=("x",))
