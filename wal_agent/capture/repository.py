@@ -24,6 +24,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.capture.candidates import bound_paths
 from wal_agent.capture.git import Git, GitDirs, GitFailed, list_reachable, object_sizes, trees_of
 from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
 from wal_agent.records import Repository
@@ -281,8 +282,18 @@ def strip_credentials(url: str) -> str:
 
 
 MOST_INDEX = 256 << 20  # bytes of the user's index file
+_PLAIN_INDEX = b"DIRC\0\0\0\x02"  # how one begins in which nothing is skip-worktree
 MOST_SHARED = 16  # files that a split index stands on
 MOST_UNMERGED = 1 << 20  # bytes of the list of what is unmerged
+
+
+class IndexContents(msgspec.Struct, frozen=True):
+    """`tree`: "" for none. `unmerged`: `git ls-files -u -z`. `away`: files, or whole folders, that git does not want in
+    the working tree (a sparse checkout, skip-worktree); paths below the top."""
+
+    tree: str = ""
+    unmerged: bytes = b""
+    away: tuple[bytes, ...] = ()
 
 
 class UserIndex:
@@ -291,7 +302,7 @@ class UserIndex:
     def __init__(self, shadow: Shadow) -> None:
         self._shadow = shadow
         self._git = shadow.git
-        self._known: tuple[object, tuple[str, bytes]] | None = None
+        self._known: tuple[object, IndexContents] | None = None
 
     @property
     def stamp(self) -> object:
@@ -301,19 +312,18 @@ class UserIndex:
     def forget(self) -> None:
         self._known = None
 
-    def read(self, place: Location) -> tuple[str, bytes]:
-        """Its tree ("" for none), and what is unmerged in it. The copy stays in the shadow's `user-index` for the
-        scan."""
+    def read(self, place: Location) -> IndexContents:
+        """The copy stays in the shadow's `user-index` for the scan."""
         assert place.git_dir is not None
         copy = self._shadow.folder / "user-index"
         found = _copy_index(place.git_dir / "index", copy, MOST_INDEX)
         stamp = (place, found)
         if self._known is not None and self._known[0] == stamp and found is not None:
             return self._known[1]
-        self._known = (stamp, self._written(place, copy) if found else ("", b""))
+        self._known = (stamp, self._written(place, copy) if found else IndexContents())
         return self._known[1]
 
-    def _written(self, place: Location, copy: Path) -> tuple[str, bytes]:
+    def _written(self, place: Location, copy: Path) -> IndexContents:
         assert place.git_dir is not None
         for old in self._shadow.folder.glob("sharedindex.*"):
             old.unlink()
@@ -323,6 +333,7 @@ class UserIndex:
         at = self._shadow.at(*place.alternates, work_tree=place.top, index=work)
         try:
             _copy_index(copy, work, MOST_INDEX)
+            away = self._away(at)
             unmerged = self._git.run("ls-files", "-u", "-z", at=at)
             if unmerged:
                 nothing = b"0 " + b"0" * (64 if place.object_format == "sha256" else 40) + b"\t"
@@ -331,8 +342,35 @@ class UserIndex:
                 self._git.run("update-index", "-z", "--index-info", at=at, input=gone)
             tree = self._git.run("write-tree", "--missing-ok", at=at).decode().strip()
         except GitFailed:
-            return "", b""
-        return tree, unmerged if len(unmerged) <= MOST_UNMERGED else b""
+            return IndexContents()
+        return IndexContents(tree, unmerged if len(unmerged) <= MOST_UNMERGED else b"", away)
+
+    def _away(self, at: GitDirs) -> tuple[bytes, ...]:
+        assert at.index is not None
+        with at.index.open("rb") as file:
+            if file.read(len(_PLAIN_INDEX)) == _PLAIN_INDEX:
+                return ()
+        words = ("ls-files", "-t", "-z")
+        listed = self._git.run(*words, at=at, most=MOST_INDEX).split(b"\0")[:-1]
+        away = [entry[2:] for entry in listed if entry.startswith(b"S ")]
+        return whole_folders(away, (entry[2:] for entry in listed if not entry.startswith(b"S ")))
+
+
+def whole_folders(paths: Iterable[bytes], others: Iterable[bytes]) -> tuple[bytes, ...]:
+    """`paths`, with one folder instead of all of them in it where none of `others` is in that."""
+    shared = {b""}
+    for path in others:
+        while path := path.rpartition(b"/")[0]:
+            if path in shared:
+                break
+            shared.add(path)
+    found: dict[bytes, None] = {}
+    for path in paths:
+        at = path.find(b"/")
+        while at >= 0 and path[:at] in shared:
+            at = path.find(b"/", at + 1)
+        found[path[:at] if at >= 0 else path] = None
+    return tuple(found)
 
 
 def _copy_index(source: Path, target: Path, most: int) -> tuple[int, ...] | None:
@@ -404,7 +442,8 @@ class RepositoryReader:
         if self._commits is None or self._commits[0] != key:
             self._commits = (key, self._history.commits(place, head, roots, remotes))
         commits, shallow, remote = self._commits[1]
-        index, unmerged = self._index.read(place)
+        index = self._index.read(place)
+        below = os.fsencode(place.prefix) + b"/" if place.prefix else b""
         state = GitState(
             head=head,
             branch=branch,
@@ -413,8 +452,9 @@ class RepositoryReader:
             commits=commits,
             shallow=shallow,
             missing=any(True for objects in place.alternates for _ in objects.glob("pack/*.promisor")),
-            unmerged=unmerged,
+            unmerged=index.unmerged,
             sparse=read_plain(place.git_dir / "info" / "sparse-checkout", MOST_SPARSE) or b"",
+            left_out=bound_paths(path.removeprefix(below) for path in index.away if path.startswith(below)),
         )
         repository = Repository(
             head=head,
@@ -425,7 +465,8 @@ class RepositoryReader:
             busy=operation_in_progress(files),
         )
         state_bytes = msgspec.json.encode(state)
-        return RepositoryState(repository, index, state_bytes, tuple(_stages(unmerged)), self._history.weight)
+        extra = tuple(_stages(index.unmerged))
+        return RepositoryState(repository, index.tree, state_bytes, extra, self._history.weight)
 
     def _refs(self, place: Location) -> tuple[dict[str, str], tuple[str, ...], str, str]:
         """Local branches and stash, what remote-tracking refs name, HEAD's commit and branch."""

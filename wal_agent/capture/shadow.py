@@ -84,9 +84,10 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repository was checked out (info/sparse-checkout), where not all was.
 
     The last two are of any folder, also outside of git; paths below the workspace, raw bytes, bounded. `left_out`: what
-    was there and could not be saved, though nobody chose to leave it out. Each names a file or a folder: what is at
-    or below it, and not in `work`, was there and stays as it is where the capture is put back. `private`: files of
-    `work` that nobody but their owner may open (mode & 077 is 0)."""
+    was there and could not be saved, though nobody chose to leave it out, or is in the index and was not checked out (a
+    sparse checkout, skip-worktree). Each names a file or a folder: what is at or below it, and not in `work`, stays as
+    it is where the capture is put back. `private`: files of `work` that nobody but their owner may open (mode & 077 is
+    0)."""
 
     head: str = ""
     branch: str = ""

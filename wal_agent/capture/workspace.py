@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.capture.candidates import Caps
+from wal_agent.capture.candidates import Caps, bound_paths
 from wal_agent.capture.git import (
     Busy,
     Change,
@@ -438,4 +438,5 @@ def _state(around: bytes, scanned: Scanned) -> bytes:
     if not stays and not scanned.private:
         return around
     state = read_state(around) if around else GitState()
-    return msgspec.json.encode(msgspec.structs.replace(state, left_out=stays, private=scanned.private))
+    left_out = bound_paths((*stays, *state.left_out))
+    return msgspec.json.encode(msgspec.structs.replace(state, left_out=left_out, private=scanned.private))

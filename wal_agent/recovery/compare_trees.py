@@ -154,7 +154,7 @@ class ScratchTrees(msgspec.Struct, frozen=True):
         contents = self.fetch(captured)
         tree = list_tree(self.shadow, contents.work)
         old = list_tree(self.shadow, here.contents.work, *place.alternates)
-        leave = left_out_here(old, tree, contents)
+        leave = left_out_here(old, tree, contents.state.left_out)
         old = {path: entry for path, entry in old.items() if path not in leave}
         return uncommitted_files(self.shadow, place, here, old, tree)
 

@@ -427,6 +427,11 @@ def own_text_used(why: str) -> str:
     return f"{why}; wal-agent's own text is used."
 
 
+def not_covered(files: int) -> str:
+    """Of files in the folder that a restore left alone."""
+    return f"the saved working tree does not cover {plural(files, 'file')} here (not checked out, or not saved)"
+
+
 def tree_as_saved(time: float) -> str:
     return f"The working tree is as it was saved at {clock_time(time)} UTC, with what was not committed."
 

@@ -195,6 +195,8 @@ def tree_lines(done: TreeResult) -> list[str]:
         lines.append(
             row("git", f"HEAD here is {_head_text(done.repository)}, the saved tree was on {_head_text(lost)}{get}")
         )
+    if done.stays:
+        lines.append(row("unchanged", messages.not_covered(done.stays)))
     if done.unread:
         lines.append(row("git", messages.NO_REPOSITORY))
     if busy := _in_progress(done):
@@ -279,6 +281,8 @@ def describe_tree(done: TreeResult, put_back_before: bool) -> str:
         parts.append(f"What was in this folder before is kept; to get it: {inline(done.kept.get_files, 400)}.")
     if done.aside:
         parts.append(f"In the way, and renamed: {_first_of(done.aside, inline, 80)}.")
+    if done.stays:
+        parts.append(f"{messages.not_covered(done.stays).capitalize()}.")
     if captured.pending is not None:
         parts.append(
             f"Not all files had been saved. Missing here, or older: {describe_pending(captured.pending, inline)}."

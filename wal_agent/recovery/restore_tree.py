@@ -348,12 +348,13 @@ def coverage_check(shadow: Shadow, folder: Path, captured: Workspace) -> Callabl
     """Return a check whether an absolute path is of the tree that was put back into `folder`, or is absent in it."""
     with suppress(Damaged, GitMissing):
         if captured.pending is None:  # else any file may be older than the capture
-            tree = list_tree(shadow, shadow.contents(captured.commit).work)
-            return lambda path: _covers(shadow, folder, captured, tree, path)
+            contents = shadow.contents(captured.commit)
+            tree, out = list_tree(shadow, contents.work), frozenset(map(os.fsdecode, contents.state.left_out))
+            return lambda path: _covers(shadow, folder, captured, tree, out, path)
     return lambda path: False
 
 
-def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, path: str) -> bool:
+def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, out: frozenset[str], path: str) -> bool:
     at = Path(os.path.normpath(path))
     if not at.is_absolute() or at == folder or not at.is_relative_to(folder):
         return False
@@ -362,6 +363,8 @@ def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, path:
         return False
     if name in tree:
         return tree[name].mode in FILE_MODES
+    if not out.isdisjoint((name, *parent_paths(name))):
+        return False
     if (folder / IGNORE_FILE).exists() or not _nothing_left_out(captured, name):
         return False
     return not _ignored(shadow, folder, name)

@@ -16,13 +16,14 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.capture.candidates import is_within
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS, Location, find_location, mark_folder
 from wal_agent.capture.shadow import Contents, Shadow
@@ -46,6 +47,7 @@ from wal_agent.recovery.restore_target import (
     write_marker,
 )
 from wal_agent.recovery.restore_tree import (
+    ASIDE_MARK,
     NO_CHANGES,
     ChangedMeanwhile,
     Changes,
@@ -154,11 +156,14 @@ def _write_objects(shadow: Shadow, contents: Contents, git_dir: Path, had: Colle
     state = contents.state
     ids = [line.split(b" ")[1].decode() for line in state.unmerged.split(b"\0")[:-1] if not line.startswith(b"160000")]
     wanted = [*(f"--shallow {id}" for id in state.shallow), *sorted(had), *filter(None, [contents.index]), *ids]
-    target = git_dir / "objects" / "pack"
-    target.mkdir(parents=True, exist_ok=True)
+    objects = git_dir / "objects"
+    (objects / "pack").mkdir(parents=True, exist_ok=True)
     missing = ["--missing=allow-any"] if state.missing else []
-    words = ("pack-objects", "-q", "--revs", "--delta-base-offset", *missing, str(target / "pack"))
-    shadow.git.run(*words, at=shadow.at(), input="".join(f"{line}\n" for line in wanted).encode())
+    words = ("pack-objects", "-q", "--revs", "--delta-base-offset", *missing, str(objects / "pack" / "pack"))
+    # git builds the pack in the object folder that it writes to, and renames it: that one must be the workspace's,
+    # which may be another file system than the shadow's.
+    at = replace(shadow.at(shadow.objects), objects=objects)
+    shadow.git.run(*words, at=at, input="".join(f"{line}\n" for line in wanted).encode())
 
 
 def _write_head(git: Git, at: GitDirs, branch: str, head: str) -> None:
@@ -201,8 +206,10 @@ def _write_index(git: Git, contents: Contents, built: Path, folder: Path) -> Non
     if state.sparse:
         (built / ".git" / "info" / "sparse-checkout").write_bytes(state.sparse)
         git.run("config", "core.sparseCheckout", "true", at=at)
-        away = git.run("ls-files", "-z", "--deleted", at=at)
-        git.run("update-index", "-z", "--skip-worktree", "--stdin", at=at, input=away)
+        gone = git.run("ls-files", "-z", "--deleted", at=at).split(b"\0")[:-1]
+        away = [path for path in gone if is_within(path, set(state.left_out))]
+        words = ("update-index", "-z", "--skip-worktree", "--stdin")
+        git.run(*words, at=at, input=b"".join(path + b"\0" for path in away or gone))
     git.run("update-index", "-q", "--refresh", at=at, ok=(0, 1))
 
 
@@ -214,6 +221,7 @@ Announce = Callable[[Sequence[str], RestoreBackup], None]
 
 class TreeResult(msgspec.Struct, frozen=True):
     """What was done with the working tree. `kept`: the backup. `files_kept`: it has files that no commit here has.
+    `stays`: how many files here the capture did not cover, so that they are as they were.
     `aside`: the new names of what was in the way. `repository`: around the folder before. `offers`: `kept` has the
     captured tree's base commit, which the repository here lacks. `unread`: git cannot read the `.git` here, so no
     repository was made. `runs`: commands that the rebase in the repository that was made would run when it goes on."""
@@ -223,6 +231,7 @@ class TreeResult(msgspec.Struct, frozen=True):
     changes: Changes = NO_CHANGES
     kept: RestoreBackup | None = None
     files_kept: bool = False
+    stays: int = 0
     aside: tuple[str, ...] = ()
     repository: Repository | None = None
     offers: bool = False
@@ -369,7 +378,7 @@ class _Restore:
         for _ in range(TRIES):
             here = self._save_here(place)
             old = list_tree(self.shadow, here.contents.work, *place.alternates) if here else {}
-            leave = left_out_here(old, tree, contents)
+            leave = left_out_here(old, tree, contents.state.left_out)
             old = {path: entry for path, entry in old.items() if path not in leave}
             done = self._keep(place, here, contents, old, tree)
             mark_folder(self.folder, ())
@@ -381,7 +390,8 @@ class _Restore:
             except ChangedMeanwhile as error:
                 changed = str(error)
                 continue
-            return replace(done, aside=aside, tree=tree)
+            stays = sum(ASIDE_MARK not in path for path in leave)
+            return replace(done, aside=aside, stays=stays, tree=tree)
         what = f"Files in {self.folder} change while the working tree is put back: {changed}"
         raise ConfigError(what, "Stop what writes there.")
 
@@ -475,6 +485,8 @@ def _swap(target: RestoreTarget, shadow: Shadow, kept: KeptFiles, now: float) ->
     for _ in range(TRIES):
         here = save_folder(target, shadow, place, now)
         old = list_tree(shadow, here.contents.work, *place.alternates) if here else {}
+        leave = left_out_here(old, tree)
+        old = {path: entry for path, entry in old.items() if path not in leave}
         found = count_changes(old, tree)
         if here is not None and found.any and not here.clean:
             backup = backup or new_backup(target, now)
@@ -482,7 +494,8 @@ def _swap(target: RestoreTarget, shadow: Shadow, kept: KeptFiles, now: float) ->
             backup.note_uncommitted(uncommitted_files(shadow, place, here, old, tree))
         _, same = move_aside(target.folder, old, tree, now)
         try:
-            checkout_tree(shadow, target.folder, here.contents.work if here else "", work, (), same, *place.alternates)
+            was = here.contents.work if here else ""
+            checkout_tree(shadow, target.folder, was, work, leave, same, *place.alternates)
         except ChangedMeanwhile:
             continue
         return found, backup
@@ -534,7 +547,8 @@ def _has_unsaved(here: Tree, tree: Tree, saves: Sequence[Tree]) -> bool:
     return not saves or any(all(of.get(path) != entry for of in (tree, *saves)) for path, entry in here.items())
 
 
-def left_out_here(here: Tree, tree: Tree, contents: Contents) -> frozenset[str]:
-    """Return what the capture left out though it existed: it is not changed here."""
-    out = {os.fsdecode(path) for path in contents.state.left_out}
-    return frozenset(p for p in here.keys() - tree.keys() if out and not out.isdisjoint((p, *parent_paths(p))))
+def left_out_here(here: Tree, tree: Tree, left_out: Iterable[bytes] = ()) -> frozenset[str]:
+    """Return what is not changed here: what the capture does not cover, and what a restore moved aside."""
+    out = {os.fsdecode(path) for path in left_out}
+    absent = here.keys() - tree.keys()
+    return frozenset(p for p in absent if ASIDE_MARK in p or (out and not out.isdisjoint((p, *parent_paths(p)))))

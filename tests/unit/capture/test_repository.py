@@ -16,6 +16,7 @@ from wal_agent.capture.repository import (
     MAX_MARKED_JOBS,
     MAX_MARKS,
     History,
+    IndexContents,
     Location,
     RepositoryReader,
     RepositoryState,
@@ -25,6 +26,7 @@ from wal_agent.capture.repository import (
     read_marks,
     read_progress_files,
     strip_credentials,
+    whole_folders,
 )
 from wal_agent.capture.shadow import GitState, Shadow, read_state
 
@@ -350,18 +352,18 @@ def test_a_split_index_is_copied_with_what_it_stands_on_within_a_bound(
     made = reader(tmp_path, 'case "$*" in *write-tree*) echo tree;; esac')._index
     (made._shadow.folder / "tmp").mkdir()
     (made._shadow.folder / "sharedindex.old").write_text("of an index of before")
-    assert made.stamp is None and made.read(place) == ("tree", b"")
+    assert made.stamp is None and made.read(place) == IndexContents("tree", b"")
     assert len([*made._shadow.folder.glob("sharedindex.*")]) == 2
     assert not (made._shadow.folder / "sharedindex.old").exists()
     stamp = made.stamp
-    assert made.read(place) == ("tree", b"") and made.stamp == stamp
+    assert made.read(place) == IndexContents("tree", b"") and made.stamp == stamp
     assert (tmp_path / "asked").read_text().count("write-tree") == 1, "the same index is not read again"
     (git_dir / "index").write_text("another one")
-    assert made.read(place) == ("tree", b"") and made.stamp != stamp
+    assert made.read(place) == IndexContents("tree", b"") and made.stamp != stamp
     made.forget()
     assert made.stamp is None
     (git_dir / "index").unlink()
-    assert made.read(place) == ("", b"")
+    assert made.read(place) == IndexContents("", b"")
 
 
 @pytest.mark.parametrize("format", ["sha1", "sha256"])
@@ -375,12 +377,12 @@ def test_what_is_unmerged_leaves_the_tree_of_the_index_and_is_kept_beside_it(
     made = reader(tmp_path, f'case "$*" in {said} *write-tree*) echo tree;; esac')._index
     (made._shadow.folder / "tmp").mkdir()
     unmerged = f"100644 {ONE} 2\tpath\0".encode() * 2
-    assert made.read(place) == ("tree", unmerged)
+    assert made.read(place) == IndexContents("tree", unmerged)
     assert (tmp_path / "gone").read_bytes() == b"0 " + b"0" * (40 if format == "sha1" else 64) + b"\tpath\0"
     for most, kept in ((len(unmerged), unmerged), (len(unmerged) - 1, b"")):
         made.forget()
         monkeypatch.setattr(repository, "MOST_UNMERGED", most)
-        assert made.read(place) == ("tree", kept)
+        assert made.read(place) == IndexContents("tree", kept)
 
 
 def test_outside_of_git_nothing_is_read(tmp_path: Path) -> None:
@@ -437,3 +439,9 @@ def test_an_index_that_is_not_there_leaves_no_copy(tmp_path: Path) -> None:
     (tmp_path / "index").write_bytes(b"1234")
     assert repository._copy_index(tmp_path / "index", tmp_path / "copy", 3) is None
     assert not (tmp_path / "copy").exists()
+
+
+def test_folders_stand_for_all_that_is_in_them() -> None:
+    away = [b"a", b"b/c", b"b/d", b"e/f", b"e/g/h", b"i/j/k", b"i/j/l"]
+    assert whole_folders(away, [b"e/z", b"i/x"]) == (b"a", b"b", b"e/f", b"e/g", b"i/j")
+    assert whole_folders([], [b"a"]) == ()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,34 @@ def test_an_empty_machine_gets_files_and_repository(lab: Lab) -> None:
     assert git(second.work, "show", "stash@{0}:b") == "stashed" and git(second.work, "show", "stash^3:stashed") == "x"
     assert (done.changes.new, done.changes.changed, done.changes.gone) == (len(files(second.work)), 0, 0)
     assert not [p for p in second.work.iterdir() if "wal-agent" in p.name]
+
+
+@pytest.fixture
+def other_mount(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system than `tmp_path`."""
+    choices = [Path("/dev/shm"), Path("/run"), Path("/var/tmp"), Path.home()]
+    here = tmp_path.stat().st_dev
+    root = next(p for p in choices if p.is_dir() and os.access(p, os.W_OK) and p.stat().st_dev != here)
+    with tempfile.TemporaryDirectory(dir=root, prefix="wal-agent-test-") as name:
+        yield Path(name)
+
+
+def test_the_workspace_is_another_file_system_than_the_state_folder(lab: Lab, other_mount: Path) -> None:
+    """As on a pod, where they are two volumes: nothing is renamed from one to the other."""
+    lost(lab)
+    second = lab.machine("b", other_mount / "work")
+    done = second.restore()
+    assert done.put_back and git(second.work, "log", "--format=%s") == "second\nfirst"
+    git(second.work, "fsck", "--strict", "--no-dangling")
+    write(second.work, b="here\n")
+    second.capture()
+    third = lab.machine("c", other_mount / "third")
+    write(third.work, mine="kept\n")
+    again = third.restore()
+    assert again.kept is not None and files(third.work) == files(second.work)
+    kept = list_kept(third.target)
+    restore_kept(third.target, kept[0], lab.moment + 1)
+    assert (third.work / "mine").read_text() == "kept\n"
 
 
 def test_the_next_capture_goes_on_from_there_and_sends_little(lab: Lab) -> None:
@@ -216,6 +245,32 @@ def by_hand(folder: Path, command: str) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
     done = subprocess.run(["bash", "-ec", command], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("below", ["", "sub"])
+def test_what_a_sparse_checkout_lacks_is_left_alone(lab: Lab, below: str) -> None:
+    """I7: the files outside of the first machine's cone are no deleted files, and those that it deleted are."""
+    origin = lab.root / "origin"
+    write(repository(origin), in__x="x\n", in__y="y\n", out__deep__z="z\n", sub__in__c="c\n", sub__out__d="d\n")
+    git(origin, "add", "-A")
+    git(origin, "commit", "-qm", "third")
+    tops = {name: lab.root / name / "clone" for name in "ab"}
+    for top in tops.values():
+        git(lab.root, "clone", "-q", f"file://{origin}", str(top))
+    git(tops["a"], "sparse-checkout", "set", "--cone", "in", "sub/in")
+    assert not (tops["a"] / "out").exists()
+    gone = "sub/in/c" if below else "in/y"
+    (tops["a"] / gone).unlink()
+    write(tops["b"], sub__out__d="by a person\n")
+    first, second = (lab.machine(name, tops[name] / below) for name in "ab")
+    first.capture()
+    done = second.restore()
+    assert git(tops["b"], "status", "--porcelain") == f" D {gone}\n M sub/out/d"
+    assert done.stays == (1 if below else 2) and (tops["b"] / "sub/out/d").read_text() == "by a person\n"
+    if not below:
+        third = lab.machine("c")
+        third.restore()
+        assert git(third.work, "status", "--porcelain") == f" D {gone}", "and where nothing was"
 
 
 def test_local_changes_are_kept_and_come_back_by_the_told_command(lab: Lab) -> None:

@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.recovery.lab import Lab, files, git, raw, repository, write
@@ -226,10 +228,34 @@ NAMES = ("a", "b", "A", "sub", "x y", "-n", "é", "tab\t", "nl\n", "*", ":(top)a
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join)
 CONTENTS = st.sampled_from([b"", b"one\n", b"two\r\n", b"\x00\xff", b"$Id$\n"])
 KINDS = st.sampled_from(["file", "program", "link"])
-TREES = st.lists(st.tuples(PATHS, KINDS, CONTENTS), max_size=12)
+Planted = list[tuple[str, str, bytes]]
+TREES = st.lists(st.tuples(PATHS, KINDS, CONTENTS), max_size=8)
+COLLISIONS: dict[str, Callable[[str], str]] = {
+    "other kind": lambda path: path,
+    "folder over file": lambda path: f"{path}/a",
+    "file over folder": lambda path: path.rpartition("/")[0] or path,
+    "other case": str.swapcase,
+    "other normal form": lambda path: unicodedata.normalize("NFD", path),
+    "ignored here": lambda path: f"sub/{path}",
+    "ignored folder over file": lambda path: f"{path}/c.log",
+}
 
 
-def plant(folder: Path, tree: list[tuple[str, str, bytes]]) -> None:
+@st.composite
+def two_trees(draw: st.DrawFn) -> tuple[Planted, Planted]:
+    """Two trees that meet: most paths of the second one collide with the first one's, in one of the ways above."""
+    theirs = draw(TREES)
+    ours: Planted = []
+    for path, kind, _ in theirs:
+        how = draw(st.sampled_from(["apart", *COLLISIONS]))
+        event(how)
+        other = {"file": "link", "link": "program", "program": "file"}[kind]
+        if how != "apart":
+            ours.append((COLLISIONS[how](path), other if how == "other kind" else "file", draw(CONTENTS)))
+    return theirs, [*ours, *draw(st.lists(st.tuples(PATHS, KINDS, CONTENTS), max_size=4))]
+
+
+def plant(folder: Path, tree: Planted) -> None:
     """What cannot be beside what is there already is left out."""
     for name, kind, data in tree:
         path = folder / name
@@ -255,14 +281,13 @@ def beneath(aside: tuple[str, ...], folder: Path) -> dict[str, tuple[str, object
 
 
 @settings(max_examples=15, deadline=None)
-@given(TREES, TREES, st.booleans(), st.booleans(), st.booleans())
+@given(two_trees(), st.booleans(), st.booleans(), st.booleans())
+@example(([("sub", "file", b"")], [("sub/a", "file", b"")]), False, True, True)
 def test_any_tree_over_any_other(
-    theirs: list[tuple[str, str, bytes]],
-    ours: list[tuple[str, str, bytes]],
-    first_git: bool,
-    second_git: bool,
-    ignoring: bool,
+    trees: tuple[Planted, Planted], first_git: bool, second_git: bool, ignoring: bool
 ) -> None:
+    """I7, also where both trees want one place."""
+    theirs, ours = trees
     root = Path(tempfile.mkdtemp(prefix="wa-any-"))
     try:
         lab = Lab(root)
