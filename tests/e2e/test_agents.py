@@ -206,7 +206,7 @@ def test_a_lost_disk_and_a_completed_call_whose_files_did_not_travel(scene: Scen
     assert ((new / "one").exists(), (new / "two").exists()) == (True, False)
     heard = scene.model.history(0)
     notice = next(part.text for part in heard if isinstance(part, HistoryText) and NOTICE in part.text)
-    assert "Their changes to files are not in this workspace" in notice
+    assert "Their changes to files may not be in this workspace" in notice
     assert "- #2 `Bash` `echo 2 > two`" in notice
     assert "#1 " not in notice
     assert "lost" in again.stderr()

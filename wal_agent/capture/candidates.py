@@ -42,7 +42,9 @@ class LeftOut(msgspec.Struct):
     def stays(self) -> tuple[bytes, ...]:
         """What a restore must leave alone: nobody chose to leave it out, and the tree does not have it. Where the names
         are too many, the folders that they are in."""
-        paths = sorted([*(path for path, why in self.why.items() if why not in (IGNORED, NESTED)), *self.later])
+        paths = sorted(
+            [*(path for path, why in self.why.items() if why not in (IGNORED, NESTED, HISTORY)), *self.later]
+        )
         if sum(map(len, paths)) > MAX_PATHS_SIZE:
             paths = sorted({path.partition(b"/")[0] for path in paths})
         return bound_paths(paths)
@@ -70,6 +72,7 @@ NESTED_EMPTY = "a repository of its own without a commit"
 UNREADABLE = "cannot be read"
 SPECIAL = "not a file, folder or link"
 PRIVATE = "wal-agent's own, or the agent's"
+HISTORY = "older commits that no remote has; `git push` saves them"
 WISHED = (IGNORED, PRIVATE)
 FULL = "no room: the workspace is over its cap"
 

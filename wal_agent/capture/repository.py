@@ -172,7 +172,7 @@ def _listed(git_dir: Path, folders: Iterable[str]) -> Iterator[str]:
                     yield f"{folder}/{entry}"
 
 
-MOST_COMMITS = 500  # of the user's own, whose files go into the packs
+MOST_COMMITS = 5000  # of the user's own, whose files go into the packs
 MOST_HISTORY = 256 << 20  # bytes, as git stores them, of the files of all these commits
 MOST_SHALLOW = 1 << 20  # bytes of the list of commits where a shallow clone is cut
 ROOT_TIME = 20.0  # seconds for the first commit of a history
@@ -185,51 +185,73 @@ class History:
         self._shadow = shadow
         self._git = shadow.git
         self._identity: tuple[object, tuple[str, ...]] | None = None
-        self._weighed: dict[str, None] = {}  # commits, the newest last
+        self._weighed: dict[str, int] = {}  # commits, and bytes of what they hold
         self.weight = 0  # bytes of what they hold
 
     def commits(
         self, place: Location, head: str, roots: tuple[str, ...], remotes: tuple[str, ...]
-    ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-        """The commits that the packs are to hold, those of them with parents that they do not, and whether a remote has
-        HEAD. Bounded: where no remote has anything, the newest of the history."""
+    ) -> tuple[tuple[str, ...], tuple[str, ...], bool, bool]:
+        """The commits that the packs are to hold, those of them with parents that they do not, whether a remote has
+        HEAD, and whether there are more that no remote has. Bounded: the newest of the history."""
         if not head and not roots:
-            return (), (), False
+            return (), (), False, False
         own = self._own(place, [head] if head else [], remotes)
         remote = bool(head) and bool(remotes) and head not in own
-        others = self._own(place, [id for id in roots if id != head], remotes) if len(own) < MOST_COMMITS else {}
-        chosen = self._affordable(place, dict(list({**own, **others}.items())[:MOST_COMMITS]))
+        others = self._own(place, [id for id in roots if id != head], remotes) if len(own) <= MOST_COMMITS else {}
+        all = {**own, **others}
+        chosen = self._affordable(place, dict(list(all.items())[:MOST_COMMITS]))
+        partial = len(chosen) < len(all)
         if head and head not in chosen:
             parents = self._own(place, [head], (), most=1)
             chosen = {**chosen, **(parents or {head: ()})}
         listed = read_plain(place.common / "shallow", MOST_SHALLOW) if place.common else None
         cut = set((listed or b"").decode("ascii", "replace").split())
         shallow = [id for id, parents in chosen.items() if id in cut or any(p not in chosen for p in parents)]
-        return tuple(chosen), tuple(shallow), remote
+        return tuple(chosen), tuple(shallow), remote, partial
 
     def _affordable(self, place: Location, chosen: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        """None where the files of all of them would be too much. What was weighed once is not weighed again."""
+        """Those of the newest whose files are not too much together. What was weighed once is not weighed again."""
+        self._weighed = {id: weight for id, weight in self._weighed.items() if id in chosen}
+        taken: dict[str, tuple[str, ...]] = {}
+        room, ids, some = MOST_HISTORY, list(chosen), 1
+        while ids:
+            now, ids, some = ids[:some], ids[some:], 2 * some  # a big history is weighed in few steps
+            self._weigh(place, [id for id in now if id not in self._weighed])
+            room -= sum(self._weighed.get(id, MOST_HISTORY + 1) for id in now)
+            if room < 0:
+                break
+            taken |= {id: chosen[id] for id in now}
+        self.weight = sum(self._weighed[id] for id in taken)
+        return taken
+
+    def _weigh(self, place: Location, new: list[str]) -> None:
+        """Of commits that are weighed together the first has the weight of all."""
+        if not new:
+            return
         at = self._shadow.at(*place.alternates)
-        new = [id for id in chosen if id not in self._weighed]
-        known = trees_of(list(self._weighed)[-1:])
-        try:
+        known = trees_of([id for id in self._weighed if self._weighed[id]][-1:])
+        with suppress(GitFailed):
             listed = [
                 line.partition(b" ")[0].decode() for line in list_reachable(self._git, at, trees_of(new), known, False)
             ]
-            self.weight += sum(object_sizes(self._git, at, listed, "objectsize:disk"))
-        except GitFailed:
-            return {}
-        self._weighed.update(dict.fromkeys(reversed(new)))
-        return chosen if self.weight <= MOST_HISTORY else {}
+            weight = sum(object_sizes(self._git, at, listed, "objectsize:disk"))
+            self._weighed |= {id: weight if id == new[0] else 0 for id in new}
 
     def _own(
-        self, place: Location, roots: list[str], remotes: tuple[str, ...], most: int = MOST_COMMITS
+        self, place: Location, roots: list[str], remotes: tuple[str, ...], most: int = 0
     ) -> dict[str, tuple[str, ...]]:
-        """Commits that `roots` reach and `remotes` do not, newest first, each with its parents; what is broken in the
-        history hides what is behind it."""
+        """Commits that `roots` reach and `remotes` do not, newest first, each with its parents, one more than are saved
+        or `most`; what is broken in the history hides what is behind it."""
         if not roots:
             return {}
-        words = ("rev-list", "--parents", f"--max-count={most}", "--ignore-missing", "--topo-order", "--stdin")
+        words = (
+            "rev-list",
+            "--parents",
+            f"--max-count={most or MOST_COMMITS + 1}",
+            "--ignore-missing",
+            "--topo-order",
+            "--stdin",
+        )
         asked = "".join(f"{id}\n" for id in (*roots, *(f"^{id}" for id in remotes)))
         try:
             said = self._git.run(*words, at=place.at, input=asked.encode()).decode()
@@ -409,6 +431,7 @@ class RepositoryState(msgspec.Struct, frozen=True):
     state: bytes = b""
     extra: tuple[str, ...] = ()
     weight: int = 0  # bytes, as git stores them, of the files of the commits that it names
+    partial: bool = False  # there are more commits that no remote has
 
     def without_history(self) -> RepositoryState:
         """With the commits and the index left for a later capture."""
@@ -423,7 +446,7 @@ class RepositoryReader:
         self._git = shadow.git
         self._history = History(shadow)
         self._index = UserIndex(shadow)
-        self._commits: tuple[object, tuple[tuple[str, ...], tuple[str, ...], bool]] | None = None
+        self._commits: tuple[object, tuple[tuple[str, ...], tuple[str, ...], bool, bool]] | None = None
 
     @property
     def index_stamp(self) -> object:
@@ -441,7 +464,7 @@ class RepositoryReader:
         key = (place, head, roots, remotes)
         if self._commits is None or self._commits[0] != key:
             self._commits = (key, self._history.commits(place, head, roots, remotes))
-        commits, shallow, remote = self._commits[1]
+        commits, shallow, remote, partial = self._commits[1]
         index = self._index.read(place)
         below = os.fsencode(place.prefix) + b"/" if place.prefix else b""
         state = GitState(
@@ -466,7 +489,7 @@ class RepositoryReader:
         )
         state_bytes = msgspec.json.encode(state)
         extra = tuple(_stages(index.unmerged))
-        return RepositoryState(repository, index.tree, state_bytes, extra, self._history.weight)
+        return RepositoryState(repository, index.tree, state_bytes, extra, self._history.weight, partial)
 
     def _refs(self, place: Location) -> tuple[dict[str, str], tuple[str, ...], str, str]:
         """Local branches and stash, what remote-tracking refs name, HEAD's commit and branch."""

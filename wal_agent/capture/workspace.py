@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.capture.candidates import Caps, bound_paths
+from wal_agent.capture.candidates import HISTORY, Caps, bound_paths
 from wal_agent.capture.git import (
     Busy,
     Change,
@@ -340,6 +340,8 @@ class WorkspaceCapture:
         scanned = self._scanner.scan(place, self._around.index_stamp, self._total, self._budget)
         self.look = time.monotonic() - started - scanned.seconds
         saved = self._saved
+        if around.partial:
+            scanned.left_out.add(b".git", HISTORY)
         lines, more = scanned.left_out.lines(), scanned.left_out.more
         pending = scanned.pending
         if pending is not None and around.weight > self._budget and (saved is None or not saved.contents.index):

@@ -161,14 +161,14 @@ def more_calls(count: int) -> str:
     return f"and {count} more: see wal-agent log"
 
 
-def lost(count: int, sure: bool, shown: str, more: int) -> str:
+def lost(count: int, shown: str, more: int) -> str:
     rest = f", and {more} more" if more > 0 else ""
-    return f"file changes that {'are not' if sure else 'may not be'} here, of {plural(count, 'call')}: {shown}{rest}"
+    return f"file changes that may not be here, of {plural(count, 'call')}: {shown}{rest}"
 
 
-def lost_note(elsewhere: bool, sure: bool) -> str:
+def lost_note(elsewhere: bool) -> str:
     where = "completed on the lost host" if elsewhere else "completed"
-    return f"{where}; its file changes {'are not' if sure else 'may not be'} in this workspace"
+    return f"{where}; its file changes may not be in this workspace"
 
 
 def free_in(job: str, seconds: float, host: str) -> str:

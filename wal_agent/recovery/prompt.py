@@ -222,12 +222,11 @@ class FinishedCall(msgspec.Struct, frozen=True):
 
 
 class LostCalls(msgspec.Struct, frozen=True):
-    """Calls that ran, and whose changes to files are missing in this workspace: the newest ones, and the `count` of
-    all. `sure`: they are missing; else they may be."""
+    """Calls that ran, and whose changes to files may be missing in this workspace: the newest ones, and the `count`
+    of all."""
 
     calls: tuple[LostCall, ...] = ()
     count: int = 0
-    sure: bool = True
 
 
 class LostCall(msgspec.Struct, frozen=True):
@@ -365,7 +364,6 @@ def _template_values(
         "unannounced_more": len(facts.unannounced[most:]),
         "lost": [f"{tool} {inline(data, min(chars, 160))}" for tool, data in lost[-most_finished:] if most_finished],
         "lost_more": facts.lost.count - min(len(lost), most_finished),
-        "lost_sure": facts.lost.sure,
         "put_back": facts.put_back,
         "leftovers": [inline(text, 80) for text in facts.leftovers[:5]],
         "leftovers_more": len(facts.leftovers[5:]),

@@ -113,7 +113,7 @@ def lost_lines(lost: LostCalls) -> list[str]:
     if not lost.count:
         return []
     shown = ", ".join(f"#{c.call} {one_line(show_input(c.tool, c.input), 40)}" for c in lost.calls[-_MAX_LOST:])
-    return [row("lost", messages.lost(lost.count, lost.sure, shown, lost.count - _MAX_LOST))]
+    return [row("lost", messages.lost(lost.count, shown, lost.count - _MAX_LOST))]
 
 
 def resuming_line(text: str, seconds: float) -> str:
@@ -137,10 +137,10 @@ _MAX_NAMES = 3
 
 class MissingEffects(msgspec.Struct, frozen=True):
     """Which finished calls' file changes are missing here: of those above `holds` (None: of none), but not of those in
-    `also`. `sure`: they are missing; else they may be. `elsewhere`: the calls ran on another host."""
+    `also`. They may be missing: a call that
+    ended while a capture was made may be in it. `elsewhere`: the calls ran on another host."""
 
     holds: int | None = None
-    sure: bool = True
     elsewhere: bool = False
     also: tuple[int, ...] = ()
 
@@ -150,17 +150,17 @@ class MissingEffects(msgspec.Struct, frozen=True):
 
     def note(self, call: int) -> str:
         """For a call that completed; "" where its changes are here."""
-        return messages.lost_note(self.elsewhere, self.sure) if self.lacks(call) else ""
+        return messages.lost_note(self.elsewhere) if self.lacks(call) else ""
 
 
 def missing_effects(done: TreeResult, elsewhere: bool, put_back_before: bool) -> MissingEffects:
     """Find the calls whose changes a restored tree lacks. `put_back_before`: an earlier start restored this tree, and
     no agent was started since."""
     if (done.put_back or put_back_before) and done.captured is not None:
-        return MissingEffects(done.captured.holds, True, elsewhere, done.captured.also)
+        return MissingEffects(done.captured.holds, elsewhere, done.captured.also)
     if done.captured is not None:
         return MissingEffects()  # the folder that they changed
-    return MissingEffects(0, False, elsewhere) if elsewhere else MissingEffects()
+    return MissingEffects(0, elsewhere) if elsewhere else MissingEffects()
 
 
 # ---- for the screen ------------------------------------------------------------------------------------------------

@@ -344,11 +344,11 @@ def _handed_over(state: State, new: bool) -> HandedOver | None:
 
 
 def lost_calls(at: Situation, effects: MissingEffects) -> LostCalls:
-    """The calls that ran and whose changes to files are not here, whoever reported their results."""
+    """The calls that ran and whose changes to files may not be here, whoever reported their results."""
     state = at.before
     lacking = [ended.intent for ended in state.unheld if effects.lacks(ended.intent.call)]
     calls = tuple(LostCall(intent.call, intent.tool, at.inputs.get(intent.call)) for intent in lacking)
-    return LostCalls(calls, len(calls) + (state.unheld_more if calls else 0), effects.sure)
+    return LostCalls(calls, len(calls) + (state.unheld_more if calls else 0))
 
 
 def write_prompt(

@@ -21,7 +21,7 @@ import pytest
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk
 from wal_agent.capture import candidates, workspace
 from wal_agent.capture import workspace as module
-from wal_agent.capture.candidates import Caps, LeftOut
+from wal_agent.capture.candidates import HISTORY, Caps, LeftOut, describe_unexpected
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.repository import MAX_MARKS, mark_folder, read_marks, strip_credentials
 from wal_agent.capture.shadow import Contents
@@ -412,6 +412,7 @@ def test_the_history_that_comes_along_is_bounded(
         ids.append(user.commit(f"{n}"))
     monkeypatch.setattr(bounds, "MOST_COMMITS", 3)
     there, _ = taken(user, log, tmp_path)
+    assert log.now.left_out == (f".git: {HISTORY}",) and "commits" in describe_unexpected(log.now.left_out, 0)
     packed = there.git.text("cat-file", "--batch-all-objects", "--batch-check=%(objecttype)", at=there.shadow.at())
     assert packed.count("commit") == 3 + 1
     assert there.contents.state.commits == tuple(reversed(ids[-3:]))
@@ -420,6 +421,27 @@ def test_the_history_that_comes_along_is_bounded(
     monkeypatch.setattr(bounds, "MOST_HISTORY", 10)
     there, _ = taken(user, log, tmp_path)
     assert there.contents.state.commits == (ids[-1],)
+    assert there.contents.state.left_out == (), "no file"
+
+
+def test_the_newest_of_a_history_that_is_too_big_comes_along(
+    user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wal_agent.capture import repository as bounds
+
+    user.init()
+    ids = []
+    for n in range(8):
+        user.write("a", os.urandom(1000))
+        ids.append(user.commit(f"{n}"))
+    monkeypatch.setattr(bounds, "MOST_HISTORY", 4500)
+    there, _ = taken(user, log, tmp_path)
+    assert there.contents.state.commits == tuple(reversed(ids[-3:])), "1 and 2 of them; 4 more are too much"
+    assert log.now.left_out == (f".git: {HISTORY}",)
+    monkeypatch.setattr(bounds, "MOST_HISTORY", 256 << 20)
+    user.write("a", b"again")
+    there, _ = taken(user, log, tmp_path)
+    assert len(there.contents.state.commits) == 8 and not log.now.left_out
 
 
 def conflict(user: User) -> None:
