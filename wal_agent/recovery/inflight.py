@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections import Counter
@@ -22,13 +21,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from wal_agent.calls.equality import is_same, would_repeat
+from wal_agent.calls.reading import ReadCall, read_call
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Answer, Class, End, Finding, Intent, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
 from wal_agent.shell.quote import inline, safe
 from wal_agent.shell.reader import MAX_TEXT, parse
-from wal_agent.shell.rules import AWAY, OURS, Classified, Rules
+from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, load_rules
 from wal_agent.shell.syntax import split_names
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
 
@@ -267,6 +268,7 @@ class Resolver:
         self._asked = tuple(asked)
         self._workspace = workspace
         self._lock = threading.Lock()
+        self._calls: dict[int, ReadCall] = {}  # asked calls as read, by their numbers, once that is needed
         self._found: dict[int, str] = {}
         self._left = {a.call: {*a.verify} for a in self._asked if a.verify}  # what is left to verify each with
         self._looked: dict[int, list[int]] = {}
@@ -292,9 +294,11 @@ class Resolver:
                         self._looked.setdefault(asked.call, []).append(call)
             self._touched |= self._refused  # an agent may look with a script that names nothing
             self._in_a_row.clear()
+        again = self._read(tool, input, cwd)
         with self._lock:
             there = [a for a in self._asked_in(cwd) if a.call not in self._found]
-            for asked in _equal(there, tool, input)[:1]:  # of identical ones, one was run again
+            same = [a for a in there if a.input is not None and is_same(self._read_asked(a), again)]
+            for asked in same[:1]:  # of identical ones, one was run again
                 self._found[asked.call] = messages.run_again(call)
             for asked in there:
                 if asked.call not in self._found and (left := self._left.get(asked.call)):
@@ -306,13 +310,27 @@ class Resolver:
         """Return the asked call that this one would repeat although nothing can have looked yet whether it happened.
         `open`: the calls that nobody has settled or answered for; `cwd` as in `observe_call`."""
         with self._lock:
-            equal = _equal(self._asked_in(cwd), tool, input)
-            left = [a for a in equal if a.call in open and a.call not in self._found and a.finding == "unknown"]
-            if not left or any(a.call in self._touched for a in equal):
+            left = [a for a in self._asked if a.call in open and a.input is not None and a.finding == "unknown"]
+            left = [a for a in left if a.call not in self._found and a.call not in self._touched]
+        if not left:
+            return None  # and nothing is read for it
+        again = self._read(tool, input, cwd)
+        with self._lock:
+            left = [a for a in left if would_repeat(self._read_asked(a), again)]
+            if not left:
                 return None
-            self._refused.add(left[0].call)
+            first = self._read_asked(left[0])
+            self._refused |= {a.call for a in left if is_same(first, self._read_asked(a))}
             self._in_a_row[left[0].call] += 1
             return left[0]
+
+    def _read(self, tool: str, input: bytes, folder: str) -> ReadCall:
+        return read_call(tool, input, folder or self._workspace, load_rules())
+
+    def _read_asked(self, asked: AskedCall) -> ReadCall:
+        if asked.call not in self._calls:
+            self._calls[asked.call] = self._read(asked.tool, asked.input or b"", asked.folder)
+        return self._calls[asked.call]
 
     def refused(self, call: int) -> int:
         """How often an asked call was refused in this turn since any other succeeded."""
@@ -360,20 +378,6 @@ def named_things(input: bytes) -> frozenset[str]:
     words = {w.strip(".:/") for w in _NAME.findall(text[:MAX_TEXT]) if not w.startswith("-")}
     words |= {w.rpartition("/")[2] for w in words}
     return frozenset(w for w in words if len(w) > 2) - _NO_NAMES
-
-
-def _equal(asked: Iterable[AskedCall], tool: str, input: bytes) -> list[AskedCall]:
-    return [a for a in asked if a.tool == tool and a.input is not None and _is_same_input(a.input, input)]
-
-
-def _is_same_input(one: bytes, other: bytes) -> bool:
-    a, b = read_input(one), read_input(other)
-    return one == other if a is None or b is None else _comparable(a) == _comparable(b)
-
-
-def _comparable(fields: dict[str, object]) -> str:
-    """Without the words that agents add for people."""
-    return json.dumps({k: v for k, v in fields.items() if k != "description"}, sort_keys=True)
 
 
 def _verified(input: bytes, asked: AskedCall, commands: Iterable[str]) -> set[str]:

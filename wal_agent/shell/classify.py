@@ -339,6 +339,11 @@ def classify_command(text: str, rules: Rules) -> Classified:
     return _with_project(rules, lambda r: _Parts(r, "").whole(text))
 
 
+def classify_words(c: Simple, rules: Rules) -> Classified:
+    """The class of one command by the built-in rules, without its redirections."""
+    return _Parts(rules.ours, "", explain=False).command(c)
+
+
 def _with_project(rules: Rules, read: Callable[[Rules], Classified]) -> Classified:
     builtin = read(rules.ours)
     return tighten(builtin, read(rules)) if rules.project else builtin
@@ -472,7 +477,10 @@ class _Parts:
 
     def words(self, words: tuple[Word, ...]) -> Classified:
         """The class of a command that no shell reads."""
-        return self._command(Simple(words), None, 0)
+        return self.command(Simple(words))
+
+    def command(self, c: Simple) -> Classified:
+        return self._command(c, None, 0)
 
     def _simple(self, c: Simple, script: Script, depth: int) -> Classified:
         around, self._now = self._now, c

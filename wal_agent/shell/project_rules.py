@@ -100,6 +100,14 @@ def parse_pattern(text: str, placeholders: bool = False) -> tuple[str, ...]:
 _INTERPRETER = re.compile(
     r"(?:ba|da|z|k|fi)?sh|source|\.|python[\d.]*|pypy[\d.]*|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|Rscript|lua"
 )
+# Letters of options: of those that take the next word, and of those that give code or a module instead of a file.
+_OPTIONS = (
+    (re.compile(r"(?:ba|da|z|k|fi)?sh"), "oO", "cs"),
+    (re.compile(r"(?:python|pypy)[\d.]*"), "WX", "cm"),
+    (re.compile(r"node|nodejs"), "r", "ep"),
+    (re.compile(r"ruby|perl|lua|Rscript"), "r", "eE"),
+    (re.compile(r"php"), "d", "r"),
+)
 _LAUNCHER = {"deno": "run", "bun": "run", "uv": "run"}  # with a word between them and the file
 _SKILL_TOOLS = {"activate_skill": ("name", "skill"), "Skill": ("skill", "command", "name")}
 
@@ -115,7 +123,7 @@ def match_command(rules: Sequence[ProjectRule], words: Words, folder: str = "") 
         return None
     whole = _CommandWords(words)
     forms = [(whole, path) for path in _paths(words[0], folder)] if "/" in words[0] else [(whole, "")]
-    if (inner := _interpreted(words)) is not None:
+    if (inner := interpreted(words)) is not None:
         said = _CommandWords(inner)
         forms += [(said, path) for path in _paths(str(inner[0]), folder)]
     return next((r for r in rules if any(_holds(r, form, path) for form, path in forms)), None)
@@ -143,21 +151,34 @@ def match_tool(rules: Sequence[ProjectRule], tool: str, fields: Mapping[str, obj
     )
 
 
-def _interpreted(words: Words) -> Words | None:
+def is_interpreter(name: str) -> bool:
+    """Whether a program of this name runs the file that it is given."""
+    return _INTERPRETER.fullmatch(name) is not None
+
+
+def interpreted(words: Words) -> Words | None:
     """The command as if its file were run by itself: `bash -x ./deploy.sh now` as `./deploy.sh now`."""
     if not words:
         return None
     name = posixpath.basename(words[0] or "")
     if name == "uv" and len(words) > 1 and words[1] == "run":
-        return _interpreted(words[2:]) or words[2:] or None
-    if not _INTERPRETER.fullmatch(name):
+        return interpreted(words[2:]) or words[2:] or None
+    if not is_interpreter(name):
         return None
+    takes, instead = next(((takes, code) for names, takes, code in _OPTIONS if names.fullmatch(name)), ("", ""))
+    value = False
     for i, word in enumerate(words[1:], start=1):
-        if word is None or word in ("-c", "-e", "-m", "-p", "--eval", "-"):
+        if word is None or word in ("-", "--eval", "--print"):
             return None
-        if word == _LAUNCHER.get(name) or word.startswith("-"):
-            continue
-        return words[i:]
+        if value or word == _LAUNCHER.get(name):
+            value = False
+        elif word.startswith("-"):
+            letters = "" if word.startswith("--") else word[1:]
+            if not {*instead}.isdisjoint(letters):
+                return None
+            value = letters[-1:] in takes if letters else False
+        else:
+            return words[i:]
     return None
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
@@ -111,6 +112,8 @@ class _ScriptReader(ExpansionReader):
         self._at: list[int] = []  # where each of them begins
         self._given: set[str] = set()  # commands that are given words which only the shell knows
         self._functions: dict[str, int] = {}
+        self._shells: tuple[int, ...] = ()  # the subshells around what is being read, of
+        self._opened = 0  # so many in all
         self._constants = False  # the text leans on what `true`, `false` and `:` mean
 
     def _redirected(self, n: Node, sure: bool, extra: tuple[Node, ...]) -> None:
@@ -285,7 +288,7 @@ class _ScriptReader(ExpansionReader):
         return m[1].decode()
 
     def _emit(self, n: Node, command: Simple) -> None:
-        self._out.append(command)
+        self._out.append(replace(command, shells=self._shells) if self._shells else command)
         self._at.append(n.start_byte)
 
     def script(self) -> Script:
@@ -327,6 +330,18 @@ class _ScriptReader(ExpansionReader):
                 open_statement = True
                 sure = sure and not self._leaves() and (follows is None or follows.type != "&")
         self._gap(last, end, lines=True)
+
+    def _subshell(self, children: Sequence[Node], start: int, end: int) -> None:
+        with self._inside():
+            self._block(children, start, end, False)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Read what a subshell of its own runs."""
+        around, self._opened = self._shells, self._opened + 1
+        self._shells = (*around, self._opened)
+        yield
+        self._shells = around
 
     def _leaves(self) -> bool:
         """Whether what was read last may end the script, or changes what ends it."""
@@ -401,10 +416,13 @@ class _ScriptReader(ExpansionReader):
                 stage += 1
                 continue
             before = len(self._out)
-            self._statement(c, False, extra if i == len(n.children) - 1 else ())
+            with self._inside():
+                self._statement(c, False, extra if i == len(n.children) - 1 else ())
             feeder, fed = fed, len(self._out) - 1 if c.type in ("command", "redirected_statement") else -1
-            if feeder >= 0 and fed >= before and c.type == "command" and not self._out[fed].redirects:
-                self._out[fed] = replace(self._out[fed], input=_printed_text(self._out[feeder]))
+            if feeder >= 0 and fed >= before:
+                self._out[fed] = replace(self._out[fed], fed=feeder)
+                if c.type == "command" and not self._out[fed].redirects:
+                    self._out[fed] = replace(self._out[fed], input=_printed_text(self._out[feeder]))
         refuse_if(stage == 0)
 
     def _compound(self, n: Node, sure: bool, extra: tuple[Node, ...]) -> None:
@@ -415,8 +433,10 @@ class _ScriptReader(ExpansionReader):
             self._emit(n, Simple(()))
         elif kind == "compound_statement":
             self._block(n.children, n.start_byte, n.end_byte, sure)
-        elif kind in _BLOCKS or (kind == "subshell" and head != b"(("):
+        elif kind in _BLOCKS:
             self._block(n.children, n.start_byte, n.end_byte, False)
+        elif kind == "subshell" and head != b"((":
+            self._subshell(n.children, n.start_byte, n.end_byte)
         elif kind == "for_statement":
             self._for(n)
         elif kind == "c_style_for_statement":

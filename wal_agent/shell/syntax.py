@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 class Word(msgspec.Struct, frozen=True):
     """One word of a command. `text`: its value once quotes are removed; None where only the shell can know it
     (expansions, globs, substitutions). `begins`: the literal text that it begins with, "~" for
-    somebody's home; all of it if known, "" also where it may be several words of which only the first begins so."""
+    somebody's home; all of it if known, "" also where it may be several words of which only the first begins so.
+    `source`: as it is written, where `text` is None."""
 
     text: str | None
     begins: str = ""
+    source: str = ""
 
 
 class Redirect(msgspec.Struct, frozen=True):
@@ -44,13 +46,16 @@ class Simple(msgspec.Struct, frozen=True):
 
     `input`: its standard input, where that is literal: a heredoc, a here-string, "" for /dev/null.
     `sure`: it runs exactly once, one after the other, unless an earlier one in an && list fails: no loop, no condition,
-    no pipe, no background, no function, no subshell around it."""
+    no pipe, no background, no function, no subshell around it. `shells`: the subshells around it, each with its number
+    (a `cd` ends with them). `fed`: the number of the command whose output it reads; -1 for none."""
 
     words: tuple[Word, ...]
     assigns: tuple[str, ...] = ()
     redirects: tuple[Redirect, ...] = ()
     input: str | None = None
     sure: bool = False
+    shells: tuple[int, ...] = ()
+    fed: int = -1
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -159,8 +164,8 @@ class Lexer:
                 else done[:known].decode("utf-8", "ignore")
             )
         except UnicodeDecodeError:
-            return i, Word(None)
-        return i, Word(value if known is None else None, begins)
+            return i, Word(None, "", _written(b[start:i]))
+        return i, Word(value, begins) if known is None else Word(None, begins, _written(b[start:i]))
 
     def _dollar(self, i: int, end: int) -> bool:
         """Whether a $ begins an expansion there."""
@@ -236,6 +241,10 @@ class Lexer:
             self.hides |= done[-1] in b"$`"
             i = m.end()
         raise UnreadableText
+
+
+def _written(word: bytes) -> str:
+    return word.decode("utf-8", "replace")
 
 
 def _first(known: int | None, done: bytearray) -> int:
@@ -449,7 +458,7 @@ class ExpansionReader:
         self._arithmetic = False  # something is evaluated that may run the value of a variable
         self._depth = 0
 
-    def _block(self, children: Sequence[Node], start: int, end: int, sure: bool) -> None:
+    def _subshell(self, children: Sequence[Node], start: int, end: int) -> None:
         raise NotImplementedError
 
     def _hang(self, n: Node, hung: Iterable[Node]) -> None:
@@ -548,7 +557,7 @@ class ExpansionReader:
             self._arithmetic_span(n, n.start_byte + 3, n.end_byte - 2)
         elif n.type == "process_substitution":
             refuse_if(text[:2] not in (b"<(", b">("))
-            self._block(n.children[1:], n.start_byte + 2, n.end_byte, False)
+            self._subshell(n.children[1:], n.start_byte + 2, n.end_byte)
         elif text[:1] == b"`":
             refuse_if(b"\\" in text or b"#" in text or b"`" in text[1:-1] or b"<<" in text or text[-1:] != b"`")
             self._substituted(n.children[1:-1], n.start_byte + 1, n.end_byte - 1)
@@ -573,7 +582,7 @@ class ExpansionReader:
             self._gap(start, nodes[0].start_byte)
             self._gap(nodes[0].end_byte, end)
         else:
-            self._block(nodes, start, end, False)
+            self._subshell(nodes, start, end)
 
     def _arithmetic_text(self, n: Node) -> None:
         self._arithmetic = True

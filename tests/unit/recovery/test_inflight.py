@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from wal_agent.records import Class, Finding, Recovery, Verdict
+from wal_agent.recovery import inflight
 from wal_agent.recovery.inflight import ASK, Advice, AskedCall, Resolver, advise, carry_over
 from wal_agent.shell.classify import classify_command
 from wal_agent.shell.project_rules import ProjectRule
@@ -385,6 +386,39 @@ def test_refusals_of_a_call_are_counted_until_another_succeeds_or_the_agent_is_p
     assert [repeat(charge), repeat(charge), repeat(other)] == [1, 2, 1]
     answers.observe_call(9, "Bash", shell("ls"))
     assert answers.refused(7) == answers.refused(8) == 0
+
+
+@pytest.mark.parametrize(
+    ("tool", "typed", "cwd"),
+    [
+        ("Bash", "timeout 60 ./deploy.sh staging", ""),
+        ("run_shell_command", "R=$(bash deploy.sh 'staging'); echo $R", ""),
+        ("bash", "cd .. && /w/deploy.sh staging && ./mail.sh", "/w/sub"),
+    ],
+)
+def test_a_call_in_flight_is_refused_in_other_words_and_by_other_agents(tool: str, typed: str, cwd: str) -> None:
+    """Issue 33.1: a real model passed the comparison of texts. tests/unit/calls has all spellings."""
+    answers = Resolver([DEPLOY], "/w")
+    assert answers.refuse(tool, shell(typed, timeout="4"), cwd, {7}) == DEPLOY
+    answers.observe_call(9, tool, shell(typed), cwd)
+    assert whys(answers, 7) == {}, "that is not the call itself"
+
+
+def test_of_calls_that_a_text_repeats_each_is_to_be_looked_at() -> None:
+    pay = AskedCall(8, "Bash", shell("./pay.sh 5"))
+    answers, both = Resolver([DEPLOY, replace(DEPLOY, call=9), pay]), shell("./deploy.sh staging && ./pay.sh 5")
+    assert answers.refuse("Bash", both, "", {7, 8, 9}) == DEPLOY
+    answers.observe_call(10, "Bash", shell("make ready"))
+    assert answers.refuse("Bash", both, "", {7, 8, 9}) == pay, "the identical one is looked at with the first"
+    answers.observe_call(11, "Bash", shell("make ready"))
+    assert answers.refuse("Bash", both, "", {7, 8, 9}) is None
+
+
+def test_a_call_is_read_only_where_one_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9: no hook waits for it."""
+    monkeypatch.setattr(inflight, "read_call", None)
+    for calls, open_calls in (([], {7}), ([DEPLOY], set[int]()), ([replace(DEPLOY, finding="partial")], {7})):
+        assert Resolver(calls).refuse("Bash", DEPLOY.input or b"", "", open_calls) is None
 
 
 @pytest.mark.parametrize("finding", ["completed", "not_started", "partial"])

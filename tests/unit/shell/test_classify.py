@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wal_agent.records import Class
 from wal_agent.shell.classify import NO_RULE, UNREADABLE, classify, classify_command, worse_class
-from wal_agent.shell.project_rules import ProjectRule, match_command
+from wal_agent.shell.project_rules import ProjectRule, interpreted, match_command
 from wal_agent.shell.rules import load_rules, with_project
 
 RULES = load_rules()
@@ -448,6 +448,27 @@ def test_the_worse_of_both_classes_counts(command: str, builtin: Class, declared
     assert found.cls == worse_class(builtin, declared)
     assert found.project is not None and found.project.cls == declared
     assert found.source == ("GEMINI.md" if found.cls == declared else "wal-agent")
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("bash -x ./a.sh now", "./a.sh now"),
+        ("bash -eo pipefail a.sh", "a.sh"),
+        ("/usr/bin/python3.11 -u -W ignore a.py -c", "a.py -c"),
+        ("node -r esm a.js", "a.js"),
+        ("uv run python a.py", "a.py"),
+        ("source ./a.sh", "./a.sh"),
+        ("bash -lc ./a.sh", None),
+        ("sh -s x", None),
+        ("python3 -Ic x", None),
+        ("python3 -m a", None),
+        ("perl -ne x a", None),
+        ("cat a.sh", None),
+    ],
+)
+def test_which_file_an_interpreter_runs(command: str, file: str | None) -> None:
+    assert interpreted(command.split()) == (file.split() if file else None)
 
 
 def test_many_rules_of_a_project_do_not_each_take_a_long_command_apart() -> None:

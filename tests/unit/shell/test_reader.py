@@ -164,6 +164,21 @@ def test_what_runs_exactly_once(text: str, sure: str) -> None:
     assert "".join(c.words[0].text or "" for c in script.commands if c.sure and len(c.words[0].text or "") == 1) == sure
 
 
+def test_in_which_subshells_a_command_runs_and_whose_output_it_reads() -> None:
+    script = parse("a; (b; (c)); d $(e) | f; cat <<E | g\nx\nE\n{ h; }; k | (l)")
+    assert script is not None
+    commands = {str(c.words[0].text): c for c in script.commands}
+    assert commands["a"].shells == commands["h"].shells == ()
+    assert len(commands["b"].shells) == 1 and commands["c"].shells[:1] == commands["b"].shells
+    assert len({commands[name].shells for name in "bcdefgkl"}) == 8
+    fed = {name: script.commands[c.fed].words[0].text for name, c in commands.items() if c.fed >= 0}
+    assert fed == {"f": "d", "g": "cat"}
+
+
+def test_a_word_that_only_the_shell_knows_is_kept_as_written() -> None:
+    assert [(w.text, w.source) for w in command("a '$b' \"x$c\"*").words] == [("a", ""), ("$b", ""), (None, '"x$c"*')]
+
+
 @pytest.mark.parametrize(
     ("text", "commands"),
     [

@@ -1,0 +1,331 @@
+"""Read a tool call into what it runs (`ReadCall`): each command of its shell text, wherever it stands in it, with its
+program, words and folder. Pure.
+
+What only says how is left out: wrappers, variables in front, redirections of a command that changes something by
+itself, an interpreter in front of a script. Where a command runs what its words do not show (a program that is not
+known, text from a file), what it may run is read as well, as a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from itertools import chain
+
+import msgspec
+from msgspec.structs import replace
+
+from wal_agent.records import Class
+from wal_agent.shell.classify import FOLDERS, builtin_effect, classify_words, read_input, redirect_effects
+from wal_agent.shell.match import command_levels, program_name
+from wal_agent.shell.project_rules import interpreted, is_interpreter
+from wal_agent.shell.reader import parse
+from wal_agent.shell.rules import Rules
+from wal_agent.shell.syntax import Simple, Word, split_names
+from wal_agent.shell.wrappers import InnerRun, is_wrapper, unwrap
+
+MOST_COMMANDS = 200  # of one call, guesses with them
+MOST_TEXTS = 40  # texts in each other, or beside each other
+MOST_DEPTH = 8
+MOST_WORDS = 32  # of a command whose last words may be another one
+MOST_GUESSED = 4  # words of it that may be shell text
+ANYWHERE = "*"  # a folder that is not known
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One command. `program`: a name, the path of a script ("*/x" where its folder is not known), "" for any.
+    `words`: those behind it. `folder`: where it runs; `away`: on which host, in which container. `input`: what it
+    reads, as far as the text shows. `effects`: redirections, where only these change something. `code`: what an
+    interpreter is given. `changes`: it may change something. `sure`: it runs once and its end is the call's, or the
+    call's next step. `guess`: another command may run it."""
+
+    program: str
+    words: tuple[Word, ...] = ()
+    folder: str = ""
+    away: str = ""
+    input: str | None = None
+    effects: tuple[str, ...] = ()
+    code: str = ""
+    changes: bool = False
+    sure: bool = False
+    guess: bool = False
+
+
+class ReadCall(msgspec.Struct, frozen=True):
+    """A call. `fields`: its input in one spelling, but for words for people, limits of time, the shell text and its
+    folder; of a tool that is known to run shell text (`shell`) only those that may change how it runs. `text`: its
+    shell text. `commands`: those of the text; None for a tool that runs none."""
+
+    tool: str
+    fields: str
+    folder: str = ""
+    text: str = ""
+    commands: tuple[Command, ...] | None = None
+    shell: bool = False
+
+
+# Words for people and limits of time of other tools than shells, whose rules say which these are.
+_TALK = split_names(
+    "description explanation justification timeout timeout_ms idle_timeout_ms delay_ms wait_for_previous "
+    "run_in_background is_background"
+)
+_TEXTS = ("command", "cmd")  # what tools that are not known call their shell text
+_PWD = re.compile(r"\$PWD\b|\$\{PWD\}|\$\(pwd\)|`pwd`")
+_SERVER = re.compile(r"mcp_{1,2}")
+_CHANGES: tuple[Class, ...] = ("mutation", "unknown")
+_RUNNERS = (["uv", "run"], ["poetry", "run"], ["pipenv", "run"], ["bundle", "exec"], ["npx"])
+_FOLDER_OPTION = ("git", "make")  # -C
+_MOVES = frozenset({"-C", "-D", "-R", "--chdir"})  # of wrappers: another folder
+_PYTHON = Word("python", "python")
+_TAKES_TEXT = frozenset({"at", "batch", "tmux", "screen", "script", "expect"})  # they run what they are given as text
+_ANSWERS = ("", "y", "yes")
+_FIRST = Command("", sure=True)
+
+Words = tuple[Word, ...]
+
+
+def read_call(tool: str, input: bytes, folder: str, rules: Rules) -> ReadCall:
+    """Read a call of `tool`, by the built-in rules. `folder`: where the agent was at it."""
+    fields = read_input(input)
+    if fields is None:
+        return ReadCall(tool_name(tool), input.decode("utf-8", "replace"), folder=folder)
+    shell = rules.shells.get(tool)
+    field = shell.field if shell is not None else "" if tool in rules.files else _text_field(fields)
+    said = {k: _spelled(v) for k, v in fields.items() if k not in _TALK and v not in (None, False, "")}
+    command = said.pop(field, None)
+    if command is None:
+        return ReadCall(tool_name(tool), _dumped(said), folder=folder)
+    here = _join(folder, next((v for name in FOLDERS if isinstance(v := said.pop(name, None), str)), ""))
+    how = _dumped({k: fields[k] for k in shell.strange(fields)} if shell is not None else said)
+    reader = _Reader(rules)
+    if isinstance(command, str):
+        text = str(fields[field])
+        reader.text(text, here)
+    elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
+        text = " ".join(command)
+        reader.command(Simple(tuple(Word(w, w) for w in command), sure=True), here)
+    else:
+        return ReadCall(tool_name(tool), _dumped({**said, field: command}), folder=here)
+    return ReadCall(tool_name(tool), how, here, text, tuple(reader.found), shell is not None)
+
+
+def tool_name(tool: str) -> str:
+    """One name for a tool of an MCP server, which each agent spells otherwise: mcp__pay__charge, pay-charge."""
+    return re.sub(r"[^a-z0-9]+", "_", _SERVER.sub("", tool, count=1).lower()) if tool else ""
+
+
+def _text_field(fields: Mapping[str, object]) -> str:
+    return next((name for name in _TEXTS if isinstance(fields.get(name), str)), "")
+
+
+def _spelled(value: object) -> object:
+    if isinstance(value, str):
+        return " ".join(value.split())
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _dumped(fields: Mapping[str, object]) -> str:
+    return json.dumps(fields, sort_keys=True) if fields else ""
+
+
+class _Reader:
+    """Collects the commands of one call. `like`, in its methods: what holds for each command that is found there."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.found: list[Command] = []
+        self._rules = rules
+        self._texts = 0
+        self._written: set[str] = set()  # files that the text writes
+
+    def text(self, text: str, folder: str, like: Command = _FIRST, depth: int = 0) -> None:
+        """Read shell text that begins in `folder`."""
+        self._texts += 1
+        script = parse(_PWD.sub(".", text)) if depth <= MOST_DEPTH and self._texts <= MOST_TEXTS else None
+        if script is None:
+            self._unknown(like)
+            return
+        scopes: list[tuple[tuple[int, ...], str]] = [((), folder)]  # the subshells around a command, and where it runs
+        for c in script.commands:
+            while c.shells[: len(scopes[-1][0])] != scopes[-1][0]:
+                scopes.pop()
+            here = scopes[-1][1]
+            if c.words and c.words[0].text not in script.functions:
+                fed = _printed(script.commands[c.fed], here) if c.fed >= 0 else None
+                self.command(c, here, replace(like, sure=like.sure and c.sure, input=fed), depth)
+            self._written |= {_join(here, r.to.text or "") for r in c.redirects if ">" in r.op and r.to is not None}
+            moved = _folder_after(c, here)
+            scopes = [*scopes[:-1], (c.shells, moved)] if c.shells == scopes[-1][0] else [*scopes, (c.shells, moved)]
+
+    def command(self, c: Simple, folder: str, like: Command = _FIRST, depth: int = 0) -> None:
+        """Read a command that runs in `folder`, through its wrappers."""
+        if len(self.found) >= MOST_COMMANDS or depth > MOST_DEPTH:
+            self._unknown(like)
+            return
+        like = replace(like, input=_given(c, folder, like.input))
+        texts = [w.text for w in c.words]
+        if script := _script(c, texts):
+            self._script(c.words[:1], script, folder, like)
+            return
+        for runner in (texts[:2], texts[:1]):
+            if runner in _RUNNERS and len(texts) > len(runner):
+                rest = c.words[len(runner) :]
+                by = (_PYTHON,) if (rest[0].text or "").endswith(".py") else ()
+                self.command(replace(c, words=(*by, *rest)), folder, like, depth + 1)
+                return
+        named = command_levels(c.words, self._rules)
+        wraps = bool(named) and (is_wrapper(named[0][0]) or is_wrapper(named[-1][0]))
+        runs = unwrap(c, *named[0]) if wraps else None
+        if runs is None:
+            self._plain(c, folder, like, depth)
+        for r in runs or ():
+            self._inner(r, c, folder, replace(like, sure=False), depth + 1)
+
+    def _inner(self, r: InnerRun, c: Simple, folder: str, like: Command, depth: int) -> None:
+        """Read what a wrapper runs."""
+        if r.own:
+            self._plain(replace(c, words=r.own), folder, like, depth)
+        front = [w.text or "" for w in c.words[: len(c.words) - len(r.words)]]
+        if r.away:
+            named = " ".join(w for w in front if not w.startswith("-")) if r.words else r.away
+            folder, like = "", replace(like, away=f"{like.away} {named}".strip())
+        elif not _MOVES.isdisjoint(w.partition("=")[0] for w in front):
+            folder = ANYWHERE
+        if r.shell and r.least == "unknown" and r.text is not None:
+            self._unknown(like)  # put together from parts
+        if r.words:
+            self.command(Simple(r.words, redirects=c.redirects, input=r.input), folder, like, depth)
+        elif r.text is not None:
+            self.text(r.text, folder, like, depth)
+        else:
+            self._unknown(like)
+            self._guess(c.words, folder, like, depth, 1)
+
+    def _plain(self, c: Simple, folder: str, like: Command, depth: int) -> None:
+        """Add a command without wrappers."""
+        words = c.words
+        name = program_name(words[0])
+        if words[0].text is None:
+            self._unknown(like)
+        elif name is None:
+            self._script((), words, folder, like)
+            self._guess(words, folder, like, depth, 2)
+        else:
+            while name in _FOLDER_OPTION and len(words) > 3 and words[1].text == "-C" and words[2].text:
+                words, folder = (words[0], *words[3:]), _join(folder, words[2].text or "")
+            found = classify_words(Simple(words, input=c.input), self._rules)
+            changes = found.cls in _CHANGES and builtin_effect(words) is None
+            effects = () if changes else tuple(_effects(c, folder))
+            code = " ".join(w.text or w.source for w in words[1:]) + (like.input or "")
+            self._add(
+                like,
+                name,
+                words[1:],
+                folder,
+                changes=not like.guess and (changes or bool(effects)),
+                effects=effects,
+                code=code if is_interpreter(name) else "",
+            )
+            if found.rule == "program" or name in _TAKES_TEXT:
+                self._guess(words, folder, like, depth, 2)
+                if c.input and name in _TAKES_TEXT:
+                    self.text(c.input, folder, replace(like, guess=True), depth + 1)
+
+    def _script(self, by: Words, words: Words, folder: str, like: Command) -> None:
+        """Add a script with its words. `by`: what reads it, if that is named. One that only sets up the shell (`source
+        env.sh`) changes nothing by itself."""
+        path = _join(folder, words[0].text or "")
+        sets = len(words) == 1 and bool(by) and by[0].text in ("source", ".")
+        lost = path == ANYWHERE
+        program = f"*/{posixpath.basename(words[0].text or '')}" if lost else path if "/" in path else f"./{path}"
+        self._add(like, program, words[1:], folder, not sets)
+        if path in self._written:
+            self._unknown(like)
+
+    def _guess(self, words: Words, folder: str, like: Command, depth: int, least: int) -> None:
+        """Add what a command may run that is not known: its last words (at least `least`), or a word's text."""
+        if like.guess:
+            return
+        like = replace(like, guess=True, sure=False)
+        for i in range(1, min(len(words), MOST_WORDS) - least + 1):
+            if not (words[i].text or "-").startswith("-"):
+                self.command(Simple(words[i:]), folder, like, depth + 1)
+        for text in [w.text for w in words[1:] if w.text and " " in w.text.strip()][:MOST_GUESSED]:
+            self.text(text, folder, like, depth + 1)
+
+    def _unknown(self, like: Command) -> None:
+        if not like.guess and not (self.found and not self.found[-1].program):
+            self._add(like, "", (), "", True)
+
+    def _add(
+        self,
+        like: Command,
+        program: str,
+        words: Words,
+        folder: str,
+        changes: bool,
+        effects: tuple[str, ...] = (),
+        code: str = "",
+    ) -> None:
+        words = tuple(chain.from_iterable(map(_option_and_value, words)))
+        self.found.append(
+            replace(like, program=program, words=words, folder=folder, changes=changes, effects=effects, code=code)
+        )
+
+
+def _join(folder: str, path: str) -> str:
+    if folder == ANYWHERE and not path.startswith("/"):
+        return ANYWHERE
+    joined = posixpath.normpath(posixpath.join(folder, path))
+    return "" if joined == "." else joined
+
+
+def _folder_after(c: Simple, folder: str) -> str:
+    """The folder behind a command."""
+    if not c.words or c.words[0].text not in ("cd", "pushd", "popd"):
+        return folder
+    to = [w for w in c.words[1:] if w.text not in ("--", "-P", "-L", "-e")]
+    if len(to) != 1 or not to[0].text or to[0].text.startswith(("-", "+")):
+        return ANYWHERE
+    return _join(folder, to[0].text)
+
+
+def _script(c: Simple, texts: list[str | None]) -> Words:
+    """The script that an interpreter is given, with its words: as its operand, or as its input (`bash -s x < file`)."""
+    if not texts or not is_interpreter(posixpath.basename(texts[0] or "")):
+        return ()
+    if found := interpreted(texts):
+        return c.words[len(c.words) - len(found) :]
+    read = [r.to for r in c.redirects if r.op == "<" and r.to is not None and r.to.text not in (None, "/dev/null")]
+    given = [w for w in c.words[1:] if not (w.text or "").startswith("-")]
+    return (*read, *given) if len(read) == 1 and (not given or "-s" in texts) else ()
+
+
+def _given(c: Simple, folder: str, fed: str | None) -> str | None:
+    """What a command reads, if that is known: its text, the name of a file, or the words of what prints it."""
+    text = c.input
+    if text is None:
+        files = [r.to.text for r in c.redirects if r.op == "<" and r.to is not None and r.to.text]
+        text = f"<{_join(folder, files[0])}" if files else fed
+    return None if text is None or text.strip().lower() in _ANSWERS else text.strip()
+
+
+def _printed(c: Simple, folder: str) -> str | None:
+    words = [w.text or w.source for w in c.words]
+    if words[:1] == ["cat"] and len(words) == 2:
+        return f"<{_join(folder, words[1])}"
+    return None if words == ["yes"] else f"|{' '.join(words)}"
+
+
+def _effects(c: Simple, folder: str) -> Iterable[str]:
+    """The redirections that change something which cannot be done again."""
+    for r in c.redirects:
+        if r.to is not None and any(e.cls in _CHANGES for e in redirect_effects([r])):
+            yield f"{r.op}/{_join(folder, r.to.text) if r.to.text else r.to.source}"
+
+
+def _option_and_value(word: Word) -> Words:
+    """--amount=5 is --amount 5."""
+    name, equals, value = (word.text or "").partition("=")
+    return (Word(name, name), Word(value, value)) if equals and name.startswith("--") else (word,)
