@@ -53,6 +53,13 @@ def exhausted(error: BaseException) -> Exhausted | None:
     if isinstance(error, MemoryError):
         return Exhausted("This machine gives wal-agent no more memory.", "Free some, or raise `ulimit -v`.")
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        # Its stack is address space: where that is limited, the kernel's answer is the same as for too many threads.
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            from wal_agent.text import size  # only here: it loads the redaction
+
+            what = f"wal-agent can start no more threads; it may use {size(most)} of address space."
+            return Exhausted(what, f"Raise the limit: ulimit -v {max(4_000_000, 2 * most >> 10)}")
         return Exhausted("wal-agent can start no more threads.", _PROCESSES)
     if not isinstance(error, OSError):
         return None

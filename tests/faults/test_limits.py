@@ -147,11 +147,33 @@ def test_a_run_on_a_full_disk(machine: Machine, folder: str, free: str, codes: s
 READ_ONLY = 'mkdir -p "$0" && mount -t tmpfs -o ro tmpfs "$0" && exec "$@"'
 
 
-def test_a_run_that_may_not_write_its_state_says_so_and_reports_no_bug(machine: Machine) -> None:
-    """A container's read-only root, say. The log is in the bucket: nothing of it is lost."""
+def test_a_run_that_could_not_save_one_file_is_refused(machine: Machine) -> None:
+    """A container's read-only root, say: the run would live its life and lose the working tree with the machine."""
     place = machine.root / "home/.local/state"
-    done = machine.limited("none:0", "unshare", "-m", "sh", "-c", READ_ONLY, str(place))
-    assert done.returncode == 0 and in_words(done) and str(place) in done.stderr, done.stderr
+    done = machine.limited("none:0", "unshare", "-m", "sh", "-c", READ_ONLY, str(place), job="read-only")
+    assert in_words(done, 78) and done.returncode == 78, done.stderr
+    assert str(place) in done.stderr and "XDG_STATE_HOME" in done.stderr
+    assert not (machine.root / "began").exists() and not list((machine.root / "bucket").rglob("read-only*"))
+    words = ("env", "WAL_AGENT_WORKSPACE=off", "unshare", "-m", "sh", "-c", READ_ONLY, str(place))
+    asked = machine.limited("none:0", *words, job="read-only")
+    assert asked.returncode == 0 and in_words(asked), asked.stderr
+
+
+def test_too_little_address_space_is_named(machine: Machine) -> None:
+    done = machine.limited("none:0", "sh", "-c", 'ulimit -v 300000; exec "$@"', "sh", job="narrow")
+    assert done.returncode == 75 and in_words(done, 75) and "ulimit -v" in done.stderr, done.stderr
+
+
+def test_a_umask_without_the_owners_rights_leaves_nothing_unusable(machine: Machine) -> None:
+    machine.runtime.rename(machine.runtime.with_name("old"))
+    done = machine.limited("none:0", "sh", "-c", 'umask 0177; exec "$@"', "sh", job="mask")
+    assert done.returncode == 0 and in_words(done), done.stderr
+    assert machine.runtime.stat().st_mode & 0o777 == 0o700
+    for made in machine.runtime, *machine.runtime.iterdir():
+        assert not made.is_dir() or made.stat().st_mode & 0o700 == 0o700
+    machine.runtime.chmod(0o600)  # as an older version left it
+    assert machine.limited("none:0", job="mask").returncode == 0
+    assert machine.runtime.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_run_without_inotify_saves_by_interval_and_says_so(machine: Machine) -> None:

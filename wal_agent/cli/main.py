@@ -106,7 +106,9 @@ def main() -> None:
 
 def _mend_inherited() -> None:
     """Open /dev/null where stdin, stdout or stderr was closed, so that no file of ours takes its number. Take SIGCHLD
-    back from a parent that ignored it: no child's exit code could be read, and each would count as 0."""
+    back from a parent that ignored it: no child's exit code could be read, and each would count as 0. Leave its
+    owner's rights on what is made: a folder without them is of no use, and stays."""
+    os.umask(os.umask(0o077) & 0o077)
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in range(3):

@@ -6,9 +6,11 @@ The lock lies in a folder that does not depend on HOME, so that a new start find
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import stat
+import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +21,7 @@ from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir as state_dir
 from wal_agent.records import Host
 from wal_agent.recovery.lease_policy import Local
-from wal_agent.safefs import FlockState, Life, flock_state, read_plain, try_lock
+from wal_agent.safefs import FlockState, Life, flock_state, make_private_folder, read_plain, try_lock
 from wal_agent.supervise.ancestry import is_supervisor, mark_run
 from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.spool import SpoolOwner, spool_presence
@@ -47,16 +49,39 @@ def runtime_dir(env: Mapping[str, str]) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = path.lstat()
     except OSError as error:
+        own = "export WAL_AGENT_RUNTIME_DIR=/folder (a short path)"
+        hint = (
+            "Remove what stands there, or name another" if os.path.lexists(path) else "Name one that this user may make"
+        )
         raise ConfigError(
-            f"The folder {path} for the hooks' socket cannot be made: {error.strerror}.",
-            "Remove what stands there, or set WAL_AGENT_RUNTIME_DIR to a short path of your own (mode 0700).",
+            f"The folder {path} for the hooks' socket cannot be made: {error.strerror}.", f"{hint}: {own}"
         ) from error
+    if stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and info.st_mode & 0o777 in (0o400, 0o600):
+        path.chmod(0o700)  # of a start under a umask that took the owner's rights
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise ConfigError(
             f"{path} is not a private folder of this user, so the hooks' socket would not be safe there.",
             "Remove it, or set WAL_AGENT_RUNTIME_DIR to a short path of your own (mode 0700).",
         )
     return path
+
+
+def require_state_dir(env: Mapping[str, str]) -> None:
+    """Nothing of the working tree can be saved without it: it must be writable, and know flock. A full disk is none of
+    this. ConfigError."""
+    folder = state_dir(env)
+    try:
+        make_private_folder(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            try_lock(file.fileno())
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return
+        raise ConfigError(
+            f"{folder} cannot be used to save this folder's files: {(error.strerror or str(error)).lower()}.",
+            "Name a folder on a local disk that this user may write to: export XDG_STATE_HOME=/folder "
+            "(to save no file: export WAL_AGENT_WORKSPACE=off)",
+        ) from error
 
 
 def this_host(env: Mapping[str, str], lock: Path) -> Host:

@@ -65,7 +65,16 @@ from wal_agent.supervise.lease_keeper import (
     sweep_mirrors,
 )
 from wal_agent.supervise.live import Live
-from wal_agent.supervise.machine import PLACE, RunDir, is_run_live, runtime_dir, spools_dir, sweep_run_dirs, this_host
+from wal_agent.supervise.machine import (
+    PLACE,
+    RunDir,
+    is_run_live,
+    require_state_dir,
+    runtime_dir,
+    spools_dir,
+    sweep_run_dirs,
+    this_host,
+)
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.preemption import Preempted, Preemption
 from wal_agent.supervise.prepare import PreparedStart, prepare_start
@@ -118,6 +127,8 @@ def run(options: RunOptions, screen: Screen) -> RunResult:
         key = load_key(options.settings.encryption_key_file, options.settings.encryption_key_command, env)
     block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C
     runtime = runtime_dir(env)
+    if options.settings.workspace != "off":
+        require_state_dir(env)
     with screen.waiting_for("the removal of what ended runs left here", SWEEP):
         try:
             call_with_timeout(

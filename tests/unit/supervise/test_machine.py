@@ -4,6 +4,7 @@ commands.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,20 @@ def test_a_runtime_folder_that_others_could_use_is_refused(
             path = short / "f" / "r"
     with pytest.raises(ConfigError, match="WAL_AGENT_RUNTIME_DIR"):
         runtime_dir({"WAL_AGENT_RUNTIME_DIR": str(path)})
+
+
+@pytest.mark.parametrize(("code", "fine"), [(errno.ENOLCK, False), (errno.ENOTSUP, False), (errno.ENOSPC, True)])
+def test_a_state_folder_without_locks_is_refused_and_a_full_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, fine: bool
+) -> None:
+    """Without them no file of the workspace would be saved in the whole run."""
+
+    def flock(fd: int, how: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("wal_agent.safefs.fcntl.flock", flock)
+    with nullcontext() if fine else pytest.raises(ConfigError, match="XDG_STATE_HOME"):
+        machine.require_state_dir({"XDG_STATE_HOME": str(tmp_path)})
 
 
 @pytest.mark.parametrize("xdg", ["/state", "relative", ""])
