@@ -218,7 +218,9 @@ def continue_view(
     local = probe_holder(seen, here, spools_dir(env), bucket.url)
     dead = seen.doc.state == "held" and owner_is_dead(seen, local)
     asked = seen.doc.state == "held" and not dead and seen.doc.host.same_kernel(here.boot, here.pidns)
-    answer = ask_run(seen.doc.host, seen.doc.run, STATUS, {}, LOOK_TIMEOUT) if asked else None
+    at = (bucket.url, keys.job)
+    answer = ask_run(seen.doc.host, seen.doc.run, at, STATUS, {}, LOOK_TIMEOUT) if asked else None
+    answer = None if answer is not None and "error" in answer else answer  # it is another job's run
     mute = asked and answer is None and local.lock == "alive"
     if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)

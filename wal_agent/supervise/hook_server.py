@@ -31,6 +31,7 @@ from wal_agent.agents.hook_line import is_hook_line
 from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError, WalAgentError
 from wal_agent.records import Host
 from wal_agent.supervise.ancestry import Ancestry, Process, ancestry_of, read_process
+from wal_agent.text import printable
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import HookCaller
@@ -316,15 +317,43 @@ def unless_refused(said: dict[str, Any] | None) -> dict[str, Any] | None:
     return said
 
 
+AT = "at"  # in a question: the job that it is about
+
+
 def ask_run(
-    owner: Host, run: str, event: str, question: dict[str, Any], timeout: float = CONTROL_TIMEOUT
+    owner: Host,
+    run: str,
+    at: tuple[str, str],
+    event: str,
+    question: dict[str, Any],
+    timeout: float = CONTROL_TIMEOUT,
 ) -> dict[str, Any] | None:
-    """The run's answer; None when it cannot be reached from here. The path comes from the bucket, so only a socket of
-    this user's answers; the run id must fit as well."""
+    """The answer of the run that a lease names; None when it cannot be reached from here. Path and run come from the
+    bucket: only a socket of this user's answers, and a run of another job than `at` (bucket and job) refuses."""
     try:
-        return ask_socket(Path(owner.lock).with_name("hook.sock"), run, event, question, timeout)
+        path = Path(owner.lock).with_name("hook.sock")
+        return ask_socket(path, run, event, {**question, AT: list(at)}, timeout)
     except ValueError:
         return None
+
+
+def check_job(question: dict[str, Any], url: str, job: str) -> dict[str, Any]:
+    """The question without the job that it is about. UsageError: it is not about this one."""
+    if (about := question.pop(AT, None)) is not None and (_place(str(about[0])), about[1]) != (_place(url), job):
+        raise UsageError(
+            f"The lease of job {printable(str(about[1]))[:100]} names a run of job {job} in another place; nothing was "
+            "done.",
+            f"If you mean that one, name it: --job {job}",
+        )
+    return question
+
+
+def _place(url: str) -> str:
+    """What two names of one bucket have in common."""
+    from wal_agent.bucket import folder_of
+
+    folder = folder_of(url)
+    return url if folder is None else os.path.realpath(folder)
 
 
 def ask_socket(

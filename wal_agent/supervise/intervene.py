@@ -295,7 +295,9 @@ def acknowledge_call(at: JobAccess, call: int | str, done: bool) -> None:
         act_unowned(at, seen, settle, check)
     except RunHasJob:
         question = {"call" if isinstance(call, int) else "step": call, "done": done}
-        answer = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, question)
+        answer = hook_server.ask_run(
+            seen.doc.host, seen.doc.run, (at.bucket.url, at.keys.job), hook_server.ACK, question
+        )
         if hook_server.unless_refused(answer) is None:
             raise
 
@@ -338,7 +340,8 @@ def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict
     refuses."""
     doc = require_lease(bucket, keys).doc
     held = doc.state == "held"
-    answer = hook_server.ask_run(doc.host, doc.run, hook_server.CHECKPOINT, question) if held else None
+    job = (bucket.url, keys.job)
+    answer = hook_server.ask_run(doc.host, doc.run, job, hook_server.CHECKPOINT, question) if held else None
     said = hook_server.unless_refused(answer)
     if said is None:
         raise UsageError(
@@ -459,7 +462,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
             return _paused(keys.job, seen.now + lasts, seen.now, now_doc.reason)
         case Decline(sentence, _):
             question = _question(wanted, seen.now)
-            answer = hook_server.ask_run(doc.host, doc.run, hook_server.PAUSE, question)
+            answer = hook_server.ask_run(doc.host, doc.run, (bucket.url, keys.job), hook_server.PAUSE, question)
             if answer is None:
                 raise LeaseHeld(
                     sentence, f"It cannot be reached from here; pause it there: wal-agent pause --job {keys.job} ..."

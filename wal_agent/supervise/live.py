@@ -160,6 +160,7 @@ class Live:
     def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
         """Answer a command of a person on this machine, or of a tool of this agent's; `ack` (I8) and `rewind` of a
         person alone."""
+        question = hook_server.check_job(question, self._context.settings.bucket, self._context.job.keys.job)
         if by_agent and event in (hook_server.ACK, hook_server.REWIND):
             raise PersonNeeded(BY_AGENT)
         match event:

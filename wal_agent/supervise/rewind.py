@@ -227,10 +227,11 @@ def rewind_live(bucket: Bucket, keys: Keys, asked: FoundRewind) -> Rewritten | N
     """Have the job's live run on this machine do it; None where none can be reached. UsageError, PersonNeeded,
     ConfigError: it refuses; Unavailable: it is not known whether it was done."""
     doc = require_lease(bucket, keys).doc
-    if doc.state != "held" or hook_server.ask_run(doc.host, doc.run, hook_server.STATUS, {}) is None:
+    at = (bucket.url, keys.job)
+    if doc.state != "held" or hook_server.ask_run(doc.host, doc.run, at, hook_server.STATUS, {}) is None:
         return None
-    path, question = Path(doc.host.lock).with_name("hook.sock"), msgspec.to_builtins(asked)
-    said = hook_server.ask_socket(path, doc.run, hook_server.REWIND, question, PAUSE_BUDGET * 2 + DOING)
+    question = msgspec.to_builtins(asked)
+    said = hook_server.ask_run(doc.host, doc.run, at, hook_server.REWIND, question, PAUSE_BUDGET * 2 + DOING)
     if said is None:
         raise Unavailable(
             "The run ended before it answered.", f"Whether it was done: wal-agent trace list --job {keys.job}"

@@ -22,7 +22,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.inbox import Message, address_to_run, default_sender, make_message
 from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, same_kernel
-from wal_agent.supervise import ancestry
+from wal_agent.supervise import ancestry, hook_server
 from wal_agent.supervise.at_rest import JobAccess, act_unowned, require_lease
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import duration, printable, quote_word, shorten
@@ -33,6 +33,7 @@ from wal_agent.wal.reader import Replay, continue_replay, replay
 from wal_agent.wal.state import State
 
 LOCAL_DEADLINE: Final = 120.0  # seconds for a run on this machine to save, end its agent and release the job
+ASKING: Final = 10.0  # seconds for a run on this machine to say whose it is
 FAR_DEADLINE: Final = 600.0  # the same elsewhere: a run that waits for a person looks every 5 minutes for messages
 LOCAL_POLL: Final = 0.5  # seconds between two reads of the lease
 FAR_POLL: Final = 2.0
@@ -66,7 +67,7 @@ def stop_job(access: JobAccess, clock: Clock, request: StopRequest) -> str:
         known = probe_holder(seen, here, spools_dir(env), bucket.url)
         if owner_is_dead(seen, known):
             what = _died(seen)
-        elif same_kernel(seen, known) and ancestry.is_supervisor(seen.doc.host.pid, seen.doc.run):
+        elif same_kernel(seen, known) and _answers(seen, bucket, keys):
             os.kill(seen.doc.host.pid, signal.SIGTERM)
             seen, what = _await_end(bucket, keys, seen, known, clock, request, near=True)
         else:
@@ -80,6 +81,15 @@ def stop_job(access: JobAccess, clock: Clock, request: StopRequest) -> str:
     if seen.doc.state != "closed":
         act_unowned(access, seen, _close, lambda state: _check_answered(state, request.options))
     return f"{what} and is closed; the next start begins a new session"
+
+
+def _answers(seen: StoredLease, bucket: Bucket, keys: Keys) -> bool:
+    """Whether the process that the lease names is the run of this very job: who writes the bucket can name another."""
+    doc, at = seen.doc, (bucket.url, keys.job)
+    if not ancestry.is_supervisor(doc.host.pid, doc.run):
+        return False
+    said = hook_server.ask_run(doc.host, doc.run, at, hook_server.STATUS, {}, ASKING)
+    return said is not None and "error" not in said
 
 
 def _died(seen: StoredLease) -> str:

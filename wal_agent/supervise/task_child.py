@@ -156,7 +156,9 @@ def begin_at_rest(at: JobAccess, home: Home, state: State, job: str) -> dict[str
     if (known := state.tasks.get(job)) is not None:
         return {"checkpoint": known.checkpoint}
     doc, question = at.lease().doc, {"ask": "begin", "job": job, "caller": at.keys.job}
-    said = hook_server.ask_run(doc.host, doc.run, hook_server.TASK, question) if doc.state == "held" else None
+    which = (at.bucket.url, at.keys.job)
+    held = doc.state == "held"
+    said = hook_server.ask_run(doc.host, doc.run, which, hook_server.TASK, question) if held else None
     if (answer := hook_server.unless_refused(said)) is not None:
         return {"checkpoint": answer["checkpoint"]}  # no run bounds what a person asked for
     return begin_unowned(at, home, job)

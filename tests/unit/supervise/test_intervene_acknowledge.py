@@ -196,6 +196,9 @@ def test_a_run_elsewhere_keeps_its_job(here: Here) -> None:
 # ---- a live run on this machine
 
 
+JOB = ("file:///b", "shop")
+
+
 class Owner:
     """A live run: its lock is held, its socket answers."""
 
@@ -234,7 +237,7 @@ def owner(here: Here) -> Iterator[Owner]:
 def test_a_live_run_here_is_asked_over_its_socket(here: Here, owner: Owner) -> None:
     """I2: the owner writes its own log; nobody opens the job beside it."""
     here.acknowledge(4, done=False)
-    assert owner.asked == [(ACK, {"call": 4, "done": False})]
+    assert owner.asked == [(ACK, {"call": 4, "done": False, "at": [here.bucket.url, "shop"]})]
     assert here.state.epoch == 1 and here.ends() == []
 
 
@@ -251,26 +254,26 @@ def test_a_live_run_that_does_not_answer_keeps_its_job(here: Here, owner: Owner)
 
 
 def test_the_answer_is_an_object_or_nothing(here: Here, owner: Owner) -> None:
-    assert ask_run(owner.host, "live", STATUS, {}) == {}
+    assert ask_run(owner.host, "live", JOB, STATUS, {}) == {}
     owner._answer = {"phase": "awaiting_user"}
-    assert ask_run(owner.host, "live", STATUS, {"a": 1}) == {"phase": "awaiting_user"}
-    assert owner.asked[-1] == (STATUS, {"a": 1})
+    assert ask_run(owner.host, "live", JOB, STATUS, {"a": 1}) == {"phase": "awaiting_user"}
+    assert owner.asked[-1] == (STATUS, {"a": 1, "at": list(JOB)})
     owner._answer = None
-    assert ask_run(owner.host, "live", STATUS, {}) is None
-    assert ask_run(owner.host, "another run", STATUS, {}) is None
+    assert ask_run(owner.host, "live", JOB, STATUS, {}) is None
+    assert ask_run(owner.host, "another run", JOB, STATUS, {}) is None
     assert owner.failures == []
 
 
 @pytest.mark.parametrize("lock", ["", "/", "a\0b", "/nowhere/lock", "/proc/1/lock"])
 def test_a_path_from_the_bucket_that_leads_nowhere_is_no_answer(lock: str) -> None:
     """The lease may have been written by anybody: status must say what it knows, not fail."""
-    assert ask_run(Host(name="h", boot="b", pidns="p", pid=1, lock=lock), "r", STATUS, {}) is None
+    assert ask_run(Host(name="h", boot="b", pidns="p", pid=1, lock=lock), "r", JOB, STATUS, {}) is None
 
 
 def test_another_users_socket_is_not_spoken_to(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     other = SimpleNamespace(st_uid=os.getuid() + 1)
     monkeypatch.setattr(Path, "lstat", lambda _: other)
-    assert ask_run(owner.host, "live", STATUS, {}) is None
+    assert ask_run(owner.host, "live", JOB, STATUS, {}) is None
     assert owner.asked == []
 
 
