@@ -126,6 +126,7 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "trust:trust",
         "Allow settings that this folder's wal-agent.toml and .wal-agent/prompts may not decide alone.",
     ),
+    "key": Entry("key:app", "Show or import the key that tells your machines which jobs are yours."),
     "agents": Entry(
         "doctor:agents",
         "List the supported agents, their tested versions, and what wal-agent can and cannot do with each.",

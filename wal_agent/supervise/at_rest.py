@@ -28,6 +28,7 @@ from wal_agent.recovery.lease_policy import (
     paused_until,
     replays_spool,
 )
+from wal_agent.supervise.identity import person_key
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.damage import missing_lease_error, sound_state, unknown_job_error
@@ -96,7 +97,11 @@ def act_unowned(
                 )
                 fields = OpeningFields(agent_version="", version=__version__)
                 clock, rng = SystemClock(), random.Random()
-                return act(open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause))
+                sign = person_key(at.env)
+                opened = open_job(
+                    bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause, sign=sign
+                )
+                return act(opened)
             case Decline(sentence, hint):
                 raise RunHasJob(sentence, hint)
             case Wait(_, why):

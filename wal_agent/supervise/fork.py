@@ -31,7 +31,7 @@ from wal_agent.recovery.lease_policy import Decline, admit
 from wal_agent.recovery.plan import prior_args
 from wal_agent.recovery.restore_target import RestoreTarget, request_restore
 from wal_agent.supervise import provenance
-from wal_agent.supervise.identity import make_owner, read_owner
+from wal_agent.supervise.identity import make_owner, make_person_key, read_owner
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import SessionOwner
@@ -105,7 +105,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
         whose = SessionOwner(state_dir(env), found.state.session, options.workspace)
         if not whose.known():
             whose.give(keys.job)
-        fork(source, new, claim, fields, clock, rng)
+        fork(source, new, claim, fields, clock, rng, sign=make_person_key(env))
         make_owner(options.workspace, env)
         _put_tree_back_first(found.state.workspace, options, new.job)
     finally:
@@ -171,11 +171,13 @@ def fork(
     clock: Clock,
     rng: random.Random,
     check: Callable[[], None] = lambda: None,
+    sign: bytes = b"",
 ) -> None:
-    """Write the job `keys`, which does not exist. `check` is called between steps; what it raises ends this.
+    """Write the job `keys`, which does not exist. `check` is called between steps; what it raises ends this. `sign`:
+    the person's key.
 
     LeaseHeld: somebody was faster; Damaged: bytes of the source are not whole; BucketError."""
-    job = open_job(source.bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first")
+    job = open_job(source.bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first", sign=sign)
     for record in _records(source, job, clock):
         job.writer.append(record)
         send_spooled(job.writer, clock, rng, BUDGET, check)

@@ -29,6 +29,8 @@ from wal_agent.records import Owner
 from wal_agent.safefs import make_private_folder, read_plain, swap_file, write_new_file
 from wal_agent.supervise.machine import this_host
 
+KEY_FILE = "person.key"  # in the state folder
+KEY_VARIABLE = "WAL_AGENT_PERSON_KEY_FILE"
 ATTRIBUTE = "user.wal-agent.folder"
 MAX_NOTE = 64 << 10  # bytes
 MAX_NOTES = 2000  # folders that are looked through
@@ -89,6 +91,35 @@ def make_owner(folder: Path, env: Mapping[str, str]) -> Owner:
         with suppress(OSError, AttributeError):
             os.setxattr(folder, ATTRIBUTE, owner.folder.encode(), follow_symlinks=False)
     return owner
+
+
+def person_key(env: Mapping[str, str]) -> bytes:
+    """The key with which this person's runs sign what they write; empty: there is none. ConfigError: a key that was
+    named, or stands there, is none, or is open to others."""
+    from wal_agent.bucket.encryption import load_key
+
+    named = env.get(KEY_VARIABLE, "")
+    own = state_dir(env) / KEY_FILE
+    if not named and not os.path.lexists(own):
+        return b""
+    key = load_key(named or str(own), "", env)
+    return key.secret if key else b""
+
+
+def make_person_key(env: Mapping[str, str]) -> bytes:
+    """As `person_key`; made where there is none, as far as the state folder can be written."""
+    if key := person_key(env):
+        return key
+    with suppress(OSError):
+        store_person_key(env, os.urandom(32))
+    return person_key(env)
+
+
+def store_person_key(env: Mapping[str, str], key: bytes) -> None:
+    """FileExistsError: there is one. OSError."""
+    path = state_dir(env) / KEY_FILE
+    make_private_folder(path.parent)
+    write_new_file(path, key.hex().encode() + b"\n")
 
 
 def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:

@@ -166,8 +166,8 @@ class AcquireOptions(msgspec.Struct, frozen=True):
     """How a start takes its job. R9: `spools` is the folder of what this user's runs spool; `spool`: this run does;
     `accept_loss`: the user gives up what another run's spool may hold. `wait`: for a live owner; `outlast`: until
     the lease of one that is silent has run out, with a countdown; `pauses`: what to do
-    about a pause; `known_epoch`: the one that this machine knows the job to have had; `end_pause`: called from time to
-    time while the job is paused, returns whether it has ended that."""
+    about a pause; `known_epoch`: the one that this machine knows the job to have had; `sign`: the person's
+    key; `end_pause`: called from time to time while the job is paused, returns whether it has ended that."""
 
     spools: Path
     spool: bool = False
@@ -176,6 +176,7 @@ class AcquireOptions(msgspec.Struct, frozen=True):
     outlast: bool = False
     pauses: Pauses = "wait"
     known_epoch: int = 0
+    sign: bytes = b""
     end_pause: Callable[[], bool] = lambda: False
 
 
@@ -252,6 +253,7 @@ def acquire_job(
                     check_stop=check_signals,
                     check_owner=check_owner,
                     uninterrupted=uninterrupted,
+                    sign=options.sign,
                 )
         except Damaged as error:
             raise explain_open_error(bucket, keys, seen, error) from error

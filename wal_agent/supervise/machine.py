@@ -22,7 +22,6 @@ from wal_agent.paths import state_dir as state_dir
 from wal_agent.records import Host
 from wal_agent.recovery.lease_policy import Local
 from wal_agent.safefs import FlockState, Life, flock_state, make_private_folder, read_plain, try_lock
-from wal_agent.supervise.ancestry import is_supervisor, mark_run
 from wal_agent.wal.lease import StoredLease
 from wal_agent.wal.spool import SpoolOwner, spool_presence
 
@@ -118,7 +117,11 @@ def lock_state(owner: Host, here: Host, run: str) -> Life:
     if not owner.same_kernel(here.boot, here.pidns):
         return "unknown"
     by_lock = _LIFE[flock_state(owner.lock)]
-    return "alive" if by_lock != "alive" and is_supervisor(owner.pid, run) else by_lock
+    if by_lock != "alive":
+        from wal_agent.supervise.ancestry import is_supervisor
+
+        return "alive" if is_supervisor(owner.pid, run) else by_lock
+    return by_lock
 
 
 PLACE = "place"
@@ -137,6 +140,8 @@ class RunDir(msgspec.Struct, frozen=True):
 
     @classmethod
     def create(cls, runtime: Path, run: str) -> RunDir:
+        from wal_agent.supervise.ancestry import mark_run
+
         path = runtime / run
         path.mkdir(mode=0o700)
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from wal_agent.bucket import folder_of
+from wal_agent.bucket.folder import known_epoch
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
@@ -109,6 +110,15 @@ def admit_args(
         raise unvouched_error(options.agent.name, settings, args, screen)
     if problem := options.agent.hooks_off_reason(args, options.workspace, options.env):
         raise ConfigError(problem)
+
+
+def is_persons_job(env: Mapping[str, str], settings: Settings, state: State) -> bool:
+    """Whether more than the bucket says that this person's runs wrote the job: a note of this machine, or that it could
+    be read with their key, which authenticates all of the log but its lease."""
+    if settings.encryption_key_file or settings.encryption_key_command:
+        return True
+    url, job = settings.bucket, settings.job
+    return known_epoch(url, job, env) > 0 or any(is_noted(env, url, job, each.opening) for each in state.openings)
 
 
 def previous_person(state: State, opening: Opening) -> Opening | None:

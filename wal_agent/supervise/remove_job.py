@@ -191,7 +191,7 @@ def _snapshot(bucket: Bucket, keys: Keys, job: OpenedJob) -> int:
     )
     made = Snapshot(format=1, job=keys.job, seq=at.seq, hash=at.hash, state=empty, time=at.time)
     try:
-        bucket.put(keys.snapshot(at.seq), codec.encode_snapshot(made))
+        bucket.put(keys.snapshot(at.seq), codec.encode_snapshot(made, job.writer.sign))
     except Conflict:  # a lost reply: nobody else makes one at an opening of ours, or behind it
         if reader.read_snapshot(bucket, keys, at.seq) is None:
             raise

@@ -48,7 +48,7 @@ from wal_agent.supervise.ancestry import outer_runs
 from wal_agent.supervise.context import Launch, RunContext
 from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
-from wal_agent.supervise.identity import KnownJob, make_owner, read_owner, remember_job
+from wal_agent.supervise.identity import KEY_VARIABLE, KnownJob, make_owner, make_person_key, read_owner, remember_job
 from wal_agent.supervise.inbox import NEAR, Inbox, unlogged_messages
 from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
@@ -104,6 +104,7 @@ SPOOLING = (
 LOOKING_ON = ("METRICS_ADDR", "METRICS_FILE", "METRICS_JOB_LABEL", "LOG_FORMAT", "LOG_FILE", "LOG_LEVEL")
 OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WAL_AGENT_NOTIFY", *systemd.VARIABLES}
 OURS |= {f"WAL_AGENT_{name}" for name in (*LOOKING_ON, "ACCEPT_LOGGED_ARGS")}
+OURS |= {KEY_VARIABLE}
 OURS |= {"WAL_AGENT_STEP", "WAL_AGENT_ATTEMPT"}  # of a step of the run around this one
 OURS |= {tasks.VARIABLE}
 
@@ -304,6 +305,7 @@ class Run:
             outlast=options.attended and not options.no_wait,
             pauses="refuse" if options.exit_on_pause else "wait",
             known_epoch=known_epoch(self.bucket.url, settings.job, options.env),
+            sign=make_person_key(options.env),
             end_pause=self._resumed_by_message,
         )
         try:

@@ -24,7 +24,7 @@ from wal_agent.recovery.report import name_calls
 from wal_agent.shell.quote import safe
 from wal_agent.supervise import provenance
 from wal_agent.supervise.ancestry import outer_runs
-from wal_agent.supervise.identity import read_owner
+from wal_agent.supervise.identity import person_key, read_owner
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.prepare import recovery_policy
 from wal_agent.supervise.recovery_input import hand_over_to_opening, is_folder, observe_log
@@ -33,7 +33,7 @@ from wal_agent.text import quote_word
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import Replay
+from wal_agent.wal.reader import Replay, is_signed
 
 
 class StartChecks:
@@ -104,16 +104,22 @@ class StartChecks:
             raise NotThisJob(refused.what, hint)
 
     def _check_person(self, log: Replay, cause: Cause) -> None:
-        """Ask before an unfinished job is taken over from another person: a typed job or --take-over is consent.
-        NotYourJob."""
+        """Ask before an unfinished job is taken over from another person, and before a job is continued that only the
+        bucket calls this person's: a typed job or --take-over is consent. NotYourJob."""
         options, settings, home = self._options, self._options.settings, log.state.home_opening
         typed = settings.sources.get("job") in ("flag", "environment") and not options.found
-        if home is None or options.take_over or typed:
+        last = home or (log.state.openings[-1].opening if log.state.openings else None)
+        if last is None or options.take_over or typed:
             return
-        if provenance.previous_person(log.state, self._opening(home, cause)) is None:
+        known = provenance.is_persons_job(options.env, settings, log.state) or is_signed(
+            self._bucket, Keys(settings.job), log, person_key(options.env)
+        )
+        if known and provenance.previous_person(log.state, self._opening(last, cause)) is None:
             return
-        user, host = safe(home.owner.user, 64), safe(home.host.name, 100)
-        what = f"Job {settings.job} was last run by {user} on {host}, in {safe(home.workspace, 200)}."
+        user, host = safe(last.owner.user, 64) or "somebody", safe(last.host.name, 100)
+        what = f"Job {settings.job} was last run by {user} on {host}, in {safe(last.workspace, 200)}."
+        if not known:
+            what += " This machine has no note of it, so whoever can write the bucket may have made it."
         if log.state.unanswered:
             what += f" In flight: {name_calls([call.intent for call in log.state.unanswered])}."
         if options.attended and not outer_runs():

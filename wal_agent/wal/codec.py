@@ -8,6 +8,7 @@ whatever they are, decoding gives a valid value or raises Damaged, or Newer for 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -165,6 +166,29 @@ def _plain(name: object) -> bool:
     return isinstance(name, str) and _PLAIN.fullmatch(name) is not None
 
 
+# --- whose bytes they are
+
+TAG_SIZE = 32
+_TAG = b"\xa3tag\xc4" + bytes((TAG_SIZE,))  # the last field of a map: its name, and the head of its bytes
+
+
+def _tag_of(body: bytes, key: bytes, kind: str) -> bytes:
+    return hashlib.blake2b(body, key=key, digest_size=TAG_SIZE, person=kind.encode()).digest()
+
+
+def _add_tag(raw: bytes, key: bytes, kind: str) -> bytes:
+    """`raw`, the MessagePack of a small map, with a field more: the tag of all the others under a person's `key`."""
+    return bytes((raw[0] + 1,)) + raw[1:] + _TAG + _tag_of(raw[1:], key, kind) if key else raw
+
+
+def is_tagged(data: bytes, key: bytes, kind: Literal["segment", "snapshot"]) -> bool:
+    """Whether whoever made this object had the person's `key`: the tag is right. Damaged."""
+    raw = decompress(data, MAX_READ if kind == "segment" else MAX_SNAPSHOT)
+    end = len(raw) - TAG_SIZE
+    body, head, tag = raw[1 : end - len(_TAG)], raw[end - len(_TAG) : end], raw[end:]
+    return bool(key) and head == _TAG and hmac.compare_digest(tag, _tag_of(body, key, kind))
+
+
 MAX_SEGMENT = 1 << 20  # bytes of MessagePack that a writer puts into one segment
 MAX_READ = 16 << 20  # bytes of MessagePack that a reader takes from one
 OVERHEAD = 1024  # generous: everything in a segment but its records (job <= 100, run <= 200 bytes)
@@ -172,11 +196,13 @@ START = bytes(32)  # `prev` of segment 1
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ)]
 Hash = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Tag = Annotated[bytes, msgspec.Meta(max_length=TAG_SIZE)]
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`prev` is the sha256 of the previous segment's *bytes* in the bucket; `time` is for people. `carried`: the epoch
-    of the run that made the records, where they came into the log from its spool, under a later epoch (R9)."""
+    of the run that made the records, where they came into the log from its spool, under a later epoch (R9). `tag`: of
+    the person whose run wrote it; empty: of nobody."""
 
     format: int
     job: str
@@ -187,6 +213,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     time: float
     records: tuple[AnyRecord, ...]
     carried: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0
+    tag: Tag = b""
 
     @property
     def origin(self) -> int:
@@ -257,14 +284,15 @@ def encode_segment(
     time: float,
     records: Sequence[bytes],
     carried: int = 0,
+    sign: bytes = b"",
 ) -> bytes:
-    """The segment's bytes. Called once for each segment: what is sent again are these bytes (R3)."""
+    """The segment's bytes. Called once for each segment: what is sent again are these bytes (R3). `sign`: the person's
+    key, empty for none."""
     raw = [msgspec.Raw(r) for r in records]
-    return pack(
-        _OutgoingSegment(
-            format=FORMAT, job=job, epoch=epoch, seq=seq, run=run, prev=prev, time=time, records=raw, carried=carried
-        )
+    made = _OutgoingSegment(
+        format=FORMAT, job=job, epoch=epoch, seq=seq, run=run, prev=prev, time=time, records=raw, carried=carried
     )
+    return compress(_add_tag(msgspec.msgpack.encode(made), sign, "segment"))
 
 
 def decode_segment(data: bytes, *, job: str, seq: int) -> Segment:
@@ -283,8 +311,8 @@ def decode_segment(data: bytes, *, job: str, seq: int) -> Segment:
 MAX_SNAPSHOT = 64 << 20  # bytes of MessagePack
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hash` is the sha256 of segment `seq`'s bytes, `time` that segment's time."""
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """`hash` is the sha256 of segment `seq`'s bytes, `time` that segment's time. `tag`: as a segment's."""
 
     format: Literal[1]
     job: str
@@ -292,14 +320,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hash: Hash
     state: State
     time: float
+    tag: Tag = b""
 
 
 _SNAPSHOT: msgspec.msgpack.Decoder[Snapshot] = msgspec_compat.of_msgpack(Snapshot)
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The snapshot's bytes; ValueError when no reader would take it."""
-    raw = msgspec.msgpack.encode(snapshot)
+def encode_snapshot(snapshot: Snapshot, sign: bytes = b"") -> bytes:
+    """The snapshot's bytes; ValueError when no reader would take it. `sign`: as a segment's."""
+    raw = _add_tag(msgspec.msgpack.encode(snapshot), sign, "snapshot")
     if len(raw) > MAX_SNAPSHOT:
         raise ValueError(f"a snapshot of {len(raw)} bytes is more than readers take ({MAX_SNAPSHOT})")
     return compress(raw)

@@ -53,7 +53,7 @@ def unsent_seqs(bucket: Bucket, keys: Keys, spool: Spool, left: SpoolContent) ->
 
 
 def reencode_segments(
-    keys: Keys, found: Iterable[Segment], origin: int, at: Tail, epoch: int, run: str, now: float
+    keys: Keys, found: Iterable[Segment], origin: int, at: Tail, epoch: int, run: str, now: float, sign: bytes = b""
 ) -> list[InFlight]:
     """The same records as segments of `epoch` behind `at`, in order."""
     made: list[InFlight] = []
@@ -69,6 +69,7 @@ def reencode_segments(
             time=segment.time,
             records=raw,
             carried=carried,
+            sign=sign,
         )
         at = Tail(at.seq + 1, epoch, codec.digest(data))
         made.append(InFlight(at.seq, data, (Ticket(),), now, sum(map(len, raw)), len(raw), segment.time, carried))
@@ -76,7 +77,15 @@ def reencode_segments(
 
 
 def rebase_spool(
-    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, spool: Spool, at: Tail, run: str, budget: float
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    spool: Spool,
+    at: Tail,
+    run: str,
+    budget: float,
+    sign: bytes = b"",
 ) -> list[InFlight]:
     """Make what the spool holds of earlier epochs the segments that follow the own opening `at`, in the spool first.
     Unavailable, Damaged, ConfigError (the disk)."""
@@ -84,7 +93,7 @@ def rebase_spool(
     seqs = unsent_seqs(RetryBucket(bucket, clock, rng, deadline=budget), keys, spool, left)
     # One at a time: unpacked, all of them may be many times what the spool may hold (I9).
     found = (spool.segment(left.epoch, seq) for seq in seqs)
-    made = reencode_segments(keys, found, left.epoch, at, at.epoch, run, clock.boot())
+    made = reencode_segments(keys, found, left.epoch, at, at.epoch, run, clock.boot(), sign)
     spool.begin(at.epoch, [(m.seq, m.data) for m in made])
     return made
 
@@ -150,15 +159,16 @@ def place_opening(
     hint: int = 0,
     known: Tail | None = None,
     budget: float = 20.0,
+    sign: bytes = b"",
 ) -> Tail:
-    """Create `opening` at the end of the log and return its place. `known`: the tail as it was read before. Fenced: an
-    equal or higher epoch is there; Unavailable."""
+    """Create `opening` at the end of the log and return its place. `known`: the tail as it was read before; `sign`: the
+    person's key. Fenced: an equal or higher epoch is there; Unavailable."""
     retries = RetryBudget(clock, rng, budget)
     while True:
         at = retries.call(partial(reader.read_tail, bucket, keys, hint, known))
         if not may_chain(at, opening.epoch):
             raise _overtaken_error(keys, opening.epoch, at.epoch)
-        landed = _land(bucket, keys, retries, opening, at)
+        landed = _land(bucket, keys, retries, opening, at, sign)
         later = retries.call(partial(reader.newest_after, bucket, keys, landed.seq))
         match resolve_later_segment(later, landed.epoch):
             case "last":
@@ -169,7 +179,7 @@ def place_opening(
                 hint = later.seq
 
 
-def _land(bucket: Bucket, keys: Keys, retries: RetryBudget, opening: Opening, at: Tail) -> Tail:
+def _land(bucket: Bucket, keys: Keys, retries: RetryBudget, opening: Opening, at: Tail, sign: bytes = b"") -> Tail:
     """Create the opening after `at`, or after segments of lower epochs that were created there meanwhile."""
     while True:
         seq = at.seq + 1
@@ -182,6 +192,7 @@ def _land(bucket: Bucket, keys: Keys, retries: RetryBudget, opening: Opening, at
             prev=at.hash,
             time=opening.time,
             records=[codec.encode_record(opening)[0]],
+            sign=sign,
         )
         found = _create_segment(bucket, keys, retries, seq, data)
         epoch = codec.decode_segment(found, job=keys.job, seq=seq).epoch
@@ -273,8 +284,10 @@ def open_job(
     check_stop: Callable[[], None] = lambda: None,
     check_owner: Callable[[Replay, Cause], None] = lambda log, cause: None,
     uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
+    sign: bytes = b"",
 ) -> OpenedJob:
-    """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
+    """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`). `sign`: the key of the person
+    whose run this is.
 
     `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
     run spools there too; else the lease names it only until that is done. It may take long, so `report` gets a line
@@ -310,9 +323,9 @@ def open_job(
             snapshot=newest_snapshot_seq(log),
             **asdict(fields),
         )
-        at = place_opening(bucket, keys, clock, rng, opening, hint=lease.doc.seq, known=tail, budget=budget)
+        at = place_opening(bucket, keys, clock, rng, opening, hint=lease.doc.seq, known=tail, budget=budget, sign=sign)
     try:
-        return _open_spooled(log, claim.run, before, at, lease, spool, spooling, report, check_stop)
+        return _open_spooled(log, claim.run, before, at, lease, spool, spooling, report, check_stop, sign)
     except Stopped as stopped:
         if spool is None or spool.empty:  # what only this machine has must be named by the lease
             stopped.lease = lease
@@ -349,14 +362,17 @@ def _open_spooled(
     spooling: bool,
     report: Callable[[str], None],
     check_stop: Callable[[], None],
+    sign: bytes,
 ) -> OpenedJob:
     """What follows the own opening, `at`: the replay, and what an earlier run had spooled."""
     bucket, keys, clock, rng, budget = log.bucket, log.keys, log.clock, log.rng, log.budget
     found = replay_for_plan(log, before, at)
     sound = found.damage is None
-    carried = rebase_spool(bucket, keys, clock, rng, spool, at, run, budget) if spool and sound else []
+    carried = rebase_spool(bucket, keys, clock, rng, spool, at, run, budget, sign) if spool and sound else []
     acked = Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time)
-    writer = Writer(bucket, keys, clock, rng, epoch=lease.epoch, run=run, acked=acked, spool=spool, carried=carried)
+    writer = Writer(
+        bucket, keys, clock, rng, epoch=lease.epoch, run=run, acked=acked, spool=spool, carried=carried, sign=sign
+    )
     if carried:
         report(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
         send_spooled(writer, clock, rng, budget, check_stop)

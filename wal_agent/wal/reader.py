@@ -165,6 +165,20 @@ def _segment_time(bucket: Bucket, keys: Keys, seq: int) -> float:
     return codec.decode_segment(data, job=keys.job, seq=seq).time
 
 
+def is_signed(bucket: Bucket, keys: Keys, found: Replay, key: bytes) -> bool:
+    """Whether all that `found` says was written, or taken up, by runs of the person who has this `key`: its last
+    segment names all before it by their hashes, and the snapshot that it began from has a tag of its own."""
+    if not key or found.damage is not None or found.seq == 0:
+        return False
+    try:
+        last = bucket.get(keys.segment(found.seq)).data
+        if digest(last) != found.hash or not codec.is_tagged(last, key, "segment"):
+            return False
+        return not found.snapshot or codec.is_tagged(bucket.get(keys.snapshot(found.snapshot)).data, key, "snapshot")
+    except (Damaged, NotFound):
+        return False
+
+
 # --- snapshots (R5)
 
 

@@ -531,7 +531,7 @@ class Snapshots:
         decided: so the writer's memory rests on the last snapshot of this run but one, at least (retention relies on
         it). Denied, Damaged; OSError."""
         acked, snapshot = self._undecided = self._undecided or self._made()
-        data = codec.encode_snapshot(snapshot)
+        data = codec.encode_snapshot(snapshot, self._writer.sign)
         failpoint("snapshot.before_put")
         try:
             self._bucket.put(self._keys.snapshot(acked.seq), data)

@@ -270,10 +270,11 @@ class Writer:
         acked: Acked,
         spool: Spool | None = None,
         carried: Sequence[InFlight] = (),
+        sign: bytes = b"",
     ) -> None:
-        """`carried`: segments that are in the spool already and follow `acked`."""
+        """`carried`: segments that are in the spool already and follow `acked`; `sign`: the person's key."""
         self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
-        self.epoch, self.run_id = epoch, run
+        self.epoch, self.run_id, self.sign = epoch, run, sign
         self._listeners: tuple[WriterListener, ...] = ()
         self._acked = acked
         self._queue: deque[QueuedAppend] = deque()
@@ -498,6 +499,7 @@ class Writer:
             prev=prev,
             time=now,
             records=_flat([i.raw for i in items]),
+            sign=self.sign,
         )
         made = InFlight(
             seq=seq + 1,

@@ -19,8 +19,8 @@ LIMITS = {
     "--help": (6, 36),
     "status --help": (18, 50),
     "run --help": (17, 50),
-    "status": (54, 55),
-    "log": (51, 55),
+    "status": (55, 55),
+    "log": (52, 55),
     "list": (47, 55),
 }
 HEAVY = (

@@ -1,0 +1,151 @@
+"""Issue 34.2: a start on a machine that does not know the job, and a bucket that calls it this person's."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.supervise.crew import short_folder
+from wal_agent.bucket.file import FileBucket
+from wal_agent.clock import SystemClock
+from wal_agent.records import Host, Owner, RunEnded
+from wal_agent.supervise.identity import KEY_FILE
+from wal_agent.wal import codec
+from wal_agent.wal.job import OpeningFields, close_job, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.reader import is_signed, read_tail, replay
+
+START = ("run", "generic", "--", "sh", "-c", "exit 3")
+
+
+class World:
+    """One folder and one bucket, as several machines of one user see them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.bucket = root, root / "bucket"
+        self.folder = root / "shop"
+        self.folder.mkdir()
+
+    def state(self, machine: str) -> Path:
+        return self.root / machine / ".local/state/wal-agent"
+
+    def command(self, machine: str, *words: str, given: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+        home = self.root / machine
+        home.mkdir(exist_ok=True)
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "LOGNAME": "anna", "WAL_AGENT_HOST_ID": machine}
+        env |= {"WAL_AGENT_BUCKET": self.bucket.as_uri(), "WAL_AGENT_RUNTIME_DIR": str(self.root / "r"), **more}
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "wal_agent", *words],
+            cwd=self.folder,
+            env={**env, "PYTHONPATH": str(Path(__file__).parents[2])},
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def jobs(self) -> list[str]:
+        return sorted(name.strip("/") for name in FileBucket(self.bucket).folders("") if "shop" in name)
+
+    def stored(self) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in self.bucket.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with short_folder() as root:
+        yield World(root.resolve())
+
+
+def forge(world: World) -> Keys:
+    """A stranger's job: of this folder's name, this user's name and this path."""
+    keys, clock, rng = Keys("generic-shop-aaaa"), SystemClock(), random.Random(1)
+    host = Host(name="elsewhere", boot="b", pidns="p", pid=1, lock="/x")
+    owner = Owner(user="anna", person="f" * 32, folder="e" * 32)
+    claim = LeaseRequest("b" * 16, host, "generic", str(world.folder), 5.0, owner=owner)
+    fields = OpeningFields("1", "0", args=("sh", "-c", "exit 3"))
+    bucket = FileBucket(world.bucket)
+    job = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first", parallel=1)
+    close_job(job, "released", "stopped: the agent failed")
+    return keys
+
+
+def test_a_forged_job_of_this_folder_is_not_adopted(world: World) -> None:
+    """Name, user and path are words in the bucket: 79 where nobody can be asked, and nothing is changed. `--job` is
+    consent."""
+    keys = forge(world)
+    before = world.stored()
+    refused = world.command("vm-1", *START)
+    assert refused.returncode == 79 and keys.job in refused.stderr, refused.stderr
+    assert world.stored() == before
+    assert world.command("vm-1", "run", "generic", f"--job={keys.job}", *START[2:]).returncode == 3
+
+
+def test_the_same_key_carries_on_without_a_question(world: World) -> None:
+    """By `key show | key import`, or by a secret in a file; not with another key, and not once a stranger has written
+    behind what was signed."""
+    assert world.command("vm-1", *START).returncode == 3
+    (job,) = world.jobs()
+    assert world.command("vm-2", *START).returncode == 79, "a machine with no key"
+    shown = world.command("vm-1", "key", "show").stdout
+    assert (world.state("vm-1") / KEY_FILE).stat().st_mode & 0o777 == 0o600
+    shutil.copytree(world.bucket, world.root / "copy")
+
+    assert world.command("vm-3", "key", "import", given=shown).returncode == 0
+    assert world.command("vm-3", *START).returncode == 3
+    secret = world.root / "secret"
+    secret.write_text(shown)
+    secret.chmod(0o600)
+    assert world.command("pod", *START, WAL_AGENT_PERSON_KEY_FILE=str(secret)).returncode == 3
+    assert world.jobs() == [job]
+    other = world.command("vm-3", "key", "import", given=os.urandom(32).hex())
+    assert other.returncode == 78 and "another key" in other.stderr
+
+    shutil.rmtree(world.bucket)
+    (world.root / "copy").rename(world.bucket)
+    bucket, keys = FileBucket(world.bucket), Keys(job)
+    at = read_tail(bucket, keys)
+    run = replay(bucket, keys).state.openings[-1].opening.run
+    record = codec.encode_record(RunEnded(time=1.0, code=1, completed=False))[0]
+    forged = codec.encode_segment(
+        job=job, epoch=at.epoch, seq=at.seq + 1, run=run, prev=at.hash, time=1.0, records=[record]
+    )
+    bucket.put(keys.segment(at.seq + 1), forged)
+    key = bytes.fromhex(shown)
+    assert not is_signed(bucket, keys, replay(bucket, keys), key)
+    assert is_signed(bucket, keys, replay(bucket, keys, at.seq), key)
+    assert world.command("vm-4", *START, WAL_AGENT_PERSON_KEY_FILE=str(secret)).returncode != 3
+
+
+def test_an_agent_sees_no_key(world: World) -> None:
+    done = world.command("vm-1", "run", "generic", "--", sys.executable, "-P", "-m", "wal_agent", "key", "show")
+    assert done.returncode == 79 and not done.stdout.strip(), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["key", "word", "kind"])
+def test_a_tag_is_of_these_bytes_under_this_key(kind: str) -> None:
+    key = bytes(range(32))
+
+    def made(run: str, sign: bytes = key) -> bytes:
+        return codec.encode_segment(job="j", epoch=2, seq=7, run=run, prev=b"p" * 32, time=9.5, records=[], sign=sign)
+
+    assert codec.is_tagged(made("r"), key, "segment") and not codec.is_tagged(made("r", b""), key, "segment")
+    assert codec.decode_segment(made("r"), job="j", seq=7).run == "r"
+    match kind:
+        case "key":
+            assert not codec.is_tagged(made("r", bytes(32)), key, "segment")
+        case "word":
+            raw = codec.decompress(made("r"), 1 << 20).replace(b"\xa1r", b"\xa1s")
+            assert codec.decode_segment(codec.compress(raw), job="j", seq=7).run == "s"
+            assert not codec.is_tagged(codec.compress(raw), key, "segment")
+        case _:
+            assert not codec.is_tagged(made("r"), key, "snapshot")
