@@ -15,7 +15,8 @@ FORMAT = 1
 
 Class = Literal["read_only", "idempotent", "mutation", "unknown"]
 Finding = Literal["completed", "not_started", "partial", "unknown"]
-Ending = Literal["done", "failed", "denied", "interrupted", "acknowledged"]
+Ending = Literal["done", "failed", "refused", "verified", "resolved", "denied", "interrupted", "acknowledged"]
+"""How a call ended (PROTOCOL.md, I8). The last three are words of older logs; `ending` spells them as today's."""
 Cause = Literal["first", "closed", "released", "unlocked", "dead"]
 EndSource = Literal["hook", "session", "recovery", "person", "supervisor"]
 Late = Literal["model", "approval", "tool", "start", "exit"]
@@ -204,7 +205,9 @@ class Intent(Record, frozen=True, kw_only=True, tag="intent"):
 
 
 class End(Record, frozen=True, kw_only=True, tag="end"):
-    """The one end of a call (I8). `by` says who knew it; `why` is a sentence for people where `how` is not done."""
+    """The one end of a call (I8). `by` says who knew it; `why` is a sentence for people where `how` is not done.
+
+    `interrupted` is what older versions wrote of a call that was cut off: it is read as `Cut`."""
 
     call: int
     how: Ending
@@ -213,6 +216,46 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
     result: Payload | None = None  # JSON, as the agent's after-hook gave it
     duration_ms: int = 0  # by the monotonic clock of the run that it began in; 0: it began in another one, or not known
     finding: Finding | None = None
+
+    def __post_init__(self) -> None:
+        if self.how in _EARLIER:
+            msgspec.structs.force_setattr(self, "how", ending(self.how, self.by))
+
+
+_EARLIER = frozenset(("denied", "interrupted", "acknowledged"))
+
+
+def ending(how: Ending, by: EndSource = "recovery") -> Ending:
+    """Return an older log's word for an end as today's. What the agent interrupted stays as it is: it was no end."""
+    if how == "interrupted":
+        return "verified" if by == "recovery" else how
+    return {"denied": "refused", "acknowledged": "resolved"}.get(how, how)  # type: ignore[return-value]
+
+
+class Cut(Record, frozen=True, kw_only=True, tag="cut"):
+    """The agent, a signal, a time limit or a person stopped the call after it may have begun. It stays open (I8).
+
+    `why`: a sentence for people. `result`: as in End, where the agent gave one."""
+
+    call: int
+    by: EndSource
+    why: str
+    result: Payload | None = None
+
+
+class RunsOn(Record, frozen=True, kw_only=True, tag="runs_on"):
+    """The agent has its result, and something of the call still runs. It stays open (I8).
+
+    `task`: the agent's own id of its background task, "" for none. `pids`: processes of the call that lived then.
+    `serves`: it is meant to keep running (a server, a watcher), so no recovery asks about it. `result`: as in End."""
+
+    call: int
+    by: EndSource
+    why: str
+    task: str = ""
+    pids: tuple[int, ...] = ()
+    serves: bool = False
+    result: Payload | None = None
 
 
 class Edit(Data, frozen=True):
@@ -291,10 +334,10 @@ class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
 
 
 class Answer(Record, frozen=True, kw_only=True, tag="answer"):
-    """The agent was asked about a call in flight and has answered: no recovery asks about it again.
+    """The agent was asked about an open call and its turn completed. The call stays open (I8).
 
-    The call stays open: only evidence or a person ends it (I8). `looked`: calls that only read, and touch what this one
-    names. `because`: the agent's own words, redacted; they prove nothing."""
+    `looked`: calls that succeeded since and touch what this one names; without any, nothing has looked at its effect,
+    and the answer counts for nothing. `because`: the agent's own words, redacted; they prove nothing."""
 
     call: int
     looked: tuple[int, ...] = ()
@@ -514,6 +557,8 @@ AnyRecord = (
     | Turn
     | Intent
     | End
+    | Cut
+    | RunsOn
     | FileDelta
     | FileGone
     | Workspace

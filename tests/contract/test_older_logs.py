@@ -28,6 +28,7 @@ NOT_OF_THE_LOG = {"bucket", "heartbeat_age", "phase_age", "left", "locked", "key
 OF_A_CALL = ("calls", "tool", "input", "class", "rule", "finding")
 LATER = {"answered", "looked", "because"}  # what `status` says of a call since
 STATES_THEN = {"crashed": "cut_off"}  # other words of `status` since
+ENDS_THEN = {"refused": "denied", "verified": "interrupted", "resolved": "acknowledged"}  # and of ends
 Command = Callable[..., str]
 
 
@@ -99,7 +100,7 @@ def as_then(value: Any) -> Any:
             "size": value["size"],
             "data": text if len(text) <= 2000 else f"{text[:2000]}… ({len(text)} characters)",
         }
-    return {name: as_then(one) for name, one in value.items()}
+    return {name: ENDS_THEN.get(one, one) if name == "how" else as_then(one) for name, one in value.items()}
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.xz") for path in LOGS.glob("*.tar.xz")))

@@ -130,6 +130,6 @@ def check_settled(scene: Scene, machine: Machine, finding: str) -> None:
     """The call got its one end from the evidence, when the agent's turn had come to its end; the job is closed."""
     log = check_log(scene, machine, [])
     end = [r for r in log if r["type"] == "end"][-1]
-    assert (end["call"], end["how"], end["by"], end["finding"]) == (2, "interrupted", "recovery", finding)
+    assert (end["call"], end["how"], end["by"], end["finding"]) == (2, "verified", "recovery", finding)
     status = machine.status()
     assert (status["state"], status["unsettled"]) == ("closed", [])

@@ -113,7 +113,7 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     assert run.wait() == 0, run.stderr()
     assert scene.side() == ["one"]
     ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
-    assert ends == {1: "done", 2: "denied"}
+    assert ends == {1: "done", 2: "refused"}
     assert machine.status()["state"] == "closed"
 
 
@@ -144,7 +144,7 @@ def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None
     assert run.wait() == 0, run.stderr()
     assert scene.side() == ["one"]
     ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
-    assert ends == {1: "done", 2: "denied"}
+    assert ends == {1: "done", 2: "refused"}
     machine.enter = ()
     for refused in (machine.run("-y", "-p", "more", wait=True).process, machine.cli("status")):
         assert refused.returncode == 69

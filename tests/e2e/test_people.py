@@ -78,7 +78,7 @@ def test_a_person_decides(scene: Scene) -> None:
     assert calls_in(request) == [LONG]
     log = check_log(scene, machine, [])
     ends = [(r["call"], r["how"], r["by"], r["finding"]) for r in log if r["type"] == "end"]
-    assert ends == [(1, "acknowledged", "person", "not_started")]
+    assert ends == [(1, "resolved", "person", "not_started")]
     assert scene.side() == ["begun"]
 
 
@@ -106,7 +106,7 @@ def test_ack_after_the_end(scene: Scene) -> None:
     assert again.returncode == 64
     assert "not open" in again.stderr
     ends = [r for r in check_log(scene, third, before) if r["type"] == "end"]
-    assert [(e["how"], e["finding"]) for e in ends] == [("acknowledged", "completed")]
+    assert [(e["how"], e["finding"]) for e in ends] == [("resolved", "completed")]
 
 
 def test_a_bucket_that_cannot_be_written(scene: Scene) -> None:

@@ -95,7 +95,7 @@ def test_a_push_that_landed_is_told_before_it_can_be_repeated(scene: Scene) -> N
     assert [line.split()[1] for line in taken(remote)] == [head]
     assert git(remote, "rev-parse", "main") == head
     end = [r for r in check_log(scene, second, []) if r["type"] == "end"][-1]
-    assert (end["how"], end["by"], end["finding"]) == ("interrupted", "recovery", "completed")
+    assert (end["how"], end["by"], end["finding"]) == ("verified", "recovery", "completed")
     assert (second.status()["state"], second.status()["unsettled"]) == ("closed", [])
 
 

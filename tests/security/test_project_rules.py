@@ -98,7 +98,7 @@ def test_it_settles_no_call(clone: Path, tool: str, fields: dict[str, object]) -
     assert hostile.verify == plain.verify
     answers = Resolver([AskedCall(1, tool, hostile.input, hostile.verify)])
     for command in ("true", "run it again", "ls"):
-        answers.observe_call(2, SHELL, json.dumps({"command": command}).encode())
+        answers.observe_call(2, json.dumps({"command": command}).encode())
     assert answers.take_ends([1], 1.0) == []
 
 

@@ -63,13 +63,20 @@ class ToolStarting(msgspec.Struct, frozen=True):
 
 
 class ToolEnded(msgspec.Struct, frozen=True):
+    """`clean`: the result shows no failure (such as a command's exit code). `cut`: the agent stopped the tool (a time
+    limit, a cancellation): why, as the rest of a sentence that begins with "it". `runs_on`: the agent has moved it to
+    the background, or started it there; `task`: its id of that."""
+
     session: str
     tool: str
     input: bytes
     result: bytes  # JSON
     failed: bool
     call_id: str = ""
-    clean: bool = True  # the result shows no failure (such as a command's exit code)
+    clean: bool = True
+    cut: str = ""
+    runs_on: bool = False
+    task: str = ""
 
 
 class AwaitingApproval(msgspec.Struct, frozen=True):
@@ -260,14 +267,16 @@ class LoggedCall(msgspec.Struct, frozen=True):
 
 
 class SeenCall(msgspec.Struct, frozen=True):
-    """A call with an outcome in the session file. `status`: as this agent spells it there. `id`: the file's own, to
-    recognise a call that is written twice. `call_id`: the hooks' id, where the file has it too."""
+    """A call with an outcome in the session file. `status`: see supervise/ends.py. `id`: the file's own, to recognise a
+    call that is written twice. `call_id`: the hooks' id, where the file has it too. `task`: what has ended is the
+    agent's background task of this id, which the call started earlier."""
 
     tool: str
     input: bytes
     status: Literal["done", "failed", "refused", "cancelled"]
     id: str = ""
     call_id: str = ""
+    task: str = ""
 
 
 class RequestedCall(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ from wal_agent.records import (
     Checkpoint,
     Compaction,
     CompactionDone,
+    Cut,
     End,
     FileDelta,
     FileGone,
@@ -50,6 +51,7 @@ from wal_agent.records import (
     Recovery,
     Rewrite,
     RunEnded,
+    RunsOn,
     StateGone,
     StatePut,
     StepBegun,
@@ -368,6 +370,9 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Intent():
             late = "; it ran before it was logged" if r.unlogged and entry.end else ""
             return r.tool, f"#{r.call} {preview(r.input, 60)}", f"{r.cls:<10} {_outcome(entry.end)}{late}"
+        case Cut() | RunsOn():
+            word = "cut" if isinstance(r, Cut) else "runs on"
+            return "open", f"#{r.call} {word} ({r.by})", redact(r.why)[:80]
         case End():
             return "end", f"#{r.call} {r.how} ({r.by})", redact(r.why)[:80]
         case FileDelta():

@@ -324,7 +324,7 @@ class LogReader(msgspec.Struct):
         key, intent = self._open.pop(end.call, ("", None))
         if end.call in self._verdicts:
             self._settled[end.call] = {"recovery": "recovery", "person": "person"}.get(end.by, "later")
-        if (repeat := self._repeating.pop(end.call, None)) is not None and end.how != "denied":
+        if (repeat := self._repeating.pop(end.call, None)) is not None and end.how != "refused":
             self._repeated[repeat] += 1
         if end.by in ("recovery", "person"):
             return  # of an earlier run's call: no work of this one

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_OPEN = 1000  # calls that run at a time; the oldest is let go beyond
 _HALF = (1 << 64) - 1
-_BAD = ("failed", "denied", "interrupted")
+_BAD = ("failed", "refused")
 
 
 class Ids(IdGenerator):

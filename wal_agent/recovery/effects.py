@@ -117,7 +117,7 @@ def _settled(
         lost = effect.result == "open" and effect.epoch < newest
         return replace(effect, result="cut_off") if lost else effect
     finding = end.finding if end is not None and end.finding is not None else verdict.finding if verdict else None
-    if finding == "not_started" or (end is not None and end.how == "denied"):
+    if finding == "not_started" or (end is not None and end.how == "refused"):
         return None
     result: Result = "open" if effect.epoch >= newest else "cut_off"
     if end is not None:

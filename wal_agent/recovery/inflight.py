@@ -261,6 +261,13 @@ class AskedCall(msgspec.Struct, frozen=True):
     folder: str = ""
 
 
+def asked_call(call: int, tool: str, input: bytes, cls: Class, rules: Rules, folder: str = "") -> AskedCall:
+    """Return an open call as the agent would be asked about it, without evidence."""
+    known = classify(tool, input, rules)
+    advice = advise(worse_class(cls, known.cls), "unknown", known, rules, folder)
+    return AskedCall(call, tool, input, advice.verify, "unknown", folder)
+
+
 class Resolver:
     """Find which asked calls later calls resolve. Threads may share it."""
 
@@ -277,31 +284,34 @@ class Resolver:
         self._in_a_row: Counter[int] = Counter()  # refusals of a call in this turn since any other succeeded
         self.ended: set[int] = set()  # calls whose end was returned
 
+    def ask(self, asked: AskedCall) -> None:
+        """From now on the agent is asked about this one too."""
+        with self._lock:
+            self._asked = (*(a for a in self._asked if a.call != asked.call), asked)
+            if asked.verify:
+                self._left[asked.call] = {*asked.verify}
+
     @property
     def asked(self) -> tuple[int, ...]:
         """The numbers of the asked calls."""
         return tuple(a.call for a in self._asked)
 
-    def observe_call(self, call: int, tool: str, input: bytes, cwd: str = "", reads: bool = False) -> None:
+    def observe_call(self, call: int, input: bytes, cwd: str = "") -> None:
         """Note a later call that succeeded. `cwd`: where it ran, as the agent reported; "" counts as the workspace. A
-        call that ran elsewhere is only resolved there, whatever the words are. `reads`: it only reads."""
-        touched = named_things(input)
+        call that ran elsewhere is only resolved there, whatever the words are."""
+        named = named_things(input)
         with self._lock:
-            for asked in self._asked:
-                if touched and asked.input is not None and touched & named_things(asked.input):
-                    self._touched.add(asked.call)
-                    if reads:
-                        self._looked.setdefault(asked.call, []).append(call)
-            self._touched |= self._refused  # an agent may look with a script that names nothing
+            touched = {a.call for a in self._asked if a.input is not None and named & named_things(a.input)}
+            touched |= self._refused  # an agent may look with a script that names nothing
+            self._refused.clear()
+            self._touched |= touched
+            for each in touched:
+                self._looked.setdefault(each, []).append(call)
             self._in_a_row.clear()
-        again = self._read(tool, input, cwd)
         with self._lock:
             there = [a for a in self._asked_in(cwd) if a.call not in self._found]
-            same = [a for a in there if a.input is not None and is_same(self._read_asked(a), again)]
-            for asked in same[:1]:  # of identical ones, one was run again
-                self._found[asked.call] = messages.run_again(call)
             for asked in there:
-                if asked.call not in self._found and (left := self._left.get(asked.call)):
+                if left := self._left.get(asked.call):
                     left -= _verified(input, asked, left)
                     if not left:
                         self._found[asked.call] = messages.looked(call)
@@ -360,7 +370,7 @@ class Resolver:
             resolved = {*open} & self._found.keys() - self.ended
             self.ended |= resolved
         return [
-            End(time=now, call=a.call, how="interrupted", by="recovery", why=self._found[a.call], finding=a.finding)
+            End(time=now, call=a.call, how="verified", by="recovery", why=self._found[a.call], finding=a.finding)
             for a in self._asked
             if a.call in resolved
         ]

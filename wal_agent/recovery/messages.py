@@ -439,10 +439,6 @@ def tree_as_saved(time: float) -> str:
 # ---- how an asked call ended, in the log -----------------------------------------------------------------------------
 
 
-def run_again(call: int) -> str:
-    return f"the very same call was run again as #{call}, and ended"
-
-
 def looked(call: int) -> str:
     return f"the agent verified it with #{call}"
 

@@ -109,6 +109,9 @@ class Conversation:
             self._pending = event.session if isinstance(event, TurnCompleted) and event.pending else ""
         if isinstance(event, TurnStarted | TurnCompleted | ModelRequest):
             self.failed = None
+            self._gate.confirm()
+        if isinstance(event, AwaitingApproval):
+            self._gate.approval_asked(event.what)
         if not isinstance(event, ToolStarting | ToolEnded) and not self._comes_late(event):
             self._advance(event)
         match event:
@@ -135,6 +138,8 @@ class Conversation:
                 self._at_boundary()
             case TurnCompleted(pending=True):
                 self._supervisor.request_save()
+            case TurnCompleted() if self._gate.stopping:  # agents end their turn when they are stopped
+                self._at_boundary()
             case TurnCompleted() if words := self._messages("turn_completed"):
                 self._at_boundary()
                 self.enter("model_asked")  # the turn goes on with them
@@ -388,7 +393,7 @@ class NestedAgents:
                 speaker = self._speakers.get(running.nested)
             now = speaker and self._read(speaker.pid)
             if speaker is not None and not (now and now.is_(speaker)):
-                self._gate.end_call(running.call, "interrupted", GONE)
+                self._gate.report(running.call, "cancelled", GONE, "supervisor")
 
 
 def _folder(process: Process) -> str:

@@ -22,7 +22,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
-from wal_agent.records import Answer, Class, End, Ending, EndSource, Intent, Payload, Verdict
+from wal_agent.records import Answer, Class, Cut, End, Ending, EndSource, Intent, Payload, RunsOn, Verdict
 from wal_agent.recovery.messages import (
     DENY_BUDGET,
     DENY_CALLER,
@@ -36,6 +36,7 @@ from wal_agent.recovery.messages import (
 )
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
+from wal_agent.supervise.ends import HARMLESS, Seen, Status, outcome_of
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
@@ -43,14 +44,15 @@ from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
 if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
     from wal_agent.recovery.inflight import AskedCall, Resolver
     from wal_agent.shell.rules import Rules
+    from wal_agent.supervise.processes import CallProcesses
 
 
 class RunningCall(msgspec.Struct, frozen=True):
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time in seconds, `since` the same moment by the boot clock, which says how long the call took.
     `inner`: a subagent makes it, so the main file need not have it. `cwd`: where the agent said that it runs.
-    `cls`: by what it is watched (watchdog.py). `nested`: the agent below this one that makes it, "" for none; no word
-    of the outer agent or its files is about such a call."""
+    `cls`: by what it is watched (watchdog.py). `shell`: the tool runs a command. `nested`: the agent below this one
+    that makes it, "" for none; no word of the outer agent or its files is about such a call."""
 
     call: int
     tool: str
@@ -63,6 +65,28 @@ class RunningCall(msgspec.Struct, frozen=True):
     cls: Class = "unknown"
     nested: str = ""
     since: float = 0.0
+    shell: bool = False
+
+    @property
+    def harmless(self) -> bool:
+        return self.cls in HARMLESS
+
+
+class Background(msgspec.Struct, frozen=True):
+    """A call that runs on: `end` is logged once nothing of it runs any more. `task`: the agent's id of it."""
+
+    call: RunningCall
+    end: End
+    task: str = ""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A failed call whose end is logged once the agent is seen to go on: agents stop their tools when they are stopped,
+    and their report of that may come before anything else shows it. `at`: boot time."""
+
+    call: RunningCall
+    end: End
+    at: float
 
 
 class LoggedEnd(NamedTuple):
@@ -177,8 +201,12 @@ SHOWN_VERIFY = 300  # of what would verify a call
 RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
 MOST_BEYOND = 256  # calls
 IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
+CUT = "it was stopped; it may have begun"
+STOPPED = "it was stopped together with the agent; it may have begun"
+RUNS_ON = "the agent has its result, and something of it still runs"
 UNLOGGED = "it ran before it was logged: no hook announced it"
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
+HOLD = 2.0  # seconds that an agent survives a failed call of its own; whatever stops it is faster
 STUBBORN = 10  # refusals of one call in flight in a row after which the run ends: not every agent ends its turn
 
 
@@ -198,7 +226,7 @@ class RecoveredCalls:
         self._writer, self._clock = context.job.writer, context.clock
         self._verdicts = verdicts
         self._harmless = harmless
-        self._asked, self._workspace = asked, str(context.workspace)
+        self._asked, self._workspace = list(asked), str(context.workspace)
         self._making = threading.Lock()
         self._made: Resolver | None = None
 
@@ -210,21 +238,26 @@ class RecoveredCalls:
             self._made = self._made or Resolver(self._asked, self._workspace)
             return self._made
 
-    def ends_after_call(self, call: int, tool: str, input: bytes, cwd: str, reads: bool) -> list[End]:
-        """The ends of calls that are settled by one that ended well; `cwd` as in ToolStarting; `reads`: it only
-        reads. At once, not at the end of the turn: another crash before that must not ask again about what the agent
-        has looked at."""
+    def ask(self, asked: AskedCall) -> None:
+        """A call of this run is open from now on: it was cut off, or runs on."""
+        self._answers.ask(asked)
+        self._asked.append(asked)
+
+    def ends_after_call(self, call: int, input: bytes, cwd: str) -> list[End]:
+        """The ends of calls that are settled by one that ended well; `cwd` as in ToolStarting. At once, not at the end
+        of the turn: another crash before that must not ask again about what the agent has looked at."""
         if not self._asked:
             return []
-        self._answers.observe_call(call, tool, input, cwd, reads)
+        self._answers.observe_call(call, input, cwd)
         return self._answers.take_ends(self._open(), self._clock.now())
 
     def refuse(self, event: ToolStarting) -> AskedCall | None:
-        """The call in flight that this one would repeat although nothing has looked yet whether it happened."""
+        """The open call that this one would repeat although nothing has looked yet whether it happened."""
         if not self._asked:
             return None
-        answered = {a.call for a in self._writer.state.answers}
-        return self._answers.refuse(event.tool, event.input, event.cwd, self._open() - answered - self._harmless)
+        state = self._writer.state
+        left = {o.intent.call for o in state.open} - state.looked_at - self._harmless
+        return self._answers.refuse(event.tool, event.input, event.cwd, left)
 
     def refused(self, asked: AskedCall) -> int:
         """How often in a row the agent has made this call again, and done nothing else (decision 052)."""
@@ -240,13 +273,13 @@ class RecoveredCalls:
         What is unknown and may harm stays open, with the answer that this turn was."""
         now, still_open = self._clock.now(), self._open()  # a person may have settled one meanwhile
         ends = [
-            End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
+            End(time=now, call=v.call, how="verified", by="recovery", finding=v.finding, why=v.why)
             for v in self._verdicts
             if v.call in still_open
             and v.call not in self._answers.ended
             and (v.finding != "unknown" or v.call in self._harmless)
         ]
-        known = {a.call for a in self._writer.state.answers}
+        known = self._writer.state.looked_at
         return [*ends, *self._answers.answers(still_open - {e.call for e in ends} - known, now)]
 
     def answer(self, call: int, because: str) -> Answer:
@@ -299,6 +332,11 @@ class Gate:
         self.recovered = recovered or RecoveredCalls(context)
         self._lock = threading.Lock()
         self._calls = Calls()
+        self._background: dict[int, Background] = {}
+        self._held: list[Held] = []
+        self._approving: set[int] = set()  # calls that the agent asked a person to approve
+        self.processes: CallProcesses | None = None  # of the agent, once it is started
+        self.is_stopping: Callable[[], bool] = lambda: False
         self._refusal = ""
         self._draining = ""
         self._denied_in_a_row = 0
@@ -336,6 +374,7 @@ class Gate:
         if risky and (asked := self.recovered.refuse(event)) is not None:
             return self._refuse_in_flight(event, asked)
         self.ended_turn = None
+        self.confirm()
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
@@ -361,6 +400,7 @@ class Gate:
                 found.cls,
                 nested,
                 self._clock.boot(),
+                event.tool in self._rules().shells,
             )
             try:
                 ticket = self._writer.append(
@@ -458,7 +498,7 @@ class Gate:
         self._denied_in_a_row += not nested
         if call is not None:
             with suppress(WalAgentError):  # the log has ended; the answer has not
-                self.end_call(call, "denied", reason)
+                self.end_call(call, "refused", reason)
         return Deny(reason, stop=self._denied_in_a_row >= PATIENCE, word=word)
 
     @property
@@ -486,41 +526,177 @@ class Gate:
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
-        well = event.clean and not event.failed and not nested
+        well = event.clean and not event.failed and not event.cut and not event.runs_on and not nested
         of_earlier = self.recovered.ends_after_call
-        settled = of_earlier(running.call, event.tool, event.input, running.cwd, not running.changes) if well else ()
-        now = self._clock.now()
-        how: Ending = "failed" if event.failed else "done"
-        took = began - running.since
-        ticket = self._writer.append(
-            End(
-                time=now,
-                call=running.call,
-                how=how,
-                by="hook",
-                result=self._result(event.result),
-                duration_ms=round(took * 1000),
-            ),
-            *settled,
-            wait=self._soon,
+        settled = of_earlier(running.call, event.input, running.cwd) if well else ()
+        ended: Status = "failed" if event.failed else "done"
+        status: Status = "cancelled" if event.cut else "runs_on" if event.runs_on else ended
+        end = End(
+            time=self._clock.now(),
+            call=running.call,
+            how="failed" if event.failed else "done",
+            by="hook",
+            result=self._result(event.result),
+            duration_ms=round((began - running.since) * 1000),
         )
-        self._emit(CallEnded(running.call, running.tool, how, took, running.changes))
-        if self._sync:
+        clean = event.clean and not event.failed
+        ticket = self._log_report(running, status, clean, end, event.cut, event.task, settled)
+        if self._sync and ticket is not None:
             # The tool has run: an end that stays undecided changes no answer, and the next call will be denied.
             with suppress(WalAgentError):
                 ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
         return True
 
+    def _log_report(
+        self,
+        running: RunningCall,
+        status: Status,
+        clean: bool,
+        end: End,
+        why: str = "",
+        task: str = "",
+        settled: Sequence[End] = (),
+    ) -> Ticket | None:
+        """Log what a report makes of a call that runs no more, as far as the agent is concerned. `end`: that of a
+        completed call; `why`: why it was cut."""
+        if not running.nested and self.processes is not None and running.shell and running.changes:
+            self.processes.look({running.call: running.since})
+        seen = self._seen(running)
+        outcome = outcome_of(status, clean, seen)
+        changed = running.changes and outcome != "refused"
+        how: Ending = "failed" if outcome in ("cut", "failed") else "refused" if outcome == "refused" else "done"
+        self._emit(CallEnded(running.call, running.tool, how, self._clock.boot() - running.since, changed))
+        call, at, by = running.call, end.time, end.by
+        if outcome == "cut":
+            cut = Cut(time=at, call=call, by=by, why=why or CUT, result=end.result)
+            return self._leave_open(running, cut, settled)
+        if outcome == "runs_on":
+            pids = self.processes.alive(call) if self.processes is not None else ()
+            held = RunsOn(time=at, call=call, by=by, why=why or RUNS_ON, task=task, pids=pids, result=end.result)
+            with self._lock:
+                self._background[running.call] = Background(running, end, task)
+            return self._leave_open(running, held, settled)
+        self._forget(running.call)
+        ended = msgspec.structs.replace(end, how=outcome, why=end.why or why)
+        if outcome == "failed" and not clean and not seen.stopping and not running.harmless and not running.nested:
+            with self._lock:
+                self._held.append(Held(running, ended, self._clock.boot()))
+            return self._writer.append(*settled, wait=self._soon) if settled else None
+        return self._writer.append(ended, *settled, wait=self._soon)
+
+    def _seen(self, running: RunningCall) -> Seen:
+        known = self.processes if running.shell and not running.nested else None
+        begun, alive = (known.begun(running.call), bool(known.alive(running.call))) if known else (False, False)
+        return Seen(running.cls, self.stopping, running.call in self._approving, begun, alive)
+
+    def _leave_open(self, running: RunningCall, held: Cut | RunsOn, settled: Sequence[End] = ()) -> Ticket:
+        """The call is open, whatever the agent says of it: from now on an equal one is refused (I8)."""
+        from wal_agent.recovery.inflight import asked_call
+
+        if not running.harmless and not running.nested:
+            asked = running.call, running.tool, running.input, running.cls
+            self.recovered.ask(asked_call(*asked, self._rules(), running.cwd))
+        return self._writer.append(held, *settled, wait=self._soon)
+
+    def _forget(self, call: int) -> None:
+        self._approving.discard(call)
+        if self.processes is not None:
+            self.processes.forget(call)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the agent is to stop: what it reports of its tools from then on is no completion by itself."""
+        return bool(self._draining or self._refusal) or self.is_stopping()
+
+    def approval_asked(self, tool: str) -> None:
+        """The agent asks a person to approve running calls of `tool`, or where it names none, any."""
+        with self._lock:
+            running = self._calls.running.values()
+            named = {r.call for r in running if r.tool == tool} or {r.call for r in running}
+            self._approving |= named
+
+    def confirm(self) -> None:
+        """The agent goes on: calls that it says have failed did so by themselves, unless it is to stop."""
+        with self._lock:
+            held, self._held = self._held, []
+        self._release(held, self.stopping)
+
+    def tick(self, over: bool = False) -> None:
+        """Look after what is not over yet. `over`: the agent has ended, so what it said last may be of its end."""
+        now = self._clock.boot()
+        with self._lock:
+            due = [h for h in self._held if over or now - h.at >= HOLD]
+            self._held = [h for h in self._held if h not in due]
+            began = {r.call: r.since for r in self._calls.running.values() if r.shell and r.changes and not r.nested}
+            background = [*self._background.values()]
+        self._release(due, over or self.stopping)
+        if self.processes is None or over:
+            return
+        self.processes.look(began)
+        for each in background:
+            if not self.processes.alive(each.call.call) and not self.stopping:
+                self._end_background(each, each.end.how, "nothing of it runs any more")
+
+    def _release(self, held: Sequence[Held], cut: bool) -> None:
+        for each in held:
+            with suppress(WalAgentError):
+                if cut:
+                    end = each.end
+                    stopped = Cut(time=end.time, call=end.call, by=end.by, why=STOPPED, result=end.result)
+                    self._leave_open(each.call, stopped)
+                else:
+                    self._writer.append(each.end, wait=self._soon)
+
+    def end_task(self, task: str, status: Status) -> None:
+        """The agent says that its background task has ended."""
+        with self._lock:
+            found = next((b for b in self._background.values() if b.task == task), None)
+        if found is None:
+            return
+        outcome = outcome_of(status, status == "done", Seen(found.call.cls, self.stopping))
+        if outcome == "cut":
+            with self._lock:
+                self._background.pop(found.call.call, None)
+            self._writer.append(Cut(time=self._clock.now(), call=found.call.call, by="session", why=CUT))
+        elif outcome != "runs_on":
+            self._end_background(found, "done" if status == "done" else "failed", "the agent says that it has ended")
+
+    def _end_background(self, found: Background, how: Ending, why: str) -> None:
+        with self._lock:
+            if self._background.pop(found.call.call, None) is None:
+                return
+        self._forget(found.call.call)
+        now = self._clock.now()
+        took = round((self._clock.boot() - found.call.since) * 1000)
+        end = msgspec.structs.replace(found.end, time=now, how=how, by="supervisor", why=why, duration_ms=took)
+        with suppress(WalAgentError):
+            self._writer.append(end, wait=self._soon)
+        self._emit(CallEnded(found.call.call, found.call.tool, how, took / 1000, found.call.changes))
+
+    def background(self) -> list[RunningCall]:
+        """Calls that run on although the agent has their results."""
+        with self._lock:
+            return [b.call for b in self._background.values()]
+
     def end_call(self, call: int, how: Ending, why: str, by: EndSource = "supervisor") -> None:
         """Give a running call its one end (I8); a call that has ended already is left alone."""
         with self._lock:
-            running = self._calls.end(call, again=by != "session", denied=how == "denied")
+            running = self._calls.end(call, again=by != "session", denied=how == "refused")
         if running is not None:
-            now = self._clock.now()
-            end = End(time=now, call=call, how=how, by=by, why=why)
+            self._forget(call)
+            end = End(time=self._clock.now(), call=call, how=how, by=by, why=why)
             self._writer.append(end, wait=self._soon)
-            changed = running.changes and how != "denied"
+            changed = running.changes and how != "refused"
             self._emit(CallEnded(call, running.tool, how, self._clock.boot() - running.since, changed))
+
+    def report(self, call: int, status: Status, why: str, by: EndSource) -> None:
+        """What the session, or the end of the agent that made it, says of a running call; one that has ended already is
+        left alone."""
+        with self._lock:
+            running = self._calls.end(call, again=by != "session")
+        if running is not None:
+            end = End(time=self._clock.now(), call=call, how="done", by=by, why=why)
+            self._log_report(running, status, False, end, why)
 
     def log_unannounced(self, session: str, tool: str, input: bytes, call_id: str, how: Ending | None) -> None:
         """I5: log a call that no before-hook announced. `how` it ended; None: it may have run, and stays open."""

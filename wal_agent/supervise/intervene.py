@@ -269,7 +269,7 @@ def acknowledged_end(state: State, call: int, done: bool, now: float) -> End:
     return End(
         time=now,
         call=call,
-        how="acknowledged",
+        how="resolved",
         by="person",
         finding="completed" if done else "not_started",
         why=f"a person looked and says that it was {'done' if done else 'not done'}",

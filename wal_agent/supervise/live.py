@@ -71,6 +71,7 @@ PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
 MEND_APART = 600.0  # seconds between two mends of a lost summary: an agent that loses each one is left alone
 FAILURE_BYTES = 64 << 10  # of the session's file in which the failure of its newest turn is looked for
+LOOK = 0.5  # seconds between two looks at the processes of running calls
 MAX_BECAUSE = 1000  # characters
 BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
 
@@ -113,6 +114,7 @@ class Live:
         self._ready = False
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
+        self._looked = 0.0
         self._rules = load_later(workspace, agent.name)
         self._bounds, self._keeper = bounds, keeper
         self.gate = Gate(context, self._rules, keeper.may_allow, recovered, bounds)
@@ -455,6 +457,8 @@ class Live:
             child = Child(argv, context.env, context.workspace, no_stdin, words.inlet if words else None)
             began(child.pid)
         self._child = child
+        self.gate.processes = processes.CallProcesses(child.pid, self._run_dir.run)
+        self.gate.is_stopping = lambda: bool(child.passed & PERSONS or signal.sigpending() & PERSONS)
         try:
             if words:
                 words.began()
@@ -478,6 +482,8 @@ class Live:
             self._liveness.rest()
         leftovers = self._end_processes()
         child.reap()
+        self.gate.tick(over=exit.code != 0 or self.gate.stopping)
+        self.gate.confirm()
         self.gate.close()
         self.server.close()
         said = words.finish(self._urgent) if words else b""
@@ -632,6 +638,9 @@ class Live:
     def _look_after(self) -> None:
         """Report what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
         self._nested.end_orphaned_calls()
+        if (now := self._clock.boot()) - self._looked >= LOOK:
+            self._looked = now
+            self.gate.tick()
         phase, about = self.conversation.refresh_phase()
         self.checkpoints.tick(phase)
         is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and stdin_is_fed()

@@ -14,6 +14,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -236,6 +237,116 @@ def tool_processes(agent: int, run: str, since: float) -> list[psutil.Process]:
     """Below the agent, made at `since` (seconds since 1970) or later, and no hook of ours nor about to become one."""
     young = [p for p in descendants(agent) if _since(p, since)]
     return [p for p in young if not _is_hook(words := _words(p), run) and not _just_forked(p, words, since)]
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A process, by number and time of birth (clock ticks since boot): numbers are used again."""
+
+    pid: int
+    born: int
+    parent: int
+    name: str
+
+
+SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox"))
+TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+EARLY = 2  # ticks that a process may seem older than the call that started it: both are rounded
+
+
+def process_table() -> dict[int, Running]:
+    """All living processes of this machine; empty where there is no /proc."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/stat") if sys.platform == "linux" else ():
+        with suppress(OSError, ValueError, IndexError):
+            text = entry.read_text("utf-8", "replace")
+            name, _, rest = text.partition("(")[2].rpartition(")")
+            fields = rest.split()
+            if fields[0] not in ("Z", "X"):
+                pid = int(entry.parent.name)
+                found[pid] = Running(pid, int(fields[19]), int(fields[1]), name)
+    return found
+
+
+class CallProcesses:
+    """The processes that the agent's shell calls start. From any thread.
+
+    One is a call's if it was born after the call began, below a shell that the agent started, or is an orphan with the
+    run's marker, which the sub-reaper has adopted. Of calls that run at the same time it is each one's: a call then
+    ends later than it could, never too early. Where there is no /proc nothing is known."""
+
+    def __init__(self, agent: int, run: str) -> None:
+        self._agent, self._run = agent, run
+        self._lock = threading.Lock()
+        self._of: dict[int, set[Running]] = {}
+
+    def look(self, began: Mapping[int, float]) -> None:
+        """Note what the calls have started so far. `began`: when each of them did, in seconds since boot."""
+        if not began:
+            return
+        table = process_table()
+        with self._lock:
+            others = {p for call, known in self._of.items() if call not in began for p in known}
+        below: dict[int, list[Running]] = {call: [] for call in began}
+        for process in table.values():
+            since = [call for call, at in began.items() if process.born >= at * TICK - EARLY]
+            if since and self._is_tools(process, table, others):
+                for call in since:
+                    below[call].append(process)
+        with self._lock:
+            for call, processes in below.items():
+                self._of.setdefault(call, set()).update(processes)
+
+    def begun(self, call: int) -> bool:
+        """Whether a process of the call was seen."""
+        with self._lock:
+            return bool(self._of.get(call))
+
+    def alive(self, call: int) -> tuple[int, ...]:
+        """The numbers of the call's processes that live, and of their descendants."""
+        with self._lock:
+            known = set(self._of.get(call, ()))
+        if not known:
+            return ()
+        table = process_table()
+        alive = {p.pid for p in known if (now := table.get(p.pid)) is not None and now.born == p.born}
+        new = {p for p in table.values() if p.parent in alive and p.pid not in alive}
+        while new:
+            alive |= {p.pid for p in new}
+            known |= new
+            new = {p for p in table.values() if p.parent in alive and p.pid not in alive}
+        with self._lock:
+            self._of.setdefault(call, set()).update(known)
+        return tuple(sorted(alive))
+
+    def forget(self, call: int) -> None:
+        with self._lock:
+            self._of.pop(call, None)
+
+    def _is_tools(self, process: Running, table: Mapping[int, Running], others: set[Running]) -> bool:
+        """`others`: processes of calls that do not run any more, whose descendants are theirs."""
+        shell, at = process.name in SHELLS, process
+        while at.parent != self._agent:
+            if at in others or at.pid in (1, os.getpid()):
+                return False
+            if at.parent == os.getpid():
+                adopted = at.pid != self._agent and self._is_marked(at.pid)
+                return adopted and not _is_hook(_command(process.pid), self._run)
+            if (parent := table.get(at.parent)) is None:
+                return False
+            at = parent
+            shell = shell or at.name in SHELLS
+        return shell and at not in others and not _is_hook(f"{_command(at.pid)} {_command(process.pid)}", self._run)
+
+    def _is_marked(self, pid: int) -> bool:
+        with suppress(OSError):
+            return f"{MARKER}={self._run}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return False
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    return ""
 
 
 def _just_forked(process: psutil.Process, words: str, since: float) -> bool:

@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     from wal_agent.recovery.report import MissingEffects
 
 _SAYINGS = {
-    "denied": "it was denied, so it did not run",
-    "interrupted": "it was interrupted",
-    "acknowledged": "a person settled it",
+    "refused": "it was refused, so it did not run",
+    "verified": "the evidence showed what became of it",
+    "resolved": "a person resolved it",
 }
 
 

@@ -151,7 +151,7 @@ def _empty(bucket: Bucket, keys: Keys, job: OpenedJob, clock: Clock) -> Removal:
     state, now = sound_state(job.replay), clock.now()
     names = tuple(f"#{o.intent.call} {o.intent.tool}" for o in state.open)
     for each in state.open:  # I8
-        job.writer.append(End(time=now, call=each.intent.call, how="acknowledged", by="person", why=WHY))
+        job.writer.append(End(time=now, call=each.intent.call, how="resolved", by="person", why=WHY))
     command = f"wal-agent rm {keys.job}"
     _commit(job, command)
     first = _snapshot(bucket, keys, job)

@@ -41,11 +41,11 @@ from wal_agent.supervise.gate import Gate, unannounced_error
 MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
 KNOWN = 4096  # ids of reported calls that are remembered (I9); a message is written again soon or never
 _UNHOOKED = ("refused", "cancelled")  # such a call has no after-hook
-_ENDINGS: dict[str, tuple[Ending, str]] = {
-    "done": ("done", ""),
-    "failed": ("failed", "the session says that it failed"),
-    "refused": ("denied", "it was refused, so it did not run"),
-    "cancelled": ("interrupted", "it was cancelled; it may have begun"),
+_WHY = {
+    "done": "",
+    "failed": "the session says that it failed",
+    "refused": "it was refused, so it did not run",
+    "cancelled": "it was cancelled; it may have begun",
 }
 
 
@@ -216,7 +216,9 @@ class SessionSaver:
         if main is not None and appended:
             self._find_compactions(main.path, appended)
         seen_here = self._unlogged.read(appended, self._agent.seen_calls(appended))
-        news = [seen for seen in seen_here if self._is_news(seen)]
+        for over in (seen for seen in seen_here if seen.task):
+            self._gate.end_task(over.task, over.status)
+        news = [seen for seen in seen_here if not seen.task and self._is_news(seen)]
         inner = list(self._inner(files)) if self._gate.had_inner or self._unlogged.by_file else []
         for seen in [*news, *(inner if self._unlogged.by_file else [])]:
             self._unlogged.count(seen, self._session, main.path if main else None, self._old)
@@ -314,8 +316,7 @@ class SessionSaver:
         running = self._gate.find_call(seen.tool, seen.input, seen.call_id, upto, exact)
         if running is None:
             return False
-        how, why = _ENDINGS[seen.status]
-        self._gate.end_call(running.call, how, why, by="session")
+        self._gate.report(running.call, seen.status, _WHY[seen.status], "session")
         return True
 
     def finish(self, completed: bool = False) -> None:
@@ -324,9 +325,8 @@ class SessionSaver:
         self.save(last=True, completed=completed)
         if completed and self._agent.capabilities.ends_its_calls:
             for running in self._gate.running():
-                self._gate.end_call(
-                    running.call, "interrupted", "it was not over when the agent ended; it may have begun"
-                )
+                why = "it was not over when the agent ended; it may have begun"
+                self._gate.report(running.call, "cancelled", why, "supervisor")
 
     def close(self) -> None:
         """Nothing more is captured after this returned, also when a save hangs in a blob: the agent may be started
@@ -345,7 +345,7 @@ def _size(path: Path) -> int:
 MAX_ASKED = 4096  # calls that are remembered until their result comes (I9)
 MAX_ASKED_BYTES = 8 << 20  # of their inputs
 _PIECE = 1 << 20
-_HOW: dict[str, Ending] = {"done": "done", "failed": "failed", "cancelled": "interrupted"}
+_HOW: dict[str, Ending | None] = {"done": "done", "failed": "failed", "cancelled": None}
 
 
 class Unlogged:

@@ -16,6 +16,7 @@ from wal_agent.records import (
     Class,
     Compaction,
     CompactionDone,
+    Cut,
     End,
     Ending,
     FileDelta,
@@ -32,6 +33,7 @@ from wal_agent.records import (
     Recovery,
     Rewrite,
     RunEnded,
+    RunsOn,
     StateGone,
     StatePut,
     StepBegun,
@@ -40,6 +42,7 @@ from wal_agent.records import (
     TaskOf,
     Turn,
     Workspace,
+    ending,
 )
 
 KEEP_OPENINGS = 64
@@ -50,6 +53,7 @@ MOST_PACKS = 1000  # of the captured working tree, which is sent whole again lon
 MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
 KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
 KEEP_UNHELD = 64
+KEEP_PIDS = 64  # processes of a call that runs on
 KEEP_LOOKED = 16  # calls that an answer names
 MOST_BRIEF = 2048  # bytes of such a call's input
 KEEP_RECENT = 50
@@ -87,12 +91,21 @@ class OpeningAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     opening: Opening
 
 
-class OpenCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An intent without an end. `seq` is its segment, `epoch` the run that wrote it."""
+class OpenCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An intent without an end. `seq` is its segment, `epoch` the run that wrote it.
+
+    `held`: the newest word on why it is open although the agent is done with it; None while it is in flight, or was
+    when its run died. Without results, which the session has."""
 
     seq: int
     epoch: int
     intent: Intent
+    held: Cut | RunsOn | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it was meant to keep running, so that nobody need find out how it ended."""
+        return isinstance(self.held, RunsOn) and self.held.serves
 
 
 class EndedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -270,7 +283,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     prompt: Turn | None = None  # its newest turn that a person's words began; a recovery keeps that of the one before
     turned: int = -1  # the newest epoch in which a turn began; 0: none; -1: not known (the snapshot is an older one)
     open: tuple[OpenCall, ...] = ()
-    answers: tuple[Answer, ...] = ()  # one of each open call that the agent has answered for
+    answers: tuple[Answer, ...] = ()  # one of each open call that the agent was asked about in a completed turn
     unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
     files: dict[str, FileState] = {}
     workspace: Workspace | None = None  # the newest capture, with all packs that it needs
@@ -314,10 +327,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.turn != "none" or 0 < self.home == self.turned
 
     @property
+    def looked_at(self) -> frozenset[int]:
+        """The open calls that the agent has answered for: something has looked at their effect."""
+        return frozenset(a.call for a in self.answers if a.looked)
+
+    @property
     def unanswered(self) -> tuple[OpenCall, ...]:
-        """The calls in flight that the next recovery asks about."""
-        answered = {a.call for a in self.answers}
-        return tuple(o for o in self.open if o.intent.call not in answered)
+        """The open calls that the next recovery asks about: whose effect nobody knows and nothing has looked at."""
+        looked_at = self.looked_at
+        return tuple(o for o in self.open if o.intent.call not in looked_at and not o.serves)
 
     @property
     def undecided_steps(self) -> dict[str, StepAt]:
@@ -383,6 +401,10 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
                 calls=state.calls + 1,
                 last_tool=record.tool,
             )
+        case End(how="interrupted"):  # of an older version
+            return _held(state, Cut(time=record.time, call=record.call, by=record.by, why=record.why))
+        case Cut() | RunsOn():
+            return _held(state, record)
         case End():
             mine = [c for c in state.open if c.intent.call == record.call]
             ran = [UnloggedCall(c.epoch, c.intent, record.how) for c in mine if c.intent.unlogged]
@@ -468,6 +490,9 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
 def upgrade_state(state: State) -> State:
     """The state of a snapshot, which an older wal-agent may have made: one that left the turn and the prompt of the
     session before in the place of those that the newest session had not had yet."""
+    recent = tuple(msgspec.structs.replace(c, how=ending(c.how)) if c.how else c for c in state.recent)
+    unlogged = tuple(msgspec.structs.replace(c, how=ending(c.how)) for c in state.unlogged)
+    state = msgspec.structs.replace(state, recent=recent, unlogged=unlogged)
     prompt, home = state.prompt, state.home_opening
     if state.turned >= 0 or prompt is None or prompt.session == state.session or home is None:
         return state
@@ -478,6 +503,17 @@ def upgrade_state(state: State) -> State:
     if prompt.time >= home.time or mine or state.ended is not None:
         return msgspec.structs.replace(state, prompt=None)
     return msgspec.structs.replace(state, prompt=None, turn="none", turned=0)
+
+
+def _held(state: State, record: Cut | RunsOn) -> State:
+    """The open call with the newest word on it. What may change files may have changed them."""
+    held = msgspec.structs.replace(record, why=record.why[:MOST_OUTCOME], result=None)
+    if isinstance(held, RunsOn):
+        held = msgspec.structs.replace(held, task=held.task[:MOST_NAME], pids=held.pids[:KEEP_PIDS])
+    of = record.call
+    return msgspec.structs.replace(
+        state, open=tuple(msgspec.structs.replace(o, held=held) if o.intent.call == of else o for o in state.open)
+    )
 
 
 def _with_answer(state: State, answer: Answer) -> tuple[Answer, ...]:

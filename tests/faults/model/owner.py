@@ -226,11 +226,11 @@ class Owner:
                     self.end(opened, call, "done")
                 else:
                     self.world.counts["denied"] += 1
-                    self.end(opened, call, "denied")
+                    self.end(opened, call, "refused")
             elif self.rng.random() < 0.2:
                 call.answered = True  # the hook's deadline has come: denied, and its record stays in the queue (R3)
                 self.world.counts["denied"] += 1
-                self.end(opened, call, "denied")
+                self.end(opened, call, "refused")
 
     def segment_of(self, opened: OpenedJob, call: Call) -> bytes:
         """The hash of the segment that the writer says holds this call."""
@@ -241,7 +241,7 @@ class Owner:
         return hash_
 
     def end(self, opened: OpenedJob, call: Call, how: str) -> None:
-        if how == "denied" or self.rng.random() < 0.85:
+        if how == "refused" or self.rng.random() < 0.85:
             with suppress(Sealed):
                 opened.writer.append(End(time=self.clock.now(), call=call.number, how=how, by="hook"))  # type: ignore[arg-type]
 

@@ -123,7 +123,7 @@ class Ledger:
             how = end.how if end else "open"
             if end and end.by == "recovery" and end.finding == "unknown":
                 raise Wrong(f"I8: call #{call.number} was settled, and nobody knows what became of it")
-            if how == "denied" and call.effect in world:
+            if how == "refused" and call.effect in world:
                 raise Wrong(f"I5: call #{call.number} was denied, and {call.effect} happened")
             if how in ("done", "failed") and call.effect not in world:
                 raise Wrong(f"I8: call #{call.number} is {how}, and {call.effect} never happened")

@@ -60,7 +60,7 @@ def soak(server: str, seed: int, cycles: int = CYCLES, broken: bool = False) -> 
             effects=len(world),
             again=len(world) - len({effect.uid for effect in world}),
             openings=sum(isinstance(r, Opening) for r in log),
-            denied=sum(isinstance(r, End) and r.how == "denied" for r in log),
+            denied=sum(isinstance(r, End) and r.how == "refused" for r in log),
             faults=sum(seen.fault is not None for seen in job.proxy.seen),
             snapshots=sum(1 for _ in job.ledger.bucket.list(job.ledger.keys.snapshots)),
         )

@@ -117,7 +117,7 @@ THREE_CRASHES: tuple[AnyRecord, ...] = (
     # the wrapper is killed on vm-2; nothing is behind the captures
     opening(3, 230.0, host="vm-2", boot="b2"),
     recovered(231.0, (3, "completed"), session=0.1, all=1.0),
-    end(3, 231.5, "interrupted", "recovery", "completed"),
+    end(3, 231.5, "verified", "recovery", "completed"),
     began(232.0),
     turn(233.0),
     call(6, 234.0, LOOK, "idempotent"),
@@ -179,7 +179,7 @@ def test_verdicts_count_each_call_once_with_its_newest_finding() -> None:
         *(call(n, 2.0, {"command": str(n)}) for n in range(1, 5)),
     ]
     asked = recovered(6.0, (1, "unknown"), (2, "unknown"), (3, "partial"), (4, "not_started"))
-    ends = (Answer(time=7.0, call=1), end(2, 8.0, "acknowledged", "person"), end(3, 8.0, "interrupted", "session"))
+    ends = (Answer(time=7.0, call=1), end(2, 8.0, "resolved", "person"), end(3, 8.0, "interrupted", "session"))
     got = read(*start, opening(2, 5.0), asked, *ends)
     assert got.verdicts == {"unknown": 2, "partial": 1, "not_started": 1}
     assert got.settled == {"agent": 1, "person": 1, "later": 1, "open": 1}
@@ -244,7 +244,7 @@ any_record: st.SearchStrategy[AnyRecord] = st.one_of(
     st.builds(began, times),
     st.builds(turn, times, st.sampled_from(["started", "completed"])),
     st.builds(call, numbers, times, st.sampled_from([PUSH, DEPLOY]), st.sampled_from(["read_only", "mutation"])),
-    st.builds(end, numbers, times, st.sampled_from(["done", "denied"]), st.sampled_from(["hook", "recovery"])),
+    st.builds(end, numbers, times, st.sampled_from(["done", "refused"]), st.sampled_from(["hook", "recovery"])),
     st.builds(saved, times),
     st.builds(tree, times, numbers),
     st.builds(lambda time, took, n: recovered(time, (n, "unknown"), all=took, **{EVIL: took}), times, times, numbers),

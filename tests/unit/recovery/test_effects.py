@@ -55,10 +55,10 @@ def test_what_reads_was_denied_or_did_not_start_is_no_effect() -> None:
     found = listed(
         opening(1),
         call(1, cls="read_only"), end(1, "done"),
-        call(2), end(2, "denied"),
-        call(3), end(3, "interrupted", by="recovery", finding="not_started"),
+        call(2), end(2, "refused"),
+        call(3), end(3, "verified", by="recovery", finding="not_started"),
         call(4, tool="write_todos", cls="idempotent"), end(4, "done"),
-        call(5), end(5, "acknowledged", by="person", finding="not_started"),
+        call(5), end(5, "resolved", by="person", finding="not_started"),
         StepBegun(time=1.0, name="one", command=("x",)), StepEnded(time=1.0, name="one", how="not_done"),
         call(6), end(6, "done"),
     )  # fmt: skip
@@ -75,9 +75,9 @@ def test_each_effect_says_what_is_known_of_it() -> None:
         StepBegun(time=1.0, name="twice", command=("x",)), StepEnded(time=1.0, name="twice", how="done"),
         opening(2),
         recovery(_2="completed", _3="partial", _4="unknown", _5="unknown", _6="not_started"),
-        end(2, "interrupted", by="recovery", finding="completed"),
+        end(2, "verified", by="recovery", finding="completed"),
         Answer(time=5.0, call=4, because="I looked"),
-        end(5, "acknowledged", by="person", finding="completed"),
+        end(5, "resolved", by="person", finding="completed"),
         call(8),
     )  # fmt: skip
     assert {key: one.result for key, one in found.items()} == {
@@ -93,5 +93,5 @@ def test_each_effect_says_what_is_known_of_it() -> None:
 
 def test_a_hostile_log_lists_and_does_not_fail() -> None:
     assert listed(end(9, "done"), StepEnded(time=1.0, name="x", how="done"), recovery(_3="unknown")) == {}
-    found = listed(call(1), call(1, "rm -rf /"), end(1, "done"), end(1, "denied"))
+    found = listed(call(1), call(1, "rm -rf /"), end(1, "done"), end(1, "refused"))
     assert found[1].result == "done" and found[1].undo.commands == ("git tag -d v1",)

@@ -170,7 +170,7 @@ def test_a_call_behind_cd_is_resolved_by_a_look_in_that_folder(typed: str, resol
     told = next_of(known)
     assert told.verify == ("cd infra && terraform state list",) and f"`{told.verify[0]}`" in told.next
     answers = Resolver([AskedCall(7, "Bash", shell("cd infra && terraform apply"), told.verify)])
-    answers.observe_call(8, "Bash", shell(typed))
+    answers.observe_call(8, shell(typed))
     assert bool(whys(answers, 7)) == resolves
 
 
@@ -224,7 +224,7 @@ def whys(answers: Resolver, *open: int) -> dict[int, str]:
 )
 def test_looking_as_told_ends_it(command: str) -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.observe_call(9, "run_shell_command", shell(command))
+    answers.observe_call(9, shell(command))
     assert whys(answers) == {}  # a person was faster
     assert whys(answers, 7) == {7: "the agent verified it with #9"}
     assert whys(answers, 7) == {}  # each has one end
@@ -232,7 +232,7 @@ def test_looking_as_told_ends_it(command: str) -> None:
 
 def test_looking_in_another_folder_is_no_look() -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.observe_call(9, "run_shell_command", shell("git ls-remote origin main", dir_path="other"))
+    answers.observe_call(9, shell("git ls-remote origin main", dir_path="other"))
     assert whys(answers, 7) == {}
 
 
@@ -248,74 +248,75 @@ def test_looking_in_another_folder_is_no_look() -> None:
         ("/other", "/other/sub", False),
     ],
 )
-@pytest.mark.parametrize("command", ["git ls-remote origin main", "git push origin main"])
-def test_only_what_is_done_where_the_call_ran_ends_it(ran: str, looked: str, ends: bool, command: str) -> None:
+def test_only_what_is_done_where_the_call_ran_ends_it(ran: str, looked: str, ends: bool) -> None:
     """Claude Code's shell stays where a `cd` led it: the same words are about another repository there."""
     answers = Resolver([replace(ASKED_PUSH, folder=ran)], "/w")
-    answers.observe_call(9, "run_shell_command", shell(command), looked)
+    answers.observe_call(9, shell("git ls-remote origin main"), looked)
     assert bool(whys(answers, 7)) is ends
 
 
 def test_what_the_agent_looked_with_is_kept_and_ends_nothing() -> None:
     """I8: a call that only reads and touches what the open one names is evidence for a person."""
     answers = Resolver([AskedCall(7, "run_shell_command", shell("./deploy.sh staging"))])
-    answers.observe_call(8, "run_shell_command", shell("curl https://staging/health"), reads=True)
-    answers.observe_call(9, "run_shell_command", shell("kubectl get pods -n staging"), reads=True)
-    answers.observe_call(10, "run_shell_command", shell("kubectl delete pods -n staging"), reads=False)
-    answers.observe_call(11, "run_shell_command", shell("git status"), reads=True)
+    answers.observe_call(8, shell("curl https://staging/health"))
+    answers.observe_call(9, shell("kubectl get pods -n staging"))
+    answers.observe_call(10, shell("kubectl delete pods -n staging"))
+    answers.observe_call(11, shell("git status"))
     assert whys(answers, 7) == {}
-    assert [(a.call, a.looked) for a in answers.answers([7], 1.0)] == [(7, (9,))]
+    assert [(a.call, a.looked) for a in answers.answers([7], 1.0)] == [(7, (9, 10))]
     assert answers.answers([], 1.0) == []
 
 
-def test_running_it_again_ends_it() -> None:
+def test_running_it_again_ends_nothing() -> None:
+    """I8: the second push says nothing about the first."""
     answers = Resolver([ASKED_PUSH])
-    answers.observe_call(9, "run_shell_command", shell("git push origin main", description="once more"))
-    (end,) = answers.take_ends([7], 1.0)
-    assert (end.how, end.by, end.finding) == ("interrupted", "recovery", "unknown")
-    assert end.why == "the very same call was run again as #9, and ended"
-    assert answers.ended == {7}
+    answers.observe_call(9, shell("git push origin main", description="once more"))
+    assert answers.take_ends([7], 1.0) == [] and [a.looked for a in answers.answers([7], 1.0)] == [(9,)]
+
+
+def test_a_look_counts_for_the_calls_that_it_touches_alone() -> None:
+    deploy, charge = (
+        AskedCall(n, "Bash", shell(text)) for n, text in ((7, "./deploy.sh staging"), (8, "./charge.sh 5"))
+    )
+    answers = Resolver([deploy])
+    answers.ask(charge)
+    answers.observe_call(9, shell("cat deploy.log staging"))
+    answers.observe_call(10, shell("ls"))
+    assert [(a.call, a.looked) for a in answers.answers([7, 8], 1.0)] == [(7, (9,)), (8, ())]
 
 
 def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
     answers = Resolver([AskedCall(7, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify, "partial")])
-    answers.observe_call(9, "run_shell_command", shell("git ls-remote origin main"))
+    answers.observe_call(9, shell("git ls-remote origin main"))
     assert [end.finding for end in answers.take_ends([7], 1.0)] == ["partial"]
 
 
 @pytest.mark.parametrize(
-    ("tool", "command"),
+    "command",
     [
-        ("run_shell_command", "echo git ls-remote origin main"),
-        ("run_shell_command", "echo 'git ls-remote origin main'"),
-        ("run_shell_command", "false && git ls-remote origin mai"),
-        ("run_shell_command", "if false; then git ls-remote origin main; fi"),
-        ("run_shell_command", "git ls-remote origin $BRANCH"),
-        ("run_shell_command", "cd /elsewhere && git ls-remote origin main"),
-        ("run_shell_command", "test -f nope && git ls-remote origin main; true"),
-        ("run_shell_command", "git ls-remote origin main > /dev/null 2>&1"),
-        ("run_shell_command", "GIT_DIR=x git ls-remote origin main"),
-        ("run_shell_command", "git() { :; }; git ls-remote origin main"),
-        ("run_shell_command", "git push origin main --force"),
-        ("run_shell_command", "git push origin 'main"),
-        ("other_tool", "git push origin main"),
+        "echo git ls-remote origin main",
+        "echo 'git ls-remote origin main'",
+        "false && git ls-remote origin mai",
+        "if false; then git ls-remote origin main; fi",
+        "git ls-remote origin $BRANCH",
+        "cd /elsewhere && git ls-remote origin main",
+        "test -f nope && git ls-remote origin main; true",
+        "git ls-remote origin main > /dev/null 2>&1",
+        "GIT_DIR=x git ls-remote origin main",
+        "git() { :; }; git ls-remote origin main",
+        "git push origin main --force",
+        "git push origin 'main",
     ],
 )
-def test_what_only_resembles_it_ends_nothing(tool: str, command: str) -> None:
+def test_what_only_resembles_it_ends_nothing(command: str) -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.observe_call(9, tool, shell(command))
+    answers.observe_call(9, shell(command))
     assert whys(answers, 7) == {}
 
 
-def test_of_identical_calls_one_was_run_again_and_one_look_is_for_all() -> None:
-    twins = [ASKED_PUSH, AskedCall(8, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify)]
-    answers = Resolver(twins)
-    answers.observe_call(9, "run_shell_command", ASKED_PUSH.input or b"")
-    assert list(whys(answers, 7, 8)) == [7]
-    answers.observe_call(10, "run_shell_command", shell("git ls-remote origin main"))
-    assert list(whys(answers, 7, 8)) == [8]
-    both = Resolver(twins)
-    both.observe_call(10, "run_shell_command", shell("git ls-remote origin main"))
+def test_one_look_is_for_all_identical_calls() -> None:
+    both = Resolver([ASKED_PUSH, AskedCall(8, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify)])
+    both.observe_call(10, shell("git ls-remote origin main"))
     assert list(whys(both, 7, 8)) == [7, 8]
 
 
@@ -323,14 +324,14 @@ def test_of_identical_calls_one_was_run_again_and_one_look_is_for_all() -> None:
 def test_a_text_of_several_commands_is_resolved_once_each_was_verified(typed: list[str]) -> None:
     answers = Resolver([AskedCall(7, "Bash", shell(PUSH_AND_APPLY), BOTH_LOOKS)])
     for n, words in enumerate(typed, 8):
-        answers.observe_call(n, "Bash", shell(words))
+        answers.observe_call(n, shell(words))
     assert bool(whys(answers, 7)) == ({*BOTH_LOOKS} <= {*typed})
 
 
 @pytest.mark.parametrize("junk", [b"", b"\xff", b"[]", b'{"command": 1}', b'{"command": "\\ud800"}', b"{" * 9999])
 def test_junk_ends_nothing(junk: bytes) -> None:
     answers = Resolver([ASKED_PUSH, AskedCall(8, "x", None), AskedCall(9, "y", b"\xff", ("((",))])
-    answers.observe_call(10, "run_shell_command", junk)
+    answers.observe_call(10, junk)
     assert whys(answers, 7, 8, 9) == {}
 
 
@@ -341,16 +342,16 @@ LOOKS = ("make ready", "ls", "git log -1")
 @pytest.mark.parametrize("look", ["./deploy.sh --status staging", "cat logs/staging"])
 def test_a_repeated_call_in_flight_runs_once_something_that_touches_it_has_looked(look: str) -> None:
     answers = Resolver([DEPLOY])
-    answers.observe_call(8, "Bash", shell(look))
+    answers.observe_call(8, shell(look))
     assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) is None
 
 
 def test_behind_the_refusal_any_other_call_may_have_looked() -> None:
     """An agent looks with scripts of its own, which name nothing."""
     answers = Resolver([DEPLOY])
-    answers.observe_call(8, "Bash", shell("make ready"))
+    answers.observe_call(8, shell("make ready"))
     assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) == DEPLOY
-    answers.observe_call(9, "Bash", shell("make ready"))
+    answers.observe_call(9, shell("make ready"))
     assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) is None
 
 
@@ -368,7 +369,7 @@ def test_a_call_in_flight_is_refused_until_a_look_and_never_behind_one(typed: li
             continue
         assert word != "again" or looked or run or 7 not in open_calls
         run = run or word == "again"
-        answers.observe_call(n, "Bash", input)
+        answers.observe_call(n, input)
         looked = looked or refused
 
 
@@ -384,7 +385,7 @@ def test_refusals_of_a_call_are_counted_until_another_succeeds_or_the_agent_is_p
     assert [repeat(charge), repeat(charge), repeat(other), repeat(charge)] == [1, 2, 1, 3]
     answers.begin_turn()
     assert [repeat(charge), repeat(charge), repeat(other)] == [1, 2, 1]
-    answers.observe_call(9, "Bash", shell("ls"))
+    answers.observe_call(9, shell("ls"))
     assert answers.refused(7) == answers.refused(8) == 0
 
 
@@ -400,17 +401,15 @@ def test_a_call_in_flight_is_refused_in_other_words_and_by_other_agents(tool: st
     """Issue 33.1: a real model passed the comparison of texts. tests/unit/calls has all spellings."""
     answers = Resolver([DEPLOY], "/w")
     assert answers.refuse(tool, shell(typed, timeout="4"), cwd, {7}) == DEPLOY
-    answers.observe_call(9, tool, shell(typed), cwd)
-    assert whys(answers, 7) == {}, "that is not the call itself"
 
 
 def test_of_calls_that_a_text_repeats_each_is_to_be_looked_at() -> None:
     pay = AskedCall(8, "Bash", shell("./pay.sh 5"))
     answers, both = Resolver([DEPLOY, replace(DEPLOY, call=9), pay]), shell("./deploy.sh staging && ./pay.sh 5")
     assert answers.refuse("Bash", both, "", {7, 8, 9}) == DEPLOY
-    answers.observe_call(10, "Bash", shell("make ready"))
+    answers.observe_call(10, shell("make ready"))
     assert answers.refuse("Bash", both, "", {7, 8, 9}) == pay, "the identical one is looked at with the first"
-    answers.observe_call(11, "Bash", shell("make ready"))
+    answers.observe_call(11, shell("make ready"))
     assert answers.refuse("Bash", both, "", {7, 8, 9}) is None
 
 

@@ -24,7 +24,7 @@ from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
 from wal_agent.events import Emit, Event
 from wal_agent.messages import open_values
-from wal_agent.records import AnyRecord, End, Intent, Opening
+from wal_agent.records import AnyRecord, Cut, End, Intent, Opening, RunsOn
 from wal_agent.shell.rules import Rules, load_rules
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, RunContext
@@ -244,6 +244,10 @@ class Post:
 
     def ends(self) -> list[End]:
         return [r for r in self.log() if isinstance(r, End)]
+
+    def open_words(self) -> list[tuple[int, str]]:
+        """What the log says of calls that the agent is done with and that are open all the same."""
+        return [(r.call, "cut" if isinstance(r, Cut) else "runs_on") for r in self.log() if isinstance(r, Cut | RunsOn)]
 
 
 def starting(tool: str, **input: Any) -> ToolStarting:

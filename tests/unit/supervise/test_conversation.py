@@ -193,7 +193,7 @@ def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Tal
 def test_a_turn_completes_behind_what_it_settles(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     """I8: what was told to the agent is settled by its completion, in one segment with it and before it."""
     talk.on.handle(TurnStarted("s", "p"))
-    settled = End(time=1.0, call=77, how="interrupted", by="recovery", finding="unknown")
+    settled = End(time=1.0, call=77, how="verified", by="recovery", finding="unknown")
     monkeypatch.setattr(talk.post.gate.recovered, "after_turn", lambda: [settled])
     talk.post.begin(file_path="a")
     talk.did.clear()
@@ -282,7 +282,7 @@ def test_an_end_that_the_sessions_file_tells_leaves_the_model_to_answer(talk: Ta
             talk.on.handle(starting("write_file", file_path=name))
     talk.on.handle(ended("write_file", file_path="a"))
     assert talk.on.refresh_phase()[0] == "executing_tools"
-    talk.post.gate.end_call(2, "denied", "it was refused", by="session")
+    talk.post.gate.end_call(2, "refused", "it was refused", by="session")
     assert talk.on.refresh_phase()[0] == "awaiting_model"
 
 
@@ -325,11 +325,11 @@ def test_a_question_is_over_when_its_call_is_gone(talk: Talk) -> None:
             talk.on.handle(starting(tool, file_path="a"))
     talk.on.handle(AwaitingApproval("s", "run_shell_command"))
     assert talk.on.refresh_phase() == ("awaiting_approval", "run_shell_command")
-    talk.post.gate.end_call(2, "denied", "it was refused", by="session")
+    talk.post.gate.end_call(2, "refused", "it was refused", by="session")
     assert talk.on.refresh_phase()[0] == "executing_tools"
     talk.on.handle(AwaitingApproval("s", "Allow it?"))
     assert talk.on.refresh_phase()[0] == "awaiting_approval"
-    talk.post.gate.end_call(1, "denied", "it was refused", by="session")
+    talk.post.gate.end_call(1, "refused", "it was refused", by="session")
     assert talk.on.refresh_phase()[0] == "awaiting_model"
     talk.on.handle(AwaitingApproval("s", "a question of its own"))
     assert talk.on.refresh_phase()[0] == "awaiting_approval", "no call is known to be asked about"
@@ -341,7 +341,7 @@ def test_a_second_question_does_not_hide_the_first(talk: Talk) -> None:
             talk.on.handle(starting(tool, file_path="a"))
     talk.on.handle(AwaitingApproval("s", "write_file"))
     talk.on.handle(AwaitingApproval("s", "run_shell_command"))
-    talk.post.gate.end_call(2, "denied", "it was refused", by="session")
+    talk.post.gate.end_call(2, "refused", "it was refused", by="session")
     assert talk.on.refresh_phase()[0] == "awaiting_approval"
 
 

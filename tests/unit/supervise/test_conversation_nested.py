@@ -48,4 +48,4 @@ def test_a_call_ends_with_its_agent(tmp_path: Path) -> None:
     on.end_orphaned_calls()
     on.end_orphaned_calls()
     post.commit()
-    assert [(e.call, e.how, e.by) for e in post.ends()] == [(1, "interrupted", "supervisor")]
+    assert [(e.call, e.how, e.by) for e in post.ends()] == [(1, "failed", "supervisor")]

@@ -94,7 +94,7 @@ def test_an_intent_that_is_undecided_in_time_is_a_refusal_with_its_end_in_the_lo
     assert post.gate.running() == [] and post.log()[1:] == []
     post.commit()
     (end,) = post.ends()
-    assert (end.call, end.how, end.by, end.why) == (1, "denied", "supervisor", decision.reason)
+    assert (end.call, end.how, end.by, end.why) == (1, "refused", "supervisor", decision.reason)
     assert post.state.open == ()
 
 
@@ -195,7 +195,7 @@ def test_a_gate_that_closes_while_a_call_waits_refuses_it_and_says_so_in_the_log
     with post.committing():
         assert post.gate.begin_call(WRITE) == Deny("it is over", stop=True)
     post.commit()
-    assert [(e.call, e.how) for e in post.ends()] == [(1, "denied")] and post.gate.running() == []
+    assert [(e.call, e.how) for e in post.ends()] == [(1, "refused")] and post.gate.running() == []
 
 
 def test_the_allow_has_a_date(post: Post) -> None:
@@ -208,7 +208,7 @@ def test_the_allow_has_a_date(post: Post) -> None:
     with post.committing():
         assert post.gate.begin_call(WRITE) == Deny(DENY_LATE)
     post.commit()
-    assert [(e.call, e.how, e.why) for e in post.ends()] == [(1, "denied", DENY_LATE)]
+    assert [(e.call, e.how, e.why) for e in post.ends()] == [(1, "refused", DENY_LATE)]
     assert len(post.intents()) == 1 and post.state.open == ()
 
 
@@ -293,7 +293,7 @@ def test_sync_refuses_what_only_reads_when_its_intent_is_not_saved(sync: Post) -
     decision = refused(impatient(sync).gate.begin_call(READ))
     assert "could not be saved" in decision.reason
     sync.commit()
-    assert [(e.call, e.how) for e in sync.ends()] == [(1, "denied")]
+    assert [(e.call, e.how) for e in sync.ends()] == [(1, "refused")]
 
 
 def test_sync_lets_what_only_reads_go_on_while_draining(sync: Post) -> None:
@@ -335,7 +335,7 @@ def test_draining_refuses_what_changes_and_nothing_else(post: Post) -> None:
         assert post.gate.begin_call(READ) == Allow()
         assert post.gate.begin_call(WRITE) == Deny(DENY_DRAINING)
     post.commit()
-    assert [(e.call, e.how, e.why) for e in post.ends()] == [(2, "denied", DENY_DRAINING)]
+    assert [(e.call, e.how, e.why) for e in post.ends()] == [(2, "refused", DENY_DRAINING)]
     assert [o.intent.tool for o in post.state.open] == ["read_file"]
     assert post.gate.changing() == []
 
@@ -432,19 +432,19 @@ def test_every_end_is_emitted_with_its_duration(post: Post) -> None:
     post.world.clock.at += 2.5
     assert post.gate.finish_call(ended("write_file", n=1))
     post.gate.end_call(unknown, "interrupted", "why")
-    post.gate.end_call(denied, "denied", "why")
-    post.gate.end_call(denied, "denied", "once more")
+    post.gate.end_call(denied, "refused", "why")
+    post.gate.end_call(denied, "refused", "once more")
     assert [e for e in events if isinstance(e, CallEnded)] == [
         CallEnded(done, "write_file", "done", 2.5, changed=True),
         CallEnded(unknown, "write_file", "interrupted", 2.5, changed=True),
-        CallEnded(denied, "write_file", "denied", 2.5),
+        CallEnded(denied, "write_file", "refused", 2.5),
     ]
 
 
 @pytest.mark.parametrize(
     ("how", "by", "known", "as_denied"),
     [
-        ("denied", "supervisor", True, True),
+        ("refused", "supervisor", True, True),
         ("interrupted", "supervisor", True, False),
         ("done", "session", False, False),
     ],
@@ -518,11 +518,11 @@ def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
 
 def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """I8: a look that failed has shown nothing; one that showed something settles in the very segment of its end."""
-    told: list[tuple[int, str, bytes, str]] = []
-    settled = End(time=1.0, call=77, how="interrupted", by="recovery", finding="unknown")
+    told: list[tuple[int, bytes, str]] = []
+    settled = End(time=1.0, call=77, how="verified", by="recovery", finding="unknown")
 
-    def tell(call: int, tool: str, input: bytes, cwd: str, _reads: bool) -> list[End]:
-        told.append((call, tool, input, cwd))
+    def tell(call: int, input: bytes, cwd: str) -> list[End]:
+        told.append((call, input, cwd))
         return [settled]
 
     monkeypatch.setattr(post.gate.recovered, "ends_after_call", tell)
@@ -543,7 +543,7 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
         assert post.gate.begin_call(replace(starting("read_file", **read), cwd="/w/sub")) == Allow()
         assert post.gate.finish_call(end)
     assert post.gate.finish_call(ended("read_file", **read)) is False
-    assert told == [(1, "read_file", json.dumps(read).encode(), "/w/sub")]
+    assert told == [(1, json.dumps(read).encode(), "/w/sub")]
     [with_it] = [records for records in together if settled in records]
     assert [isinstance(end, End) and end.call for end in with_it] == [1, 77]
 

@@ -57,8 +57,8 @@ def recovered(
 def test_a_turn_settles_what_evidence_or_harmlessness_decides(post: Post) -> None:
     settled = recovered(post, [asked(1), asked(2)], harmless=[2], c1="completed", c2="unknown", c9="completed")
     assert settled.after_turn() == [
-        End(time=post.world.clock.now(), call=1, how="interrupted", by="recovery", finding="completed", why="why c1"),
-        End(time=post.world.clock.now(), call=2, how="interrupted", by="recovery", finding="unknown", why="why c2"),
+        End(time=post.world.clock.now(), call=1, how="verified", by="recovery", finding="completed", why="why c1"),
+        End(time=post.world.clock.now(), call=2, how="verified", by="recovery", finding="unknown", why="why c2"),
     ], "#9 is not open"
 
 
@@ -67,12 +67,13 @@ def test_what_is_unknown_and_may_harm_stays_open_with_the_answer_that_the_turn_w
     assert settled.after_turn() == [Answer(time=post.world.clock.now(), call=n) for n in (1, 2)]
     post.job.writer.append(settled.answer(1, "I looked"))
     post.commit()
-    assert [answer.call for answer in settled.after_turn()] == [2], "one answer each"
+    assert [answer.call for answer in settled.after_turn()] == [1, 2], "words alone are no look"
+    settled.ends_after_call(3, json.dumps({"command": "./ledger.sh --list | grep c1"}).encode(), "")
 
 
 def test_a_call_that_a_person_settled_meanwhile_gets_no_second_end(post: Post) -> None:
     settled = recovered(post, [asked(1)], c1="completed")
-    post.job.writer.append(End(time=1.0, call=1, how="acknowledged", by="person"))
+    post.job.writer.append(End(time=1.0, call=1, how="resolved", by="person"))
     post.commit()
     assert settled.after_turn() == []
 
@@ -80,11 +81,11 @@ def test_a_call_that_a_person_settled_meanwhile_gets_no_second_end(post: Post) -
 def test_a_look_settles_at_once_and_only_once(post: Post) -> None:
     """Another crash before the end of the turn must not ask again."""
     settled = recovered(post, [asked(1)], c1="completed")
-    look = ("run_shell_command", json.dumps({"command": "cat ledger.txt"}).encode(), "")
-    (end,) = settled.ends_after_call(3, *look, reads=True)
-    assert (end.call, end.how, end.by) == (1, "interrupted", "recovery")
-    assert settled.ends_after_call(4, *look, reads=True) == [] and settled.after_turn() == []
-    assert recovered(post).ends_after_call(3, *look, reads=True) == [], "nothing was asked"
+    look = (json.dumps({"command": "cat ledger.txt"}).encode(), "")
+    (end,) = settled.ends_after_call(3, *look)
+    assert (end.call, end.how, end.by) == (1, "verified", "recovery")
+    assert settled.ends_after_call(4, *look) == [] and settled.after_turn() == []
+    assert recovered(post).ends_after_call(3, *look) == [], "nothing was asked"
 
 
 def test_only_a_call_that_was_asked_about_and_is_open_can_be_answered(post: Post) -> None:
@@ -112,16 +113,20 @@ def test_a_repetition_of_a_call_in_flight_is_refused_until_something_looked(post
         assert post.gate.begin_call(again) == Allow()
 
 
-@pytest.mark.parametrize("how", ["answered", "harmless", "settled"])
+@pytest.mark.parametrize("how", ["looked", "harmless", "resolved", "words"])
 def test_what_is_no_open_question_any_more_may_be_repeated(post: Post, how: str) -> None:
+    """I8: the agent's words alone close no question, in no later session either."""
     found = recovered(post, [asked(1)], harmless=[1] if how == "harmless" else [])
-    if how == "answered":
+    if how == "looked":
+        post.job.writer.append(Answer(time=1.0, call=1, looked=(2,)))
+    elif how == "words":
         post.job.writer.append(found.answer(1, "I looked"))
-    elif how == "settled":
-        post.job.writer.append(End(time=1.0, call=1, how="acknowledged", by="person"))
+    elif how == "resolved":
+        post.job.writer.append(End(time=1.0, call=1, how="resolved", by="person"))
     post.commit()
     with post.committing():
-        assert post.gate.begin_call(starting("run_shell_command", **CHARGE)) == Allow()
+        decision = post.gate.begin_call(starting("run_shell_command", **CHARGE))
+        assert isinstance(decision, Deny) is (how == "words")
 
 
 # ---- what bounds a task
@@ -148,7 +153,7 @@ def test_a_call_over_the_budget_is_refused_whatever_it_does(post: Post) -> None:
     assert gate.begin_call(starting("read_file", file_path="a")) == Allow()
     assert gate.begin_call(starting("read_file", file_path="b")) == Deny(DENY_BUDGET)
     post.commit()
-    assert [(e.call, e.how) for e in post.ends()] == [(4, "denied")]
+    assert [(e.call, e.how) for e in post.ends()] == [(4, "refused")]
 
 
 def test_a_task_ends_where_the_runs_around_it_do(post: Post) -> None:

@@ -99,7 +99,7 @@ def test_only_an_open_call_can_be_settled(here: Here) -> None:
 def test_the_end_says_whose_word_it_is(here: Here, done: bool, finding: str, word: str) -> None:
     here.cut_off()
     end = acknowledged_end(here.state, 2, done, 5.0)
-    assert (end.call, end.how, end.by, end.finding, end.time) == (2, "acknowledged", "person", finding, 5.0)
+    assert (end.call, end.how, end.by, end.finding, end.time) == (2, "resolved", "person", finding, 5.0)
     assert end.why.endswith(f"it was {word}")
 
 
@@ -111,7 +111,7 @@ def test_a_dead_runs_call_is_settled_durably_under_an_own_epoch_and_the_job_is_g
     here.cut_off()
     here.acknowledge(1)
     assert [o.intent.call for o in here.state.open] == [2]
-    assert [(e.call, e.how, e.finding) for e in here.ends()] == [(1, "acknowledged", "completed")]
+    assert [(e.call, e.how, e.finding) for e in here.ends()] == [(1, "resolved", "completed")]
     seen = leases.read_lease(here.bucket, KEYS)
     assert seen is not None and (seen.doc.state, seen.doc.epoch, seen.doc.agent) == ("released", 2, "gemini")
     here.acknowledge(2, done=False)

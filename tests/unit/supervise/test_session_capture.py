@@ -90,6 +90,9 @@ class Desk:
         self.post.commit()
 
     def endings(self) -> list[tuple[int, str, str]]:
+        """Of all calls, once the agent has gone on."""
+        self.post.gate.confirm()
+        self.post.commit()
         return [(e.call, e.how, e.by) for e in self.post.ends()]
 
     def deltas(self) -> list[FileDelta]:
@@ -104,9 +107,7 @@ def desk(tmp_path: Path) -> Desk:
 # ---- turn boundaries
 
 
-@pytest.mark.parametrize(
-    ("status", "how"), [("refused", "denied"), ("cancelled", "interrupted"), ("failed", "failed"), ("done", "done")]
-)
+@pytest.mark.parametrize(("status", "how"), [("refused", "refused"), ("failed", "failed"), ("done", "done")])
 def test_what_the_session_tells_settles_a_call_at_the_boundary_and_not_before(
     desk: Desk, status: str, how: str
 ) -> None:
@@ -123,17 +124,28 @@ def test_what_the_session_tells_settles_a_call_at_the_boundary_and_not_before(
     assert len(desk.endings()) == 1
 
 
+def test_what_was_cut_off_stays_open_and_is_settled_no_second_time(desk: Desk) -> None:
+    """I8: a cancelled call may have begun."""
+    call = desk.post.begin("run_shell_command", command="x")
+    desk.tell("run_shell_command", "cancelled", command="x")
+    desk.saver.mark_boundary(call)
+    for _ in range(2):
+        desk.save()
+        assert desk.endings() == [] and desk.post.open_words() == [(call, "cut")] and desk.running() == []
+    assert [o.intent.call for o in desk.post.job.writer.state.unanswered] == [call]
+
+
 def test_a_boundary_settles_nothing_of_the_batch_behind_it(desk: Desk) -> None:
     first, second = (desk.post.begin("run_shell_command", command="x") for _ in range(2))
     desk.tell("run_shell_command", "refused", command="x")
     desk.tell("run_shell_command", "refused", command="x")
     desk.saver.mark_boundary(first)
     desk.save()
-    assert desk.endings() == [(first, "denied", "session")]
+    assert desk.endings() == [(first, "refused", "session")]
     assert [r.call for r in desk.post.gate.running()] == [second]
     desk.saver.mark_boundary(second)
     desk.save()
-    assert desk.endings() == [(first, "denied", "session"), (second, "denied", "session")]
+    assert desk.endings() == [(first, "refused", "session"), (second, "refused", "session")]
 
 
 def test_what_is_told_of_the_batch_behind_a_boundary_waits_for_the_next(desk: Desk) -> None:
@@ -148,7 +160,7 @@ def test_what_is_told_of_the_batch_behind_a_boundary_waits_for_the_next(desk: De
     assert desk.running() == [second]
     desk.saver.mark_boundary(second)
     desk.save()
-    assert desk.endings() == [(first, "done", "hook"), (second, "denied", "session")]
+    assert desk.endings() == [(first, "done", "hook"), (second, "refused", "session")]
 
 
 def test_what_was_told_before_a_call_began_never_ends_it(desk: Desk) -> None:
@@ -173,7 +185,7 @@ def test_a_call_that_its_hook_ended_ends_no_other_one_when_the_session_tells_it_
     desk.tell("run_shell_command", "refused", command="refused")
     desk.saver.mark_boundary(not_run)
     desk.save()
-    assert desk.endings() == [(ran, "done", "hook"), (not_run, "denied", "session")]
+    assert desk.endings() == [(ran, "done", "hook"), (not_run, "refused", "session")]
 
 
 def test_the_same_for_two_identical_calls(desk: Desk) -> None:
@@ -183,7 +195,7 @@ def test_the_same_for_two_identical_calls(desk: Desk) -> None:
     desk.tell("run_shell_command", "cancelled", command="x")
     desk.saver.mark_boundary(second)
     desk.save()
-    assert desk.endings() == [(first, "done", "hook"), (second, "interrupted", "session")]
+    assert desk.endings() == [(first, "done", "hook")] and desk.post.open_words() == [(second, "cut")]
 
 
 def test_a_call_that_we_denied_and_the_session_calls_failed_ends_no_other_one(desk: Desk) -> None:
@@ -194,7 +206,7 @@ def test_a_call_that_we_denied_and_the_session_calls_failed_ends_no_other_one(de
     desk.tell("write_file", "cancelled", file_path="a")
     desk.saver.mark_boundary(2)
     desk.save()
-    assert sorted(desk.endings()) == [(allowed, "interrupted", "session"), (2, "denied", "supervisor")]
+    assert sorted(desk.endings()) == [(allowed, "failed", "session"), (2, "refused", "supervisor")], "it only writes"
 
 
 def test_a_refused_call_whose_input_was_rewritten_is_meant_when_it_is_the_only_one(desk: Desk) -> None:
@@ -203,7 +215,7 @@ def test_a_refused_call_whose_input_was_rewritten_is_meant_when_it_is_the_only_o
     desk.tell("run_shell_command", "refused", command="as rewritten")
     desk.saver.mark_boundary(call)
     desk.save()
-    assert desk.endings() == [(call, "denied", "session")]
+    assert desk.endings() == [(call, "refused", "session")]
 
 
 def test_half_a_line_is_read_when_it_is_whole(desk: Desk) -> None:
@@ -215,7 +227,7 @@ def test_half_a_line_is_read_when_it_is_whole(desk: Desk) -> None:
     desk.agent.write("one", line[20:])
     desk.saver.mark_boundary(call + 1)
     desk.save()
-    assert desk.endings() == [(call, "denied", "session")]
+    assert desk.endings() == [(call, "refused", "session")]
     assert b"".join(desk.looked) == line.encode()
 
 
@@ -232,7 +244,7 @@ def test_a_subagents_own_file_settles_its_calls_by_their_ids(desk: Desk) -> None
     desk.inner("done", "i2")
     desk.inner("failed", "i3", "sub-2.jsonl")
     desk.save()
-    assert sorted(desk.endings()) == [(refused, "denied", "session"), (failed, "failed", "session")]
+    assert sorted(desk.endings()) == [(refused, "refused", "session"), (failed, "failed", "session")]
     assert desk.running() == [outer, runs], "done has an after-hook, which brings the result"
     desk.saver.finish()
     desk.post.commit()
@@ -258,7 +270,7 @@ def test_what_the_main_file_tells_without_an_id_is_no_subagents_call(desk: Desk)
     desk.tell("run_shell_command", "cancelled", command="rewritten")
     desk.saver.mark_boundary(mine)
     desk.save()
-    assert desk.endings() == [(mine, "denied", "session")] and desk.running() == [inner]
+    assert desk.endings() == [(mine, "refused", "session")] and desk.running() == [inner]
 
 
 # ---- where only the file tells
@@ -320,7 +332,7 @@ def test_a_refused_call_that_the_file_spells_otherwise_ends_at_the_boundary(desk
     assert desk.running() == [call]
     desk.saver.mark_boundary(call)
     desk.save()
-    assert desk.endings() == [(1, "denied", "supervisor"), (call, "denied", "session")]
+    assert desk.endings() == [(1, "refused", "supervisor"), (call, "refused", "session")]
 
 
 # ---- where the file trails the hooks
@@ -389,7 +401,7 @@ def test_what_a_trailing_file_tells_behind_the_boundary_ends_a_call_at_once(desk
     desk.tell("bash", "refused", command="make")
     desk.agent.write("one", RESULT)
     desk.save()
-    assert desk.endings() == [(call, "denied", "session")]
+    assert desk.endings() == [(call, "refused", "session")]
     desk.save()
     assert desk.deltas()[-1].settled == call
 
@@ -535,7 +547,7 @@ def test_a_backlog_holds_captures_back_and_settles_all_the_same(desk: Desk, monk
     monkeypatch.setattr(saver_module, "MAX_BACKLOG", -1)
     desk.save()
     assert desk.deltas() == [] and desk.saver.saved == 0.0
-    assert desk.endings() == [(call, "denied", "session")]
+    assert desk.endings() == [(call, "refused", "session")]
     monkeypatch.undo()
     desk.save()
     assert len(desk.deltas()) == 1 and desk.saver.saved == desk.post.world.clock.at
@@ -628,7 +640,7 @@ def test_the_end_of_a_run_is_a_boundary(desk: Desk) -> None:
     desk.tell("t", "refused", a=1)
     desk.saver.finish()
     desk.post.commit()
-    assert desk.endings() == [(call, "denied", "session")]
+    assert desk.endings() == [(call, "refused", "session")]
 
 
 @pytest.mark.parametrize("completed", [True, False], ids=["in order", "cut off"])
@@ -646,7 +658,7 @@ def test_what_is_not_over_when_the_agent_has_ended_was_ended_with_it(
     desk.agent.capabilities = Capabilities(ends_its_calls=True)
     desk.saver.finish(completed)
     desk.post.commit()
-    assert desk.endings()[1:] == ([(1, "interrupted", "supervisor")] if completed else [])
+    assert desk.endings()[1:] == [] and desk.post.open_words() == ([(1, "cut")] if completed else [])
 
 
 def test_a_call_that_the_file_tells_again_is_not_another_one(desk: Desk) -> None:

@@ -117,7 +117,7 @@ def test_only_calls_that_may_change_something_ask_for_a_capture(desk: Desk, monk
         desk.post.gate.finish_call(ended(tool, file_path="a"))
     assert asked == [1]
     call = desk.post.begin("write_file", file_path="b")
-    desk.post.gate.end_call(call, "denied", "no")
+    desk.post.gate.end_call(call, "refused", "no")
     assert asked == [1]
     call = desk.post.begin("write_file", file_path="b")
     desk.post.gate.end_call(call, "interrupted", "cancelled", by="session")

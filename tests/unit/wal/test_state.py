@@ -88,7 +88,7 @@ def test_calls_whose_changes_no_capture_has() -> None:
     later = apply_all(state, 1, 1, [tree(5, (6,)), end(6), end(3)])
     assert unheld(later) == [], "a call that the capture has; one that was settled behind it"
     reads: list[AnyRecord] = [msgspec.structs.replace(intent(9), cls="read_only"), end(9)]
-    assert unheld(apply_all(later, 1, 1, [*reads, intent(10), msgspec.structs.replace(end(10), how="denied")])) == []
+    assert unheld(apply_all(later, 1, 1, [*reads, intent(10), msgspec.structs.replace(end(10), how="refused")])) == []
 
 
 def test_what_is_kept_of_such_calls_is_bounded() -> None:
@@ -273,7 +273,7 @@ def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn
 def test_an_unlogged_call_that_evidence_or_a_person_settled_is_reported_as_in_flight_only() -> None:
     """Issue 12.3: it was open, so a recovery has told of it."""
     late = msgspec.structs.replace(intent(1), unlogged=True)
-    assert apply_all(State(), 1, 1, [late, End(time=1.0, call=1, how="interrupted", by="recovery")]).unlogged == ()
+    assert apply_all(State(), 1, 1, [late, End(time=1.0, call=1, how="verified", by="recovery")]).unlogged == ()
 
 
 def test_a_compaction_names_the_conversation_as_it_was_before() -> None:

@@ -96,7 +96,7 @@ def test_a_recent_call_has_the_beginnings_of_input_and_result() -> None:
     (call,) = state.recent
     assert (call.input, call.size, call.output) == (b"i" * KEEP_INPUT, 9_000, b"r" * KEEP_OUTPUT)
     assert (call.how, call.duration_ms) == ("done", 7)
-    denied = after(intent(1), msgspec.structs.replace(end(1), how="denied", why="no"))
+    denied = after(intent(1), msgspec.structs.replace(end(1), how="refused", why="no"))
     assert denied.recent[0].output == b"no", "without a result, why it ended so"
 
 
@@ -410,7 +410,7 @@ def test_a_capture_takes_the_place_of_the_packs_that_it_replaces() -> None:
     ("done", "mutation", True),
     ("failed", "unknown", True),
     ("done", "read_only", False),
-    ("denied", "mutation", False),
+    ("refused", "mutation", False),
     ("interrupted", "mutation", False),
 ])  # fmt: skip
 def test_which_calls_a_capture_may_lack(how: Ending, cls: Class, lacks: bool) -> None:

@@ -1,0 +1,153 @@
+"""I8 in the gate: what is cut off or runs on stays open, and an equal call is refused until something looked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.supervise.crew import Post, ended, starting
+from wal_agent.agents.base import Allow, Deny
+from wal_agent.supervise.gate import HOLD
+
+CHARGE = {"command": "./charge.sh 49.90"}
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Post:
+    return Post(tmp_path)
+
+
+def charged(post: Post) -> int:
+    return post.begin("run_shell_command", **CHARGE)
+
+
+def finish(post: Post, **changes: object) -> None:
+    post.gate.finish_call(replace(ended("run_shell_command", command=CHARGE["command"]), **changes))
+    post.commit()
+
+
+def refused_again(post: Post) -> bool:
+    with post.committing():
+        return isinstance(post.gate.begin_call(starting("run_shell_command", **CHARGE)), Deny)
+
+
+def hows(post: Post) -> list[tuple[int, str]]:
+    return [(e.call, e.how) for e in post.ends()]
+
+
+def test_a_time_limit_leaves_the_call_open_and_an_equal_one_is_refused_until_a_look(post: Post) -> None:
+    call = charged(post)
+    finish(post, failed=True, clean=False, cut="it took longer than 2 s")
+    assert hows(post) == [] and post.open_words() == [(call, "cut")]
+    assert refused_again(post)
+    with post.committing():
+        assert post.gate.begin_call(starting("run_shell_command", command="cat ledger.txt")) == Allow()
+        post.gate.finish_call(ended("run_shell_command", command="cat ledger.txt"))
+    assert not refused_again(post)
+
+
+def test_what_the_agent_moves_to_the_background_is_over_when_it_says_so(post: Post) -> None:
+    call = charged(post)
+    finish(post, runs_on=True, task="b1")
+    assert hows(post) == [] and [r.call for r in post.gate.background()] == [call] and post.gate.running() == []
+    assert refused_again(post)
+    post.gate.end_task("b2", "done")
+    post.gate.end_task("b1", "done")
+    post.gate.end_task("b1", "failed")
+    post.commit()
+    assert hows(post)[-1] == (call, "done") and post.gate.background() == []
+
+
+def test_a_background_task_that_the_agent_ended_stays_open(post: Post) -> None:
+    call = charged(post)
+    finish(post, runs_on=True, task="b1")
+    post.gate.end_task("b1", "cancelled")
+    post.commit()
+    assert hows(post) == [] and post.open_words() == [(call, "runs_on"), (call, "cut")]
+
+
+def test_a_failure_is_an_end_once_the_agent_goes_on(post: Post) -> None:
+    """An agent that is stopped ends its tools first, and says that they failed."""
+    first = charged(post)
+    finish(post, failed=True, clean=False)
+    assert hows(post) == []
+    post.gate.confirm()
+    post.commit()
+    assert hows(post) == [(first, "failed")]
+    second = post.begin("run_shell_command", command="make")
+    post.gate.finish_call(replace(ended("run_shell_command", command="make"), failed=True, clean=False))
+    post.gate.is_stopping = lambda: True
+    post.gate.confirm()
+    post.commit()
+    assert hows(post) == [(first, "failed")] and post.open_words() == [(second, "cut")]
+
+
+@pytest.mark.parametrize(("over", "open"), [(True, True), (False, False)])
+def test_who_is_gone_right_behind_a_failure_was_stopped(post: Post, over: bool, open: bool) -> None:
+    call = charged(post)
+    finish(post, failed=True, clean=False)
+    post.gate.tick()
+    post.commit()
+    assert hows(post) == [], "too early to know"
+    post.world.clock.sleep(0 if over else HOLD)
+    post.gate.tick(over=over)
+    post.commit()
+    assert (post.open_words() == [(call, "cut")]) is open and (hows(post) == [(call, "failed")]) is not open
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_no_at_the_dialog_is_silent_and_a_stop_of_the_tool_is_not(post: Post, asked: bool) -> None:
+    call = charged(post)
+    if asked:
+        post.gate.approval_asked("run_shell_command")
+    post.gate.report(call, "cancelled", "it was cancelled", "session")
+    post.commit()
+    assert hows(post) == ([(call, "refused")] if asked else [])
+    assert post.open_words() == ([] if asked else [(call, "cut")])
+
+
+def test_the_refused_call_of_a_cut_one_names_its_check(post: Post) -> None:
+    post.begin("run_shell_command", command="git push origin main")
+    post.gate.finish_call(replace(ended("run_shell_command", command="git push origin main"), cut="it was stopped"))
+    post.commit()
+    with post.committing():
+        decision = post.gate.begin_call(starting("run_shell_command", command="git push origin main"))
+    assert isinstance(decision, Deny) and "git ls-remote" in decision.reason
+
+
+# ---- processes
+
+SUPERVISOR = """
+import json, os, signal, subprocess, sys, time
+from wal_agent.supervise import processes
+processes.become_subreaper()
+words = "import subprocess, sys\\nfor line in sys.stdin:\\n subprocess.run(['bash', '-c', line]); print('over')"
+agent = subprocess.Popen([sys.executable, "-uc", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                         env={**os.environ, processes.MARKER: "r1"})
+known, found = processes.CallProcesses(agent.pid, "r1"), []
+for call, line in enumerate(sys.argv[1:], 1):
+    boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    print(line, file=agent.stdin, flush=True)
+    assert agent.stdout.readline() == "over\\n"
+    known.look({call: boot})
+    alive = known.alive(call)
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+    while known.alive(call):
+        time.sleep(0.01)
+    found.append([known.begun(call), bool(alive)])
+print(json.dumps(found))
+agent.kill()
+"""
+
+
+def test_what_a_call_leaves_running_is_seen_and_its_end_too() -> None:
+    """`./charge.sh &` has returned, and has only begun. An orphan counts, and what has a session of its own."""
+    lines = ["true", "sleep 60 >/dev/null &", "(setsid sleep 60 >/dev/null &)", "sleep 60 >/dev/null & sleep 0.1"]
+    printed = subprocess.run([sys.executable, "-c", SUPERVISOR, *lines], capture_output=True, text=True, check=True)
+    assert json.loads(printed.stdout) == [[False, False], [True, True], [True, True], [True, True]]

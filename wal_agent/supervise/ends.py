@@ -1,0 +1,57 @@
+"""Decide what a report on a call makes of it: an end, or a word that leaves it open (I8). Pure.
+
+An agent's report is a claim. Of a call that may have changed something it is an end only if the tool completed and
+nothing of it still runs, or if the call never began; docs/PROTOCOL.md lists what else ends one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from wal_agent.records import Class, Ending
+
+Status = Literal["done", "failed", "refused", "cancelled", "runs_on"]
+"""What the agent's hook or session says. `refused`: words that it has only for a call that it did not begin (a rule of
+its own, or ours); `cancelled`: words that it also has for one that was stopped after it had begun."""
+Outcome = Ending | Literal["cut", "runs_on"]
+
+HARMLESS = ("read_only", "idempotent")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the run saw of a call. `stopping`: the agent was asked to stop, or is being stopped; `asked`: the agent
+    asked a person to approve the call; `begun`: a process of it was seen; `alive`: one lives."""
+
+    cls: Class
+    stopping: bool = False
+    asked: bool = False
+    begun: bool = False
+    alive: bool = False
+
+
+def outcome_of(status: Status, clean: bool, seen: Seen) -> Outcome:
+    """Return what the report makes of the call. `clean`: the result shows no failure, as a command's exit code would.
+
+    A No at the agent's own approval and a stop of the running tool may have the same words: what was asked for and has
+    not begun was refused. Agents stop their own tools when they are asked to stop, and report whatever they like; then
+    only a clean completion counts."""
+    if seen.cls in HARMLESS:
+        return _of_harmless(status, seen)
+    if status == "refused":
+        return "cut" if seen.begun else "refused"
+    if status == "cancelled":
+        return "refused" if seen.asked and not seen.begun else "cut"
+    if status == "runs_on" or seen.alive:
+        return "runs_on"
+    if seen.stopping and not (status == "done" and clean):
+        return "cut"
+    return "done" if status == "done" else "failed"
+
+
+def _of_harmless(status: Status, seen: Seen) -> Outcome:
+    """Doing it again does no harm, so nobody need know how far it came."""
+    if status == "runs_on":
+        return "done" if seen.cls == "read_only" else "runs_on"
+    return "failed" if status == "cancelled" else status
