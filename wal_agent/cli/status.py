@@ -174,10 +174,10 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     """The answer's rows. `options`: what a command for this job has to say; `following`: see next_command."""
     from wal_agent.recovery.lease_policy import REMOVED
 
-    now = time.time()
+    now = view.owner_now or time.time()  # what is compared with it is of the owner's clock
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
-        where += f", up {duration(now - view.started)}, heartbeat {duration(view.heartbeat_age)} ago"
+        where += f", up {duration(max(0.0, now - view.started))}, heartbeat {duration(view.heartbeat_age)} ago"
     rows = [("name", view.name)] if view.name else []
     rows.append(("job", f"{view.job:<19} {view.bucket}"))
     if view.state == "running":
@@ -212,7 +212,8 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {duration(view.waiting.age)}"
         if view.waiting.spooled:
             waiting += f"; spooling: {view.waiting.spooled} segments are on this machine's disk only"
-    last = view.locked or f"last record {duration(now - view.last_record)} ago, {waiting}".rstrip(", ")
+    newest = f"last record {duration(max(0.0, now - view.last_record))} ago" if view.last_record else "no record yet"
+    last = view.locked or f"{newest}, {waiting}".rstrip(", ")
     rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:
         program = f"{view.agent} {view.agent_version}".strip()
@@ -230,7 +231,7 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         rows.append(("crashes", str(len(view.crashes))))
         rows += [("", describe_crash(c)) for c in view.crashes[-5:]]
     rows += call_rows(view, options)
-    rows += [describe_step(step) for step in view.steps[:MOST_STEPS_SHOWN]]
+    rows += [describe_step(step, now) for step in view.steps[:MOST_STEPS_SHOWN]]
     if len(view.steps) > MOST_STEPS_SHOWN:
         rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: wal-agent state list"))
     rows += [
@@ -260,7 +261,9 @@ def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     if not f.saved:
         never = "not saved yet" if running else "never saved"
         return [("files", f"{never}{f': {f.problem}' if f.problem else ''}")]
-    rows = [("files", f"{f'saved {duration(now - f.saved)} ago':<19} {plural(f.files, 'file')}, {size(f.bytes)}")]
+    rows = [
+        ("files", f"{f'saved {duration(max(0.0, now - f.saved))} ago':<19} {plural(f.files, 'file')}, {size(f.bytes)}")
+    ]
     if f.to_go:
         rows.append(
             ("", f"not saved yet: {plural(f.to_go, 'file')} ({size(f.to_go_bytes)}): {', '.join(f.to_go_names)}")
@@ -347,11 +350,11 @@ def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
     return "in flight", text if view.state == "running" else f"{text}   the next start will check whether it happened"
 
 
-def describe_step(step: Step) -> tuple[str, str]:
+def describe_step(step: Step, now: float) -> tuple[str, str]:
     """The row of a step that has no end."""
     text = f"step {step.step} `{step.command}`"
     if step.running:
-        return "in flight", f"{text}   for {duration(time.time() - step.since)}"
+        return "in flight", f"{text}   for {duration(max(0.0, now - step.since))}"
     return (
         "unverified",
         f"{text}   cut off; type it again with --verify, or: wal-agent ack {step.step} --done (or --not-done)",

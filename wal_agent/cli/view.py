@@ -158,6 +158,7 @@ class View(msgspec.Struct, frozen=True):
     pid: int = 0
     epoch: int = 0
     started: float = 0.0
+    owner_now: float = 0.0  # the owner's clock now: at its last heartbeat, and the store's since; 0: not known
     heartbeat_age: float = 0.0
     ttl: float = 0.0
     spool: str = ""  # folder on `host` that may hold records which are not in the bucket
@@ -261,6 +262,7 @@ def make_view(
         pid=doc.host.pid,
         epoch=doc.epoch,
         started=doc.started,
+        owner_now=doc.time + lease_age(seen) if doc.time else 0.0,
         heartbeat_age=lease_age(seen),
         ttl=doc.ttl,
         spool=redact(doc.spool) if may_have_spooled(seen) else "",

@@ -116,6 +116,19 @@ def test_how_a_job_was_settled_is_read_from_its_reason(
     assert row in text and (f"reason      {reason}" in text) is also
 
 
+def test_times_of_the_log_are_compared_with_its_owners_clock(tmp_path: Path) -> None:
+    """Where this machine's clock is another hour, a run of 7 s is not up for one."""
+    bucket = full(tmp_path).bucket
+    found = read_view(bucket, KEYS, {})
+    assert abs(found.owner_now - time.time()) < 600
+    early = time.time() - 3600
+    off = msgspec.structs.replace(found, state="running", owner_now=early, started=early - 7, last_record=early - 3)
+    rows = shown(off)
+    assert "up 7 s" in rows and "last record 3 s ago" in rows
+    empty = shown(msgspec.structs.replace(found, last_record=0.0, owner_now=0.0))
+    assert "no record yet" in empty and "days ago" not in empty
+
+
 @pytest.mark.parametrize(
     ("cls", "row"),
     [
