@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from wal_agent.rehearsal.model import Json, Model, Reply
 
 # No deadline: a loaded machine is no failure. CI tries the same examples each time, people find new ones.
 settings.register_profile(
@@ -48,3 +50,27 @@ def gemini_cli() -> Path:
 def agent_cli() -> Callable[..., Path]:
     """Name (and older version) to program."""
     return installed
+
+
+REFUSED: list[str] = []  # what scripted models answered to conversations that their APIs would refuse
+_refuse = Model.refuse
+
+
+def _note_refusal(model: Model, path: str, body: Json) -> Reply | None:
+    reply = _refuse(model, path, body)
+    if reply is not None:
+        REFUSED.append(reply.data.decode())
+    return reply
+
+
+Model.refuse = _note_refusal  # type: ignore[method-assign, assignment]
+
+
+@pytest.fixture(autouse=True)
+def _valid_requests(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which an agent, or the setup before it, sent its model what a real API refuses for good."""
+    yield
+    refused = REFUSED[:1]
+    REFUSED.clear()
+    if refused and request.node.get_closest_marker("refused") is None:
+        pytest.fail(f"the model's API would refuse what it was sent: {refused[0]}")

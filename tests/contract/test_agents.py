@@ -268,6 +268,8 @@ def back(
         codes = [done(run.start(model, "do it", resume=PROMPT))[0]]
         if agent.capabilities.tidy:
             agent.capabilities.tidy(lost.session, box.ws, box.user_env)
+        resumed = box.main(lost.session).read_bytes()
+        box.restore(agent.reconcile(resumed, lost.session, box.ws, lost.calls).data, lost.session)
         codes.append(done(run.start(model, "and more", resume=""))[0])
         first, second = model.history(0), model.history(1)
     sessions = {e.session for e in run.heard.events if isinstance(e, TurnStarted)}

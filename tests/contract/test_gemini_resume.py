@@ -184,7 +184,9 @@ def test_a_long_session_is_loaded_before_its_first_turn(lost: Lost, back: Back, 
     box = Box(tmp_path, lost.box.program)
     reconciled = GEMINI.reconcile(lost.main, lost.session, box.ws, lost.run.calls())
     display = {"fileName": "f", "fileDiff": "a line of a long file\n" * 50_000}
-    call = {"id": "c", "name": "write_file", "args": {}, "status": "success", "resultDisplay": display}
+    returned = {"functionResponse": {"id": "c", "name": "write_file", "response": {"output": "written"}}}
+    call = {"id": "c", "name": "write_file", "args": {}, "status": "success", "result": [returned]}
+    call["resultDisplay"] = display
     shown = {"id": "shown", "timestamp": "2026-11-22T10:00:00Z", "type": "gemini", "content": "", "toolCalls": [call]}
     line = json.dumps(shown).encode() + b"\n"
     long = reconciled.data + b"".join(line.replace(b'"shown"', b'"shown%d"' % n) for n in range(20))

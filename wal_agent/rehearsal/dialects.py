@@ -2,7 +2,8 @@
 
 `Anthropic` (Claude Code): `/v1/messages`, streamed or not, and `count_tokens` beside it. `Gemini` (Gemini CLI):
 `/v1beta/models/M:streamGenerateContent?alt=sse`, and `:generateContent` beside it. OpenAI's two: Chat Completions
-(`Chat`: Qwen, OpenCode, pi, Copilot) and Responses (`Responses`: Codex).
+(`Chat`: Qwen, OpenCode, pi, Copilot) and Responses (`Responses`: Codex). Each refuses a conversation that its API would
+refuse (`api_rules`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from wal_agent.api_rules import check_anthropic, check_chat, check_gemini, check_responses
 from wal_agent.rehearsal.model import Called, HistoryText, Json, Model, Part, Reply, Returned, Turn, json_reply, sse
 
 _anthropic_ids = itertools.count(1)
@@ -38,6 +40,10 @@ class Anthropic:
         if turn.status != 200:
             return _anthropic_error(turn.status, "scripted")
         return _anthropic_answer(_anthropic_blocks(turn), body, turn.tokens)
+
+    def refuse(self, path: str, body: Json) -> Reply | None:
+        faults = check_anthropic(body) if path.endswith("/messages") else []
+        return _anthropic_error(400, faults[0]) if faults else None
 
     def other(self, method: str, path: str, body: Json) -> Reply:
         plain = path.partition("?")[0]
@@ -139,8 +145,12 @@ class Gemini:
 
     def turn(self, turn: Turn, path: str, body: Json) -> Reply:
         if turn.status != 200:
-            return json_reply({"error": {"code": turn.status, "message": "scripted", "status": "X"}}, turn.status)
+            return _gemini_error(turn.status, "scripted", "X")
         return _gemini_answer(_gemini_parts(turn), path)
+
+    def refuse(self, path: str, body: Json) -> Reply | None:
+        faults = check_gemini(body) if path.lower().endswith("generatecontent") else []
+        return _gemini_error(400, faults[0], "INVALID_ARGUMENT") if faults else None
 
     def other(self, method: str, path: str, body: Json) -> Reply:
         plain = path.partition("?")[0]
@@ -185,6 +195,10 @@ class GeminiModel(Model):
     @property
     def env(self) -> dict[str, str]:
         return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": self.url}
+
+
+def _gemini_error(code: int, message: str, status: str) -> Reply:
+    return json_reply({"error": {"code": code, "message": message, "status": status}}, code)
 
 
 def _gemini_parts(turn: Turn) -> list[Json]:
@@ -239,6 +253,10 @@ class Chat:
 
     def turn(self, turn: Turn, path: str, body: Json) -> Reply:
         return _chat_answer(turn, body) if turn.status == 200 else error(turn.status, "scripted")
+
+    def refuse(self, path: str, body: Json) -> Reply | None:
+        faults = check_chat(body) if path.endswith("/chat/completions") else []
+        return error(400, faults[0]) if faults else None
 
     def other(self, method: str, path: str, body: Json) -> Reply:
         plain = path.partition("?")[0]
@@ -343,6 +361,10 @@ class Responses:
 
     def turn(self, turn: Turn, path: str, body: Json) -> Reply:
         return _answer(turn, body) if turn.status == 200 else error(turn.status, "scripted")
+
+    def refuse(self, path: str, body: Json) -> Reply | None:
+        faults = check_responses(body) if path.endswith("/responses") else []
+        return error(400, faults[0]) if faults else None
 
     def other(self, method: str, path: str, body: Json) -> Reply:
         plain = path.partition("?")[0]

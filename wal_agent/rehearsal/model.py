@@ -93,6 +93,9 @@ class Dialect(Protocol):
     def turn(self, turn: Turn, path: str, body: Json) -> Reply:
         """The scripted answer, also one with a status that is not 200."""
 
+    def refuse(self, path: str, body: Json) -> Reply | None:
+        """The API's 400 for a conversation that it does not take, None for one that it takes."""
+
     def other(self, method: str, path: str, body: Json) -> Reply:
         """The answer to any other request."""
 
@@ -158,6 +161,10 @@ class Model:
             if not self._lock.wait_for(lambda: len(self.requests) >= requests, timeout):
                 raise TimeoutError(f"{len(self.requests)} of {requests} requests after {timeout} s")
 
+    def refuse(self, path: str, body: Json) -> Reply | None:
+        """Return the API's 400 for a conversation that it does not take, None for one that it takes."""
+        return self.dialect.refuse(path, body)
+
     def take(self, body: Json) -> Turn:
         """Log the request and choose its answer."""
         last = self.dialect.last(body)
@@ -199,6 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         path = self.path.partition("?")[0]
         dialect = self.owner.dialect
+        if (refused := self.owner.refuse(path, body)) is not None:
+            return self._send(refused)
         if not dialect.is_turn(path, body):
             self.owner.asides.append(body)
             return self._send(dialect.other("POST", self.path, body))

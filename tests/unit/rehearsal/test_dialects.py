@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from wal_agent.rehearsal.dialects import Anthropic, Chat, Responses
+from wal_agent.rehearsal.dialects import Anthropic, Chat, Gemini, Responses
 from wal_agent.rehearsal.model import Called, Dialect, HistoryText, Json, Model, Returned, Turn
 
 READ = ("Read", {"path": "a"})
@@ -247,3 +247,23 @@ def test_responses() -> None:
 def test_an_empty_request_is_no_history(make: Callable[[], Dialect]) -> None:
     assert make().history({}) == []
     assert make().last({}) == ""
+
+
+@pytest.mark.refused
+@pytest.mark.parametrize(
+    ("dialect", "path", "body", "kind"),
+    [
+        (Anthropic(), "/v1/messages", {"messages": [{"role": "assistant", "content": "x"}]}, "invalid_request_error"),
+        (Chat(), "/v1/chat/completions", {"messages": [{"role": "tool"}]}, "invalid_request_error"),
+        (Responses(), "/v1/responses", {"input": [{"type": "function_call_output"}]}, "invalid_request_error"),
+        (Gemini(), "/v1beta/models/m:generateContent", {"contents": [{"parts": []}]}, "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_conversation_that_the_api_refuses(dialect: Dialect, path: str, body: Json, kind: str) -> None:
+    """As the real one does, with 400 and its own form of an error, before the script has a word in it."""
+    with Model(dialect, [Turn("never")]) as model:
+        status, _, text = fetch(model.url + path, {**body, "tools": [{"name": "t"}]})
+        assert status == 400
+        error = json.loads(text)["error"]
+        assert kind in (error.get("type"), error.get("status"))
+        assert model.requests == [] and len(model.turns) == 1
