@@ -287,6 +287,9 @@ class RequestedCall(msgspec.Struct, frozen=True):
     input: bytes
 
 
+LEFT_OUT = "left out."  # ends a repair that tells what is lost
+
+
 class Reconciled(msgspec.Struct, frozen=True):
     """The derived copy of a restored session file, in pieces that may be views of the one that it was made from.
     `put_back`: the number of calls that only the log had. `prompts`: all
@@ -296,13 +299,18 @@ class Reconciled(msgspec.Struct, frozen=True):
     pieces: Pieces
     put_back: int
     messages: int
-    repairs: tuple[str, ...] = ()  # one sentence for each part that was cut or mended
+    repairs: tuple[str, ...] = ()  # one sentence for each part that was cut, mended, or LEFT_OUT
     prompts: tuple[str, ...] | None = None
 
     @property
     def data(self) -> bytes:
         """All of it, in memory."""
         return b"".join(self.pieces)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The repairs that tell what is lost: the agent reads them too."""
+        return tuple(text for text in self.repairs if text.endswith(LEFT_OUT))
 
 
 class Rehearsal(msgspec.Struct, frozen=True):
@@ -462,6 +470,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """It may begin a turn before it has read the session that it resumes: the model is then called without the
     conversation and without the recovery prompt. Its hook before a turn may wait (is firm), and `render` can refuse it.
     It appends to the main file once it has read it, before anything else."""
+    pairs_by_id: bool = False
+    """Its API pairs calls and results by id, wherever they stand; else a result belongs right behind its call."""
     ends_its_calls: bool = False
     """All its calls are over once it has exited after its turn. It may exit before it has written their outcomes."""
 

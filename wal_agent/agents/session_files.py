@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from wal_agent.agents.base import Agent, Env, LoggedCall, SessionFile
+from wal_agent.agents.base import LEFT_OUT, Agent, Env, LoggedCall, SessionFile
 from wal_agent.safefs import Buffer, open_plain, release
 from wal_agent.text import is_utf8
 
@@ -380,7 +380,12 @@ def plain_text(content: Any, deep: int = 20) -> str:
 
 
 def junk_repair(junk: int) -> list[str]:
-    return [f"{junk} damaged line(s) of the session file were left out."] if junk else []
+    return [f"{junk} damaged line(s) of the session file were {LEFT_OUT}"] if junk else []
+
+
+def lost_calls_repair(results: int) -> list[str]:
+    """`results`: how many had no call any more; the log's calls are put back with theirs."""
+    return [f"{results} result(s) whose call was lost with a damaged line were {LEFT_OUT}"] if results else []
 
 
 HEAD_REPAIR = "The session file's first line was damaged and was written anew."

@@ -21,7 +21,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
+from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled, Rewriting
+from wal_agent.agents.valid import conversation_faults
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import failed
@@ -128,6 +129,7 @@ KEEP_RESTORES = 5  # folders of earlier restores
 MOST_FILES = 20_000
 MOST_BYTES = 16 << 30
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+MOST_CHECKED = 16 << 20  # bytes of a main file that is held in memory once more, to be checked
 MOST_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 
 
@@ -192,6 +194,7 @@ def restore(
         longer = _keep_longer(place, files)
         data = map_file(longer.get(main) or exact[main])
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
+        reconciled = replace(reconciled, repairs=(*reconciled.repairs, *_refused(place.agent, reconciled, len(data))))
         prompt = notice(reconciled)
         release(data)
         for name in sorted({*files} - {main}):
@@ -217,6 +220,15 @@ def restore(
         discard_staged(staged)
     size = sum(longer[name].stat().st_size if name in longer else file.size for name, file in files.items())
     return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept)
+
+
+def _refused(agent: Agent, reconciled: Reconciled, size: int) -> list[str]:
+    """Say why the agent's model may refuse the session, where `reconcile` left something of that kind."""
+    rewriting = agent.capabilities.rewriting
+    if not isinstance(rewriting, Rewriting) or size > MOST_CHECKED:
+        return []
+    faults = conversation_faults(rewriting.units(reconciled.data), agent.capabilities.pairs_by_id)
+    return [f"The model may refuse this session: {shorten(fault, 200)}." for fault in faults[:1]]
 
 
 def check_files(place: SessionTarget, files: Mapping[str, FileState]) -> None:

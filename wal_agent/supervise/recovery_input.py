@@ -356,7 +356,8 @@ def write_prompt(
 ) -> str:
     """The recovery prompt, and behind it the task, if the session was lost before it had that, and what the user asks
     for with this start, if that is something new."""
-    text = render_prompt(replace(facts, put_back=finished_put_back(reconciled, at)), templates)
+    warnings = (*facts.warnings, *reconciled.left_out)
+    text = render_prompt(replace(facts, put_back=finished_put_back(reconciled, at), warnings=warnings), templates)
     if facts.handed is not None:
         asked = agent.prompt_from_args(at.opening.args)
         return add_newest_words(text, handed_words(at), asked, reconciled.prompts or ())

@@ -272,7 +272,8 @@ def test_whatever_stands_there_each_call_is_told_once(found: list[bytes], calls:
     [
         (b'{"stdout":"out","stderr":"err","interrupted":false}', "out\nerr"),
         (b'{"error":"Exit code 3\\noops"}', "Exit code 3\noops"),
-        (b'{"type":"text","file":{"filePath":"/a","content":"text"}}', "text"),
+        (b'{"type":"text","file":{"filePath":"/a","content":"text"}}', "1\ttext"),
+        (b'{"stdout":"","stderr":"","interrupted":false}', "(Bash completed with no output)"),
         (b'{"status":"completed","content":[{"type":"text","text":"done"}]}', "done"),
         (b'[{"type":"text","text":"from mcp"}]', "from mcp"),
         (b'{"filePath":"/a"}', '{"filePath": "/a"}'),

@@ -37,11 +37,13 @@ from wal_agent.agents.claude.session import (
 from wal_agent.agents.session_files import (
     Json,
     as_objects,
+    as_text,
     call_input,
     contains,
     input_digest,
     junk_repair,
     logged_value,
+    lost_calls_repair,
     noted_result,
     unknown_result,
 )
@@ -205,13 +207,13 @@ def _model(e: Entry) -> str:
 
 
 def _result(call: LoggedCall) -> list[Json]:
-    text = unknown_result(call) if call.result is None else noted_result(result_text(call.result), call)
+    text = unknown_result(call) if call.result is None else noted_result(result_text(call.result, call.tool), call)
     failed = call.failed or call.result is None
     return [{"type": "tool_result", "tool_use_id": call_id(call), "content": text, "is_error": failed}]
 
 
-def result_text(result: bytes) -> str:
-    """Return what the model would have got, as near as a hook's copy of it allows."""
+def result_text(result: bytes, tool: str = "") -> str:
+    """Return what the model got: a hook's copy has the parts from which Claude writes it."""
     value = logged_value(result)
     if isinstance(value, str):
         return value
@@ -225,14 +227,39 @@ def result_text(result: bytes) -> str:
         kept = value.get("persistedOutputPath")
         stored = f"[the whole output was stored in {kept}]" if isinstance(kept, str) and kept else None
         out = IMAGE if value.get("isImage") is True else value["stdout"]
-        return "\n".join(part for part in (stored, out, value.get("stderr")) if isinstance(part, str) and part)
+        said = "\n".join(part for part in (stored, out, value.get("stderr")) if isinstance(part, str) and part)
+        return said or f"({tool or 'Bash'} completed with no output)"
     file = value.get("file")
     if isinstance(file, dict):
         if isinstance(file.get("content"), str):
-            return str(file["content"])
+            return _numbered(file)
         if "base64" in file:
             return IMAGE
+    if isinstance(path := value.get("filePath"), str) and "userModified" in value:
+        return _changed(path, value)
     return _shown_text(value.get("content")) or json.dumps(value, ensure_ascii=False)
+
+
+EMPTY = "<system-reminder>Warning: the file exists but the contents are empty.</system-reminder>"
+
+
+def _numbered(file: Json) -> str:
+    """Return a file's lines as `Read` shows them."""
+    first = file.get("startLine")
+    if not file["content"]:
+        return EMPTY
+    lines = enumerate(str(file["content"]).split("\n"), first if isinstance(first, int) else 1)
+    return "\n".join(f"{n}\t{line}" for n, line in lines)
+
+
+def _changed(path: str, value: Json) -> str:
+    """Return what `Write` and `Edit` say, without the words that the file need not be read again: after a recovery it
+    may be another one."""
+    if value.get("type") == "create":
+        return f"File created successfully at: {path}"
+    if value.get("replaceAll") is True:
+        return f"The file {path} has been updated. All occurrences were successfully replaced."
+    return f"The file {path} has been updated successfully."
 
 
 def _shown_text(content: Any) -> str:
@@ -243,6 +270,7 @@ def _shown_text(content: Any) -> str:
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     read = load_session(main)
     repairs = junk_repair(read.junk)
+    repairs += lost_calls_repair(drop_results(read))
     if linked := mend_chain(read):
         repairs.append(f"{linked} line(s) whose predecessor was lost follow the one before them again.")
     put = put_back(read, session, workspace, calls)
@@ -254,6 +282,31 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     asked = _asked(read)
     answers = {str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid}
     return Reconciled(session_pieces(read), put, asked + len(answers), tuple(repairs), None if asked else ())
+
+
+def drop_results(read: Session) -> int:
+    """Drop the results whose call was lost: they are refused by the model's API. Return how many."""
+    asked: set[str] = set()
+    instead: dict[str, Any] = {}  # of each dropped line: its parent
+    kept: list[Entry] = []
+    dropped = 0
+    for e in read.entries:
+        if e.uuid and (parent := as_text(e.value.get("parentUuid"))) in instead:
+            e.change(parentUuid=instead[parent])
+        asked |= {str(call["id"]) for call in e.calls()}
+        lost = [r for r in e.results() if str(r["tool_use_id"]) not in asked]
+        if not lost:
+            kept.append(e)
+            continue
+        dropped += len(lost)
+        left = [block for block in e.message["content"] if block not in lost]
+        if left:
+            e.value = {**e.value, "message": {**e.message, "content": left}}
+            kept.append(e)
+        else:
+            instead[e.uuid] = e.value.get("parentUuid")
+    read.entries = kept
+    return dropped
 
 
 def mend_chain(read: Session) -> int:

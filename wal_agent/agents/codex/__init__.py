@@ -27,6 +27,7 @@ capabilities = Capabilities(
     headless=("exec",),
     hook_caller="session",
     ends_its_calls=True,
+    pairs_by_id=True,
     inject_prompt=resume.inject_prompt,
     rewriting=Rewriting(rewrite.units, rewrite.compact),
     exit_cause=cli.exit_cause,

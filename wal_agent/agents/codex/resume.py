@@ -44,6 +44,7 @@ from wal_agent.agents.session_files import (
     encode_json,
     junk_repair,
     logged_value,
+    lost_calls_repair,
     noted_result,
     unknown_result,
     well_formed,
@@ -113,6 +114,7 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
         child.reload()
         read = child.read
     _orphans(child, calls)
+    repairs += lost_calls_repair(_drop_outputs(child))
     _plain(child, calls)
     _scripts(child, calls)
     return Reconciled(child.pieces(), child.put, read.messages, tuple(repairs), None if read.asked else ())
@@ -132,6 +134,21 @@ def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:
             read.lines.insert(at, well_formed(encode_json({**output, "payload": before[at]})))
             child.put += 1
     child.reload()
+
+
+def _drop_outputs(child: Child) -> int:
+    """Drop the outputs whose call was lost; return how many."""
+    dropped = 0
+    while lost := {at for id, at in child.read.outputs.items() if _lost_call(child.read, id, at)}:
+        child.read.lines = [line for at, line in enumerate(child.read.lines) if at not in lost]
+        child.reload()
+        dropped += len(lost)
+    return dropped
+
+
+def _lost_call(read: Rollout, id: str, output: int) -> bool:
+    call = read.calls.get(id)
+    return call is None or call.at > output
 
 
 def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:

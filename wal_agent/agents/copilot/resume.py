@@ -31,6 +31,7 @@ from wal_agent.agents.session_files import (
     end_time,
     input_digest,
     junk_repair,
+    lost_calls_repair,
     noted_result,
     unknown_result,
     well_formed,
@@ -284,10 +285,24 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     repairs += junk_repair(read.junk)
     if mend_head(read.events, session, workspace):
         repairs.append(HEAD_REPAIR)
+    repairs += lost_calls_repair(_drop_outcomes(read.events))
     put = put_back(read.events, session, calls)
     messages = sum(e.kind in _SAID and not e.agent for e in read.events)
     prompts = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.agent)
     return Reconciled(event_pieces(read.events), put, messages, tuple(repairs), prompts)
+
+
+def _drop_outcomes(events: list[Event]) -> int:
+    """Drop the outcomes whose request was lost; return how many."""
+    asked: set[str] = set()
+    kept: list[Event] = []
+    for event in events:
+        asked |= {request.id for request in call_requests(event)}
+        if event.kind != "tool.execution_complete" or str(event.data.get("toolCallId")) in asked:
+            kept.append(event)
+    dropped = len(events) - len(kept)
+    events[:] = kept
+    return dropped
 
 
 def mend_head(events: list[Event], session: str, workspace: Path) -> bool:

@@ -25,6 +25,8 @@ from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
     Json,
+    as_object,
+    as_objects,
     call_input,
     canonical_json,
     capped_text,
@@ -34,6 +36,7 @@ from wal_agent.agents.session_files import (
     end_time,
     junk_repair,
     logged_value,
+    lost_calls_repair,
     noted_result,
     plain_text,
     unknown_result,
@@ -146,6 +149,7 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     if mend_contexts(read, session):
         repairs.append("A prompt that Gemini had merged into a context record stands by itself again.")
     mend_results(read)
+    repairs += lost_calls_repair(drop_results(read))
     put = put_back(read, session, calls)
     if contains(main, b"/tool-outputs/session-"):
         repairs.append(
@@ -217,6 +221,23 @@ def mend_results(read: Session) -> None:
             read.messages[key] = Message({**message.value, "content": left})
         else:
             del read.messages[key]
+
+
+def drop_results(read: Session) -> int:
+    """Drop the results whose call was lost: Gemini sends them, and the API refuses them. Return how many."""
+    asked: set[str] = set()
+    dropped = 0
+    for key, message in list(read.messages.items()):
+        asked |= {str(call.get("id")) for call in message.calls}
+        parts = message.parts()
+        asked |= {str(as_object(p["functionCall"]).get("id")) for p in as_objects(parts) if "functionCall" in p}
+        left = [p for p in parts if (id := _response_id(p)) is None or id in asked]
+        dropped += len(parts) - len(left)
+        if not left and parts:
+            del read.messages[key]
+        elif len(left) < len(parts):
+            read.messages[key] = Message({**message.value, "content": left})
+    return dropped
 
 
 def own_result(call: Json, batch: set[str]) -> Json:

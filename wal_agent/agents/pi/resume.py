@@ -6,6 +6,9 @@ heal, each measured on the real program: a record behind a torn one is lost with
 first line empties the file; a lost record hides all that was said before it; the first line names the folder that pi
 works in.
 
+A tool may run other tools (code mode): hooks report those as `<its id>/<n>`, the session has only the tool's own
+result. What the log knows of them goes into that one; as calls of their own the model's API would refuse such ids.
+
 The recovery prompt becomes the user's last message: there it arrives byte for byte, and stays.
 """
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +32,17 @@ from wal_agent.agents.session_files import (
     Json,
     as_object,
     as_objects,
+    as_text,
     call_input,
     canonical_json,
+    capped_text,
     contains,
     decode_json,
     encode_json,
     junk_repair,
+    lost_calls_repair,
     noted_result,
+    plain_text,
     time_of,
     unknown_result,
 )
@@ -46,10 +53,12 @@ MARK = "wal-agent"
 NOTHING = "(no output)"  # pi's own words; an API may refuse an empty text
 
 
-def result_message(logged: LoggedCall, id: str, time: int) -> Json:
-    """Return the log's result as pi's `toolResult` message. `time` in milliseconds."""
+def result_message(logged: LoggedCall, id: str, time: int, nested: Sequence[LoggedCall] = ()) -> Json:
+    """Return the log's result as pi's `toolResult` message. `time` in milliseconds; `nested`: the calls that it made,
+    which a result of its own tells."""
     if logged.result is None:
-        return _message(logged.tool, id, [_text(unknown_result(logged))], True, time, result_mark(logged))
+        said = [_text(unknown_result(logged)), *_told(nested)]
+        return _message(logged.tool, id, said, True, time, result_mark(logged))
     try:
         value = decode_json(logged.result)
     except ValueError:
@@ -62,6 +71,21 @@ def result_message(logged: LoggedCall, id: str, time: int) -> Json:
         text = noted_result("\n".join(texts) or ("" if kept else NOTHING), logged)
         blocks = [*([_text(text)] if text else []), *kept]
     return _message(logged.tool, id, blocks, logged.failed, time, result_mark(logged))
+
+
+def _told(nested: Sequence[LoggedCall]) -> list[Json]:
+    """Tell the calls that a tool made, one by one."""
+    return [_text(_line(logged)) for logged in nested]
+
+
+def _line(logged: LoggedCall) -> str:
+    said = f"It made the call {plain_tool_name(logged.tool)} {capped_text(_spelled(logged.input), logged.call)}"
+    content = result_message(logged, "", 0)["content"]
+    return f"{said}\nIts {'error' if logged.failed else 'result'}: {plain_text(content)}"
+
+
+def _spelled(input: bytes) -> str:
+    return input.decode(errors="replace")
 
 
 def result_mark(logged: LoggedCall) -> Json:
@@ -107,7 +131,9 @@ def _text(text: str) -> Json:
     return {"type": "text", "text": text}
 
 
+UNKNOWN = "outcome unknown: the machine was lost while this call ran."
 NOT_BEGUN = "not begun, as far as wal-agent's log tells: the machine was lost before it."
+_ID = re.compile(r"[a-zA-Z0-9_|-]{1,128}")
 _OURS = "wal_call_"  # begins the ids of calls that had none
 _CLOSE = 0.001  # seconds: pi's times are whole milliseconds
 _TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
@@ -120,11 +146,38 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
         repairs.append(f"{tree.orphans} message(s) whose forerunner was lost follow the last one before them.")
     if not tree.headed:
         repairs.append(HEAD_REPAIR)
+    repairs += lost_calls_repair(_drop_results(tree))
     mend_head(tree, session, workspace)
     put = _put_back(tree, session, calls)
     messages = sum(entry.role in ("user", "assistant") for entry in tree.entries)
     asked = any(entry.role == "user" for entry in tree.entries)
     return Reconciled(tree_pieces(tree), put, messages, tuple(repairs), None if asked else ())
+
+
+def _drop_results(tree: Tree) -> int:
+    """Drop the results whose call was lost: pi sends them, and the model's API refuses them. Return how many."""
+    waiting: dict[str, set[str]] = {}  # by entry: calls of the answer before it that may still have their result
+    instead: dict[str, str | None] = {}  # of each dropped entry: its parent
+    kept: list[Entry] = []
+    for entry in tree.entries:
+        if entry.parent in instead:
+            entry.hang_on(instead[entry.parent])
+        calls = waiting.get(entry.parent or "", set())
+        if entry.role == "assistant":
+            calls = {str(call["id"]) for call in entry.calls}
+        elif entry.role == "user":
+            calls = set()
+        elif entry.role == "toolResult":
+            id = as_text(entry.message.get("toolCallId"))
+            if id not in calls:
+                instead[entry.id] = entry.parent
+                continue
+            calls = calls - {id}
+        waiting[entry.id] = calls
+        kept.append(entry)
+    dropped = len(tree.entries) - len(kept)
+    tree.entries = kept
+    return dropped
 
 
 class FileCall(msgspec.Struct, frozen=True):
@@ -212,24 +265,45 @@ class _FileCalls:
 
 def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
     file = _FileCalls(tree)
+    plain, nested = _part_nested(file, calls)
     lacking: list[LoggedCall] = []
     results_of: dict[int, dict[str, Json]] = {}  # entry -> call id -> message
     put = 0
-    for logged, n in zip(calls, file.claim(calls), strict=True):
+    for logged, n in zip(plain, file.claim(plain), strict=True):
         if n is None:
             lacking.append(logged)
         elif n not in file.answered:
             call = file.made[n]
-            results_of.setdefault(id(call.entry), {})[call.id] = result_message(logged, call.id, entry_time(tree))
-            put += 1
-    _not_begun(tree, file, results_of)
+            made = result_message(logged, call.id, entry_time(tree), nested.get(call.id, ()))
+            results_of.setdefault(id(call.entry), {})[call.id] = made
+            put += 1 + len(nested.get(call.id, ()))
+    _not_begun(tree, file, results_of, nested)
     for entry in [e for e in tree.entries if id(e) in results_of]:
-        made = [results_of[id(entry)][c["id"]] for c in entry.calls if c["id"] in results_of[id(entry)]]
-        _insert(tree, entry, made, session)
+        results = [results_of[id(entry)][c["id"]] for c in entry.calls if c["id"] in results_of[id(entry)]]
+        _insert(tree, entry, results, session)
     for batch in _batches(lacking):
         _append(tree, [_answer(tree, batch)], session)
-        _append(tree, [result_message(logged, call_id(logged), entry_time(tree)) for logged in batch], session)
-    return put + len(lacking)
+        results = [
+            result_message(logged, call_id(logged), entry_time(tree), nested.get(logged.call_id, ()))
+            for logged in batch
+        ]
+        _append(tree, results, session)
+        put += sum(1 + len(nested.get(logged.call_id, ())) for logged in batch)
+    return put
+
+
+def _part_nested(file: _FileCalls, calls: Sequence[LoggedCall]) -> tuple[list[LoggedCall], dict[str, list[LoggedCall]]]:
+    """Part the calls from those that tools made, by the id of the tool's call. What nobody made is one of the first."""
+    known = {logged.call_id for logged in calls} | {call.id for call in file.made}
+    plain: list[LoggedCall] = []
+    nested: dict[str, list[LoggedCall]] = {}
+    for logged in calls:
+        maker = logged.call_id.partition("/")[0]
+        if maker != logged.call_id and maker in known:
+            nested.setdefault(maker, []).append(logged)
+        else:
+            plain.append(logged)
+    return plain, nested
 
 
 def _batches(lacking: Sequence[LoggedCall]) -> list[list[LoggedCall]]:
@@ -242,12 +316,18 @@ def _batches(lacking: Sequence[LoggedCall]) -> list[list[LoggedCall]]:
     return batches
 
 
-def _not_begun(tree: Tree, file: _FileCalls, results_of: dict[int, dict[str, Json]]) -> None:
+def _not_begun(
+    tree: Tree,
+    file: _FileCalls,
+    results_of: dict[int, dict[str, Json]],
+    nested: Mapping[str, Sequence[LoggedCall]],
+) -> None:
     """Answer calls of the last answer without a known start; pi itself handles older ones."""
     last = next((e for e in reversed(tree.entries) if e.role in ("user", "assistant")), None)
     for n, call in enumerate(file.made):
         if call.entry is last and n not in file.answered and n not in file.claimed:
-            made = _message(call.name, call.id, [_text(NOT_BEGUN)], True, entry_time(tree), {})
+            said = [_text(NOT_BEGUN)] if call.id not in nested else [_text(UNKNOWN), *_told(nested[call.id])]
+            made = _message(call.name, call.id, said, True, entry_time(tree), {})
             results_of.setdefault(id(call.entry), {})[call.id] = made
 
 
@@ -315,7 +395,8 @@ def _answer(tree: Tree, lacking: Sequence[LoggedCall]) -> Json:
 
 
 def call_id(logged: LoggedCall) -> str:
-    return logged.call_id or f"{_OURS}{logged.call}"
+    """Return an id that every API takes. OpenAI's Responses have two in one, with a bar between them."""
+    return logged.call_id if _ID.fullmatch(logged.call_id) else f"{_OURS}{logged.call}"
 
 
 def entry_time(tree: Tree) -> int:

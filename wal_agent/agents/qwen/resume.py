@@ -24,6 +24,8 @@ from wal_agent.agents.qwen.session import Chat, Record, chat_pieces, load_chat
 from wal_agent.agents.session_files import (
     EPOCH,
     Json,
+    as_object,
+    as_text,
     call_input,
     capped_text,
     encode_json,
@@ -31,6 +33,7 @@ from wal_agent.agents.session_files import (
     input_digest,
     junk_repair,
     logged_value,
+    lost_calls_repair,
     noted_result,
     plain_text,
     unknown_result,
@@ -220,6 +223,7 @@ def _key(tool: str, args: Any) -> tuple[str, bytes]:
 def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     chat = load_chat(main)
     repairs = junk_repair(chat.junk)
+    repairs += lost_calls_repair(drop_results(chat))
     if mend_links(chat):
         repairs.append("What stood before a lost record of the session is a part of it again.")
     for record in chat.records:
@@ -230,6 +234,43 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     said = sum(record.kind in ("user", "assistant") for record in chat.records)
     asked = any(record.kind == "user" for record in chat.live())
     return Reconciled(chat_pieces(chat), put, said, tuple(repairs), None if asked else ())
+
+
+def drop_results(chat: Chat) -> int:
+    """Drop the results whose call was lost; return how many."""
+    waiting: dict[str, int] = {}  # by id: calls without a result so far
+    same: dict[tuple[str, str], list[Json]] = {}  # parts that are left of each record, which may be written twice
+    instead: dict[str, Any] = {}  # of each dropped record: its parent
+    kept: list[Record] = []
+    dropped = 0
+    for record in chat.records:
+        if (parent := as_text(record.value.get("parentUuid"))) in instead:
+            record.change(parentUuid=instead[parent])
+        parts, name = record.parts(), (record.uuid, record.kind)
+        if name not in same:
+            for call in record.inside("functionCall"):
+                waiting[str(call.get("id"))] = waiting.get(str(call.get("id")), 0) + 1
+            same[name] = [part for part in parts if _has_call(part, waiting)]
+            dropped += len(parts) - len(same[name])
+        left = [part for part in parts if part in same[name]]
+        if parts and not left:
+            instead[record.uuid] = record.value.get("parentUuid")
+            continue
+        if len(left) < len(parts):
+            record.value = {**record.value, "message": {**record.value["message"], "parts": left}}
+        kept.append(record)
+    chat.records = kept
+    return dropped
+
+
+def _has_call(part: Json, waiting: dict[str, int]) -> bool:
+    """Return whether it is no result, or that of a call that waits for one, which then does not any more."""
+    if "functionResponse" not in part:
+        return True
+    id = str(as_object(part["functionResponse"]).get("id"))
+    found = waiting.get(id, 0)
+    waiting[id] = max(0, found - 1)
+    return found > 0
 
 
 def mend_links(chat: Chat) -> int:
