@@ -125,7 +125,7 @@ def test_times_of_the_log_are_compared_with_its_owners_clock(tmp_path: Path) -> 
     off = msgspec.structs.replace(found, state="running", owner_now=early, started=early - 7, last_record=early - 3)
     rows = shown(off)
     assert "up 7 s" in rows and "last record 3 s ago" in rows
-    empty = shown(msgspec.structs.replace(found, last_record=0.0, owner_now=0.0))
+    empty = shown(msgspec.structs.replace(found, last_record=0.0, owner_now=0.0, files=None))
     assert "no record yet" in empty and "days ago" not in empty
 
 
