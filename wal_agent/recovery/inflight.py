@@ -93,9 +93,15 @@ def _verify_one(known: Classified, rules: Rules, folder: str) -> _Verification:
     is_command = known.verify.split(" ", 1)[0] in rules.begins  # else a sentence
     text, away, place = known.verify_there.partition(AWAY)
     command = text if is_command else ""
-    if command and classify_command(command, rules.ours).cls != "read_only":
+    if command and not _reads(classify_command(command, rules.ours)):
         return _Verification()
     return _verification(text, f"{away}{place}", command, folder)
+
+
+def _reads(known: Classified) -> bool:
+    """Whether it changes nothing, but by code of the folder that its program loads (`npm ls`); that one is logged like
+    any call before it runs."""
+    return known.cls == "read_only" or known.looks
 
 
 def _project_verification(
@@ -108,7 +114,7 @@ def _project_verification(
     if not text:
         return _Verification()
     found = classify_command(text, rules.ours)
-    verifies = found.cls == "read_only" and found.rule not in _SHOWS_NOTHING
+    verifies = _reads(found) and found.rule not in _SHOWS_NOTHING
     counts = verifies and not builtin.named and project.cls == known.cls and not project.also
     return _verification(text, f"{away}{place}", text if counts else "", folder, quoted=True)
 

@@ -393,13 +393,17 @@ def _classify_shell(fields: dict[str, object], shell: Shell, rules: Rules, expla
 
 def worse_of(one: Classified, other: Classified) -> Classified:
     """The worse of two; the first where they are equally bad."""
-    return one if _BADNESS[one.cls] >= _BADNESS[other.cls] else other
+    return one if _rank(one) >= _rank(other) else other
+
+
+def _rank(one: Classified) -> tuple[int, bool]:
+    return _BADNESS[one.cls], not one.looks
 
 
 def both(one: Classified, other: Classified) -> Classified:
     """The worse of two commands of one text, with how to verify the other: who looks at one alone and repeats the text
     repeats the other too."""
-    worse, milder = (one, other) if _BADNESS[one.cls] >= _BADNESS[other.cls] else (other, one)
+    worse, milder = (one, other) if _rank(one) >= _rank(other) else (other, one)
     if milder.cls not in _CHANGES:
         return worse
     also = {c.verify: c for c in worse.also}

@@ -488,8 +488,9 @@ def _explained(rule: Command, words: Sequence[Word], taken: int, rules: Rules) -
         shown(filled(rule.why, instead := "may change something"), instead),
         shown(verify, GENERAL_VERIFY),
         shown(filled(rule.ambiguous, ""), ""),
+        looks=rule.looks,
     )
 
 
 def _classified(rule: Command) -> Classified:
-    return Classified(rule.cls, rule.rule, rule.why, rule.verify, rule.ambiguous)
+    return Classified(rule.cls, rule.rule, rule.why, rule.verify, rule.ambiguous, looks=rule.looks)

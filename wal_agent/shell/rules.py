@@ -108,6 +108,13 @@ class CommandRow(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "cla
         dict[str, Pattern],
         Meta(description="By option, what its value matches, if it is there."),
     ] = {}
+    loads: Annotated[
+        Literal["", "cwd", "nothing"],
+        Meta(
+            description="cwd: the program first loads code, or settings that name a program, from the folder in which "
+            "it runs, so it is never read_only. nothing: not in this form, although other rules of the program say cwd."
+        ),
+    ] = ""
     sql: Annotated[
         Literal["", "query", "constant", "name or query", "name or constant"],
         Meta(description="What each operand (behind `first`) is: SQL that only reads, or that asks no table."),
@@ -232,6 +239,8 @@ def json_schema() -> str:
 
 OURS = "wal-agent"
 AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
+LOADS = ", but may run code of the folder"  # of programs that load it
+LOADED = "git status --short"  # how to see whether that code did something
 NOTHING = "(?!)"  # a regular expression that matches nothing
 # Commands of two words and more that run another command; what they are called is looked up like a rule.
 CONTAINERS = (
@@ -252,7 +261,8 @@ class Classified(msgspec.Struct, frozen=True):
     `ambiguous` what to do where that leaves doubt ("" = what is always said). `source`: whose rule it is. `project`:
     what a rule of the project says of the call; its words are advice, and `cls` is never below the built-in class.
     `also`: the other commands of a text that may change something, each with `verify` and `ambiguous` of its own. `cd`:
-    the folder in which the text ran it, where `verify` is a command; "" for where the text itself ran."""
+    the folder in which the text ran it, where `verify` is a command; "" for where the text itself ran. `looks`: it
+    changes nothing but by code of the folder that its program loads."""
 
     cls: Class
     rule: str
@@ -263,6 +273,7 @@ class Classified(msgspec.Struct, frozen=True):
     project: Classified | None = None
     also: tuple[Classified, ...] = ()
     cd: str = ""
+    looks: bool = False
 
     @property
     def verify_there(self) -> str:
@@ -296,6 +307,7 @@ class Command(msgspec.Struct, frozen=True):
     none: frozenset[str] = frozenset()
     value: Mapping[str, re.Pattern[str]] = msgspec.field(default_factory=dict)
     sql: str = ""
+    looks: bool = False
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -480,9 +492,10 @@ def _compile_command(row: CommandRow, file: RulesFile) -> Command:
     return Command(
         rule=row.id,
         cls=row.cls,
-        why=join(row.why),
-        verify=join(row.verify),
+        why=join(row.why) + (LOADS if row.loads == "cwd" else ""),
+        verify=join(row.verify) or (LOADED if row.loads == "cwd" else ""),
         ambiguous=join(row.ambiguous),
+        looks=row.loads == "cwd" and row.cls == "idempotent",
         listed=any(x is not None for x in (row.short, long, row.first, operands)),
         free=row.options == "any",
         short=frozenset(join(row.short or "", "")),

@@ -61,6 +61,7 @@ def lint_builtin(texts: Mapping[str, str]) -> list[str]:
         return [str(error)]
     for name, file in parsed.items():
         problems += [f"{name}: {problem}" for problem in _file_problems(file)]
+    problems += _loading_problems(parsed.values())
     return [*problems, *_tool_problems(parsed.values()), *_verify_problems(parsed.values(), rules), *_shadowed(rules)]
 
 
@@ -105,7 +106,8 @@ def _word_texts(file: RulesFile) -> Iterator[str | list[str]]:
 def _text_problems(row: CommandRow | ToolRow) -> Iterator[str]:
     if not re.fullmatch(r"[a-z](?:.*[^.\s])?", join(row.why)):
         yield 'why does not complete the sentence "It ..."'
-    if (row.cls == "read_only") == bool(row.verify):
+    loads = isinstance(row, CommandRow) and row.loads == "cwd"  # what verifies it need not be said
+    if (row.cls == "read_only" or loads) == bool(row.verify):
         yield "read_only needs no verify" if row.verify else "verify is missing"
     if row.ambiguous and not re.fullmatch(r"[A-Z`].*\.", join(row.ambiguous)):
         yield "ambiguous is not a sentence"
@@ -125,6 +127,22 @@ def _whitelist_problems(row: CommandRow, file: RulesFile) -> Iterator[str]:
         acting |= words & WRITING
     if acting:
         yield f"its whitelist names options that may act: {' '.join(sorted(acting))}"
+
+
+def _loading_problems(parsed: Iterable[RulesFile]) -> Iterator[str]:
+    """A clone's code runs where a program loads it: each read_only rule of such a program says that it does not."""
+    rows = [row for file in parsed for row in file.command]
+    loaders = {_program(name) for row in rows if row.loads == "cwd" for name in expand_programs(row.program)}
+    for row in rows:
+        if row.cls == "read_only" and row.loads == "cwd":
+            yield f"{row.id}: read_only, and it loads code of the folder"
+        named = {_program(name) for name in expand_programs(row.program)}
+        if row.cls == "read_only" and not row.loads and (both := loaders & named):
+            yield f'{row.id}: {" ".join(sorted(both))} loads code of the folder; is `loads` "nothing" here?'
+
+
+def _program(name: str) -> str:
+    return name.split()[0]
 
 
 def _tool_problems(parsed: Iterable[RulesFile]) -> Iterator[str]:
@@ -153,7 +171,8 @@ def _verify_problems(parsed: Iterable[RulesFile], rules: Rules) -> Iterator[str]
                 "{refs}": "alpha beta",
             }.items():
                 command = command.replace(place, words)
-            if classify_command(command, rules).cls != "read_only":
+            known = classify_command(command, rules)
+            if known.cls != "read_only" and not known.looks:
                 yield f"{row.id}: verify is a command that does not only read: {command}"
 
 

@@ -168,7 +168,6 @@ def test_what_ends_a_text_inside_of_a_program_does_not_hide_what_comes_behind_it
         "lz4 -dc big.lz4",
         "ruff check --diff src",
         "ruff check --isolated --select F .",
-        "golangci-lint run --no-config",
         "openssl s_client -connect a:443 </dev/null 2>/dev/null | openssl x509 -noout -dates",
         "timeout 5 openssl s_client -connect a:443 -servername a < /dev/null",
         "echo | openssl s_client -connect a:443",
