@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def restore_session(folder: Path, agent: str) -> None:
     place = SessionTarget(AGENTS[agent], session, folder / "work", env, folder / "kept" / "1")
     call = LoggedCall(1, "a_tool", b'{"command":"make"}', b'"done"', False)
     before = _peak()
-    restore(place, files, _blobs(folder), (call,), lambda _: "the notice")
+    restore(place, files, _blobs(folder), (call,), lambda _: "the notice", time.time())
     if agent == "opencode":
         import_session(Cli(Path("/nowhere"), "1"), session, folder / "work", env)
     print(f"{before:.0f} {_peak():.0f}")

@@ -16,7 +16,9 @@ import pytest
 from tests.contract.agent_box import Box, Run, done, wait_until
 from wal_agent.agents import opencode as OPENCODE
 from wal_agent.agents.base import ModelRequest, SessionStarted, ToolEnded, ToolStarting, TurnCompleted
+from wal_agent.agents.opencode.database import load_rows
 from wal_agent.agents.opencode.hooks import OFFLINE
+from wal_agent.agents.opencode.resume import move_back
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 TALKING = ("--auto", "--prompt=hello there")
@@ -150,3 +152,24 @@ def test_on_a_terminal(box: Box, runs: list[Run]) -> None:
         said = [h.text for h in model.history(1) if isinstance(h, HistoryText) and h.role == "user"]
     assert said == ["hello there", prompt]
     assert again.heard_session == run.heard_session
+
+
+def test_a_clock_that_is_behind_the_conversation(box: Box, runs: list[Run]) -> None:
+    """OpenCode orders by times and ids: a new prompt would stand in front of the answers, and its model be asked on and
+    on, or never."""
+    run = started(box, runs)
+    with box.model(Turn(calls=[box.shell("echo one")]), Turn("first")) as model:
+        assert done(run.start(model, "do it"))[0] == 0
+    session = run.heard_session
+    ahead = b"".join(move_back(load_rows(box.main(session).read_bytes()), -300_000))
+    made = OPENCODE.reconcile(ahead, session, box.ws, run.calls())
+    assert made.put_back == 0
+    box.restore(b"".join(OPENCODE.resume.not_after(made.data, time.time())), session)
+    again = started(box, runs, session)
+    with box.model(Turn("second")) as model:
+        assert done(again.start(model, "do it", resume="and more"))[0] == 0
+        said = [h.text for h in model.history() if isinstance(h, HistoryText) and h.role != "system"]
+        assert len(model.requests) == 1
+    assert said[1:] == ["first", "and more"]
+    made = OPENCODE.reconcile(box.main(session).read_bytes(), session, box.ws, run.calls())
+    assert made.put_back == 0, "its calls are still those of the log"

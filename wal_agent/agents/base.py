@@ -484,6 +484,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """(main, session, workspace, prompt): the pieces of a copy of `main` (from `reconcile`; empty: a session of only
     this) in which `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command
     line; `command` gets the same `ResumeSession.prompt` and then only refers to it. Pure and idempotent."""
+    not_after: Callable[[Buffer, float], Pieces] | None = None
+    """(main, now): the pieces of a copy of `main` (from `reconcile`) in which nothing lies after `now`. For an agent
+    that orders its messages by their times: a clock may be behind the one by which they were written. Pure."""
     last_answer: Callable[[bytes], str] | None = None
     """(main): the text of the model's newest message that has one. Pure. For an agent whose main file has it in no line
     that says who speaks."""

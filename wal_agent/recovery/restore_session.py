@@ -179,8 +179,10 @@ def restore(
     blobs: Blobs,
     calls: Sequence[LoggedCall],
     notice: Callable[[Reconciled], str],
+    now: float,
 ) -> Restored:
     """Restore all `files`, the agent's main file among them. `notice` writes the prompt from what was reconciled.
+    `now`: by the clock of this machine, since 1970.
 
     Damaged: the log's bytes are wrong; ConfigError: this machine cannot take them. Nothing of the agent's is changed
     then."""
@@ -207,6 +209,8 @@ def restore(
         pieces: Pieces = [data]
         if inject_prompt := place.agent.capabilities.inject_prompt:
             pieces = inject_prompt(data, place.session, place.workspace, prompt)
+        elif not_after := place.agent.capabilities.not_after:
+            pieces = not_after(data, now)
         release(data)
         path = place.path(main)  # the main file last: it makes the session
         staged.append(stage_file(path, pieces, place.root_of(path), partial(release, data)))

@@ -415,7 +415,7 @@ class Preparation:
         if place.foreign:
             self._whose(place.session).give(NOBODY)  # a crash in between must not make them ours
         with self.screen.waiting_for("the session to be put back"):
-            restored = restore(place, self.at.before.files, self.opened.blobs, calls, prompt_for)
+            restored = restore(place, self.at.before.files, self.opened.blobs, calls, prompt_for, self.clock.now())
         if place.foreign:
             self._whose(place.session).give(self.opened.keys.job)
         done = restored.reconciled

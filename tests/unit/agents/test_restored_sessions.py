@@ -20,6 +20,8 @@ from msgspec.structs import replace
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, LoggedCall, RequestedCall, Rewriting, Unit
 from wal_agent.agents.claude.session import load_session
+from wal_agent.agents.opencode.database import load_rows
+from wal_agent.agents.opencode.resume import not_after
 from wal_agent.agents.session_files import Json, canonical_json, decode_json, encode_json
 from wal_agent.agents.valid import conversation_faults
 
@@ -232,3 +234,35 @@ def test_pi_tells_the_calls_that_a_tool_made_in_that_tools_result(lost: str) -> 
     told = "\n".join(results(agent, made))
     assert "charged 3" in told
     assert all((words in told) == (lost != "nothing") for words in ("./charge 1", "charged 1", "no trace of it"))
+
+
+@pytest.mark.parametrize("ahead", [-1.0, 0.001, 300.0, 100_000.0])
+def test_nothing_that_opencode_orders_lies_after_this_machines_clock(ahead: float) -> None:
+    """By times and ids it orders messages; with a clock that is behind, a new prompt would stand before them."""
+    main, _, calls = recorded(AGENTS["opencode"])
+    made = reconciled(AGENTS["opencode"], main, calls)
+    newest = max(moment for moment, _ in moments(made))
+    now = newest / 1000 - ahead
+    moved = b"".join(not_after(made, now))
+    assert b"".join(not_after(moved, now)) == moved
+    if ahead < 0:
+        assert moved == made
+    assert all(time <= now * 1000 for time, _ in moments(moved)) or ahead < 0
+    assert [key for _, key in sorted(moments(made))] == [key for _, key in sorted(moments(moved))]
+    assert faults(AGENTS["opencode"], moved) == []
+    assert lacking(AGENTS["opencode"], moved, calls) == []
+    assert AGENTS["opencode"].reconcile(moved, recorded(AGENTS["opencode"])[1], WORKSPACE, calls).put_back == 0
+    known = {row.id for row in load_rows(moved).of("message")}
+    named = {row.message for row in load_rows(moved).of("part")}
+    assert named | {row.data["parentID"] for row in load_rows(moved).of("message") if row.role == "assistant"} <= known
+
+
+def moments(main: bytes) -> list[tuple[float, str]]:
+    """The time (ms) of each message and part, by its id, and the end of that id, which stays."""
+    rows = load_rows(main)
+    found = []
+    for row in [*rows.of("message"), *rows.of("part")]:
+        number = int(row.id[4:16], 16)
+        turn = round((row.created * 4096 - number) / (1 << 48)) * (1 << 48)  # an id holds 48 bits of its time
+        found.append(((number + turn) / 4096, row.id[16:]))
+    return found

@@ -36,6 +36,7 @@ from wal_agent.wal.state import FileState
 
 MAIN = "session.jsonl"
 BLOBS = Blobs(MemoryBucket(), Keys("shop"), SystemClock(), random.Random(1))
+NOW = 1_800_000_000.0
 CALLS = (LoggedCall(1, "t", b"{}", b"{}", False),)
 
 
@@ -68,9 +69,12 @@ class Fake:
     def inject_prompt(self, main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
         return [main, prompt.encode()]
 
+    def not_after(self, main: Buffer, now: float) -> Pieces:
+        return [main, b"by %d\n" % now]
+
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(inject_prompt=self.inject_prompt if self.told else None)
+        return Capabilities(inject_prompt=self.inject_prompt) if self.told else Capabilities(not_after=self.not_after)
 
 
 def file(data: bytes, session: str = "s1") -> FileState:
@@ -95,7 +99,7 @@ class Machine:
 
     def restore(self, files: dict[str, bytes], notice: str = "notice\n") -> Restored:
         states = {name: file(data) for name, data in files.items()}
-        return restore_session.restore(self.place(), states, BLOBS, CALLS, lambda r: notice)
+        return restore_session.restore(self.place(), states, BLOBS, CALLS, lambda r: notice, NOW)
 
     def tree(self) -> dict[str, bytes | str]:
         found: dict[str, bytes | str] = {}
@@ -135,7 +139,7 @@ def test_modes_are_private(machine: Machine) -> None:
 def test_without_a_notice_in_the_file(tmp_path: Path) -> None:
     machine = Machine(tmp_path, told=False)
     machine.restore({MAIN: b"one\n"})
-    assert machine.main.read_bytes() == b"one\ncall 1\n"
+    assert machine.main.read_bytes() == b"one\ncall 1\nby 1800000000\n"
 
 
 def test_what_is_overwritten_is_kept_under_its_own_path(machine: Machine) -> None:
@@ -185,7 +189,7 @@ def test_what_another_job_wrote_is_no_more_of_this_one(machine: Machine) -> None
     machine.main.parent.mkdir(parents=True)
     machine.main.write_bytes(longer)
     place = replace(machine.place(), foreign=True)
-    got = restore_session.restore(place, {MAIN: file(b"one\ntwo\n")}, BLOBS, CALLS, lambda r: "notice\n")
+    got = restore_session.restore(place, {MAIN: file(b"one\ntwo\n")}, BLOBS, CALLS, lambda r: "notice\n", NOW)
     assert got.extended == ()
     assert machine.main.read_bytes() == b"one\ntwo\ncall 1\nnotice\n"
     assert [p.read_bytes() for p in (place.kept / "replaced").rglob("*.jsonl")] == [longer]
@@ -278,7 +282,7 @@ def test_damage_changes_nothing(machine: Machine) -> None:
     machine.main.write_bytes(b"mine")
     states = {MAIN: file(b"one\n"), "z": FileState(session="s1", size=3, sha256="0" * 64)}
     with pytest.raises(Damaged):
-        restore_session.restore(machine.place(), states, BLOBS, CALLS, lambda r: "")
+        restore_session.restore(machine.place(), states, BLOBS, CALLS, lambda r: "", NOW)
     assert machine.tree() == {"chats": "folder", "chats/s1.jsonl": b"mine"}
 
 
@@ -421,7 +425,7 @@ def test_a_restored_session_is_not_uploaded_again(tmp_path: Path) -> None:
     before = meter.snapshot()
     env = {"HOME": str(tmp_path / "home")}
     place = SessionTarget(agent, session, tmp_path / "work", env, tmp_path / "ours" / "1")
-    got = restore_session.restore(place, captured, blobs, CALLS, lambda r: "notice")
+    got = restore_session.restore(place, captured, blobs, CALLS, lambda r: "notice", NOW)
     capture = SessionCapture(session, blobs.put_payload)
     capture.resume_from(
         agent.session_files(session, tmp_path / "work", env), captured, got.kept / restore_session.EXACT

@@ -28,5 +28,6 @@ capabilities = Capabilities(
     exit_cause=cli.exit_cause,
     last_answer=session.last_answer,
     stored_folder=resume.stored_folder,
+    not_after=resume.not_after,
     journal=Journal(session.update_journal, resume.import_session),
 )

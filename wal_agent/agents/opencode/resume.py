@@ -37,17 +37,20 @@ from wal_agent.agents.opencode import session as journal
 from wal_agent.agents.opencode import session as place
 from wal_agent.agents.opencode.database import Key, Row, Rows, load_rows, row_digest, row_pieces
 from wal_agent.agents.session_files import (
+    FileLines,
     Json,
+    Line,
     as_object,
     as_text,
     call_input,
+    decode_json,
     encode_json,
     logged_value,
     noted_result,
     unknown_result,
 )
 from wal_agent.errors import ConfigError
-from wal_agent.safefs import Buffer, map_file
+from wal_agent.safefs import Buffer, Pieces, map_file
 
 BUSY = 5.0  # seconds to wait for another process's transaction
 KEPT = 20  # files of rows that were replaced, for each session
@@ -482,6 +485,51 @@ def make_id(kind: str, before: str, step: int, seed: str) -> str:
     found = _ID.match(before)
     number = (int(found[1], 16) if found else 0) + step
     return f"{kind}_{number % (1 << 48):012x}{hashlib.sha256(seed.encode()).hexdigest()[:14]}"
+
+
+_IDS = re.compile(rb"\b(?:msg|prt)_[0-9A-Za-z]+")
+_RING = 1 << 48  # an id's number: milliseconds times 4096 and a counter, as far as 48 bits hold them
+
+
+def not_after(main: Buffer, now: float) -> Pieces:
+    """Return the journal with the whole conversation moved so far into the past that nothing of it lies after `now`.
+
+    OpenCode orders messages by their times and ids. On a machine whose clock is behind them, a new prompt stands before
+    them: OpenCode asks its model again and again, and never comes to it. Calls keep their own times, by which those of
+    the log are matched."""
+    rows = load_rows(main)
+    newest = max(map(_said_at, [*rows.of("message"), *rows.of("part")]), default=0)
+    return move_back(rows, int(newest - now * 1000) + 1) if newest > now * 1000 else [main]
+
+
+def move_back(rows: Rows, by: int) -> Pieces:
+    """Return the journal with all messages and parts `by` ms earlier, under ids of that time."""
+    ids = {row.id.encode(): _moved_id(row.id, by).encode() for row in [*rows.of("message"), *rows.of("part")]}
+    lines: list[Line] = []
+    for line in b"".join(row_pieces(rows)).splitlines():
+        record = decode_json(line)
+        if "created" in record:
+            record["created"] = max(0, record["created"] - by)
+        if record["type"] == "message":
+            times = as_object(record["data"].get("time"))
+            record["data"]["time"] = times | {k: v - by for k, v in times.items() if isinstance(v, int | float)}
+        lines.append(_IDS.sub(lambda found: ids.get(found[0], found[0]), encode_json(record)))
+    return FileLines(lines)
+
+
+def _said_at(row: Row) -> int:
+    """Return when it was written (ms): the later one of its time and that of its id."""
+    found = _ID.match(row.id)
+    off = (int(found[1], 16) - row.created * 4096) % _RING if found else 0
+    return row.created + (off // 4096 if off < _RING // 2 else 0)
+
+
+def _moved_id(id: str, back: int) -> str:
+    found = _ID.match(id)
+    if found is None:
+        return id
+    number = (int(found[1], 16) - back * 4096) % _RING
+    return f"{id[: found.start(1)]}{number:012x}{id[found.end(1) :]}"
 
 
 def _digest(value: Any) -> bytes:
