@@ -266,14 +266,20 @@ class LoggedCall(msgspec.Struct, frozen=True):
     call_id: str = ""
 
 
+Status = Literal["done", "failed", "refused", "cancelled", "stopped", "runs_on"]
+"""What the agent's hook or session says of a call. `refused`: words that it has only for a call that it did not begin
+(a rule of its own, a person's No, or ours); `stopped`: only for one that it had begun; `cancelled`: for both."""
+
+
 class SeenCall(msgspec.Struct, frozen=True):
-    """A call with an outcome in the session file. `status`: see supervise/ends.py. `id`: the file's own, to recognise a
-    call that is written twice. `call_id`: the hooks' id, where the file has it too. `task`: what has ended is the
-    agent's background task of this id, which the call started earlier."""
+    """A call with an outcome in the session file. `id`: the file's own, to recognise a
+    call that is written twice. `call_id`: the hooks' id, where the file has it too. `task`: the agent's id of a
+    background task: the one in which the call goes on, with the status `runs_on`; with any other, the one that has
+    ended, which an earlier call started."""
 
     tool: str
     input: bytes
-    status: Literal["done", "failed", "refused", "cancelled"]
+    status: Status
     id: str = ""
     call_id: str = ""
     task: str = ""

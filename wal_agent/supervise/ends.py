@@ -10,11 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from wal_agent.agents.base import Status
 from wal_agent.records import Class, Ending
 
-Status = Literal["done", "failed", "refused", "cancelled", "runs_on"]
-"""What the agent's hook or session says. `refused`: words that it has only for a call that it did not begin (a rule of
-its own, or ours); `cancelled`: words that it also has for one that was stopped after it had begun."""
 Outcome = Ending | Literal["cut", "runs_on"]
 
 HARMLESS = ("read_only", "idempotent")
@@ -39,6 +37,8 @@ def outcome_of(status: Status, clean: bool, seen: Seen) -> Outcome:
     only a clean completion counts."""
     if seen.cls in HARMLESS:
         return _of_harmless(status, seen)
+    if status == "stopped":
+        return "cut"
     if status == "refused":
         return "cut" if seen.begun else "refused"
     if status == "cancelled":
@@ -54,4 +54,4 @@ def _of_harmless(status: Status, seen: Seen) -> Outcome:
     """Doing it again does no harm, so nobody need know how far it came."""
     if status == "runs_on":
         return "done" if seen.cls == "read_only" else "runs_on"
-    return "failed" if status == "cancelled" else status
+    return "failed" if status == "cancelled" or status == "stopped" else status

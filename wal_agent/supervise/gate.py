@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
+from wal_agent.agents.base import Allow, Decision, Deny, Status, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
@@ -36,7 +36,7 @@ from wal_agent.recovery.messages import (
 )
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
-from wal_agent.supervise.ends import HARMLESS, Seen, Status, outcome_of
+from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
@@ -634,7 +634,8 @@ class Gate:
             return
         self.processes.look(began)
         for each in background:
-            if not self.processes.alive(each.call.call) and not self.stopping:
+            ours = not each.task and self.processes.begun(each.call.call)  # else only the agent's word ends it
+            if ours and not self.processes.alive(each.call.call) and not self.stopping:
                 self._end_background(each, each.end.how, "nothing of it runs any more")
 
     def _release(self, held: Sequence[Held], cut: bool) -> None:
@@ -647,12 +648,12 @@ class Gate:
                 else:
                     self._writer.append(each.end, wait=self._soon)
 
-    def end_task(self, task: str, status: Status) -> None:
-        """The agent says that its background task has ended."""
+    def end_task(self, task: str, status: Status) -> bool:
+        """The agent says that its background task has ended. False when no call that runs on has it."""
         with self._lock:
             found = next((b for b in self._background.values() if b.task == task), None)
         if found is None:
-            return
+            return False
         outcome = outcome_of(status, status == "done", Seen(found.call.cls, self.stopping))
         if outcome == "cut":
             with self._lock:
@@ -660,6 +661,7 @@ class Gate:
             self._writer.append(Cut(time=self._clock.now(), call=found.call.call, by="session", why=CUT))
         elif outcome != "runs_on":
             self._end_background(found, "done" if status == "done" else "failed", "the agent says that it has ended")
+        return True
 
     def _end_background(self, found: Background, how: Ending, why: str) -> None:
         with self._lock:
@@ -689,14 +691,14 @@ class Gate:
             changed = running.changes and how != "refused"
             self._emit(CallEnded(call, running.tool, how, self._clock.boot() - running.since, changed))
 
-    def report(self, call: int, status: Status, why: str, by: EndSource) -> None:
+    def report(self, call: int, status: Status, why: str, by: EndSource, task: str = "") -> None:
         """What the session, or the end of the agent that made it, says of a running call; one that has ended already is
-        left alone."""
+        left alone. `task`: the agent's id of the background task in which it goes on."""
         with self._lock:
             running = self._calls.end(call, again=by != "session")
         if running is not None:
             end = End(time=self._clock.now(), call=call, how="done", by=by, why=why)
-            self._log_report(running, status, False, end, why)
+            self._log_report(running, status, False, end, why, task)
 
     def log_unannounced(self, session: str, tool: str, input: bytes, call_id: str, how: Ending | None) -> None:
         """I5: log a call that no before-hook announced. `how` it ended; None: it may have run, and stays open."""

@@ -36,16 +36,18 @@ from wal_agent.capture.session import SessionCapture
 from wal_agent.events import Saved
 from wal_agent.records import Ending, FileDelta, FileGone
 from wal_agent.supervise.context import RunContext, Supervisor
-from wal_agent.supervise.gate import Gate, unannounced_error
+from wal_agent.supervise.gate import RUNS_ON, Gate, unannounced_error
 
 MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
 KNOWN = 4096  # ids of reported calls that are remembered (I9); a message is written again soon or never
-_UNHOOKED = ("refused", "cancelled")  # such a call has no after-hook
+_UNHOOKED = ("refused", "cancelled", "stopped")  # such a call has no after-hook
 _WHY = {
     "done": "",
     "failed": "the session says that it failed",
     "refused": "it was refused, so it did not run",
     "cancelled": "it was cancelled; it may have begun",
+    "stopped": "it was stopped after it had begun",
+    "runs_on": RUNS_ON,
 }
 
 
@@ -216,9 +218,8 @@ class SessionSaver:
         if main is not None and appended:
             self._find_compactions(main.path, appended)
         seen_here = self._unlogged.read(appended, self._agent.seen_calls(appended))
-        for over in (seen for seen in seen_here if seen.task):
-            self._gate.end_task(over.task, over.status)
-        news = [seen for seen in seen_here if not seen.task and self._is_news(seen)]
+        over = [seen for seen in seen_here if seen.task and seen.status != "runs_on"]
+        news = [seen for seen in seen_here if seen not in over and self._is_news(seen)]
         inner = list(self._inner(files)) if self._gate.had_inner or self._unlogged.by_file else []
         for seen in [*news, *(inner if self._unlogged.by_file else [])]:
             self._unlogged.count(seen, self._session, main.path if main else None, self._old)
@@ -235,6 +236,8 @@ class SessionSaver:
             # A file that is written a little late has until the next boundary.
             self._gate.forget_reported(self._settled_upto if self._trails else upto)
             self._settled_upto = upto
+        for seen in over:
+            self._gate.end_task(seen.task, seen.status)
         if completed and self._agent.capabilities.settled_length is not None:
             self._gate.forget_reported(upto)  # it wrote the rest before it ended
 
@@ -289,7 +292,7 @@ class SessionSaver:
 
     def _is_known(self, outcome: _Outcome, upto: int) -> bool:
         seen = outcome.seen
-        if outcome.inner or (seen.status == "cancelled" and not seen.call_id):
+        if outcome.inner or (seen.status in ("cancelled", "stopped") and not seen.call_id):
             return False
         denied = seen.status == "refused" and not seen.call_id
         return self._gate.is_repeated_end(seen.tool, seen.input, upto, seen.call_id, denied)
@@ -315,8 +318,8 @@ class SessionSaver:
     def _end(self, seen: SeenCall, upto: int, exact: bool) -> bool:
         running = self._gate.find_call(seen.tool, seen.input, seen.call_id, upto, exact)
         if running is None:
-            return False
-        self._gate.report(running.call, seen.status, _WHY[seen.status], "session")
+            return bool(seen.call_id) and seen.status != "runs_on" and self._gate.end_task(seen.call_id, seen.status)
+        self._gate.report(running.call, seen.status, _WHY[seen.status], "session", seen.task)
         return True
 
     def finish(self, completed: bool = False) -> None:
@@ -345,7 +348,13 @@ def _size(path: Path) -> int:
 MAX_ASKED = 4096  # calls that are remembered until their result comes (I9)
 MAX_ASKED_BYTES = 8 << 20  # of their inputs
 _PIECE = 1 << 20
-_HOW: dict[str, Ending | None] = {"done": "done", "failed": "failed", "cancelled": None}
+_HOW: dict[str, Ending | None] = {
+    "done": "done",
+    "failed": "failed",
+    "cancelled": None,
+    "stopped": None,
+    "runs_on": None,
+}
 
 
 class Unlogged:
@@ -390,7 +399,7 @@ class Unlogged:
         """One call that the session shows as over. The first `old` bytes of `path` are of before this run."""
         if seen.tool in self._skip or not (seen.tool or (seen.call_id and not self._skip)):
             return
-        ran = seen.status == "done" or (self._off and seen.status in _HOW)
+        ran = seen.status in ("done", "runs_on") or (self._off and seen.status in _HOW)
         if seen.call_id:  # hooks may know it under another tool's name: Codex takes a shell's patch for one
             if not ran or self._gate.was_announced(seen.call_id):
                 return

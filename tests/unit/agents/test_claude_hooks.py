@@ -100,6 +100,23 @@ def test_a_command_that_is_not_known_to_have_ended_with_0(response: object) -> N
     assert not said("PostToolUse", tool_response=response).clean
 
 
+def test_what_runs_on_or_was_cut_is_no_completion() -> None:
+    """I8, issue 32, 3: as 2.1.330 answers for a background start, a move there, a monitor, Esc, and a time limit."""
+    ran_on = said("PostToolUse", tool_response={"stdout": "", "interrupted": False, "backgroundTaskId": "b1"})
+    assert (ran_on.runs_on, ran_on.task, ran_on.cut) == (True, "b1", "")
+    watch = said("PostToolUse", tool_name="Monitor", tool_response={"taskId": "m1", "timeoutMs": 300000})
+    assert (watch.runs_on, watch.task) == (True, "m1")
+    assert said("PostToolUse", tool_response={"stdout": "", "interrupted": True}).cut
+    assert said("PostToolUseFailure", error="Exit code 143\nCommand timed out after 2s", is_interrupt=False).cut
+    assert said("PostToolUseFailure", error="Exit code 1", is_interrupt=True).cut
+    assert not said("PostToolUseFailure", error="Exit code 1\nsays: Command timed out after 2s").cut
+    assert not said("PostToolUse", tool_name="Write", tool_response={"taskId": "x"}).runs_on
+
+
+def test_a_turn_that_a_background_task_began_has_no_prompt() -> None:
+    assert said("UserPromptSubmit", prompt="<task-notification>\n<task-id>b</task-id>") == TurnStarted("s", "")
+
+
 def test_the_copies_of_a_file_are_left_out() -> None:
     response = {"filePath": "/a", "originalFile": "x" * 99, "structuredPatch": [], "content": "y", "type": "update"}
     ended = said("PostToolUse", tool_name="Write", tool_response=response)

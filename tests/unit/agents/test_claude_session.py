@@ -111,6 +111,48 @@ def test_what_claude_writes_for_a_lost_call_settles_nothing(kind: str) -> None:
     assert CLAUDE.reconcile(book.data, ID, WS, []).data == book.data
 
 
+def test_a_no_at_the_dialog_and_esc_in_the_tool_differ_beside_the_words() -> None:
+    """I8, issue 32, 1: 2.1.330 marks what it knows of the beginning; an older version marks nothing."""
+    book = Book()
+    book.call("t1")
+    book.result("t1", "The user doesn't want to proceed with this tool use. The tool use was rejected", error=True)
+    assert [seen.status for seen in CLAUDE.seen_calls(book.data)] == ["cancelled"]
+    book.lines[-1]["toolDenialKind"] = "user-rejected"
+    assert [seen.status for seen in CLAUDE.seen_calls(book.data)] == ["stopped"]
+    book.lines[-1]["toolDenialBeforeRun"] = True
+    assert [seen.status for seen in CLAUDE.seen_calls(book.data)] == ["refused"]
+
+
+def test_what_runs_on_or_was_cut() -> None:
+    """I8, issue 32, 3."""
+    book = Book()
+    for id in ("t1", "t2", "t3"):
+        book.call(id)
+    book.result("t1", "Command running in background with ID: b1.")
+    book.lines[-1]["toolUseResult"] = {"stdout": "", "backgroundTaskId": "b1"}
+    book.result("t2", "Exit code 143\nCommand timed out after 2s", error=True)
+    book.result("t3", "")
+    book.lines[-1]["toolUseResult"] = {"stdout": "", "interrupted": True}
+    found = [(s.call_id, s.status, s.task) for s in CLAUDE.seen_calls(book.data)]
+    assert found == [("t1", "runs_on", "b1"), ("t2", "stopped", ""), ("t3", "cancelled", "")]
+
+
+@pytest.mark.parametrize(
+    ("status", "how"), [("completed", "done"), ("failed", "failed"), ("killed", "cancelled"), ("running", None)]
+)
+def test_the_end_of_a_background_task(status: str, how: str | None) -> None:
+    """I8, issue 32, 3: at the beginning of a turn, or in the middle of one; a person's own words are none."""
+    text = f"<task-notification>\n<task-id>b1</task-id>\n<status>{status}</status>\n</task-notification>"
+    turn = {"type": "user", "uuid": "u1", "message": {"role": "user", "content": text}}
+    origin = {"origin": {"kind": "task-notification"}}
+    beside = {"type": "queued_command", "prompt": text, "commandMode": "task-notification"}
+    wanted = [] if how is None else [("b1", how)]
+    for record in ({**turn, **origin}, {"type": "attachment", "uuid": "u2", "attachment": beside}):
+        found = CLAUDE.seen_calls(json.dumps(record).encode() + b"\n")
+        assert [(s.task, s.status) for s in found] == wanted
+    assert CLAUDE.seen_calls(json.dumps({**turn, "origin": {"kind": "human"}}).encode() + b"\n") == []
+
+
 def test_what_its_auto_mode_blocks_is_refused() -> None:
     """2.1.330 marks it beside the result, unless the tool had run by then."""
     book = Book()

@@ -74,6 +74,23 @@ def test_a_command_is_clean_only_where_its_result_says_so() -> None:
     assert not ended("", tool="read_bash").clean
 
 
+@pytest.mark.parametrize(
+    ("text", "task"),
+    [
+        ("<command started in background with shellId: one>", "one"),
+        ("<command started in detached background with shellId: two>", "two"),
+        ("so far\n<command with shellId: 0 is still running after 30 seconds. It produced no output yet.>", "0"),
+        ("<command with shellId: 3 moved to background by the user. You will be notified.>", "3"),
+        ("<command started in background with shellId: one>\nand more", ""),
+        ("started\n<shellId: 1 completed with exit code 0>", ""),
+    ],
+)
+def test_a_command_that_runs_on(text: str, task: str) -> None:
+    """I8, issue 32, 3."""
+    assert (ended(text).task, ended(text).runs_on) == (task, bool(task))
+    assert not ended(text, tool="read_bash").runs_on
+
+
 def test_a_failed_call() -> None:
     end = heard("postToolUseFailure", toolName="bash", toolArgs={"nope": 1}, error='"command": Required')
     assert end.failed and not end.clean

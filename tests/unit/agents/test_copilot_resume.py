@@ -297,6 +297,41 @@ def test_what_appended_bytes_tell() -> None:
     assert agent.seen_calls(lines(told("d", "late"))) == []
 
 
+def test_a_command_that_runs_on_is_over_when_copilot_says_so() -> None:
+    """I8, issue 32, 3: as 1.0.102 writes it."""
+
+    def tool(name: str, id: str, shell: str) -> Json:
+        wanted = [{"toolCallId": id, "name": name, "arguments": {"shellId": shell}}]
+        return event("assistant.message", {"content": "", "toolRequests": wanted}, 5)
+
+    def over(shell: str, code: int) -> Json:
+        kind = {"type": "shell_completed", "shellId": shell, "exitCode": code}
+        return event("system.notification", {"kind": kind}, 6)
+
+    agent = OpenCalls()
+    found = agent.seen_calls(
+        lines(
+            *(asked(("a", "x")), told("a", "<command started in background with shellId: one>")),
+            *(asked(("b", "y")), told("b", "part\n<command with shellId: 0 is still running after 30 seconds. So.>")),
+            *(over("0", 0), over("5", 2)),
+            *(tool("stop_bash", "c", "one"), told("c", "<command with id: one stopped>")),
+            *(tool("read_bash", "d", "7"), told("d", "out\n<shellId: 7 completed with exit code 1>")),
+            *(asked(("e", "echo")), told("e", "<command with id: nine stopped>")),  # a tool's own words
+        )
+    )
+    assert [(s.tool, s.status, s.task) for s in found] == [
+        ("bash", "runs_on", "one"),
+        ("bash", "runs_on", "0"),
+        ("bash", "done", "0"),
+        ("bash", "failed", "5"),
+        ("bash", "cancelled", "one"),
+        ("stop_bash", "done", ""),
+        ("bash", "failed", "7"),
+        ("read_bash", "done", ""),
+        ("bash", "done", ""),
+    ]
+
+
 def test_a_reading_that_copilot_itself_requests_is_no_call_without_a_hook() -> None:
     """After a command that went on in the background. The model's own call of the same tool has its hooks."""
 
@@ -307,7 +342,7 @@ def test_a_reading_that_copilot_itself_requests_is_no_call_without_a_hook() -> N
     ended = event("system.notification", {"kind": {"type": "shell_completed", "shellId": "0"}}, 4)
     by_copilot = reading("a", parentId="system.notification-4")
     agent = OpenCalls()
-    assert agent.seen_calls(lines(ended)) == []
+    assert [(s.task, s.call_id) for s in agent.seen_calls(lines(ended))] == [("0", "")]
     assert agent.seen_calls(lines(by_copilot, told("a", "1"))) == []
     (seen,) = agent.seen_calls(lines(reading("b"), told("b", "1")))
     assert seen.tool == "read_bash"

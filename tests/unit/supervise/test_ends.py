@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_agent.agents.base import Status
 from wal_agent.records import Class
-from wal_agent.supervise.ends import HARMLESS, Outcome, Seen, Status, outcome_of
+from wal_agent.supervise.ends import HARMLESS, Outcome, Seen, outcome_of
 
 CHANGING = [each for each in get_args(Class) if each not in HARMLESS]
 STATUSES = st.sampled_from(get_args(Status))
@@ -35,6 +36,7 @@ SEEN = st.builds(Seen, st.sampled_from(CHANGING), st.booleans(), st.booleans(), 
         ("cancelled", False, {}, "cut"),  # Esc, a time limit
         ("cancelled", False, {"asked": True}, "refused"),  # No at its dialog
         ("cancelled", False, {"asked": True, "begun": True}, "cut"),  # Yes, then Esc
+        ("stopped", False, {"asked": True}, "cut"),  # words for a tool that had begun: Yes, then Esc, without a process
         ("cancelled", False, {"asked": True, "stopping": True}, "refused"),  # a window closed over the dialog
     ],
 )

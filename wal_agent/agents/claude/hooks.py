@@ -15,7 +15,9 @@ file for a key that it does not know.
 from __future__ import annotations
 
 import json
+import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,7 @@ class _Done(_Tool):
 
 class _Failed(_Tool):
     error: msgspec.Raw = msgspec.field(default=msgspec.Raw(b'""'))
+    is_interrupt: bool | None = None
 
 
 class _Task(msgspec.Struct):
@@ -119,21 +122,46 @@ def _starting(p: _Tool) -> base.ToolStarting:
 def _done(p: _Done) -> base.ToolEnded:
     response = bytes(p.tool_response)
     result = _without_copies(response) if p.tool_name in _WRITERS else response
-    clean = p.tool_name != "Bash" or _succeeded(response)
+    shell = _shell_result(response) if p.tool_name in _RUNNERS else _Shell()
     return base.ToolEnded(
-        p.session_id, p.tool_name, require_object(p.tool_input), result, False, p.tool_use_id or "", clean
+        p.session_id,
+        p.tool_name,
+        require_object(p.tool_input),
+        result,
+        False,
+        p.tool_use_id or "",
+        clean=shell is not None and shell.succeeded,
+        cut=INTERRUPTED if shell is not None and shell.interrupted else "",
+        runs_on=bool(task := shell.task if shell is not None else ""),
+        task=task,
     )
 
 
 def _failed(p: _Failed) -> base.ToolEnded:
-    result, input = b'{"error":' + bytes(p.error) + b"}", require_object(p.tool_input)
-    return base.ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id or "", False)
+    error, input = bytes(p.error), require_object(p.tool_input)
+    cut = INTERRUPTED if p.is_interrupt else TIMED_OUT if TIME_LIMIT.search(_text(error)) else ""
+    result, id = b'{"error":' + error + b"}", p.tool_use_id or ""
+    return base.ToolEnded(p.session_id, p.tool_name, input, result, True, id, clean=False, cut=cut)
 
 
 def _stop(p: _Stop) -> base.TurnCompleted:
     """A command in the background continues, and its end begins a turn by itself."""
     running = any(task and task.status == "running" for task in p.background_tasks or ())
     return base.TurnCompleted(p.session_id, pending=running)
+
+
+def _text(value: bytes) -> str:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return str(msgspec.json.decode(value))
+    return ""
+
+
+NOTIFICATION = "<task-notification>"
+
+
+def typed_prompt(prompt: str) -> str:
+    """Return a prompt that a person typed; "" for one by which Claude tells that a task in the background has ended."""
+    return "" if prompt.startswith(NOTIFICATION) else prompt
 
 
 def _compact(p: _Compact, event: str) -> HookEvent:
@@ -162,7 +190,7 @@ def failed_turn(session: str, error: str, text: str) -> base.TurnFailed:
 parse = parser(
     {
         "SessionStart": on(_Start, _start),
-        "UserPromptSubmit": on(_Prompt, lambda p: base.TurnStarted(p.session_id, p.prompt or "")),
+        "UserPromptSubmit": on(_Prompt, lambda p: base.TurnStarted(p.session_id, typed_prompt(p.prompt or ""))),
         "PreToolUse": on(_Tool, _starting),
         "PostToolUse": on(_Done, _done),
         "PostToolUseFailure": on(_Failed, _failed),
@@ -177,23 +205,39 @@ parse = parser(
 
 
 class _Shell(msgspec.Struct):
+    """A command's result. `background`: the id of the task that goes on, also when Claude or the user moved a command
+    there while it ran."""
+
     interrupted: bool = False
     returned: str | None = msgspec.field(name="returnCodeInterpretation", default=None)
     background: str | None = msgspec.field(name="backgroundTaskId", default=None)
+    monitor: str | None = msgspec.field(name="taskId", default=None)
+
+    @property
+    def task(self) -> str:
+        return self.background or self.monitor or ""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the command is known to have ended with 0. Other codes are failures, except a few that Claude treats
+        as an answer (`grep`, `diff`)."""
+        return not self.interrupted and self.returned is None and not self.task
 
 
+_RUNNERS = ("Bash", "PowerShell", "Monitor")
+INTERRUPTED = "it was interrupted; it may have begun"
+TIMED_OUT = "it was stopped at its time limit"
+TIME_LIMIT = re.compile(r"^Command timed out after \d", re.MULTILINE)
 _SHELL = msgspec_compat.of_json(_Shell)
 _FIELDS = msgspec_compat.of_json(dict[str, msgspec.Raw])
 
 
-def _succeeded(response: bytes) -> bool:
-    """Return whether a command is known to have ended with 0. Other codes are failures, except a few that Claude treats
-    as an answer (`grep`, `diff`); one in the background has not ended."""
+def _shell_result(response: bytes) -> _Shell | None:
+    """Return None for a result that is not understood."""
     try:
-        shell = _SHELL.decode(response)
+        return _SHELL.decode(response)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return not shell.interrupted and shell.returned is None and shell.background is None
+        return None
 
 
 def _without_copies(response: bytes) -> bytes:

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from wal_agent.agents.base import Compacted, Env, RequestedCall, SeenCall, SessionFile, TurnFailed
+from wal_agent.agents.base import Compacted, Env, RequestedCall, SeenCall, SessionFile, Status, TurnFailed
 from wal_agent.agents.claude.cli import SESSION
-from wal_agent.agents.claude.hooks import claude_home, failed_turn
+from wal_agent.agents.claude.hooks import TIME_LIMIT, claude_home, failed_turn
 from wal_agent.agents.session_files import (
     EPOCH,
     FileLines,
@@ -253,8 +253,8 @@ def _base(kind: str, session: str, workspace: Path, env: Env) -> Path:
     return claude_home(env) / kind / session
 
 
-# Claude's messages for calls that a user or a rule refused. Those that Esc interrupted are reported as if they had not
-# begun, with the message of a refusal at the dialog: they may have.
+# Claude's messages for calls that a user or a rule refused. Those that Esc interrupted have the message of a refusal at
+# the dialog.
 _CANCELLED = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
 _REFUSED = ("Claude requested permissions to ", "Permission to use ", "Permission for this action ")
 _HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # a hook refused it; up to 2.1.197 only one that exited with 2
@@ -276,6 +276,7 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         uuid = record.get("uuid")
         if not isinstance(uuid, str) or not uuid:
             continue
+        found += _ended_tasks(record)
         if e.kind == "assistant":
             calls |= {str(block["id"]): block for block in e.blocks("tool_use") if isinstance(block.get("id"), str)}
         for result in e.blocks("tool_result") if e.kind == "user" else ():
@@ -285,8 +286,33 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
                 continue
             call = calls.get(id, {})
             name, input = str(call.get("name", "")), _spelled_input(call)
-            found.append(SeenCall(name, input, _status(record, result), f"{uuid}/{id}", id))
+            report = as_object(record.get("toolUseResult"))
+            watching = "timeoutMs" in report and "persistent" in report  # Monitor's; other tools name tasks too
+            task = as_text(report.get("backgroundTaskId") or (report.get("taskId") if watching else ""))
+            status: Status = "runs_on" if task else _status(record, result)
+            found.append(SeenCall(name, input, status, f"{uuid}/{id}", id, task))
     return found
+
+
+_TASK = re.compile(r"<task-id>([\w.-]{1,100})</task-id>")
+_TASK_STATUS = re.compile(r"<status>(\w+)</status>")
+
+
+def _ended_tasks(record: Json) -> list[SeenCall]:
+    """Read Claude's word that a background task has ended: a turn's first line, or an attachment in the middle of one.
+    Each names its own origin, which no prompt of a person has."""
+    attached = as_object(record.get("attachment"))
+    if as_text(attached.get("commandMode")) == "task-notification":
+        text = content_text(attached.get("prompt"))
+    elif as_text(as_object(record.get("origin")).get("kind")) == "task-notification":
+        text = content_text(as_object(record.get("message")).get("content"))
+    else:
+        return []
+    task, status = _TASK.search(text), _TASK_STATUS.search(text)
+    if task is None or status is None:
+        return []
+    how = _TASK_ENDS.get(status[1])
+    return [SeenCall("", b"{}", how, task=task[1])] if how is not None else []
 
 
 def turn_failure(end: bytes) -> TurnFailed | None:
@@ -325,14 +351,21 @@ def has_no_outcome(record: Json, result: Json) -> bool:
     return record.get("toolDenialKind") == "interrupted" or content_text(result.get("content")).startswith(_NO_OUTCOME)
 
 
-def _status(record: Json, result: Json) -> Literal["done", "failed", "refused", "cancelled"]:
+_TASK_ENDS: dict[str, Status] = {"completed": "done", "failed": "failed", "killed": "cancelled", "stopped": "cancelled"}
+
+
+def _status(record: Json, result: Json) -> Status:
     if result.get("is_error") is not True:
-        return "done"
+        return "cancelled" if as_object(record.get("toolUseResult")).get("interrupted") is True else "done"
     text = content_text(result.get("content"))
-    if text.startswith(_CANCELLED):
-        return "cancelled"
+    if text.startswith(_CANCELLED):  # 2.1.330 says beside the words whether it had begun
+        if record.get("toolDenialBeforeRun") is True:
+            return "refused"
+        return "stopped" if "toolDenialKind" in record else "cancelled"
     if text.startswith(_REFUSED) or _HOOK.match(text):
         return "refused"
+    if TIME_LIMIT.search(text):
+        return "stopped"
     kind = record.get("toolDenialKind")  # 2.1.330: its auto mode refuses in other words
     before = isinstance(kind, str) and kind.startswith("automode-") and record.get("toolDenialAfterRun") is not True
     return "refused" if before else "failed"

@@ -24,12 +24,12 @@ from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import psutil
 
-from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.base import Env, SeenCall, SessionFile, Status
 from wal_agent.agents.codex.hooks import MARKER, SHELL
 from wal_agent.agents.session_files import (
     Json,
@@ -308,7 +308,6 @@ def output_text(output: Any) -> str:
     return as_text(output)
 
 
-Status = Literal["done", "failed", "refused", "cancelled"]
 _MODELS = ("agent", "unified_exec_startup")  # others: a user's own commands, input typed into a running one
 _TOOLS = dict.fromkeys(("exec_command", "shell_command", "shell"), SHELL)
 _BLOCKED = ("Command blocked by PreToolUse hook",)
@@ -354,7 +353,7 @@ def _status(item: Json) -> Status:
 
 
 def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
-    """Read an output. Never "done": a call that ended by itself has an item, or its after-hook fired."""
+    """Read an output. Never "done" here: a call that ended by itself has an item, or its after-hook fired."""
     id = payload.get("call_id")
     if not isinstance(id, str) or not id:
         return None
@@ -363,8 +362,10 @@ def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
         names[id] = str(payload.get("name"))
         return None
     text = output_text(payload.get("output"))
-    if kind not in OUTPUTS or names.get(id) == "exec" or RUNS_ON in text[:400]:
+    if kind not in OUTPUTS or names.get(id) == "exec":
         return None
+    if RUNS_ON in text[:400]:  # the item that tells its end has the call's own id
+        return SeenCall(SHELL, b"{}", "runs_on", f"{id} runs on", id, id)
     tool = _TOOLS.get(names.get(id, ""), names.get(id, ""))
     status: Status = "failed"
     if text.startswith(_BLOCKED) or any(word in text[:200] for word in _REFUSED):

@@ -64,6 +64,9 @@ SHELLS = frozenset(
 )
 
 
+STARTERS = frozenset(("bash", "powershell", "local_shell"))
+
+
 class _Hook(msgspec.Struct):
     session: SessionId = msgspec.field(name="sessionId")
     agent_id: InnerId = msgspec.field(name="agentId", default="")
@@ -108,13 +111,26 @@ class _Notice(_Hook):
 _NOTIFICATION = "<system_notification>"  # a turn that a background command's end began, not a person
 # The last line of a command's result; a command that runs on, or a result that was cut, has another one or none.
 _CLEAN = re.compile(r"<shellId: [^<>\n]* completed with exit code 0>\s*\Z")
+# That of one that runs on: started there, at the end of the time that Copilot waits, or moved there by the user.
+_RUNS_ON = re.compile(
+    r"<command (?:started in (?:detached )?background with shellId: (?P<started>[^<>\n]*)"
+    r"|with shellId: (?P<moved>\S+) (?:is still running after |moved to background )[^<>\n]*)>\s*\Z"
+)
+
+
+def running_shell(tool: str, text: str) -> str:
+    """Return the id of the shell in which the command of this result runs on; "" for none."""
+    found = _RUNS_ON.search(text) if tool in STARTERS else None
+    return (found["started"] or found["moved"]) if found else ""
 
 
 def _ended(p: _Ended) -> base.ToolEnded:
     failed = p.result.kind != "success"
     clean = not failed and (p.tool not in SHELLS or _CLEAN.search(p.result.text) is not None)
     result = msgspec.json.encode({"text": p.result.text, "type": p.result.kind})
-    return base.ToolEnded(_session(p), p.tool, call_arguments(bytes(p.args)), result, failed, clean=clean)
+    task = running_shell(p.tool, p.result.text)
+    input = call_arguments(bytes(p.args))
+    return base.ToolEnded(_session(p), p.tool, input, result, failed, clean=clean, runs_on=bool(task), task=task)
 
 
 def _failed(p: _Failed) -> base.ToolEnded:

@@ -17,12 +17,11 @@ import re
 import threading
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from wal_agent.agents.base import Compacted, Env, RequestedCall, SeenCall, SessionFile
-from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
+from wal_agent.agents.base import Compacted, Env, RequestedCall, SeenCall, SessionFile, Status
+from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home, running_shell
 from wal_agent.agents.session_files import (
     FileLines,
     Json,
@@ -171,7 +170,6 @@ def _beside(base: Path) -> list[Path]:
 _MAX_INPUTS = 64 << 20  # bytes of inputs that are remembered; the oldest go first
 
 _Key = tuple[str, str]  # agent, id
-Status = Literal["done", "failed", "refused", "cancelled"]
 _CODES: dict[str, Status] = {
     "denied": "refused",
     "rejected": "refused",
@@ -199,8 +197,10 @@ class OpenCalls:
             return [seen for event in load_events(appended).events for seen in self._outcomes(event)]
 
     def _outcomes(self, event: Event) -> list[SeenCall]:
-        if event.kind == "system.notification" and as_object(event.data.get("kind")).get("type") == "shell_completed":
+        over: list[SeenCall] = []
+        if event.kind == "system.notification" and as_object(event.data.get("kind")).get("type") in _SHELL_OVER:
             self._notified = str(event.value.get("id"))
+            over = ended_shells(event)
         by_copilot = bool(self._notified) and event.value.get("parentId") == self._notified
         for request in call_requests(event):
             if not (by_copilot and request.tool == "read_bash"):
@@ -210,16 +210,20 @@ class OpenCalls:
         if event.kind == "abort":  # what this agent had running gets no outcome of its own
             return self._end([key for key in self._asked if key[0] == event.agent], "cancelled")
         if event.kind != "tool.execution_complete":
-            return []
+            return over
         key = event.agent, str(event.data.get("toolCallId"))
-        return self._end([key if key in self._asked else self._by_id(key[1])], call_status(event))
+        key = key if key in self._asked else self._by_id(key[1])
+        asked = self._asked.get(key)
+        if asked is not None and (shell := running_shell(asked.tool, result_text(event))):
+            return self._end([key], "runs_on", shell)
+        return [*stopped_shells(event, asked), *self._end([key], call_status(event))]
 
     def _by_id(self, id: str) -> _Key:
         return next((key for key in reversed(self._asked) if key[1] == id), ("", id))
 
-    def _end(self, keys: list[_Key], how: Status) -> list[SeenCall]:
+    def _end(self, keys: list[_Key], how: Status, task: str = "") -> list[SeenCall]:
         ended = filter(None, map(self._forget, keys))
-        return [SeenCall(r.tool, r.input, how, f"{r.message} {r.id}") for r in ended]
+        return [SeenCall(r.tool, r.input, how, f"{r.message} {r.id}", task=task) for r in ended]
 
     def _remember(self, request: Request) -> None:
         key = request.agent, request.id
@@ -242,6 +246,39 @@ def call_status(event: Event) -> Status:
     if event.data.get("success") is True:
         return "done"
     return _CODES.get(str(as_object(event.data.get("error")).get("code")), "failed")
+
+
+_SHELL_OVER = ("shell_completed", "shell_detached_completed")
+# What the tools that read or stop a shell say of one that has ended.
+_STOPPED = re.compile(r"\A\s*<command with id: (?P<id>[^<>\n]*) stopped>")
+_READ = re.compile(r"<shellId: (?P<id>[^<>\n]*) completed with exit code (?P<code>-?\d+)>\s*\Z")
+
+
+def ended_shells(event: Event) -> list[SeenCall]:
+    """Return what a notification says of a command that ran on: that it has ended, and how."""
+    kind = as_object(event.data.get("kind"))
+    return [_ended_shell(as_text(kind.get("shellId")), "done" if kind.get("exitCode") == 0 else "failed")]
+
+
+def stopped_shells(event: Event, request: Request | None) -> list[SeenCall]:
+    """Return what the result of a call about an earlier command's shell says of that command."""
+    tool = request.tool if request is not None else ""
+    if not tool.startswith(("read_", "stop_", "write_")):
+        return []
+    text = result_text(event)
+    if tool.startswith("stop_"):
+        found = _STOPPED.search(text)
+        return [_ended_shell(found["id"], "cancelled")] if found else []
+    found = _READ.search(text)
+    return [_ended_shell(found["id"], "done" if found["code"] == "0" else "failed")] if found else []
+
+
+def result_text(event: Event) -> str:
+    return as_text(as_object(event.data.get("result")).get("content"))
+
+
+def _ended_shell(shell: str, status: Status) -> SeenCall:
+    return SeenCall("bash", b"{}", status, task=shell)
 
 
 _TAGS = re.compile(r"</?summary>")
