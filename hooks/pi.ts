@@ -102,8 +102,10 @@ export default function (pi) {
   pi.on("tool_result", async (event, ctx) => {
     const { toolName, toolCallId: call_id, input, content, details, isError: failed } = event
     const tool = names.get(call_id) ?? toolName
+    const aborted = ctx.signal?.aborted === true
     const change: any = {}
-    const more = SETUP.skip.includes(tool) ? "" : await words(ctx, { tool, call_id, input, content, failed })
+    const said = { tool, call_id, input, content, failed, aborted }
+    const more = SETUP.skip.includes(tool) ? "" : await words(ctx, said)
     if (more && Array.isArray(content)) change.content = [...content, { type: "text", text: more }]
     // Into the session file, which else has the plain name; no model is told.
     const open = details === undefined || (details && Object.getPrototypeOf(details) === Object.prototype)

@@ -240,12 +240,18 @@ def tool_processes(agent: int, run: str, since: float) -> list[psutil.Process]:
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A process, by number and time of birth (clock ticks since boot): numbers are used again."""
+    """A process, by number and time of birth (clock ticks since boot): numbers are used again. `session`: the process
+    that leads its session."""
 
     pid: int
     born: int
     parent: int
     name: str
+    session: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.pid, self.born
 
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox"))
@@ -263,15 +269,16 @@ def process_table() -> dict[int, Running]:
             fields = rest.split()
             if fields[0] not in ("Z", "X"):
                 pid = int(entry.parent.name)
-                found[pid] = Running(pid, int(fields[19]), int(fields[1]), name)
+                found[pid] = Running(pid, int(fields[19]), int(fields[1]), name, int(fields[3]))
     return found
 
 
 class CallProcesses:
     """The processes that the agent's shell calls start. From any thread.
 
-    One is a call's if it was born after the call began, below a shell that the agent started, or is an orphan with the
-    run's marker, which the sub-reaper has adopted. Of calls that run at the same time it is each one's: a call then
+    One is a call's if it was born after the call began, below a shell that the agent started or in a session of its own
+    (a shell becomes the one command that it was given, and agents start it detached), or is an orphan with the run's
+    marker, which the sub-reaper has adopted. Of calls that run at the same time it is each one's: a call then
     ends later than it could, never too early. Where there is no /proc nothing is known."""
 
     def __init__(self, agent: int, run: str) -> None:
@@ -285,7 +292,7 @@ class CallProcesses:
             return
         table = process_table()
         with self._lock:
-            others = {p for call, known in self._of.items() if call not in began for p in known}
+            others = {p.key for call, known in self._of.items() if call not in began for p in known}
         below: dict[int, list[Running]] = {call: [] for call in began}
         for process in table.values():
             since = [call for call, at in began.items() if process.born >= at * TICK - EARLY]
@@ -322,11 +329,13 @@ class CallProcesses:
         with self._lock:
             self._of.pop(call, None)
 
-    def _is_tools(self, process: Running, table: Mapping[int, Running], others: set[Running]) -> bool:
+    def _is_tools(self, process: Running, table: Mapping[int, Running], others: set[tuple[int, int]]) -> bool:
         """`others`: processes of calls that do not run any more, whose descendants are theirs."""
-        shell, at = process.name in SHELLS, process
+        agent = table.get(self._agent)
+        apart = agent is not None and process.session != agent.session
+        shell, at = apart or process.name in SHELLS, process
         while at.parent != self._agent:
-            if at in others or at.pid in (1, os.getpid()):
+            if at.key in others or at.pid in (1, os.getpid()):
                 return False
             if at.parent == os.getpid():
                 adopted = at.pid != self._agent and self._is_marked(at.pid)
@@ -335,7 +344,7 @@ class CallProcesses:
                 return False
             at = parent
             shell = shell or at.name in SHELLS
-        return shell and at not in others and not _is_hook(f"{_command(at.pid)} {_command(process.pid)}", self._run)
+        return shell and at.key not in others and not _is_hook(f"{_command(at.pid)} {_command(process.pid)}", self._run)
 
     def _is_marked(self, pid: int) -> bool:
         with suppress(OSError):

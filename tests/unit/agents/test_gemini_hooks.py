@@ -31,6 +31,7 @@ from wal_agent.agents.base import (
     ToolEnded,
     ToolStarting,
     TurnCompleted,
+    TurnFailed,
     TurnStarted,
 )
 from wal_agent.agents.gemini import hooks
@@ -39,6 +40,7 @@ from wal_agent.errors import ConfigError
 
 BASE = '{"session_id":"s","transcript_path":"/t","cwd":"/w","hook_event_name":"x","timestamp":"2026"'
 CALL = ',"tool_name":"run_shell_command","tool_input":{"command":"a  \\u00e9",  "n":1.0}'
+UNANSWERED = TurnFailed("s", "other", "Gemini ended the turn without an answer of the model")
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,7 @@ CALL = ',"tool_name":"run_shell_command","tool_input":{"command":"a  \\u00e9",  
         ("SessionStart", ',"source":"resume"', SessionStarted("s", "resume")),
         ("BeforeAgent", ',"prompt":"p\\n"', TurnStarted("s", "p\n")),
         ("AfterAgent", ',"prompt":"p","prompt_response":"r"', TurnCompleted("s")),
+        ("AfterAgent", ',"prompt":"p","prompt_response":"[no response text]"', UNANSWERED),
         ("PreCompress", ',"trigger":"auto"', ModelRequest("s")),
         ("Notification", ',"notification_type":"ToolPermission","message":"m"', AwaitingApproval("s", "m")),
         ("SessionEnd", ',"reason":"exit"', SessionEnded("s", "exit")),
@@ -99,6 +102,31 @@ def test_a_command_that_went_wrong_is_no_clean_end(llm: object, clean: bool) -> 
     payload = (BASE + CALL + ',"tool_response":' + json.dumps({"llmContent": llm}) + "}").encode()
     event = GEMINI.parse("AfterTool", payload)
     assert isinstance(event, ToolEnded) and (event.clean, event.failed) == (clean, False)
+
+
+LIMIT = "Command was automatically cancelled because it exceeded the timeout of 0.1 minutes without output."
+STOP = "Command was cancelled by user before it could complete. There was no output before it was cancelled."
+
+
+@pytest.mark.parametrize(
+    ("llm", "cut", "runs_on"),
+    [
+        (f"<untrusted_context>\n{LIMIT}\n</untrusted_context>", True, False),
+        (STOP, True, False),
+        ("Command is running in background. PID: 7. Initial output:\n", False, True),
+        ("<untrusted_context>\nCommand moved to background (PID: 7). Output hidden.", False, True),
+        (f"Output: {LIMIT}", False, False),
+        ("Output: x\nCommand moved to background (PID: 7)", False, False),
+    ],
+)
+def test_what_was_stopped_or_goes_on_is_not_over(llm: str, cut: bool, runs_on: bool) -> None:
+    """I8; Gemini reports no error with any of them."""
+    payload = (BASE + CALL + ',"tool_response":' + json.dumps({"llmContent": llm}) + "}").encode()
+    event = GEMINI.parse("AfterTool", payload)
+    assert isinstance(event, ToolEnded)
+    assert (bool(event.cut), event.runs_on) == (cut, runs_on) and not (cut and event.clean)
+    other = GEMINI.parse("AfterTool", payload.replace(b'"run_shell_command"', b'"say"'))
+    assert isinstance(other, ToolEnded) and not other.cut and not other.runs_on
 
 
 def test_half_of_a_surrogate_pair_does_not_lose_a_call() -> None:

@@ -59,6 +59,8 @@ def test_how_a_call_ended(tool: str, metadata: Any, wrong: bool, clean: bool) ->
     event = parse("after", said(tool=tool, result={"output": "x", "metadata": metadata}, wrong=wrong))
     assert isinstance(event, ToolEnded)
     assert (event.failed, event.clean) == (wrong, clean)
+    stopped = tool == "bash" and metadata.get("exit") is None  # I8: at its time limit, or as it was told to
+    assert bool(event.cut) is stopped
     assert json.loads(event.result)["output"] == "x"
 
 

@@ -68,6 +68,24 @@ def test_what_ran_clean(text: str, failed: bool, clean: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "failed", "aborted", "cut"),
+    [
+        ("some\n\nCommand timed out after 2.5 seconds", True, False, True),
+        ("no\n\nCommand aborted", True, True, True),
+        ("Operation aborted", True, True, True),
+        ("fine", False, True, False),
+        ("Command timed out after 2 seconds was found", False, False, False),
+        ("no\n\nCommand exited with code 3", True, False, False),
+    ],
+)
+def test_what_was_stopped_is_not_over(text: str, failed: bool, aborted: bool, cut: bool) -> None:
+    """I8: a time limit, or pi was told to stop; what was over by then is."""
+    said = {"content": [{"type": "text", "text": text}], "failed": failed, "aborted": aborted}
+    ended = parse("tool_result", **CALL, **said)
+    assert isinstance(ended, ToolEnded) and bool(ended.cut) is cut
+
+
+@pytest.mark.parametrize(
     "payload",
     [b"", b"{}", b"[]", b"\xff", b'{"session": "s", "tool": "bash", "call_id": "c", "input": [1]}', b"[" * 100_000],
 )

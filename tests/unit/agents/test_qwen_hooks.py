@@ -106,6 +106,42 @@ def test_a_command_went_well_only_where_its_last_lines_say_so(llm: object, clean
     assert ended(llm, "write_file").clean
 
 
+STOPPED = "Command was cancelled by user before it could complete. There was no output before it was cancelled."
+STARTED = "Background shell started.\nid: bg_1\npid: 7"
+MOVED = 'Foreground command "echo "x"" promoted to background as bg_2.\nStatus: running. PID: 7.'
+
+
+@pytest.mark.parametrize(
+    ("llm", "cut", "runs_on"),
+    [
+        (STARTED, False, True),
+        (MOVED, False, True),
+        (STOPPED, True, False),
+        (shell_result("0"), False, False),
+        (f"Command: x\n{STARTED}", False, False),
+    ],
+)
+def test_what_was_stopped_or_goes_on_is_not_over(llm: str, cut: bool, runs_on: bool) -> None:
+    """I8."""
+    assert (bool(ended(llm).cut), ended(llm).runs_on) == (cut, runs_on)
+    assert (ended(llm, "say").cut, ended(llm, "say").runs_on) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("said", "cut"),
+    [
+        ({"error": "Command timed out after 2000ms before it could complete."}, True),
+        ({"error": "late", "is_timeout": True}, True),
+        ({"error": "stop", "is_interrupt": True}, True),
+        ({"error": "no such file"}, False),
+    ],
+)
+def test_a_failure_by_a_limit_or_a_person_is_none_of_the_tool(said: dict[str, Any], cut: bool) -> None:
+    """I8."""
+    found = parse("PostToolUseFailure", payload(**SHELL, **said))
+    assert isinstance(found, ToolEnded) and bool(found.cut) is cut and found.failed
+
+
 @pytest.mark.parametrize(
     ("path", "inner"),
     [

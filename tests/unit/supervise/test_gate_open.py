@@ -151,3 +151,29 @@ def test_what_a_call_leaves_running_is_seen_and_its_end_too() -> None:
     lines = ["true", "sleep 60 >/dev/null &", "(setsid sleep 60 >/dev/null &)", "sleep 60 >/dev/null & sleep 0.1"]
     printed = subprocess.run([sys.executable, "-c", SUPERVISOR, *lines], capture_output=True, text=True, check=True)
     assert json.loads(printed.stdout) == [[False, False], [True, True], [True, True], [True, True]]
+
+
+RUNNING = """
+import json, os, signal, subprocess, sys, time
+from wal_agent.supervise import processes
+words = "import subprocess as s, sys\\nfor line in sys.stdin:\\n s.run(['bash', '-c', line], start_new_session=True)"
+agent = subprocess.Popen([sys.executable, "-uc", words], stdin=subprocess.PIPE, text=True)
+known = processes.CallProcesses(agent.pid, "r1")
+boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+print("exec sleep 60", file=agent.stdin, flush=True)
+while not any(p.name == "sleep" and p.parent == agent.pid for p in processes.process_table().values()):
+    time.sleep(0.01)
+known.look({1: boot})
+alive = known.alive(1)
+print(json.dumps([known.begun(1), len(alive)]))
+agent.kill()
+for pid in alive:
+    os.kill(pid, signal.SIGKILL)
+"""
+
+
+def test_a_shell_that_has_become_its_one_command_is_the_calls() -> None:
+    """A shell executes the one command of `-c` in its own place: then no shell is below the agent, and a No at a dialog
+    and an Esc during the command must not look the same."""
+    printed = subprocess.run([sys.executable, "-c", RUNNING], capture_output=True, text=True, check=True)
+    assert json.loads(printed.stdout) == [True, 1]

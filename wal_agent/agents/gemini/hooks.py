@@ -45,6 +45,8 @@ from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
 from wal_agent.paths import shipped
 
+SHELL = "run_shell_command"
+
 
 class _Hook(msgspec.Struct):
     session_id: SessionId
@@ -72,6 +74,22 @@ class _Ended(_Tool):
     tool_response: _Response
 
 
+class _TurnOver(_Hook):
+    prompt_response: str = "?"
+
+
+# In the place of an answer where the model gave none in the whole turn. A conversation over its window gets there
+# without a request, and Gemini exits with 0.
+_NO_ANSWER = "[no response text]"
+_UNANSWERED = "Gemini ended the turn without an answer of the model"
+
+
+def _turn_over(p: _TurnOver) -> base.HookEvent:
+    if p.prompt_response == _NO_ANSWER:
+        return base.TurnFailed(p.session_id, "other", _UNANSWERED)
+    return base.TurnCompleted(p.session_id)
+
+
 class _Notice(_Hook):
     message: str = ""
 
@@ -84,14 +102,27 @@ class _End(_Hook):
 _WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
 # The shell tool refuses such a command itself and reports no error; what it runs has a label in front of its output.
 _REFUSED = b'"Command injection detected: '
+# How the shell tool's result begins where the command did not come to its end; else a label is in front of its output.
+_CUT = re.compile(rb'"(?:<untrusted_context>\\n)?Command was (automatically cancelled|cancelled by user) ')
+_RUNS_ON = re.compile(rb'"(?:<untrusted_context>\\n)?Command (?:is running in|moved to) background')
+_STOPS = {
+    b"automatically cancelled": "it took longer than Gemini waits for it",
+    b"cancelled by user": "it was cancelled",
+}
 
 
 def _ended(p: _Ended) -> base.ToolEnded:
     said = bytes(p.tool_response.llm)
+    stop, runs_on = (_CUT.match(said), _RUNS_ON.match(said)) if p.tool_name == SHELL else (None, None)
     failed = bytes(p.tool_response.error) != b"null" or said.startswith(_REFUSED)
-    clean = not failed and _WRONG.search(said) is None
-    result = _result(p.tool_response)
-    return base.ToolEnded(p.session_id, p.tool_name, require_object(p.tool_input), result, failed, clean=clean)
+    clean = not failed and stop is None and _WRONG.search(said) is None
+    result, cut = _result(p.tool_response), _STOPS[stop[1]] if stop else ""
+    return base.ToolEnded(
+        *(p.session_id, p.tool_name, require_object(p.tool_input), result, failed),
+        clean=clean,
+        cut=cut,
+        runs_on=runs_on is not None,
+    )
 
 
 # The smallest set that shows phases and calls. PreCompress fires before each model request, with a payload that does
@@ -103,7 +134,7 @@ _EVENTS = {
     "BeforeTool": on(_Tool, lambda p: base.ToolStarting(p.session_id, p.tool_name, require_object(p.tool_input))),
     "AfterTool": on(_Ended, _ended),
     "PreCompress": on(_Hook, lambda p: base.ModelRequest(p.session_id)),
-    "AfterAgent": on(_Hook, lambda p: base.TurnCompleted(p.session_id)),
+    "AfterAgent": on(_TurnOver, _turn_over),
     "Notification": on(_Notice, lambda p: base.AwaitingApproval(p.session_id, p.message)),
     "SessionEnd": on(_End, lambda p: base.SessionEnded(p.session_id, p.reason)),
 }

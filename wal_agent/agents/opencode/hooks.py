@@ -76,7 +76,9 @@ _RESULT = msgspec_compat.of_json(_Result)
 def _ended(p: _Ended) -> base.ToolEnded:
     code = _RESULT.decode(p.result).metadata.get("exit")
     clean = not p.wrong and (p.tool != SHELL or (code == 0 and not isinstance(code, bool)))
-    return base.ToolEnded(p.session, p.tool, require_object(p.input), bytes(p.result), p.wrong, p.call, clean)
+    # OpenCode ended the command, at its time limit or because it was told to: there is no code, and no error either.
+    cut = "it was stopped before it had ended" if p.tool == SHELL and code is None else ""
+    return base.ToolEnded(p.session, p.tool, require_object(p.input), bytes(p.result), p.wrong, p.call, clean, cut)
 
 
 EVENTS = {

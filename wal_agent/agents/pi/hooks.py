@@ -27,6 +27,8 @@ CUT_SHORT = ("", "error", "aborted")  # stop reasons of an answer that ends no t
 # error. In JSON, so between its escapes.
 _WRONG = re.compile(rb'(?:"|\\n)Command (?:exited with code -?\d+|timed out after [\d.]+ seconds|aborted)"')
 
+_LATE = re.compile(rb'(?:"|\\n)Command timed out after [\d.]+ seconds"\}\]\Z')
+
 
 class _Hook(msgspec.Struct):
     session: SessionId
@@ -49,6 +51,7 @@ class _Tool(_Hook):
 class _Ended(_Tool):
     content: msgspec.Raw
     failed: bool
+    aborted: bool = False  # pi was told to stop what it does
 
 
 class _End(_Hook):
@@ -67,8 +70,9 @@ class _Summary(_Hook):
 def _ended(p: _Ended) -> base.ToolEnded:
     content = bytes(p.content)
     result, input = b'{"content":' + content + b"}", require_object(p.input)
-    clean = not p.failed and _WRONG.search(content) is None
-    return base.ToolEnded(p.session, p.tool, input, result, p.failed, p.call_id, clean)
+    clean, late = not p.failed and _WRONG.search(content) is None, _LATE.search(content)
+    cut = "it took longer than its time limit" if late else "it was cancelled" if p.failed and p.aborted else ""
+    return base.ToolEnded(p.session, p.tool, input, result, p.failed, p.call_id, clean, cut)
 
 
 # What pi itself writes around a summary.

@@ -49,6 +49,11 @@ _SHELL = "run_shell_command"
 # The last lines of a shell call's result. Output that was cut off has lost them: then nobody knows.
 _WELL = re.compile(r"\nError: \(none\)\nExit Code: 0\nSignal: (?:0|\(none\))\nProcess Group PGID: [^\n]*\Z")
 
+# How the result begins of a command that did not come to its end.
+_LATE = re.compile(r"(?:Command|Tool execution) timed out after ")
+_CUT = re.compile(rb'"Command (?:timed out after|was cancelled by user before it could complete)')
+_RUNS_ON = re.compile(rb'"(?:Background shell started\.|Foreground command \\".*\\" promoted to background as )')
+
 
 class _Hook(msgspec.Struct):
     session_id: SessionId
@@ -83,6 +88,8 @@ class _Ended(_Tool):
 
 class _Failed(_Tool):
     error: str = ""
+    is_interrupt: bool = False
+    is_timeout: bool = False
 
 
 class _Notice(_Hook):
@@ -110,14 +117,20 @@ def _starting(p: _Tool) -> base.ToolStarting:
 
 def _ended(p: _Ended) -> base.ToolEnded:
     llm = bytes(p.tool_response.llm)
-    clean = p.tool_name != _SHELL or _succeeded(llm)
+    shell = p.tool_name == _SHELL
+    clean, runs_on = not shell or _succeeded(llm), shell and _RUNS_ON.match(llm) is not None
+    cut = "it was stopped before it had ended" if shell and _CUT.match(llm) else ""
     result, input = b'{"llmContent":' + llm + b"}", require_object(p.tool_input)
-    return base.ToolEnded(p.session_id, p.tool_name, input, result, False, p.tool_use_id, clean)
+    return base.ToolEnded(
+        p.session_id, p.tool_name, input, result, False, p.tool_use_id, clean, cut=cut, runs_on=runs_on
+    )
 
 
 def _failed(p: _Failed) -> base.ToolEnded:
     result, input = msgspec.json.encode({"error": p.error}), require_object(p.tool_input)
-    return base.ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id, False)
+    late = p.is_timeout or _LATE.match(p.error) is not None
+    cut = "it took longer than Qwen Code waits for it" if late else "it was cancelled" if p.is_interrupt else ""
+    return base.ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id, False, cut=cut)
 
 
 def _notified(p: _Notice) -> HookEvent:
