@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import uuid
@@ -449,13 +450,24 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
     """A question that Esc answers, /clear, and a resume of a killed session elsewhere, the old words on the screen."""
     run = Run(box)
     runs.append(run)
-    with box.model(Turn("I will.", [box.shell("touch ran")]), Turn("Cleared.")) as model:
+    script = [Turn("I will.", [box.shell("touch ran")]), Turn("Now.", [box.shell("touch begun; sleep 600")])]
+    with box.model(*script, Turn("Cleared.")) as model:
         tty = run.on_tty(model, ["--permission-mode", "default", "do it now"])
         wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events))
         wait_until(lambda: "proceed" in tty.screen)
         main = box.main(run.session)
         tty.send(b"\x1b")
-        wait_until(lambda: [c.status for c in CLAUDE.seen_calls(main.read_bytes())] == ["cancelled"])
+        wait_until(lambda: [c.status for c in CLAUDE.seen_calls(main.read_bytes())] in (["refused"], ["cancelled"]))
+        tty.send(b"again")
+        wait_until(lambda: tty.screen.count("again") > 0)
+        tty.send(b"\r")
+        wait_until(lambda: len([e for e in run.heard.events if isinstance(e, AwaitingApproval)]) == 2)
+        wait_until(lambda: tty.screen.count("proceed") > 1)
+        tty.send(b"\r")
+        wait_until(lambda: (box.ws / "begun").exists())
+        tty.send(b"\x1b")  # I8: the same words as the No, and no refusal
+        wait_until(lambda: len(CLAUDE.seen_calls(main.read_bytes())) == 2)
+        assert CLAUDE.seen_calls(main.read_bytes())[1].status in ("stopped", "cancelled")
         tty.send(b"/clear")
         wait_until(lambda: "/clear" in tty.screen)
         tty.send(b"\r")
@@ -465,7 +477,7 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
         tty.process.kill()
         tty.quit()
     assert not any(isinstance(e, ToolEnded) for e in run.heard.events)
-    assert list(box.ws.iterdir()) == []
+    assert [path.name for path in box.ws.iterdir()] == ["begun"]
 
     (tmp_path / "other").mkdir()
     other = Box(tmp_path / "other", box.program, CLAUDE)
@@ -490,3 +502,29 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
     assert any("[wal-agent recovery]" in text for text in texts), "the standing protocol, on a terminal too"
     assert "Iwill." in "".join(tty.screen.split())
     assert [e.session for e in back.heard.events if isinstance(e, SessionStarted)] == [run.session]
+
+
+def test_a_command_that_runs_on_and_a_session_in_a_worktree(box: Box, runs: list[Run]) -> None:
+    """I3, I8, issue 32, 3 and 8: a command that runs on names its task, and later that task's end; files that move to a
+    worktree's folder are followed."""
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *words], cwd=box.ws, check=True, env={"PATH": os.environ["PATH"], "HOME": str(box.home)})
+    script = (
+        Turn(calls=[("Bash", {"command": "echo ran > late", "run_in_background": True})]),
+        Turn(calls=[("ToolSearch", {"query": "select:EnterWorktree", "max_results": 5})]),
+        Turn(calls=[("EnterWorktree", {"name": "one"})]),
+        Turn("In the worktree."),
+        Turn("So it ended."),
+    )
+    run = Run(box)
+    runs.append(run)
+    with box.model(*script) as model:
+        code, _, err = done(run.start(model, "do it now"))
+    assert code == 0, err
+    (held,) = [e for e in run.heard.events if isinstance(e, ToolEnded) and e.runs_on]
+    main = box.main(run.session)
+    assert b"So it ended." in main.read_bytes() or b"In the worktree." in main.read_bytes()
+    assert "worktrees" in main.parent.name
+    assert [c.status for c in CLAUDE.seen_calls(main.read_bytes()) if c.task == held.task] == ["runs_on", "done"]
+    assert next(e.prompt for e in run.heard.events if isinstance(e, TurnStarted)) == "do it now"

@@ -402,6 +402,25 @@ def test_the_files_of_a_session(tmp_path: Path) -> None:
     assert CLAUDE.session_files(ID, WS, env) == [] and CLAUDE.folder(env) == tmp_path
 
 
+def test_a_session_that_entered_a_worktree_is_found_there(tmp_path: Path) -> None:
+    """I3, issue 32, 8: Claude moves its files to the folder of the worktree. A resume looks in the workspace's only."""
+    env = {"CLAUDE_CONFIG_DIR": str(tmp_path)}
+    other = "00000000-0000-4000-8000-000000000000"
+    here, there = tmp_path / "projects/-w", tmp_path / "projects/-w--claude-worktrees-one"
+    for path in (here / f"{other}.jsonl", there / f"{ID}.jsonl", there / ID / "subagents/agent-a.jsonl"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"type":"user","message":{}}\n')
+    found = {f.name: f.path for f in CLAUDE.session_files(ID, WS, env)}
+    assert found == {
+        "session.jsonl": there / f"{ID}.jsonl",
+        "subagents/agent-a.jsonl": there / ID / "subagents/agent-a.jsonl",
+    }
+    assert CLAUDE.existing_files(ID, WS, env) == [] and not CLAUDE.resumable(ID, WS, env)
+    (there / f"{ID}.jsonl").rename(tmp_path / "x")
+    (there / f"{ID}.jsonl").symlink_to(tmp_path / "x")
+    assert CLAUDE.session_files(ID, WS, env) == []
+
+
 def test_a_look_at_the_beginning_of_a_file_reads_each_line_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

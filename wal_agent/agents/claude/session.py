@@ -186,15 +186,29 @@ _LONGEST = 200  # characters of a folder's name for a project, before the hash
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
-    found = [SessionFile(MAIN, path) for path in existing_files(session, workspace, env)]
-    if not found:
+    main = next(iter(existing_files(session, workspace, env)), None) or _moved(session, env)
+    if main is None:
         return []
+    found = [SessionFile(MAIN, main)]
     for kind in (*_BESIDE, *_OWN):
-        base = _base(kind, session, workspace, env)
+        base = main.with_suffix("") / kind if kind in _BESIDE else _base(kind, session, workspace, env)
         if base.parent.is_symlink() and kind in _BESIDE:  # `walk_files` follows none below
             continue
         found += (file for file in files_below(kind, base) if file.path.name != ".lock")
     return found
+
+
+def _moved(session: str, env: Env) -> Path | None:
+    """Return the session's main file in another project's folder: Claude moves it there when the session enters a
+    worktree. An id is one session's only."""
+    if not SESSION.fullmatch(session):
+        return None
+    projects = claude_home(env) / "projects"
+    with suppress(OSError):
+        places = [each for each in projects.iterdir() if not each.is_symlink()]
+        found = (place / f"{session}.jsonl" for place in places)
+        return max(filter(is_file, found), key=lambda path: path.stat().st_mtime_ns, default=None)
+    return None
 
 
 def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
