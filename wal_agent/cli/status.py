@@ -344,10 +344,22 @@ def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
         looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""
         said = f"   the agent says: {call.because}" if call.because else ""
         return "unverified", f"{text}{looked}{said}   {hint}"
+    if call.held and not call.finding:
+        return describe_held(call, text, view.state == "running")
     if call.finding:
         found = "harmless to repeat" if call.finding == "unknown" else f"checked: {call.finding.replace('_', ' ')}"
         return "in flight", f"{text}   {found}"
     return "in flight", text if view.state == "running" else f"{text}   the next start will check whether it happened"
+
+
+def describe_held(call: Call, text: str, live: bool) -> tuple[str, str]:
+    """The row of a call that the agent is done with, and that is not over. `live`: its run works."""
+    checked = "the next start will check whether it happened"
+    if call.held == "cut":
+        return "cut", f"{text}   {'it may have begun' if live else checked}"
+    if call.held == "serves":
+        return "background", f"{text}   {'is to keep running' if live else 'ended with its run'}"
+    return "background", f"{text}   {'still runs' if live else f'ran when its run ended; {checked}'}"
 
 
 def describe_step(step: Step, now: float) -> tuple[str, str]:

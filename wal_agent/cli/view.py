@@ -13,7 +13,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
-from wal_agent.records import Intent, Opening, Payload, RewriteKind
+from wal_agent.records import Cut, Intent, Opening, Payload, RewriteKind
 from wal_agent.records import Late as LateFor
 from wal_agent.recovery.lease_policy import (
     CRASH_CLASSES,
@@ -52,6 +52,9 @@ PREVIEW = 200  # characters of a tool's input
 _OF_A_TOOL = ("executing_tools", "awaiting_approval")  # phases; in others the newest tool is an old one
 
 
+Held = Literal["", "cut", "runs_on", "serves"]
+
+
 class Call(msgspec.Struct, frozen=True):
     """A call without an end, or one that ran before it was logged."""
 
@@ -64,6 +67,7 @@ class Call(msgspec.Struct, frozen=True):
     answered: bool = False  # a recovery has asked the agent, and no later one asks again
     looked: tuple[int, ...] = ()  # calls that the agent looked with
     because: str = ""  # the agent's own words, which prove nothing
+    held: Held = ""  # why it is open although the agent is done with it
 
     @property
     def asks(self) -> bool:
@@ -363,6 +367,9 @@ def unsettled_calls(state: State) -> list[Call]:
     calls = []
     for o in state.open:
         call, answer = _call(o.intent, found.get(o.intent.call, "")), answers.get(o.intent.call)
+        if o.held is not None:
+            held: Held = "serves" if o.serves else "cut" if isinstance(o.held, Cut) else "runs_on"
+            call = msgspec.structs.replace(call, held=held)
         if answer is not None:
             words = printable(redact(answer.because))
             call = msgspec.structs.replace(call, answered=True, looked=answer.looked, because=words)

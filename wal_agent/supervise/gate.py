@@ -572,7 +572,10 @@ class Gate:
             return self._leave_open(running, cut, settled)
         if outcome == "runs_on":
             pids = self.processes.alive(call) if self.processes is not None else ()
-            held = RunsOn(time=at, call=call, by=by, why=why or RUNS_ON, task=task, pids=pids, result=end.result)
+            stays = self._serves(running)
+            held = RunsOn(
+                time=at, call=call, by=by, why=why or RUNS_ON, task=task, pids=pids, serves=stays, result=end.result
+            )
             with self._lock:
                 self._background[running.call] = Background(running, end, task)
             return self._leave_open(running, held, settled)
@@ -583,6 +586,13 @@ class Gate:
                 self._held.append(Held(running, ended, self._clock.boot()))
             return self._writer.append(*settled, wait=self._soon) if settled else None
         return self._writer.append(ended, *settled, wait=self._soon)
+
+    def _serves(self, running: RunningCall) -> bool:
+        """Whether it is a server or a watcher, which is meant to keep running."""
+        from wal_agent.calls.reading import read_call
+        from wal_agent.calls.serving import serves
+
+        return serves(read_call(running.tool, running.input, running.cwd or str(self._workspace), self._rules()))
 
     def _seen(self, running: RunningCall) -> Seen:
         known = self.processes if running.shell and not running.nested else None

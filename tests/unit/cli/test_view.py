@@ -27,16 +27,20 @@ from wal_agent.cli.view import (
     phase_age,
     preview,
     read_view,
+    unsettled_calls,
 )
 from wal_agent.records import (
     AgentStarted,
     AnyRecord,
+    Cut,
     End,
     ExitClass,
+    Intent,
     Opening,
     Payload,
     Pending,
     RunEnded,
+    RunsOn,
     Workspace,
 )
 from wal_agent.supervise import machine
@@ -45,7 +49,7 @@ from wal_agent.wal import lease
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
-from wal_agent.wal.state import State
+from wal_agent.wal.state import OpenCall, State
 
 
 def shown(found: View) -> str:
@@ -198,6 +202,29 @@ def test_a_tree_that_was_never_saved(tmp_path: Path) -> None:
     assert off is not None
     assert off.off
     assert files_view(State(), None) is None
+
+
+JOB_RUNS = View(job="shop", bucket="b", state="running")
+JOB_GONE = View(job="shop", bucket="b", state="crashed")
+
+
+def test_what_the_agent_is_done_with_and_runs_on_has_a_row_of_its_own() -> None:
+    """I8, issue 32, 3."""
+    intents = [
+        Intent(time=1.0, call=n, tool="sh", input=Payload(1, b"x"), cls="mutation", rule="r", session="s")
+        for n in (1, 2, 3, 4)
+    ]
+    held = (
+        Cut(time=2.0, call=2, by="hook", why="it reached its time limit"),
+        RunsOn(time=2.0, call=3, by="hook", why="w", task="b1"),
+        RunsOn(time=2.0, call=4, by="hook", why="w", task="b2", serves=True),
+    )
+    state = State(open=tuple(OpenCall(1, 1, i, h) for i, h in zip(intents, (None, *held), strict=True)))
+    calls = unsettled_calls(state)
+    assert [call.held for call in calls] == ["", "cut", "runs_on", "serves"]
+    for live in (JOB_RUNS, JOB_GONE):
+        assert [describe_call(call, live)[0] for call in calls] == ["in flight", "cut", "background", "background"]
+    assert describe_call(calls[2], JOB_RUNS) != describe_call(calls[2], JOB_GONE)
 
 
 def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
