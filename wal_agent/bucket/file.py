@@ -35,7 +35,17 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent.bucket.base import Entry, Object, Version, check_folder, check_key, check_prefix, is_key
+from wal_agent.bucket.base import (
+    Entry,
+    Object,
+    Version,
+    check_folder,
+    check_key,
+    check_prefix,
+    is_key,
+    most_bytes,
+    too_large_error,
+)
 from wal_agent.bucket.folder import (
     TEMPS,
     Disk,
@@ -131,11 +141,18 @@ class FileBucket:
             return self._disk.marker(root)
         return ""
 
+    def _read(self, folder: int, name: str, key: str) -> tuple[bytes, float]:
+        most = most_bytes(key)
+        raw, updated = read_file(folder, name, most + FRAME_OVERHEAD + 1)
+        if len(raw) > most + FRAME_OVERHEAD:
+            raise too_large_error(str(self._path(key)), most)
+        return raw, updated
+
     def get(self, key: str) -> Object:
         folders, name = _locate(key)
         try:
             with self._explained("read", self._path(key)), self._folder(folders) as folder:
-                raw, updated = read_file(folder, name)
+                raw, updated = self._read(folder, name, key)
         except FileNotFoundError:
             raise NotFound(f"{self.url} holds no {key}.") from None
         frame = decode_frame(raw, str(self._path(key)))
@@ -196,7 +213,7 @@ class FileBucket:
                 os.stat(name, dir_fd=folder, follow_symlinks=False)
                 stored = "something"
             else:
-                stored = decode_frame(read_file(folder, name)[0], str(self._path(key))).version
+                stored = decode_frame(self._read(folder, name, key)[0], str(self._path(key))).version
         if stored != if_version:
             # Its writer may have been killed before its sync, and a caller takes what it reads back for acknowledged.
             sync(folder)

@@ -42,7 +42,6 @@ from urllib3.poolmanager import pool_classes_by_scheme
 from wal_agent.bucket.base import (
     CONNECT_TIMEOUT,
     CONNECTIONS,
-    MAX_BYTES,
     MAX_KEY,
     NOT_THE_STORE,
     PAGE_SIZE,
@@ -57,6 +56,7 @@ from wal_agent.bucket.base import (
     checked_folders,
     http_date,
     is_key,
+    most_bytes,
     object_in_seconds,
     too_large_error,
 )
@@ -279,7 +279,7 @@ class GcsBucket:
             with closing(store.download(self._folder + key)) as reply:
                 if reply.status_code != 200:
                     raise self._refused("get", key, reply.status_code, reply.raw.read(1 << 16, decode_content=True))
-                return _read(reply, f"{key} in {self.url}")
+                return _read(reply, f"{key} in {self.url}", most_bytes(key))
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         check_key(key)
@@ -418,7 +418,7 @@ def _upload(blob: Any, data: bytes, generation: int) -> str:
     return str(reply.json()["generation"])
 
 
-def _read(reply: requests.Response, what: str) -> Object:
+def _read(reply: requests.Response, what: str, most: int) -> Object:
     """The object of a reply to a download, checked against the checksum that came with it."""
     if reply.headers.get("Content-Type", "").startswith("text/html") and "X-Goog-Generation" not in reply.headers:
         raise Unavailable(f"A web page answers for {what}, and not Cloud Storage.", NOT_THE_STORE)
@@ -427,21 +427,21 @@ def _read(reply: requests.Response, what: str) -> Object:
             f"What answers for {what} is not Cloud Storage: it names no generation.", "Use another store."
         )
     updated, date = http_date(reply.headers["Last-Modified"]), http_date(reply.headers["Date"])
-    data = _body(reply, what)
+    data = _body(reply, what, most)
     if not _matches(data, reply.headers.get("X-Goog-Hash", "")):
         # The store checks what it keeps, so it is the way that went wrong: the next try may be right.
         raise Unavailable(f"{what} came over the network with a wrong checksum.")
     return object_in_seconds(data, generation, updated, date)
 
 
-def _body(reply: requests.Response, what: str) -> bytes:
-    if int(reply.headers.get("Content-Length", 0)) > MAX_BYTES:
-        raise too_large_error(what)
+def _body(reply: requests.Response, what: str, most: int) -> bytes:
+    if int(reply.headers.get("Content-Length", 0)) > most:
+        raise too_large_error(what, most)
     data = bytearray()
     for chunk in reply.raw.stream(1 << 20, decode_content=False):
         data += chunk
-        if len(data) > MAX_BYTES:
-            raise too_large_error(what)
+        if len(data) > most:
+            raise too_large_error(what, most)
     return bytes(data)
 
 

@@ -30,7 +30,6 @@ from botocore.config import Config
 from wal_agent.bucket.base import (
     CONNECT_TIMEOUT,
     CONNECTIONS,
-    MAX_BYTES,
     MAX_KEY,
     NOT_THE_STORE,
     PAGE_SIZE,
@@ -44,6 +43,7 @@ from wal_agent.bucket.base import (
     checked_entries,
     checked_folders,
     is_key,
+    most_bytes,
     object_in_seconds,
     too_large_error,
 )
@@ -363,15 +363,15 @@ class S3Bucket:
         return etag
 
     def _body(self, reply: Mapping[str, Any], name: str) -> bytes:
-        body, size = reply["Body"], reply.get("ContentLength")
+        body, size, most = reply["Body"], reply.get("ContentLength"), most_bytes(name)
         try:
             if size is None and "transfer-encoding" not in reply["ResponseMetadata"]["HTTPHeaders"]:
                 raise Unavailable(f"The store did not say how long s3://{self._bucket}/{name} is.")
-            data: bytes = b"" if size and size > MAX_BYTES else body.read(None if size else MAX_BYTES + 1)
+            data: bytes = b"" if size and size > most else body.read(None if size else most + 1)
         finally:
             body.close()
-        if max(size or 0, len(data)) > MAX_BYTES:
-            raise too_large_error(f"s3://{self._bucket}/{name}")
+        if max(size or 0, len(data)) > most:
+            raise too_large_error(f"s3://{self._bucket}/{name}", most)
         return data
 
     def _delete(self, names: Sequence[str]) -> None:

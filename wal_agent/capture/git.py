@@ -8,9 +8,11 @@ leftovers leaves them alone, and they do not carry the run's marker.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ from typing import IO
 import msgspec
 
 TIMEOUT = 600.0  # seconds of one git process
+MOST_MEMORY = 3 << 30  # bytes of a git that reads what the bucket gave; a file of a capture has 50 MiB
 MAX_OUTPUT = 64 << 20  # bytes of output that are held in memory
 MOST_WARNED = 1 << 20  # bytes of warnings
 NICE = 10
@@ -172,11 +175,12 @@ class Git(msgspec.Struct):
         given: IO[bytes] | None = None,
         literal: bool = True,
         warned: list[str] | None = None,
+        foreign: bool = False,
     ) -> bytes:
         """Run `git WORDS` to its end; what it wrote, unless `out` takes that. It reads `input`, or the file `given`.
         `user_settings`: the user's own global settings count (to ask what they are). `most`: bytes of output,
         `timeout`: seconds. `literal`: paths mean just themselves (some commands cannot take that word). `warned` gets
-        the lines that it said beside its output.
+        the lines that it said beside its output. `foreign`: it reads bytes of the bucket, so its memory is bounded.
 
         GitFailed, GitMissing, GitStopped. The process is gone when this returns."""
         argv = [self.program(), "--no-pager", "--no-replace-objects"]
@@ -188,6 +192,8 @@ class Git(msgspec.Struct):
             source.write(input or b"")
             source.seek(0)
             process = self._start([*argv, *words], env, folder, given or source, said, out)
+            if foreign:
+                _bound_memory(process.pid)
             timer = threading.Timer(timeout or self.timeout, lambda: _kill(process))
             timer.daemon = True
             timer.start()
@@ -284,6 +290,13 @@ def _read(process: subprocess.Popen[bytes], most: int) -> bytes:
     if size > most:
         _kill(process)
     return b"".join(parts)
+
+
+def _bound_memory(pid: int) -> None:
+    """Before it has read much; a process that has ended already needs none."""
+    if sys.platform == "linux":
+        with suppress(OSError, ValueError):
+            resource.prlimit(pid, resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

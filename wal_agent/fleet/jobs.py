@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
-from wal_agent.concurrency import prefetch_map
+from wal_agent.concurrency import call_with_timeout, prefetch_map
 from wal_agent.errors import (
     ConfigError,
     CrashLoop,
@@ -388,14 +388,15 @@ class OpenWork(msgspec.Struct, frozen=True):
 
 
 def read_work(bucket: Bucket, job: str, end: float) -> OpenWork | None:
-    """Return what the log of a job says; None where it cannot be read, or `end` (monotonic) has passed."""
-    if time.monotonic() > end:
+    """Return what the log of a job says; None where it cannot be read, or not before `end` (monotonic)."""
+    left = end - time.monotonic()
+    if left <= 0:
         return None
     try:
-        found = replay(bucket, Keys(job))
-    except WalAgentError:
+        found = call_with_timeout(left, lambda: replay(bucket, Keys(job)), None)
+    except (WalAgentError, MemoryError, RecursionError):  # one bad log costs its own row
         return None
-    return None if found.damage else OpenWork(len(found.state.open), describe_task(found.state))
+    return None if found is None or found.damage else OpenWork(len(found.state.open), describe_task(found.state))
 
 
 def describe_task(state: State) -> str:

@@ -201,6 +201,12 @@ MAX_PART = 256 << 20  # bytes of one part, which is held in memory
 _STREAM = "core.bigFileThreshold=1m"  # bytes: what is bigger is not unpacked in memory
 
 
+def plausible_files(packs: Iterable[Pack]) -> int:
+    """The most files of a tree whose objects are all in these packs: a tree of trees that are all the same one names
+    millions of files in some hundred bytes."""
+    return 10_000 + 4 * sum(pack.size for pack in packs)
+
+
 def fetch_packs(shadow: Shadow, captured: Workspace, blobs: Blobs, *alternates: Path) -> None:
     """Unpack all packs of `captured` in `shadow`. Under its lock. Damaged; Exhausted where the disk cannot hold them;
     BucketError."""
@@ -244,7 +250,7 @@ def _download_pack(pack: Pack, blobs: Blobs, path: Path, which: str) -> None:
 
 def _index_pack(shadow: Shadow, path: Path, name: str, *alternates: Path) -> None:
     """Index the pack file, where each object is checked against its id, and move it to the others. GitFailed."""
-    shadow.git.run("-c", _STREAM, "index-pack", str(path), at=shadow.at(*alternates))
+    shadow.git.run("-c", _STREAM, "index-pack", str(path), at=shadow.at(*alternates), foreign=True)
     target = shadow.objects / "pack" / f"pack-{name}.pack"
     for suffix in (".pack", ".rev", ".idx"):  # a pack is one from when its index is there
         if path.with_suffix(suffix).exists():

@@ -60,6 +60,7 @@ from wal_agent.recovery.restore_tree import (
     list_tree,
     move_aside,
     parent_paths,
+    plausible_files,
     restrict_modes,
     tree_size,
 )
@@ -327,7 +328,9 @@ class _Restore:
         check_git_state(contents)
         if contents.index and self.decided.make_repository:
             list_tree(shadow, contents.index, whole=not contents.state.missing)
-        self._room(tree_size(tree))
+        if captured.repository is None and len(tree) > plausible_files(captured.packs):
+            raise Damaged("The captured working tree has more files than its packs can hold.")
+        self._room(tree_size(tree), len(tree))
         with self._closed(bool(contents.state.private)):
             done = self._replace(place, contents, tree)
             restrict_modes(self.folder, tree, contents.state.private)
@@ -447,7 +450,11 @@ class _Restore:
     def _save_here(self, place: Location) -> SavedHere | None:
         return save_folder(self.target, self.shadow, place, self.now)
 
-    def _room(self, size: int) -> None:
+    def _room(self, size: int, files: int) -> None:
+        place = os.statvfs(self.folder)
+        if place.f_files and files > place.f_favail:  # 0: a file system without such a limit
+            what = f"The working tree has {files} files, and {self.folder} can take {place.f_favail} more."
+            raise Exhausted(what, "Make room there.")
         free = shutil.disk_usage(self.folder).free
         if size > free:
             what = f"The working tree has {size} bytes, and {free} are free in {self.folder}."

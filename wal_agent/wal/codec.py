@@ -30,6 +30,7 @@ else:
     from backports import zstd
 
 T = TypeVar("T")
+MOST_LOOSE = 4 << 20  # bytes of MessagePack that are read as whatever they are, to find what a newer version added
 
 LEVEL = 3
 _OPTIONS: dict[int, int] = {
@@ -104,6 +105,8 @@ def find_newer(raw: bytes, type: Any) -> str:
     field or a word of a list of words that is not known; "" where it is none for another reason."""
     if what := find_newer_format(raw):
         return what
+    if len(raw) > MOST_LOOSE:
+        return ""  # one byte may be an object of 64 bytes
     try:
         return _unknown(msgspec.msgpack.decode(raw), inspect.type_info(type))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, TypeError, RecursionError):
@@ -190,7 +193,7 @@ def is_tagged(data: bytes, key: bytes, kind: Literal["segment", "snapshot"]) -> 
 
 
 MAX_SEGMENT = 1 << 20  # bytes of MessagePack that a writer puts into one segment
-MAX_READ = 16 << 20  # bytes of MessagePack that a reader takes from one
+MAX_READ = 2 << 20  # bytes of MessagePack that a reader takes from one
 OVERHEAD = 1024  # generous: everything in a segment but its records (job <= 100, run <= 200 bytes)
 START = bytes(32)  # `prev` of segment 1
 

@@ -312,7 +312,7 @@ def test_an_object_that_is_too_large_is_damage_and_not_read(
     bucket: GcsBucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket.put("b", bytes(11))
-    monkeypatch.setattr(gcs, "MAX_BYTES", 10)
+    monkeypatch.setattr(gcs, "most_bytes", lambda _: 10)
     proxy.plan = Script([SlowBody(0)])  # whoever reads finds nothing there
     with pytest.raises(Damaged, match="larger than"):
         bucket.get("b")

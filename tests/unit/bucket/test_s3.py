@@ -243,9 +243,9 @@ def test_a_listing_that_is_cut_short_is_never_a_shorter_listing(bucket: S3Bucket
 
 def test_what_we_cannot_have_written_is_not_read_into_memory(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.put("a", b"x" * 1000)
-    monkeypatch.setattr(s3, "MAX_BYTES", 1000)
+    monkeypatch.setattr(s3, "most_bytes", lambda _: 1000)
     assert len(bucket.get("a").data) == 1000
-    monkeypatch.setattr(s3, "MAX_BYTES", 999)
+    monkeypatch.setattr(s3, "most_bytes", lambda _: 999)
     with pytest.raises(Damaged, match="larger than"):
         bucket.get("a")
 
