@@ -12,11 +12,15 @@ from wal_agent.supervise.gate import PATIENCE, STUBBORN
 CHARGE = "#!/bin/sh\necho charged >> side\n[ -e calm ] || exec sleep 1000\n"
 
 
-def cut_off_in_charge(scene: Scene, machine: Machine) -> None:
-    """Leave a job whose machine died in the middle of `./charge 49.90`, after the charge."""
+def write_charge(scene: Scene) -> None:
     program = scene.workspace / "charge"
     program.write_text(CHARGE)
     program.chmod(0o755)
+
+
+def cut_off_in_charge(scene: Scene, machine: Machine) -> None:
+    """Leave a job whose machine died in the middle of `./charge 49.90`, after the charge."""
+    write_charge(scene)
     scene.script(Turn(calls=[machine.rehearsal.shell("./charge 49.90")]))
     run = machine.run(*machine.rehearsal.args("charge the customer"))
     until(lambda: scene.side() == ["charged"], "the charge has happened")
@@ -49,6 +53,31 @@ def test_a_call_in_flight_does_not_run_again_before_anything_has_looked(scene: S
     assert scene.side() == ["charged", "charged"], "the first one, and the one behind the look"
     intents = [r["input"]["data"] for r in scene.records() if r["type"] == "intent"]
     assert sum("charge 49.90" in text for text in intents) == 2 and sum("cat side" in text for text in intents) == 1
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_a_call_that_was_done_before_the_cut_is_refused_once_with_its_result(scene: Scene) -> None:
+    """I1: the machine was lost while the model thought about what the call had printed."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    write_charge(scene)
+    (scene.workspace / "calm").touch()
+    scene.script(Turn(calls=[shell("./charge 49.90; echo receipt 17")]), Turn("Charged."))
+    hold = scene.hold_turn(1)
+    run = machine.run(*machine.rehearsal.args("charge the customer"))
+    until(lambda: any(r["type"] == "end" for r in scene.records()), "the charge is done, and the model thinks")
+    run.kill()
+    run.died()
+    machine.end()
+    hold.set()
+
+    again = Turn(calls=[shell("./charge 49.90")])
+    scene.script(again, Turn(calls=[shell("cat side")]), Turn("All is done."))
+    asked = len(scene.model.requests)
+    second = machine.run(*machine.rehearsal.args("charge the customer"), wait=True)
+    assert second.process.returncode == 0, second.stderr()
+    told = [part.text for part in scene.model.history(asked + 1) if isinstance(part, Returned)][-1]
+    assert "call #1" in told and "receipt 17" in told and scene.side() == ["charged"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ _ELSEWHERE = split_names(
     "curl wget http https kubectl aws gcloud az systemctl docker psql mysql redis-cli stripe mail sendmail"
 )
 _LOCAL = re.compile(r"@.*|(?!\w+://).*(?:/.*|\.[A-Za-z]\w{0,4})", re.DOTALL)  # a word that may name a file
-_BACKGROUND = re.compile(r"(?<![&>|])&(?![&>])")
 _FILLER = re.compile(r"[\s'\"\\;]+")
 
 
@@ -44,26 +43,8 @@ def would_repeat(asked: ReadCall, new: ReadCall) -> bool:
     return _filled(asked.text) in _filled(new.text)
 
 
-def is_same(asked: ReadCall, new: ReadCall) -> bool:
-    """Whether `new` is `asked` once more and nothing else, so that its end says that this ran to its end. The end of a
-    call that goes on in the background says nothing."""
-    if asked.commands is None or new.commands is None:
-        return asked.commands is new.commands and _alike(asked, new)
-    if asked.folder != new.folder or (new.shell and new.fields) or _BACKGROUND.search(new.text):
-        return False
-    if _alike(asked, new) and asked.text.strip() == new.text.strip():
-        return True
-    one, other = ([c for c in commands if not c.guess] for commands in (asked.commands, new.commands))
-    return asked.shell and new.shell and len(one) == len(other) and all(map(_is_exactly, one, other))
-
-
 def _alike(one: ReadCall, other: ReadCall) -> bool:
     return (one.tool, one.fields) == (other.tool, other.fields)
-
-
-def _is_exactly(one: Command, other: Command) -> bool:
-    known = all(w.text is not None for w in other.words)
-    return known and other.sure and bool(other.program) and one == other
 
 
 def _repeats(asked: Command, new: Command, text: str) -> bool:

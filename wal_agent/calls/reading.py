@@ -38,8 +38,7 @@ class Command(msgspec.Struct, frozen=True):
     """One command. `program`: a name, the path of a script ("*/x" where its folder is not known), "" for any.
     `words`: those behind it. `folder`: where it runs; `away`: on which host, in which container. `input`: what it
     reads, as far as the text shows. `effects`: redirections, where only these change something. `code`: what an
-    interpreter is given. `changes`: it may change something. `sure`: it runs once and its end is the call's, or the
-    call's next step. `guess`: another command may run it."""
+    interpreter is given. `changes`: it may change something. `guess`: another command may run it."""
 
     program: str
     words: tuple[Word, ...] = ()
@@ -49,13 +48,12 @@ class Command(msgspec.Struct, frozen=True):
     effects: tuple[str, ...] = ()
     code: str = ""
     changes: bool = False
-    sure: bool = False
     guess: bool = False
 
 
 class ReadCall(msgspec.Struct, frozen=True):
     """A call. `fields`: its input in one spelling, but for words for people, limits of time, the shell text and its
-    folder; of a tool that is known to run shell text (`shell`) only those that may change how it runs. `text`: its
+    folder; "" for a tool that is known to run shell text (`shell`), where others change only how it runs. `text`: its
     shell text. `commands`: those of the text; None for a tool that runs none."""
 
     tool: str
@@ -81,7 +79,7 @@ _MOVES = frozenset({"-C", "-D", "-R", "--chdir"})  # of wrappers: another folder
 _PYTHON = Word("python", "python")
 _TAKES_TEXT = frozenset({"at", "batch", "tmux", "screen", "script", "expect"})  # they run what they are given as text
 _ANSWERS = ("", "y", "yes")
-_FIRST = Command("", sure=True)
+_FIRST = Command("")
 
 Words = tuple[Word, ...]
 
@@ -98,17 +96,17 @@ def read_call(tool: str, input: bytes, folder: str, rules: Rules) -> ReadCall:
     if command is None:
         return ReadCall(tool_name(tool), _dumped(said), folder=folder)
     here = _join(folder, next((v for name in FOLDERS if isinstance(v := said.pop(name, None), str)), ""))
-    how = _dumped({k: fields[k] for k in shell.strange(fields)} if shell is not None else said)
     reader = _Reader(rules)
     if isinstance(command, str):
         text = str(fields[field])
         reader.text(text, here)
     elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
         text = " ".join(command)
-        reader.command(Simple(tuple(Word(w, w) for w in command), sure=True), here)
+        reader.command(Simple(tuple(Word(w, w) for w in command)), here)
     else:
         return ReadCall(tool_name(tool), _dumped({**said, field: command}), folder=here)
-    return ReadCall(tool_name(tool), how, here, text, tuple(reader.found), shell is not None)
+    rest = "" if shell is not None else _dumped(said)
+    return ReadCall(tool_name(tool), rest, here, text, tuple(reader.found), shell is not None)
 
 
 def tool_name(tool: str) -> str:
@@ -153,7 +151,7 @@ class _Reader:
             here = scopes[-1][1]
             if c.words and c.words[0].text not in script.functions:
                 fed = _printed(script.commands[c.fed], here) if c.fed >= 0 else None
-                self.command(c, here, replace(like, sure=like.sure and c.sure, input=fed), depth)
+                self.command(c, here, replace(like, input=fed), depth)
             self._written |= {_join(here, r.to.text or "") for r in c.redirects if ">" in r.op and r.to is not None}
             moved = _folder_after(c, here)
             scopes = [*scopes[:-1], (c.shells, moved)] if c.shells == scopes[-1][0] else [*scopes, (c.shells, moved)]
@@ -180,7 +178,7 @@ class _Reader:
         if runs is None:
             self._plain(c, folder, like, depth)
         for r in runs or ():
-            self._inner(r, c, folder, replace(like, sure=False), depth + 1)
+            self._inner(r, c, folder, like, depth + 1)
 
     def _inner(self, r: InnerRun, c: Simple, folder: str, like: Command, depth: int) -> None:
         """Read what a wrapper runs."""
@@ -247,7 +245,7 @@ class _Reader:
         """Add what a command may run that is not known: its last words (at least `least`), or a word's text."""
         if like.guess:
             return
-        like = replace(like, guess=True, sure=False)
+        like = replace(like, guess=True)
         for i in range(1, min(len(words), MOST_WORDS) - least + 1):
             if not (words[i].text or "-").startswith("-"):
                 self.command(Simple(words[i:]), folder, like, depth + 1)

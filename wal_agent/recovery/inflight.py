@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_agent.calls.equality import is_same, would_repeat
+from wal_agent.calls.equality import would_repeat
 from wal_agent.calls.reading import ReadCall, read_call
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Answer, Class, End, Finding, Intent, Recovery, Verdict
@@ -335,8 +335,8 @@ class Resolver:
             left = [a for a in left if would_repeat(self._read_asked(a), again)]
             if not left:
                 return None
-            first = self._read_asked(left[0])
-            self._refused |= {a.call for a in left if is_same(first, self._read_asked(a))}
+            first = left[0].tool, left[0].input, left[0].folder
+            self._refused |= {a.call for a in left if (a.tool, a.input, a.folder) == first}  # identical ones
             self._in_a_row[left[0].call] += 1
             return left[0]
 

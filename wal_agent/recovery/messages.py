@@ -43,6 +43,15 @@ def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:
     )
 
 
+def deny_done(tool: str, time: float, call: int, result: str) -> str:
+    """Deny, once: the agent did the same in the turn that was cut off. `result`: of that call, quoted."""
+    return (
+        f"{_DENIED} it was done before the run was lost, in this same turn ({tool}, call #{call}, {clock_time(time)} "
+        f"UTC). Its result: {result}. Nothing was changed now. Go on with what is left. All of it: "
+        f"`wal-agent recall --call {call}`. If it must run a second time, make the same call again."
+    )
+
+
 def deny_in_flight(tool: str, call: int, verify: Sequence[str]) -> str:
     """Deny: the agent repeats a call that was in flight at a crash before anything has looked whether it happened."""
     how = f" ({all_of(verify)})" if verify else ""

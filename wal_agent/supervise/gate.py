@@ -30,10 +30,12 @@ from wal_agent.recovery.messages import (
     DENY_ENDED,
     DENY_FENCED,
     DENY_LATE,
+    deny_done,
     deny_in_flight,
     deny_repeated,
     deny_unsaved,
 )
+from wal_agent.redact import redact_head
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
@@ -44,6 +46,7 @@ from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
 if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
     from wal_agent.recovery.inflight import AskedCall, Resolver
     from wal_agent.shell.rules import Rules
+    from wal_agent.supervise.done_before import DoneBefore
     from wal_agent.supervise.processes import CallProcesses
 
 
@@ -182,12 +185,6 @@ def canonical_json(input: bytes) -> bytes:
         return input
 
 
-def _is_equal(earlier: RecentCall, input: bytes, shown: str) -> bool:
-    if earlier.size > len(earlier.input):  # only its beginning is kept
-        return earlier.size == len(input) and input.startswith(earlier.input)
-    return show_input(earlier.tool, earlier.input) == shown
-
-
 def _hash(input: bytes) -> bytes:
     return hashlib.sha256(canonical_json(input)).digest()
 
@@ -198,6 +195,7 @@ def _first(pool: list[RunningCall], test: Callable[[RunningCall], bool]) -> Runn
 
 SHOWN_TOOL = 60  # characters of a tool's name in a refusal, and
 SHOWN_VERIFY = 300  # of what would verify a call
+SHOWN_RESULT = 300  # of what a call had printed
 RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
 MOST_BEYOND = 256  # calls
 IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
@@ -342,7 +340,8 @@ class Gate:
         self._denied_in_a_row = 0
         self._unanswered: set[int] = set()
         self._ended: Counter[str] = Counter()
-        self._questioned: set[tuple[int, str, str]] = set()  # compaction, tool and words of calls denied as repeated
+        self._begun = self._writer.state  # as the run before left it
+        self._done: DoneBefore | None = None
         self._ids: dict[str, None] = {}  # the agent's ids of calls whose before-hook fired in this run, oldest first
         self._before = self._writer.state.next_call - 1  # the newest call of earlier runs, whose tools are gone
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
@@ -373,6 +372,10 @@ class Gate:
         risky = found.cls in ("mutation", "unknown") and not nested
         if risky and (asked := self.recovered.refuse(event)) is not None:
             return self._refuse_in_flight(event, asked)
+        if not (reads or nested) and (earlier := self._before_recovery(event, not risky)) is not None:
+            result = inline(redact_head(earlier.output.decode("utf-8", "replace"), SHOWN_RESULT), SHOWN_RESULT)
+            reason = deny_done(inline(event.tool, SHOWN_TOOL), earlier.time, earlier.call, result)
+            return self._deny(reason, "repeated")
         self.ended_turn = None
         self.confirm()
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
@@ -432,19 +435,17 @@ class Gate:
                 self._unanswered.discard(call)
 
     def _before_compaction(self, event: ToolStarting) -> RecentCall | None:
-        """An equal call that was done before the newest compaction of this conversation, whose summary may have lost
-        it; only the first time that the agent makes it again."""
-        state = self._writer.state
-        compacted = next((c for c in reversed(state.compactions) if c.session == event.session), None)
-        if compacted is None:
-            return None
-        shown = show_input(event.tool, event.input)  # of a command its words: models describe one differently each time
-        equal = [c for c in state.recent if c.tool == event.tool and _is_equal(c, event.input, shown)]
-        key = (compacted.n, event.tool, shown)
-        if not equal or equal[-1].how != "done" or equal[-1].call > compacted.call or key in self._questioned:
-            return None
-        self._questioned.add(key)
-        return equal[-1]
+        return self._done_before().before_compaction(event) if self._writer.state.compactions else None
+
+    def _before_recovery(self, event: ToolStarting, harmless: bool) -> RecentCall | None:
+        return self._done_before().before_recovery(event, harmless) if self._begun.turn == "started" else None
+
+    def _done_before(self) -> DoneBefore:
+        from wal_agent.supervise.done_before import DoneBefore
+
+        with self._lock:
+            self._done = self._done or DoneBefore(lambda: self._writer.state, str(self._workspace), self._begun)
+            return self._done
 
     def _remember(self, event: ToolStarting) -> None:
         """Also where no intent comes of it: an agent may report the end of a call that was denied."""
@@ -495,7 +496,7 @@ class Gate:
         return denied
 
     def _deny(self, reason: str, word: str, call: int | None = None, nested: str = "") -> Deny:
-        self._denied_in_a_row += not nested
+        self._denied_in_a_row += not nested and word != "repeated"  # which is said once of each call
         if call is not None:
             with suppress(WalAgentError):  # the log has ended; the answer has not
                 self.end_call(call, "refused", reason)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.calls import reading
-from wal_agent.calls.equality import is_same, would_repeat
+from wal_agent.calls.equality import would_repeat
 from wal_agent.calls.reading import ReadCall, read_call
 from wal_agent.shell.classify import classify, classify_command
 from wal_agent.shell.reader import parse
@@ -143,40 +143,6 @@ def test_a_call_of_very_many_commands_is_read_up_to_a_bound() -> None:
     assert would_repeat(read("./x599.sh 599 ./y 'a b'"), many), "its words count where it is not read"
 
 
-@pytest.mark.parametrize(
-    ("typed", "same"),
-    [
-        (CHARGE, True),
-        ("./charge.sh  '49.90'\n", True),
-        ("bash charge.sh 49.90", True),
-        (f"{CHARGE} 2>&1", True),
-        (f"cd {SHOP} && {CHARGE}", False),
-        (f"{CHARGE}; cd .", False),
-        (f"{CHARGE} &", False),
-        (f"{CHARGE} | tail", False),
-        (f"{CHARGE} || true", False),
-        (f"if {CHARGE}; then :; fi", False),
-        (f"{CHARGE}; ./mail.sh", False),
-        (f"timeout 5 {CHARGE}", False),
-        (f"nohup {CHARGE}", False),
-        ("./charge.sh $AMOUNT", False),
-        ("./charge.sh 20", False),
-    ],
-)
-def test_only_the_very_call_is_the_same(typed: str, same: bool) -> None:
-    """I8: its end is taken for the end of a call in flight."""
-    assert is_same(read(CHARGE), read(typed)) is same
-    assert not is_same(read(CHARGE), read(typed, run_in_background=True))
-    assert not is_same(read(CHARGE), read_in("/srv/other", typed))
-    assert not is_same(read(CHARGE), read_call("pay", b"{}", SHOP, RULES))
-
-
-@pytest.mark.parametrize("text", ["./a.sh | tee log", "for i in 1 2; do ./a.sh $i; done", "./a.sh $X"])
-def test_the_same_text_is_the_same_call(text: str) -> None:
-    assert is_same(read(text), read(f"{text} ", description="x", timeout=1))
-    assert not is_same(read(f"{text} &"), read(f"{text} &"))
-
-
 @cache
 def mutations() -> list[str]:
     table = Path(__file__).parents[1] / "shell/commands.jsonl"
@@ -235,5 +201,5 @@ def test_whatever_is_put_around_a_changing_command_it_is_found(data: st.DataObje
 @given(st.text(max_size=60), st.sampled_from(mutations()))
 def test_any_text_is_read(text: str, asked: str) -> None:
     found = read(text, "run_shell_command", dir_path=text)
-    would_repeat(read(asked), found), would_repeat(found, read(asked)), is_same(found, found)
+    would_repeat(read(asked), found), would_repeat(found, read(asked))
     assert classify("run_shell_command", json.dumps({"command": text}).encode(), RULES)

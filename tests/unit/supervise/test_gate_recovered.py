@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -323,22 +322,6 @@ def test_a_call_that_was_denied_is_told_again_only_as_a_denial() -> None:
     assert not calls.is_repeated("t", b"{}", 9, denied=True)
     assert calls.reported_upto(5) == 0
     assert calls.is_repeated("t", b"{}", 9) and calls.reported_upto(5) == 5
-
-
-def test_a_long_input_is_equal_by_its_size_and_beginning(tmp_path: Path) -> None:
-    """Of a call before a compaction only the beginning of its input is kept."""
-    post = Post(tmp_path)
-    long = "git push origin main " + "x" * 700
-    with post.committing():
-        post.gate.begin_call(starting("run_shell_command", command=long))
-        post.gate.finish_call(ended("run_shell_command", command=long))
-    (recent,) = post.state.recent
-    data = json.dumps({"command": long}).encode()
-    assert recent.size > len(recent.input)
-    assert gates._is_equal(recent, data, "")
-    assert not gates._is_equal(recent, data + b" ", "") and not gates._is_equal(recent, b" " * len(data), "")
-    whole = msgspec.structs.replace(recent, input=data)
-    assert not gates._is_equal(whole, data, ""), "by what is shown of it"
 
 
 @pytest.mark.parametrize(("times", "stubborn"), [(gates.STUBBORN - 1, False), (gates.STUBBORN, True)])
