@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, write
+from wal_agent.capture.candidates import Caps
 from wal_agent.recovery.restore_target import Keep, PutBack, RestoreBackup, list_kept
 from wal_agent.recovery.restore_workspace import restore_files, restore_kept
 
@@ -313,6 +314,70 @@ def test_ignored_files_here_stay_and_what_is_in_the_way_goes_aside(lab: Lab) -> 
     kept = {n.partition(".wal-agent")[0]: (second.work / n) for n in done.aside}
     assert kept["out"].read_text() == "ignored file, in a folder's way\n"
     assert (kept["cache/x"] / "inner").read_text() == "ignored folder, in a file's way\n"
+
+
+def plain(path: Path) -> None:
+    path.write_text("here\n")
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(Caps().file + 1)
+
+
+def folder(path: Path) -> None:
+    write(path, mine="here\n")
+
+
+def folder_with_ignored(path: Path) -> None:
+    write(path, **{"mine": "here\n", "x.log": "ignored\n"})
+
+
+def inner(path: Path) -> None:
+    repository(path)
+
+
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize(
+    ("name", "make", "becomes"),
+    [
+        ("p", plain, "kept"),
+        ("p", lambda path: path.symlink_to("/nowhere"), "kept"),
+        ("p.log", plain, "aside"),
+        ("p.log", lambda path: path.write_text("saved\n"), "same"),
+        ("p", os.mkfifo, "aside"),
+        ("p", huge, "aside"),
+        ("p", folder, "kept"),
+        ("p", folder_with_ignored, "aside"),
+        ("p", inner, "aside"),
+    ],
+)
+def test_what_is_in_the_way(lab: Lab, name: str, make: Callable[[Path], object], becomes: str, below: bool) -> None:
+    """I7, and the table in docs/RECOVERY.md. `below`: at the place of a folder."""
+    first, second = lab.machine("a"), lab.machine("b")
+    write(first.work, **{f"{name}__in" if below else name: "saved\n"})
+    first.capture()
+    repository(second.work)
+    (second.work / ".git/info").mkdir(exist_ok=True)
+    (second.work / ".git/info/exclude").write_text("*.log\n")
+    make(second.work / name)
+    was = (second.work / name).lstat()
+    done = second.restore()
+    saved = second.work / name / "in" if below else second.work / name
+    assert saved.read_text() == "saved\n"
+    if below and make is folder_with_ignored:
+        assert (second.work / name / "x.log").read_text() == "ignored\n", "what is not saved stays"
+    elif becomes == "aside" or (below and becomes == "same"):
+        (aside,) = done.aside
+        assert (second.work / aside).lstat().st_ino == was.st_ino
+        return
+    assert done.aside == ()
+    if becomes == "same":
+        assert saved.lstat().st_ino == was.st_ino
+        return
+    assert done.kept is not None
+    kept = git(lab.root, f"--git-dir={done.kept.folder}", "ls-tree", "-r", "--name-only", "local:work")
+    assert any(line.startswith(name) for line in kept.splitlines())
 
 
 def test_a_repository_inside_is_never_removed(lab: Lab) -> None:
