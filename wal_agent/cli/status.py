@@ -208,6 +208,8 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     waiting = "nothing waiting"
     if view.waiting is None:
         waiting = "what waits is known on its own machine only" if view.state == "running" else ""
+    elif view.waiting.lost:
+        waiting = view.waiting.lost
     elif view.waiting.bytes:
         waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {duration(view.waiting.age)}"
         if view.waiting.spooled:

@@ -103,6 +103,7 @@ class Unsaved(msgspec.Struct, frozen=True):
     bytes: int
     age: float
     spooled: int = 0  # segments of it that are on this machine's disk (R9)
+    lost: str = ""  # that the session has no file, as a sentence
 
 
 class Late(msgspec.Struct, frozen=True):
@@ -281,7 +282,7 @@ def make_view(
         tool=redact(doc.tool or state.last_tool) if phase in _OF_A_TOOL else "",
         record=found.seq,
         last_record=found.time,
-        waiting=Unsaved(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
+        waiting=_unsaved(answer) if answer else None,
         mute=mute,
         messages=int(answer.get("messages", 0)) if answer else None,
         files=files_view(state, answer),
@@ -359,6 +360,11 @@ def overdue_waits(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[
     if seen.doc.phase == "awaiting_approval" and lasts >= usual.approval:
         return (Late("approval", lasts),)
     return ()
+
+
+def _unsaved(answer: Mapping[str, Any]) -> Unsaved:
+    lost = printable(str(answer.get("lost") or ""))[:200]
+    return Unsaved(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0)), lost)
 
 
 def unsettled_calls(state: State) -> list[Call]:

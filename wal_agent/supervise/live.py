@@ -197,6 +197,7 @@ class Live:
             "bytes": backlog.size,
             "age": backlog.age,
             "saved": self.saver.saved,
+            "lost": self.saver.lost,
             "spooled": self._writer.spooled,
             "tree": self.tree.trouble if self.tree else None,
             "messages": self.inbox.waiting if self.inbox else 0,

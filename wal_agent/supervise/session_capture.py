@@ -40,6 +40,7 @@ from wal_agent.supervise.gate import RUNS_ON, Gate, unannounced_error
 
 MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
 KNOWN = 4096  # ids of reported calls that are remembered (I9); a message is written again soon or never
+LOST = "no file of the session is found, so the conversation is not saved"
 _UNHOOKED = ("refused", "cancelled", "stopped")  # such a call has no after-hook
 _WHY = {
     "done": "",
@@ -122,6 +123,7 @@ class SessionSaver:
         self._begin(self._files())
         self._unlogged = Unlogged(agent, gate, frozenset(context.settings.skip), supervisor, copied)
         self.saved = 0.0  # wall time of the last complete save
+        self._before, self._lost = gate.newest(), ""
 
     def _begin(self, files: list[SessionFile]) -> None:
         """What stands in the session's files now is of before this run."""
@@ -166,6 +168,8 @@ class SessionSaver:
             began, files = self._clock.boot(), self._files()
             upto = self._boundary
             self._settle(files, upto, last, completed)
+            works = upto > self._before and not self._agent.capabilities.hookless
+            self._lost = LOST if works and not files else ""
             if self._writer.backlog.size <= MAX_BACKLOG:
                 reported = self._gate.reported_upto() if self._trails or last else self._over(upto)
                 self._append(self._capture.capture(files, self._clock.now(), reported, last), began)
@@ -209,7 +213,12 @@ class SessionSaver:
     @property
     def problems(self) -> tuple[str, ...]:
         """What could not be saved at the last look, in sentences."""
-        return self._capture.problems
+        return (*filter(None, [self._lost]), *self._capture.problems)
+
+    @property
+    def lost(self) -> str:
+        """That the session has no file although the agent works, as a sentence; "" where it has."""
+        return self._lost
 
     def _settle(self, files: list[SessionFile], upto: int, last: bool, completed: bool) -> None:
         main = next((f for f in files if f.name == self._agent.main_file), None)

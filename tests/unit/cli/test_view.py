@@ -204,6 +204,14 @@ def test_a_tree_that_was_never_saved(tmp_path: Path) -> None:
     assert files_view(State(), None) is None
 
 
+def test_a_session_that_is_not_found_is_never_nothing_waiting() -> None:
+    """I3, issue 32, 8."""
+    for lost in ("", "no file of the session is found"):
+        view = View(job="shop", bucket="b", state="running", waiting=Unsaved(0, 0.0, lost=lost))
+        (row,) = [line for line in status_rows(view) if line.startswith("log ")]
+        assert ("nothing waiting" in row) == (not lost) and lost in row
+
+
 JOB_RUNS = View(job="shop", bucket="b", state="running")
 JOB_GONE = View(job="shop", bucket="b", state="crashed")
 

@@ -104,6 +104,19 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
+def test_a_session_without_a_file_is_said_once_the_agent_has_worked(desk: Desk) -> None:
+    """I3, issue 32, 8: agents write the file late, so not before a batch is over."""
+    call = desk.begin("c1")
+    desk.save()
+    assert not desk.saver.lost and desk.saver.problems == ()
+    desk.saver.mark_boundary(call)
+    desk.save()
+    assert desk.saver.lost and desk.saver.lost in desk.saver.problems
+    desk.tell("t", "done")
+    desk.save()
+    assert not desk.saver.lost
+
+
 # ---- turn boundaries
 
 
