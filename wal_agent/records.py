@@ -322,7 +322,8 @@ class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
 
 
 class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
-    """What a recovery found and told. `told` is the prompt as given to the agent, redacted."""
+    """What a recovery found and told. `told` is the prompt as given to the agent, redacted; `left_out` names what the
+    session set beside the conversation."""
 
     from_epoch: int
     verdicts: tuple[Verdict, ...]
@@ -331,6 +332,7 @@ class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
     restored: tuple[str, ...] = ()
     put_back: int = 0
     seconds: dict[str, float] = {}
+    left_out: tuple[str, ...] = ()
 
 
 class Answer(Record, frozen=True, kw_only=True, tag="answer"):

@@ -29,6 +29,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.conversation import LeftOut, carry
 from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
 
 HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
@@ -257,7 +258,8 @@ def back(
     hurt = lost.main + b'{"id":"torn","type":"user","con' + bytes(300)
     with box.model(Turn("verified"), Turn("more")) as model:
         box.env(model)
-        reconciled = agent.reconcile(hurt, lost.session, box.ws, lost.calls)
+        carried = b"".join(carry(agent.travels(agent.main_file, box.ws), agent.main_file, hurt, 0, LeftOut()))
+        reconciled = agent.reconcile(carried, lost.session, box.ws, lost.calls)
         again = agent.reconcile(reconciled.data, lost.session, box.ws, lost.calls)
         inject_prompt = agent.capabilities.inject_prompt
         main = (

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    from wal_agent.agents.conversation import Travels
     from wal_agent.rehearsal.model import Call, Dialect
     from wal_agent.safefs import Buffer, Pieces
 
@@ -581,6 +582,10 @@ class Agent(Protocol):
 
     def resumable(self, session: str, workspace: Path, env: Env) -> bool:
         """Return whether `ResumeSession` would find a session here. If not, only one of a new id can be started."""
+
+    def travels(self, name: str, workspace: Path) -> Travels:
+        """Return what of the logical file is conversation (conversation.py): of a log's bytes only that is restored. An
+        allow-list: what sets mode, model, permissions, tools, instructions, folders or environment is not on it."""
 
     def reconcile(self, main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         """Derive a main file that resumes well: torn tail cut, known hazards mended, each of `calls` that the file

@@ -73,6 +73,16 @@ def put_back_line(count: int, agent: str) -> str:
     return row("put back", messages.put_back(count, agent))
 
 
+_SHOWN = 6  # names of settings that a start shows
+
+
+def left_out_line(names: Sequence[str]) -> str:
+    """Format what a restored session set beside the conversation. The names are foreign text."""
+    shown = ", ".join(one_line(name, 60) for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return row("left out", f"what the session set beside the conversation; yours counts here: {shown}{more}")
+
+
 def in_flight_lines(calls: Sequence[InFlight], foreseen: bool = False) -> list[str]:
     """Format one line a call: what, class, and the finding with its reason. `foreseen`: nothing has been done yet."""
     verifying = messages.WOULD_VERIFY if foreseen else messages.VERIFYING

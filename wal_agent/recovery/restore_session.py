@@ -1,7 +1,8 @@
 """Restore a session where its agent looks for it: exactly, all or nothing, and never outside (I4).
 
 The exact copies are made first and stay in a folder of wal-agent's, with what they replace. What the agent resumes is a
-child of the exact main file: reconciled, and with the recovery prompt in it. Files are staged beside their places, then
+child of them: without what is no conversation (agents/conversation.py), unless this machine has it itself; the main
+file reconciled, and with the recovery prompt in it. Files are staged beside their places, then
 renamed: a crash at any point leaves either the old files or the new ones, and the next restore begins again from the
 log. No link below the root is followed, and nothing is written outside of the root but into the backup.
 """
@@ -22,6 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled, Rewriting
+from wal_agent.agents.conversation import LeftOut, carry
 from wal_agent.agents.valid import conversation_faults
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.failpoints import failpoint
@@ -113,15 +115,25 @@ def _record_placed(moves: Iterable[StagedFile], kept: Path) -> None:
     """Store the hashes of what is put into place: the next restore must not take it for what the agent wrote."""
     with suppress(FileNotFoundError):
         (kept / "placed").unlink()
-    write_new_file(kept / "placed", "\n".join(m.sha256 for m in moves).encode())
+    lines = (f"{m.sha256} {m.staged.stat().st_size}" for m in moves)
+    write_new_file(kept / "placed", "\n".join(lines).encode())
 
 
-def _read_placed(folder: Path) -> dict[str, Path]:
-    """Return what earlier restores put into place: hash to the restore's folder, all of which are in `folder`."""
-    found: dict[str, Path] = {}
+class PlacedFile(msgspec.Struct, frozen=True):
+    """What an earlier restore put into place; `kept`: its folder."""
+
+    sha256: str
+    size: int
+    kept: Path
+
+
+def _read_placed(folder: Path) -> list[PlacedFile]:
+    """Return what the restores whose folders are in `folder` put into place."""
+    found = []
     for note in sorted(folder.glob("*/placed")):
-        hashes = (read_plain(note) or b"").decode("ascii", "replace").split()
-        found.update(dict.fromkeys(hashes, note.parent))
+        for line in (read_plain(note) or b"").decode("ascii", "replace").splitlines():
+            sha256, _, size = line.partition(" ")
+            found.append(PlacedFile(sha256, int(size) if size.isdecimal() else 0, note.parent))
     return found
 
 
@@ -164,13 +176,14 @@ class SessionTarget(msgspec.Struct, frozen=True):
 
 class Restored(msgspec.Struct, frozen=True):
     """What was restored; `size` in bytes. `extended`: logical files of which this machine had more than the log, and
-    kept it."""
+    kept it. `left_out`: names of what the log's files set beside the conversation."""
 
     files: tuple[str, ...]
     size: int
     reconciled: Reconciled
     extended: tuple[str, ...]
     kept: Path
+    left_out: tuple[str, ...] = ()
 
 
 def restore(
@@ -194,14 +207,18 @@ def restore(
         main = place.agent.main_file
         exact = _write_exact_copies(place, files, blobs)
         longer = _keep_longer(place, files)
-        data = map_file(longer.get(main) or exact[main])
+        left = LeftOut()
+        carried = {name: _carry(place, name, longer.get(name), exact[name], left) for name in files}
+        data = map_file(carried[main] or exact[main])
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
         reconciled = replace(reconciled, repairs=(*reconciled.repairs, *_refused(place.agent, reconciled, len(data))))
         prompt = notice(reconciled)
         release(data)
         for name in sorted({*files} - {main}):
-            other = map_file(longer.get(name) or exact[name])
-            staged.append(stage_file(path := place.path(name), [other], place.root_of(path), partial(release, other)))
+            if (copy := carried[name]) is not None:
+                other = map_file(copy)
+                path = place.path(name)
+                staged.append(stage_file(path, [other], place.root_of(path), partial(release, other)))
         child = place.kept / "reconciled"
         write_pieces(child, reconciled.pieces, partial(release, data))
         reconciled = replace(reconciled, pieces=())  # from here on nothing of the session is in memory
@@ -223,7 +240,7 @@ def restore(
     finally:
         discard_staged(staged)
     size = sum(longer[name].stat().st_size if name in longer else file.size for name, file in files.items())
-    return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept)
+    return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept, tuple(left.names))
 
 
 def _refused(agent: Agent, reconciled: Reconciled, size: int) -> list[str]:
@@ -308,21 +325,82 @@ def _keep_longer(place: SessionTarget, files: Mapping[str, FileState]) -> dict[s
     return found
 
 
+OWN = "own"  # the folder, below a restore's own, with a note on each file that this machine had itself
+
+
+def _carry(place: SessionTarget, name: str, longer: Path | None, exact: Path, left: LeftOut) -> Path | None:
+    """Return the copy that is restored: with only the conversation of what this machine has not itself. None: nothing
+    of the file is restored."""
+    if longer is not None:
+        _note_own(place, name, longer, longer.stat().st_size)
+        return longer
+    data = map_file(exact)
+    if own := _own_size(place, name, exact):
+        _note_own(place, name, exact, own)
+    if own >= len(data):
+        return exact
+    copy = _path_below(place.kept / "carried", name)
+    pieces = carry(place.agent.travels(name, place.workspace), name, data, own, left)
+    write_pieces(copy, pieces, partial(release, data))
+    return copy if copy.stat().st_size or name == place.agent.main_file else None
+
+
+def _own_size(place: SessionTarget, name: str, exact: Path) -> int:
+    """Return how many bytes of the log's file this machine has itself: its own file is the beginning of the log's. What
+    an earlier restore put there stands for what that one found here."""
+    found = 0
+    placed = {each.sha256: each.kept for each in _read_placed(place.kept.parent)}
+    for path in _files_here(place, name):
+        size, sha256 = path.stat().st_size if path.exists() else 0, _hash_of(path)
+        if (earlier := placed.get(sha256)) is not None:
+            size, sha256 = _read_own(earlier, name)
+        if size > found and _hash_of(exact, size) == sha256:
+            found = size
+    return found
+
+
+def _note_own(place: SessionTarget, name: str, copy: Path, size: int) -> None:
+    write_new_file(_path_below(place.kept / OWN, name), f"{size} {_hash_of(copy, size)}".encode())
+
+
+def _read_own(folder: Path, name: str) -> tuple[int, str]:
+    size, _, sha256 = (read_plain(folder / OWN / name, 100) or b"").decode("ascii", "replace").partition(" ")
+    return (int(size), sha256) if size.isdecimal() else (0, "")
+
+
+def _files_here(place: SessionTarget, name: str) -> list[Path]:
+    """Return this machine's own versions of a logical file."""
+    if name == place.agent.main_file:
+        return place.agent.existing_files(place.session, place.workspace, place.env)
+    return [place.path(name)]
+
+
 def find_longer(place: SessionTarget, name: str, file: FileState, copy: Path) -> bool:
     """Copy this machine's file to `copy` where it extends the log's: it has what was not captured any more. Return
     whether it does.
 
     What an earlier restore put there is longer only by the notice; then the longer copy that that restore found counts
-    again, or a second crash would lose it."""
+    again, or a second crash would lose it. Where the agent went on in it, it extends the log's version that it was made
+    of."""
     if place.foreign or file.size <= 0:
         return False
-    is_main = name == place.agent.main_file
-    here = place.agent.existing_files(place.session, place.workspace, place.env) if is_main else [place.path(name)]
     placed = _read_placed(place.kept.parent)
-    for path in here:
-        earlier = placed.get(sha256) if (sha256 := _hash_of(path)) else None
+    for path in _files_here(place, name):
+        sha256 = _hash_of(path)
+        earlier = next((each.kept for each in reversed(placed) if each.sha256 == sha256), None)
         if _copy_longer(path if earlier is None else earlier / "longer" / name, file, copy):
             return True
+        if earlier is None and _goes_on(path, name, file, placed) and _copy(path, copy):
+            return True
+    return False
+
+
+def _goes_on(path: Path, name: str, file: FileState, placed: Sequence[PlacedFile]) -> bool:
+    """Return whether the agent has added to what an earlier restore made of this version of the log's file."""
+    with suppress(OSError):
+        size = path.stat().st_size
+        begun = (each for each in placed if 0 < each.size < size and _hash_of(path, each.size) == each.sha256)
+        return any(_hash_of(each.kept / EXACT / name) == file.sha256 for each in begun)
     return False
 
 

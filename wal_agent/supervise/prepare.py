@@ -33,6 +33,7 @@ from wal_agent.recovery.report import (
     fenced_line,
     headline,
     in_flight_lines,
+    left_out_line,
     lost_lines,
     name_calls,
     one_line,
@@ -431,6 +432,7 @@ class Preparation:
                     else []
                 ),
                 *(row("mended", text) for text in done.repairs),
+                *([left_out_line(restored.left_out)] if restored.left_out else []),
                 *(
                     [put_back_line(back, self.options.agent.name)]
                     if (back := recovery_input.finished_put_back(done, self.at))
@@ -518,6 +520,7 @@ class Preparation:
                 restored=restored.files if restored else (),
                 put_back=put_back,
                 seconds={**self.seconds, "all": round(self._elapsed(), 3)},
+                left_out=tuple(one_line(name, 60) for name in restored.left_out[:20]) if restored else (),
             )
         )
         with self.screen.waiting_for("the bucket, to record the recovery", RECORD_DEADLINE):

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, Rewriting, Unit
+from wal_agent.agents.conversation import LeftOut, carry
 from wal_agent.agents.session_files import find_main
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, UsageError
@@ -39,7 +40,7 @@ from wal_agent.recovery.rewrite import (
     tokens_of,
     turns_of,
 )
-from wal_agent.safefs import read_plain, sync_folder
+from wal_agent.safefs import Pieces, read_plain, sync_folder
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.intervene import ask_own_run
 from wal_agent.supervise.provenance import SessionOwner
@@ -515,7 +516,7 @@ def place_rewritten(state: State, home: Home, version: Callable[[], bytes]) -> P
     old = _sha256(here) in before
     if old:
         try:
-            move = stage_file(here, [version()], here.parent)
+            move = stage_file(here, _conversation_of(version(), here.read_bytes(), home), here.parent)
             failpoint("rewrite.staged")
             move.staged.rename(here)
             sync_folder(here.parent)
@@ -528,6 +529,13 @@ def place_rewritten(state: State, home: Home, version: Callable[[], bytes]) -> P
         failpoint("rewrite.placed")
         journal.restore(home.agent.locate(home.env), state.session, home.workspace, home.env)
     return here if old else None
+
+
+def _conversation_of(new: bytes, here: bytes, home: Home) -> Pieces:
+    """What of a version may take the place of the file here: beyond what the two share, only conversation."""
+    own = len(here) if new.startswith(here) else len(new) if here.startswith(new) else 0
+    name = home.agent.main_file
+    return carry(home.agent.travels(name, home.workspace), name, new, own, LeftOut())
 
 
 # ---- marks

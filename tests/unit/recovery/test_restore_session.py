@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -21,6 +22,8 @@ from msgspec.structs import replace
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Capabilities, Env, LoggedCall, Reconciled, SessionFile
+from wal_agent.agents.conversation import Records, Travels, keep_fields
+from wal_agent.agents.conversation import fields as kept_fields
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.capture.session import SessionCapture
@@ -47,6 +50,7 @@ class Fake:
     home: Path
     main_file: str = MAIN
     told: bool = True
+    kept: Travels = "text"
     stray: list[Path] = field(default_factory=list)
 
     def folder(self, env: Env) -> Path:
@@ -60,6 +64,9 @@ class Fake:
     def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
         found = [self.home / "chats" / f"{session}.jsonl", *self.stray]
         return [p for p in found if p.is_file() and not p.is_symlink()]
+
+    def travels(self, name: str, workspace: Path) -> Travels:
+        return self.kept
 
     def reconcile(self, main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         main = main[:]
@@ -159,6 +166,60 @@ def test_what_is_overwritten_is_kept_under_its_own_path(machine: Machine) -> Non
         "chats/twin": b"twin",
     }
     assert not stray.exists() and (machine.home / "out/other").read_bytes() == b"mine out/other"
+
+
+# ---- what a log may bring ----------------------------------------------------------------------------------------
+
+
+SAID, MODE, MORE = b'{"type":"say","text":"hi"}\n', b'{"type":"mode","mode":"all"}\n', b'{"type":"say","text":"on"}\n'
+ONLY_SAID = Records(lambda r: keep_fields(r, kept_fields("type text")) if r.get("type") == "say" else None)
+
+
+@pytest.mark.parametrize(
+    ("local", "restored", "left"),
+    [
+        (None, SAID + MORE, ("mode",)),  # another machine's
+        (SAID + MODE + MORE, SAID + MODE + MORE, ()),  # this machine's own
+        (SAID + MODE, SAID + MODE + MORE, ()),  # own up to there
+        (SAID, SAID + MORE, ("mode",)),
+        (MORE, SAID + MORE, ("mode",)),
+    ],
+)
+def test_a_log_brings_conversation_only_beyond_what_is_here(
+    machine: Machine, local: bytes | None, restored: bytes, left: tuple[str, ...]
+) -> None:
+    machine.agent = dataclasses.replace(machine.agent, kept=ONLY_SAID)
+    if local is not None:
+        machine.main.parent.mkdir(parents=True)
+        machine.main.write_bytes(local)
+    for _ in range(2):  # a crash of the first
+        got = machine.restore({MAIN: SAID + MODE + MORE})
+        assert machine.main.read_bytes() == restored + b"call 1\nnotice\n"
+        assert got.left_out == left
+        assert (got.kept / "exact" / MAIN).read_bytes() == SAID + MODE + MORE
+
+
+def test_what_the_agent_added_to_a_restored_session_is_kept(machine: Machine) -> None:
+    """I3: nothing of it was saved yet, and what was restored is not the log's file byte for byte."""
+    machine.agent = dataclasses.replace(machine.agent, kept=ONLY_SAID)
+    machine.restore({MAIN: SAID + MODE})
+    machine.main.write_bytes(machine.main.read_bytes() + MORE)
+    got = machine.restore({MAIN: SAID + MODE})
+    assert got.extended == (MAIN,)
+    assert machine.main.read_bytes() == SAID + b"call 1\nnotice\n" + MORE + b"notice\n"
+
+
+@pytest.mark.parametrize(("name", "data"), [("about.json", b'{"type":"mode"}'), ("about.json", b"no JSON")])
+def test_a_file_without_conversation_is_not_restored(machine: Machine, name: str, data: bytes) -> None:
+    machine.agent = dataclasses.replace(machine.agent, kept=ONLY_SAID)
+    machine.restore({MAIN: SAID, name: data})
+    assert not (machine.home / name).exists()
+
+
+def test_a_name_that_comes_twice_has_one_meaning(machine: Machine) -> None:
+    machine.agent = dataclasses.replace(machine.agent, kept=ONLY_SAID)
+    machine.restore({MAIN: b'{"type":"mode","mode":"all","type":"say"}\n'})
+    assert machine.main.read_bytes().startswith(b'{"type":"say"}\n')
 
 
 # ---- the local copy ------------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ its words are a prompt is unknown, and a key may be among them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from wal_agent.agents.base import Capabilities, Decision, Env, HookEvent, Hookless, Journal, SeenCall
+from wal_agent.agents.conversation import Travels
 from wal_agent.agents.generic import cli, session
 
 name = "generic"
@@ -20,6 +22,11 @@ main_file, folder = session.MAIN, session.folder
 locate, command, inject, hooks_off_reason = cli.locate, cli.command, cli.inject, cli.hooks_off_reason
 session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
 resumable, reconcile = session.resumable, session.reconcile
+
+
+def travels(name: str, workspace: Path) -> Travels:
+    """Which program reads the files is unknown, and so is what it takes from them."""
+    return "text"
 
 
 def passthrough(args: Sequence[str]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal_agent.agents.base import Capabilities, Journal, Rewriting, SessionForms
-from wal_agent.agents.opencode import cli, hooks, resume, rewrite, session
+from wal_agent.agents.opencode import cli, conversation, hooks, resume, rewrite, session
 
 name = "opencode"
 tested = "1.18.33"
@@ -19,6 +19,7 @@ hooks_off_reason, session_from_args, prompt_from_args = (
 inject, parse, render, reconcile = hooks.inject, hooks.parse, hooks.render, resume.reconcile
 session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
 resumable, seen_calls, proves_turn = resume.resumable, session.seen_calls, session.proves_turn
+travels = conversation.travels
 
 capabilities = Capabilities(
     forms=SessionForms(("run", "--session", "{session}"), ("run", "--session", "{session}", "--fork")),
