@@ -491,7 +491,7 @@ def _save(
     job.writer.append(record, delta, *([files.record] if files else []))
     _flush(job, home.options)
     failpoint("rewrite.before_place")
-    placed = place_rewritten(job.writer.state, home, lambda: change.data)
+    placed = place_rewritten(job.writer.state, home, lambda here: [change.data])
     lines = files.lines if files else ()
     return Rewritten(record.n, change.turns, record.tokens, record.left, placed, lines)
 
@@ -503,12 +503,16 @@ def _edits(old: bytes, new: bytes, blobs: Blobs) -> tuple[Edit, ...]:
 
 def complete_rewrite(state: State, home: Home, blobs: Blobs) -> Path | None:
     """As `place_rewritten`, of the log's version, which is read only where it is needed."""
-    return place_rewritten(state, home, lambda: _bytes(blobs, state.files[home.agent.main_file]))
+
+    def version(here: bytes) -> Pieces:
+        return _conversation_of(_bytes(blobs, state.files[home.agent.main_file]), here, home)
+
+    return place_rewritten(state, home, version)
 
 
-def place_rewritten(state: State, home: Home, version: Callable[[], bytes]) -> Path | None:
+def place_rewritten(state: State, home: Home, version: Callable[[bytes], Pieces]) -> Path | None:
     """Put what rewrites left into the agent's own file here, where that is a version before them; the file, None where
-    nothing was to do. `version`: the log's. It is whole beside the file before it takes its name."""
+    nothing was to do. `version` makes it from the file here. It is whole beside the file before it takes its name."""
     before = _versions_before(state)
     here = local_file(state, home) if before else None
     if here is None:
@@ -516,7 +520,7 @@ def place_rewritten(state: State, home: Home, version: Callable[[], bytes]) -> P
     old = _sha256(here) in before
     if old:
         try:
-            move = stage_file(here, _conversation_of(version(), here.read_bytes(), home), here.parent)
+            move = stage_file(here, version(here.read_bytes()), here.parent)
             failpoint("rewrite.staged")
             move.staged.rename(here)
             sync_folder(here.parent)

@@ -15,8 +15,8 @@ _ENTRY = "type id parentId timestamp"
 _KINDS = {
     "session": fields("type version id timestamp cwd"),
     "message": fields(_ENTRY, "message"),
-    "compaction": fields(_ENTRY, "summary firstKeptEntryId tokensBefore"),
-    "branch_summary": fields(_ENTRY, "fromId summary"),
+    "compaction": fields(_ENTRY, "summary firstKeptEntryId tokensBefore fromHook"),
+    "branch_summary": fields(_ENTRY, "fromId summary fromHook"),
     "custom_message": fields(_ENTRY, "customType content display"),
     "session_info": fields(_ENTRY, "name"),
     "label": fields(_ENTRY, "targetId label"),
