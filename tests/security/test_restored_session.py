@@ -200,7 +200,7 @@ def put_back(agent: Agent, data: bytes, ws: Path, env: dict[str, str], kept: Pat
     state = FileState(session=session, size=len(data), sha256=digest, layers=(delta,))
     place = SessionTarget(agent, session, ws, env, kept)
     blobs = Blobs(MemoryBucket(), Keys("job"), SystemClock(), random.Random(1))
-    return restore(place, {agent.main_file: state}, blobs, (), lambda done: "now go on")
+    return restore(place, {agent.main_file: state}, blobs, (), lambda done: "now go on", 1.0)
 
 
 def own_choice(box: Box) -> None:
@@ -252,7 +252,7 @@ SETS = re.compile(
 )
 REPORT = set(
     fields(
-        """agent agentDescription agentDisplayName agentId agentName agentType agent_message agent_reasoning
+        """fromHook agent agentDescription agentDisplayName agentId agentName agentType agent_message agent_reasoning
     agent_reasoning_raw_content async_hook_response async_hook_response_batch at_command batchToolUses command
     completed context custom_tool_call custom_tool_call_output cwd directory excludeFromContext exec_command_end
     execution_complete execution_start failed fullOutputPath function_call history_mode hookCount hookErrors
