@@ -332,6 +332,7 @@ class Gate:
         self._calls = Calls()
         self._background: dict[int, Background] = {}
         self._held: list[Held] = []
+        self._gone: dict[int, float] = {}  # calls that ran on and of which nothing lives, since when (boot time)
         self._approving: set[int] = set()  # calls that the agent asked a person to approve
         self.processes: CallProcesses | None = None  # of the agent, once it is started
         self.is_stopping: Callable[[], bool] = lambda: False
@@ -632,22 +633,32 @@ class Gate:
             held, self._held = self._held, []
         self._release(held, self.stopping)
 
-    def tick(self, over: bool = False) -> None:
-        """Look after what is not over yet. `over`: the agent has ended, so what it said last may be of its end."""
+    def tick(self) -> None:
+        """Look after what is not over yet, while the agent lives."""
         now = self._clock.boot()
         with self._lock:
-            due = [h for h in self._held if over or now - h.at >= HOLD]
+            due = [h for h in self._held if now - h.at >= HOLD]
             self._held = [h for h in self._held if h not in due]
             began = {r.call: r.since for r in self._calls.running.values() if r.shell and r.changes and not r.nested}
             background = [*self._background.values()]
-        self._release(due, over or self.stopping)
-        if self.processes is None or over:
+        self._release(due, self.stopping)
+        if self.processes is None:
             return
         self.processes.look(began)
         for each in background:
-            ours = not each.task and self.processes.begun(each.call.call)  # else only the agent's word ends it
-            if ours and not self.processes.alive(each.call.call) and not self.stopping:
+            call = each.call.call
+            ours = not each.task and self.processes.begun(call)  # else only the agent's word ends it
+            if not ours or self.stopping or self.processes.alive(call):
+                self._gone.pop(call, None)
+            elif now - self._gone.setdefault(call, now) >= HOLD:  # an agent that ends takes what it started with it
                 self._end_background(each, each.end.how, "nothing of it runs any more")
+
+    def agent_ended(self, cut: bool) -> None:
+        """The agent is gone. `cut`: not in good order, so what it said last may be of its end. What ran on stays open:
+        it was ended with the agent."""
+        with self._lock:
+            held, self._held = self._held, []
+        self._release(held, cut or self.stopping)
 
     def _release(self, held: Sequence[Held], cut: bool) -> None:
         for each in held:
@@ -678,6 +689,7 @@ class Gate:
         with self._lock:
             if self._background.pop(found.call.call, None) is None:
                 return
+        self._gone.pop(found.call.call, None)
         self._forget(found.call.call)
         now = self._clock.now()
         took = round((self._clock.boot() - found.call.since) * 1000)

@@ -483,8 +483,7 @@ class Live:
             self._liveness.rest()
         leftovers = self._end_processes()
         child.reap()
-        self.gate.tick(over=exit.code != 0 or self.gate.stopping)
-        self.gate.confirm()
+        self.gate.agent_ended(cut=exit.code != 0)
         self.gate.close()
         self.server.close()
         said = words.finish(self._urgent) if words else b""

@@ -95,9 +95,44 @@ def test_who_is_gone_right_behind_a_failure_was_stopped(post: Post, over: bool, 
     post.commit()
     assert hows(post) == [], "too early to know"
     post.world.clock.sleep(0 if over else HOLD)
-    post.gate.tick(over=over)
+    if over:
+        post.gate.agent_ended(cut=True)
+    else:
+        post.gate.tick()
     post.commit()
     assert (post.open_words() == [(call, "cut")]) is open and (hows(post) == [(call, "failed")]) is not open
+
+
+class Table:
+    """The processes of the one call: whether one lives."""
+
+    lives = True
+
+    def look(self, began: object) -> None: ...
+
+    def forget(self, call: int) -> None: ...
+
+    def begun(self, call: int) -> bool:
+        return True
+
+    def alive(self, call: int) -> tuple[int, ...]:
+        return (7,) if self.lives else ()
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_what_runs_on_is_over_where_the_agent_survives_its_end(post: Post, survives: bool) -> None:
+    """An agent that ends takes its background processes with it, and so do we: that is no completion."""
+    table = Table()
+    post.gate.processes = table  # type: ignore[assignment]
+    call = charged(post)
+    finish(post)
+    table.lives = False
+    post.gate.tick()
+    post.world.clock.sleep(HOLD)
+    post.gate.tick() if survives else post.gate.agent_ended(cut=False)
+    post.commit()
+    assert hows(post) == ([(call, "done")] if survives else [])
+    assert post.open_words() == [(call, "runs_on")]
 
 
 @pytest.mark.parametrize("asked", [True, False])
