@@ -21,6 +21,7 @@ from tests.unit.agents.test_claude_cli import GOOD
 from wal_agent.agents import claude as CLAUDE
 from wal_agent.agents import hook_line
 from wal_agent.agents.base import (
+    ACT,
     Allow,
     AwaitingApproval,
     ContextRequested,
@@ -37,7 +38,6 @@ from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
 
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 PROMPT = "/clear\n@README.md `ls` $HOME \u2028 ünï 😀\n!ls\n"
-ACT = "Act on the wal-agent recovery notice above."
 WAIT = {"run_in_background": False}  # since 2.1.330 a subagent runs in the background where this is not said
 
 

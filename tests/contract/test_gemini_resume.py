@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.gemini_box import GEMINI, Box, Run, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
-from wal_agent.agents.base import Allow, Decision, HookEvent, Reconciled, ToolStarting, TurnStarted
+from wal_agent.agents.base import ACT, Allow, Decision, HookEvent, Reconciled, ToolStarting, TurnStarted
 from wal_agent.supervise.conversation import Resuming
 
 pytestmark = pytest.mark.xdist_group("gemini-resume")  # one worker, since each would lose and resume the run anew
@@ -141,9 +141,6 @@ def test_the_prompt_arrives_exactly(back: Back) -> None:
     """Not `user @host`, no file read in, no command run, nothing escaped; and it stays."""
     assert back.first[-2:] == [("user", {"text": PROMPT}), ("user", {"text": ACT})]
     assert ("user", {"text": PROMPT}) in back.second
-
-
-ACT = "Act on the wal-agent recovery notice above."
 
 
 def test_s4_a_prompt_behind_a_hooks_context_is_kept(back: Back) -> None:

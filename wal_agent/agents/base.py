@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from wal_agent.safefs import Buffer, Pieces
 
 Env = Mapping[str, str]
+# The message that starts the turn, where the notice stands in the conversation already.
+ACT = "Do now what the notice above says."
 
 
 class SessionStarted(msgspec.Struct, frozen=True):

@@ -38,20 +38,27 @@ ASK = " If that leaves doubt, stop and ask the operator."
 _SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"})  # names of rules
 
 
+# What a sentence on how to verify begins with, where it stands for no command.
+_SAYS = frozenset(("ask", "call", "check", "compare", "look", "open", "query", "read", "see", "verify"))
+
+
 class Advice(NamedTuple):
-    """`next` is for the prompt. `verify`: the commands in it that resolve the call once the agent has run each."""
+    """`next` is for the prompt. `verify`: the commands in it that resolve the call once the agent has run each. `look`:
+    what it names to run here, to find out what became of the call; "" for nothing."""
 
     next: str
     verify: tuple[str, ...]
+    look: str = ""
 
 
 class _Verification(NamedTuple):
     """How to verify: `text` for the prompt; `commands` where running each of them resolves the call, else none.
-    `named`: whether there is one at all to run here."""
+    `named`: whether there is one at all to run here. `look`: a command of the project's to run here, quoted."""
 
     text: str = ""
     commands: tuple[str, ...] = ()
     named: bool = False
+    look: str = ""
 
 
 def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "") -> Advice:
@@ -68,7 +75,7 @@ def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder
     how = theirs.text or builtin.text
     if builtin.named and theirs.text:
         how = f"{builtin.text}; this project's rule says: {theirs.text}"
-    text = text.replace("{verify}", f" ({how})" if how else "")
+    text = text.replace("{verify}", f": {'run ' if how.startswith('`') else ''}{how}" if how else "")
     for doubt in dict.fromkeys(part.ambiguous for part in (known, *known.also) if part.ambiguous):
         text = f"{text.removesuffix(ASK)} {doubt}" + (ASK if text.endswith(ASK) else "")
     if project is not None and project.ambiguous:
@@ -76,7 +83,7 @@ def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder
     if project is not None and project.cls != known.cls:  # milder
         name, place = inline(project.rule, 60), inline(project.source, 80)
         text += f" This project's rule {name} in {place} calls it {project.cls}, which does not replace this step."
-    return Advice(text, builtin.commands or theirs.commands)
+    return Advice(text, builtin.commands or theirs.commands, builtin.text if builtin.named else theirs.look)
 
 
 def _builtin_verification(known: Classified, rules: Rules, folder: str) -> _Verification:
@@ -116,7 +123,16 @@ def _project_verification(
     found = classify_command(text, rules.ours)
     verifies = _reads(found) and found.rule not in _SHOWS_NOTHING
     counts = verifies and not builtin.named and project.cls == known.cls and not project.also
-    return _verification(text, f"{away}{place}", text if counts else "", folder, quoted=True)
+    way = _verification(text, f"{away}{place}", text if counts else "", folder, quoted=True)
+    if not _is_command(text, rules):
+        return way._replace(text=way.text if builtin.named else f"this project's rule says: {way.text}")
+    return way if place else way._replace(look=way.text)
+
+
+def _is_command(text: str, rules: Rules) -> bool:
+    """Whether a project's text can be typed, as far as one can tell: it may be a sentence."""
+    first = text.split(" ", 1)[0]
+    return "`" not in text and (first in rules.begins or (first.islower() and first not in _SAYS))
 
 
 def _verification(text: str, place: str, command: str, folder: str, quoted: bool = False) -> _Verification:
@@ -149,6 +165,7 @@ class InFlight(msgspec.Struct, frozen=True):
     source: str = OURS  # whose rule it is: wal-agent's, or a file of the project
     verify: tuple[str, ...] = ()
     folder: str = ""
+    look: str = ""
 
     @property
     def asks(self) -> bool:
@@ -233,6 +250,7 @@ def _describe_group(
         source=known.source,
         verify=advice.verify,
         folder=folder,
+        look=advice.look,
     )
 
 
@@ -257,7 +275,7 @@ def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[
 
 class AskedCall(msgspec.Struct, frozen=True):
     """A call in flight in the agent's prompt, with the commands that verify it together and the finding given there.
-    `folder`: where it ran, on this machine; "" for the workspace."""
+    `folder`: where it ran, on this machine; "" for the workspace. `look`: what was named there to run first."""
 
     call: int
     tool: str
@@ -265,13 +283,14 @@ class AskedCall(msgspec.Struct, frozen=True):
     verify: tuple[str, ...] = ()
     finding: Finding = "unknown"
     folder: str = ""
+    look: str = ""
 
 
 def asked_call(call: int, tool: str, input: bytes, cls: Class, rules: Rules, folder: str = "") -> AskedCall:
     """Return an open call as the agent would be asked about it, without evidence."""
     known = classify(tool, input, rules)
     advice = advise(worse_class(cls, known.cls), "unknown", known, rules, folder)
-    return AskedCall(call, tool, input, advice.verify, "unknown", folder)
+    return AskedCall(call, tool, input, advice.verify, "unknown", folder, advice.look)
 
 
 class Resolver:

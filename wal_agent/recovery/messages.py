@@ -52,13 +52,13 @@ def deny_done(tool: str, time: float, call: int, result: str) -> str:
     )
 
 
-def deny_in_flight(tool: str, call: int, verify: Sequence[str]) -> str:
-    """Deny: the agent repeats a call that was in flight at a crash before anything has looked whether it happened."""
-    how = f" ({all_of(verify)})" if verify else ""
+def deny_in_flight(tool: str, call: int, look: str) -> str:
+    """Deny: the agent repeats a call that was in flight at a crash before anything has looked whether it happened.
+    `look`: what to run to find out, "" where nothing is named. No word invites to repeat."""
+    how = f"Your next call is {look}." if look else f'Then: `wal-agent settle {call} --because "WHAT SHOWED IT"`.'
     return (
-        f"{_DENIED} this very call ({tool}, call #{call}) was in flight when the run was lost, and it is not known "
-        f"whether it happened. Nothing was changed now. Look first{how}; if it did not happen, make the same call "
-        f'again. If you know what became of it: `wal-agent settle {call} --because "WHAT SHOWED IT"`.'
+        f"{_DENIED} it may have happened already ({tool}, call #{call}, in flight when the run was lost). It stays "
+        f"refused until you have looked. {how} Nothing was changed now."
     )
 
 
@@ -348,6 +348,7 @@ def steps_cut_off(shown: list[str], count: int) -> str:
 
 REPLACES = "This notice replaces each recovery notice before it that you have not answered; a task in one still holds."
 TASK = "The task, as it was given:"
+TASK_FIRST = f"[wal-agent recovery] {TASK}"  # in front of the notice: a model does first what it read last
 TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
 TREE_KEPT = "The working tree is the one that you worked in, as it stands now."
 TREE_UNREAD = "git cannot read the .git of this folder, so no repository was made."
@@ -415,6 +416,18 @@ def in_flight_heading(count: int) -> str:
 
 def prompt_finding(finding: Finding, because: str) -> str:
     return f"{_PROMPT_FINDING[finding]} {because}".rstrip()
+
+
+def cut_off_note(finding: Finding, why: str) -> str:
+    """What is put back into the conversation as the result of a call in flight."""
+    return f"the run was lost while this call was in flight (finding: {finding}). {why}".rstrip()
+
+
+def begin_with(looks: Sequence[str]) -> str:
+    """The end of a notice. `looks`: for each call that is to be looked at, what to run, "" where nothing is named."""
+    if not looks:
+        return ""
+    return f"Begin with a tool call: {f'run {looks[0]}' if looks[0] else 'do the step under Next'}."
 
 
 def settle_command(calls: tuple[int, ...]) -> str:

@@ -256,8 +256,8 @@ class PromptInput(msgspec.Struct, frozen=True):
     """The facts that the prompt is rendered from. Times in seconds since 1970 (UTC): `stopped` is the old run's last
     sign of life, `saved` the last capture of its session. `tree`: one or two sentences on the working tree, safe to
     show. `alone`: the agent decides by itself where it would ask a person. `warnings`: sentences of the plan. `task`:
-    where no session could be resumed (StartAgain), the user's own text, which follows the notice whole. `unlogged`: the
-    log has no call of this agent. `work`: what the newest checkpoint says of the task."""
+    where no session could be resumed (StartAgain), the user's own text, which stands whole before the notice.
+    `unlogged`: the log has no call of this agent. `work`: what the newest checkpoint says of the task."""
 
     alert: Alert
     old_host: str
@@ -304,7 +304,7 @@ def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES)
         assert name in templates.own, "the built-in text fits, whatever the facts are"
         warned = replace(facts, warnings=(*facts.warnings, messages.own_text_used(inline(why, 300))))
         return render_prompt(warned, replace(templates, own={}))
-    return notice if facts.task is None else f"{notice}\n{messages.TASK}\n\n{facts.task}"
+    return notice if facts.task is None else f"{messages.TASK_FIRST}\n\n{facts.task}\n\n{notice}"
 
 
 _RUN = re.compile(r"[A-Za-z]+|[0-9]+| +|\s|[^\sA-Za-z0-9]")
@@ -358,6 +358,7 @@ def _template_values(
         "heading": messages.in_flight_heading(in_all),
         "calls": [{**c, "input": fenced(c["input"], chars)} for c in calls[:most]],
         "more": in_all - shown,
+        "begin": messages.begin_with([c.look for c in facts.calls if c.asks or c.look]),
         "finished": [f"{tool} {inline(data, min(chars, 160))}: {how}" for tool, data, how in finished[:most_finished]],
         "finished_more": len(facts.finished[most_finished:]),
         "unannounced": [_unannounced(c, chars) for c in facts.unannounced[:most]],

@@ -194,7 +194,6 @@ def _first(pool: list[RunningCall], test: Callable[[RunningCall], bool]) -> Runn
 
 
 SHOWN_TOOL = 60  # characters of a tool's name in a refusal, and
-SHOWN_VERIFY = 300  # of what would verify a call
 SHOWN_RESULT = 300  # of what a call had printed
 RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
 MOST_BEYOND = 256  # calls
@@ -488,8 +487,7 @@ class Gate:
 
     def _refuse_in_flight(self, event: ToolStarting, asked: AskedCall) -> Deny:
         times = self.recovered.refused(asked)
-        verify = tuple(inline(command, SHOWN_VERIFY) for command in asked.verify)
-        denied = self._deny(deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, verify), "in_flight")
+        denied = self._deny(deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, asked.look), "in_flight")
         error = stuck_error(self._agent, event, asked, times, self._settings.job_options)
         self.ended_turn = error if denied.stop and times >= PATIENCE else None
         if times >= STUBBORN:

@@ -325,7 +325,9 @@ class Preparation:
             verdicts,
             harmless_calls(facts.calls),
             tuple(
-                AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
+                AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder, c.look)
+                for c in facts.calls
+                for call in c.calls
             ),
             self.repeated,
             restored.kept / EXACT if restored else None,

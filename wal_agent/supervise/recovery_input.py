@@ -32,6 +32,7 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Recovery, Verdict
+from wal_agent.recovery import messages
 from wal_agent.recovery.checkpoint import work_so_far
 from wal_agent.recovery.messages import TASK
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Resume, StartAgain, decide
@@ -175,8 +176,8 @@ def logged_calls(
     for o in (o for o in at.before.open if o.intent.session == at.before.session):
         verdict = verdicts.get(o.intent.call)
         finding: Finding = verdict.finding if verdict else "unknown"
-        note = f"the run was lost while this call was in flight (finding: {finding}). {verdict.why if verdict else ''}"
-        calls.append(_call(o.intent, at.inputs.get(o.intent.call), None, True, note.strip()))
+        note = messages.cut_off_note(finding, verdict.why if verdict else "")
+        calls.append(_call(o.intent, at.inputs.get(o.intent.call), None, True, note))
     return sorted(calls, key=lambda c: c.call)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import claude as CLAUDE
-from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.claude import cli
-from wal_agent.agents.claude.cli import ACT
 from wal_agent.errors import ConfigError
 
 CLI = Cli(Path("/bin/claude"), "2.1.197")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import codex as CODEX
-from wal_agent.agents.base import Cli, Command, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, Command, NewSession, ResumeSession
 from wal_agent.agents.codex import cli, hooks
-from wal_agent.agents.codex.cli import ACT, native_program
+from wal_agent.agents.codex.cli import native_program
 
 ID = "01a2027e-acd3-7e41-b68c-be3ef20413b7"
 

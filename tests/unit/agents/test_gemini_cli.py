@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.agents import gemini as GEMINI
-from wal_agent.agents.base import Cli, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, NewSession, ResumeSession
 from wal_agent.agents.gemini import cli
-from wal_agent.agents.gemini.cli import ACT, gemini_node_command
+from wal_agent.agents.gemini.cli import gemini_node_command
 from wal_agent.agents.gemini.hooks import MARKER
 from wal_agent.agents.program import to_words
 from wal_agent.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.opencode import cli, hooks, resume
 from wal_agent.agents.opencode.hooks import CONTENT, OFFLINE, PLAIN, config_content, inject
 from wal_agent.errors import ConfigError
@@ -30,7 +30,7 @@ def test_command_lines() -> None:
     args = ["run", "--auto", "-m", "p/m", "-c", "do", "it"]
     assert started(args, new) == args
     assert started(args, plain) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", "do", "it"]
-    assert started(args, told) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", *cli.ACT.split(" ")]
+    assert started(args, told) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", *ACT.split(" ")]
     assert json.loads(cli.command(CLI, args, told, False, {}).env[cli.SAY]) == {"text": told.prompt}
     tui = cli.command(CLI, ["--auto", "--prompt", "x"], told, True, {})
     assert tui.argv[1:] == ("--session", "ses_1", "--auto")

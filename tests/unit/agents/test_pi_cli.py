@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import pi as PI
-from wal_agent.agents.base import Cli, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, NewSession, ResumeSession
 from wal_agent.agents.pi import cli
 from wal_agent.agents.pi.hooks import MARKER
 from wal_agent.errors import ConfigError
@@ -105,8 +105,8 @@ def test_the_users_extensions_come_before_ours() -> None:
 def test_a_recovery_leaves_the_users_prompt_and_session_out() -> None:
     args = ["--session", "old", "-c", "--plan", "y", "-p", "do it", "@f", "and", "--model", "m"]
     made = argv(args, ResumeSession(ID, "words"))
-    assert made == ["--session", ID, cli.ACT, cli.FLAG, "-e", ENV[MARKER], "--plan", "y", "-p", "--model", "m"]
-    assert PI.prompt_from_args(made) == cli.ACT
+    assert made == ["--session", ID, ACT, cli.FLAG, "-e", ENV[MARKER], "--plan", "y", "-p", "--model", "m"]
+    assert PI.prompt_from_args(made) == ACT
     assert PI.command(CLI, args, ResumeSession(ID, "words"), False, ENV).no_stdin
 
 

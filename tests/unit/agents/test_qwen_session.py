@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from wal_agent.agents import qwen as QWEN
-from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.qwen import cli
 from wal_agent.agents.qwen.hooks import MARKER
 from wal_agent.agents.qwen.session import folder_variables, parse_dotenv, project_folder, qwen_home, runtime_folder
@@ -163,9 +163,6 @@ def argv(
     assert made.env == {"QWEN_CODE_NO_RELAUNCH": "true"}
     assert made.no_stdin == (bool(resume) and not interactive)
     return list(made.argv[1:])
-
-
-ACT = "Act on the wal-agent recovery notice above."
 
 
 def test_a_new_start() -> None:

@@ -39,7 +39,10 @@ def test_every_finding_has_a_next_step(cls: Class, finding: Finding) -> None:
     assert plain.next and "{" not in plain.next and "()" not in plain.next and plain.verify == ()
     told = advise(cls, finding, PUSH, RULES)
     looks = cls != "read_only" and finding in ("unknown", "partial")
-    assert ("(`git ls-remote origin main`)" in told.next) == looks == (told.verify == ("git ls-remote origin main",))
+    assert (
+        (": run `git ls-remote origin main`." in told.next) == looks == (told.verify == ("git ls-remote origin main",))
+    )
+    assert told.look == ("`git ls-remote origin main`" if looks else "")
     if cls in ("mutation", "unknown") and finding == "unknown":
         assert told.next.endswith(ASK)
 
@@ -47,7 +50,7 @@ def test_every_finding_has_a_next_step(cls: Class, finding: Finding) -> None:
 def test_what_the_rule_says_of_doubt_stands_before_the_operator() -> None:
     told = advise("mutation", "unknown", PUSH, RULES)
     assert told.next == (
-        "Do not run it again before you have verified that it did not happen (`git ls-remote origin main`). "
+        "First find out whether it happened: run `git ls-remote origin main`. Only if it did not, run it again. "
         f"If the remote names the commit that you meant to push, it is done.{ASK}"
     )
 
@@ -55,11 +58,15 @@ def test_what_the_rule_says_of_doubt_stands_before_the_operator() -> None:
 def test_a_projects_own_words_are_quoted_beside_the_built_in_ones() -> None:
     told = next_of(by_project("./deploy.sh", "./deploy.sh --status", ambiguous="run it again"))
     assert told.next == (
-        f"Do not run it again before you have verified that it did not happen (`./deploy.sh --status`).{ASK}"
+        f"First find out whether it happened: run `./deploy.sh --status`. Only if it did not, run it again.{ASK}"
         " In doubt, this project's rule says: `run it again`."
     )
+    assert (told.look, told.verify) == ("`./deploy.sh --status`", ())
+    for sentence in ("Ask the operator", "look at the dashboard", "run `x` and read its end"):
+        told = next_of(by_project("./deploy.sh", sentence))
+        assert ": this project's rule says: `" in told.next and told.look == ""
     told = next_of(by_project("git push origin main", "ls x"))
-    assert "(`git ls-remote origin main`; this project's rule says: `ls x`)" in told.next
+    assert ": run `git ls-remote origin main`; this project's rule says: `ls x`." in told.next
 
 
 @pytest.mark.parametrize(
@@ -101,18 +108,20 @@ def test_a_milder_class_is_named_and_changes_no_step(cls: Class, finding: Findin
 def test_a_command_that_may_change_something_is_not_told(verify: str) -> None:
     """What it is filled with comes from the call, so from whoever wrote that."""
     told = advise("mutation", "unknown", replace(PUSH, verify=verify), RULES)
-    assert told.verify == () and verify not in told.next and "it did not happen. If" in told.next
+    assert told.verify == () and verify not in told.next and "whether it happened. Only" in told.next and not told.look
 
 
 def test_a_sentence_is_told_as_it_is() -> None:
     told = advise("unknown", "unknown", replace(PUSH, verify="look at the file", ambiguous=""), RULES)
-    assert told.next == f"Verify first (look at the file).{ASK}" and told.verify == ()
+    assert told.next == f"First find out whether it happened: look at the file. Only if it did not, run it again.{ASK}"
+    assert (told.verify, told.look) == ((), "")
 
 
 def test_what_ran_elsewhere_is_to_be_looked_at_there() -> None:
     found = classify_command("ssh web1 'systemctl restart nginx'", RULES)
     told = advise(found.cls, "unknown", found, RULES)
-    assert "(`systemctl status nginx` (there, not here: it ran on web1))" in told.next and told.verify == ()
+    assert ": run `systemctl status nginx` (there, not here: it ran on web1)." in told.next
+    assert (told.verify, told.look) == ((), "")
 
 
 PUSH_AND_APPLY = "git push origin main && terraform apply -auto-approve"
@@ -123,7 +132,7 @@ def test_each_command_of_a_text_is_to_be_verified() -> None:
     """I8: one that looks only at the push would run `terraform apply` a second time."""
     told = next_of(classify_command(PUSH_AND_APPLY, RULES))
     assert told.verify == BOTH_LOOKS
-    assert "(`git ls-remote origin main`; `terraform state list`; each in a call of its own)" in told.next
+    assert ": run `git ls-remote origin main`; `terraform state list`; each in a call of its own." in told.next
     assert "names the commit" in told.next and "terraform plan" in told.next
 
 

@@ -37,7 +37,8 @@ def post(tmp_path: Path) -> Post:
 
 
 def asked(call: int, finding: Finding = "unknown") -> AskedCall:
-    return AskedCall(call, "run_shell_command", json.dumps(CHARGE).encode(), ("cat ledger.txt",), finding)
+    verify, look = ("cat ledger.txt",), "`cat ledger.txt`"
+    return AskedCall(call, "run_shell_command", json.dumps(CHARGE).encode(), verify, finding, look=look)
 
 
 def recovered(

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.claude import hooks
 from wal_agent.agents.claude.hooks import claude_home
 from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, read_object, to_words
@@ -465,7 +465,6 @@ def _true(value: Any) -> bool:
 
 
 PROGRAM = Program("claude", "@anthropic-ai/claude-code")
-ACT = "Act on the wal-agent recovery notice above."
 _SYSTEM = ("append-system-prompt", "append-system-prompt-file")
 _AGAIN = "CLAUDE_CODE_RESUME_INTERRUPTED_TURN"
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.codex.hooks import SOURCE, run_flags
 from wal_agent.agents.codex.session import codex_home, is_session, private_index
 from wal_agent.agents.program import (
@@ -229,7 +229,6 @@ PROGRAM = Program(
     # Seen on 0.144.6: no item_completed in its session files.
     broken=("0.145.0", "its sessions do not tell how calls ended, nor that a turn began while hooks are off."),
 )
-ACT = "Act on the wal-agent recovery notice above."
 _TRIPLES = {
     ("linux", "x86_64"): ("linux-x64", "x86_64-unknown-linux-musl"),
     ("linux", "aarch64"): ("linux-arm64", "aarch64-unknown-linux-musl"),

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, Command, Env, ExitCause, NewSession, ResumeSession
 from wal_agent.agents.gemini.hooks import MARKER
 from wal_agent.agents.gemini.session import gemini_home
 from wal_agent.agents.hook_line import PREFIX, extension_name
@@ -159,7 +159,6 @@ def gemini_node_command(program: Path, env: Env) -> tuple[str, ...]:
 
 
 PROGRAM = Program("gemini", "@google/gemini-cli")
-ACT = "Act on the wal-agent recovery notice above."
 
 
 locate = PROGRAM.locate

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.opencode import resume
 from wal_agent.agents.program import Arg, Program, Syntax, cause_from_last_error, is_given, last_value, to_words
 
@@ -42,7 +42,6 @@ SERVERS = frozenset(("acp", "attach", "serve", "web", "github", "pr"))
 NO_VALUES = ("", "0", "false", "no", "off")  # OpenCode takes many words for yes
 
 PROGRAM = Program("opencode", "opencode-ai")
-ACT = "Act on the wal-agent recovery notice."
 SAY = "WAL_AGENT_OPENCODE_SAY"
 _SESSION = frozenset(("session", "continue", "fork"))
 _PROMPT = frozenset(("", "prompt", "command", "file", "title"))

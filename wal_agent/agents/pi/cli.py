@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.pi import session
 from wal_agent.agents.pi.hooks import MARKER
 from wal_agent.agents.program import Arg, Program, cause_from_last_error, last_value
@@ -149,7 +149,6 @@ def _other_folder(chosen: str | None, workspace: Path, env: Env) -> str | None:
 _NO_HOOKS = "it does not tell its extensions of the session that /new begins, nor wait for them at its end."
 PROGRAM = Program("pi", "@mariozechner/pi-coding-agent", ("0.65.0", _NO_HOOKS))
 FLAG = "--wal-agent"  # without wal-agent's extension, pi does not know it and does not start
-ACT = "Act on the wal-agent recovery notice above."
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
