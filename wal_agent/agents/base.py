@@ -186,11 +186,16 @@ class NewSession(msgspec.Struct, frozen=True):
 
 class ResumeSession(msgspec.Struct, frozen=True):
     """Continue a restored session. `prompt`: the recovery prompt, which replaces the user's own if not empty. `asked`:
-    the agent has got the user's own prompt already, so it is left out (only with `Capabilities.restart_codes`)."""
+    the agent has got the user's own prompt already."""
 
     id: str
     prompt: str
     asked: bool = False
+
+    @property
+    def drops_prompt(self) -> bool:
+        """Whether the prompt among the user's arguments is left out."""
+        return self.asked or self.prompt != ""
 
 
 class HookSetup(msgspec.Struct, frozen=True):

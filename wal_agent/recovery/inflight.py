@@ -286,6 +286,15 @@ class AskedCall(msgspec.Struct, frozen=True):
     look: str = ""
 
 
+def asked_calls(calls: Iterable[InFlight]) -> tuple[AskedCall, ...]:
+    """Return the calls of a prompt one by one."""
+    return tuple(
+        AskedCall(call, each.tool, each.input, each.verify, each.finding, each.folder, each.look)
+        for each in calls
+        for call in each.calls
+    )
+
+
 def asked_call(call: int, tool: str, input: bytes, cls: Class, rules: Rules, folder: str = "") -> AskedCall:
     """Return an open call as the agent would be asked about it, without evidence."""
     known = classify(tool, input, rules)
@@ -301,6 +310,7 @@ class Resolver:
         self._workspace = workspace
         self._lock = threading.Lock()
         self._calls: dict[int, ReadCall] = {}  # asked calls as read, by their numbers, once that is needed
+        self._given = frozenset(a.call for a in self._asked)  # in the prompt
         self._found: dict[int, str] = {}
         self._left = {a.call: {*a.verify} for a in self._asked if a.verify}  # what is left to verify each with
         self._looked: dict[int, list[int]] = {}
@@ -382,12 +392,13 @@ class Resolver:
         return [asked for asked in self._asked if asked.folder == folder]
 
     def answers(self, open: Iterable[int], now: float) -> list[Answer]:
-        """Return an answer for each asked call in `open`, with the calls that looked at what it names. `now`: seconds
-        since 1970."""
+        """Return an answer for each call in `open` that the prompt asked about or that something looked at. `now`:
+        seconds since 1970."""
         with self._lock:
             still = {*open} - self.ended
             looked = {call: tuple(calls[-KEEP_LOOKED:]) for call, calls in self._looked.items()}
-        return [Answer(time=now, call=a.call, looked=looked.get(a.call, ())) for a in self._asked if a.call in still]
+        answered = (a.call for a in self._asked if a.call in still and (a.call in self._given or a.call in looked))
+        return [Answer(time=now, call=call, looked=looked.get(call, ())) for call in answered]
 
     def take_ends(self, open: Iterable[int], now: float) -> list[End]:
         """Return the ends of resolved calls that are still open, each once. `now`: seconds since 1970."""

@@ -11,12 +11,12 @@ from typing import Final
 
 from wal_agent.errors import BucketError, Denied
 from wal_agent.records import Finding
-from wal_agent.shell.quote import inline
+from wal_agent.shell.quote import inline, show_input
 from wal_agent.text import clock_time, duration, moment, plural
 
 # ---- why a tool was denied, for the agent ----------------------------------------------------------------------------
 
-_DENIED = "wal-agent did not run this:"
+REFUSED = "wal-agent did not run this:"
 _STOP = "Nothing was changed. Do not try other ways; stop here and say so."
 _WIND_DOWN = "Nothing was changed. Start nothing new; say in one line where you are and stop."
 
@@ -24,7 +24,7 @@ _WIND_DOWN = "Nothing was changed. Start nothing new; say in one line where you 
 def deny_unsaved(seconds: float, trouble: BucketError | None = None) -> str:
     """Deny: the intent could not be saved for `seconds` (0: at once). `trouble`: what the bucket said."""
     since = f" for {seconds:.0f} s" if seconds >= 1 else ""
-    return f"{_DENIED} its intent could not be saved ({bucket_away(trouble)}{since}). {_STOP}"
+    return f"{REFUSED} its intent could not be saved ({bucket_away(trouble)}{since}). {_STOP}"
 
 
 def bucket_away(trouble: BucketError | None) -> str:
@@ -37,7 +37,7 @@ def bucket_away(trouble: BucketError | None) -> str:
 def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:
     """Deny, once: the agent did the same before its conversation was compacted."""
     return (
-        f"{_DENIED} you ran this very call ({tool}, call #{call}) at {clock_time(time)} UTC, and it was done; that was "
+        f"{REFUSED} you ran this very call ({tool}, call #{call}) at {clock_time(time)} UTC, and it was done; that was "
         f"before your conversation was compacted (compaction {compaction}). Nothing was changed now. To see its "
         f"result: `wal-agent recall --call {call}`. If it must run a second time, make the same call again."
     )
@@ -46,7 +46,7 @@ def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:
 def deny_done(tool: str, time: float, call: int, result: str) -> str:
     """Deny, once: the agent did the same in the turn that was cut off. `result`: of that call, quoted."""
     return (
-        f"{_DENIED} it was done before the run was lost, in this same turn ({tool}, call #{call}, {clock_time(time)} "
+        f"{REFUSED} it was done before the run was lost, in this same turn ({tool}, call #{call}, {clock_time(time)} "
         f"UTC). Its result: {result}. Nothing was changed now. Go on with what is left. All of it: "
         f"`wal-agent recall --call {call}`. If it must run a second time, make the same call again."
     )
@@ -57,24 +57,24 @@ def deny_in_flight(tool: str, call: int, look: str) -> str:
     `look`: what to run to find out, "" where nothing is named. No word invites to repeat."""
     how = f"Your next call is {look}." if look else f'Then: `wal-agent settle {call} --because "WHAT SHOWED IT"`.'
     return (
-        f"{_DENIED} it may have happened already ({tool}, call #{call}, in flight when the run was lost). It stays "
+        f"{REFUSED} it may have happened already ({tool}, call #{call}, in flight when the run was lost). It stays "
         f"refused until you have looked. {how} Nothing was changed now."
     )
 
 
-DENY_FENCED = f"{_DENIED} another host has taken this job over, and this run is being ended. {_STOP}"
-DENY_LATE = f"{_DENIED} its lease could not be renewed in time (bucket unreachable). {_STOP}"
-DENY_DRAINING = f"{_DENIED} this machine is being given up, and the job goes on elsewhere from here. {_WIND_DOWN}"
+DENY_FENCED = f"{REFUSED} another host has taken this job over, and this run is being ended. {_STOP}"
+DENY_LATE = f"{REFUSED} its lease could not be renewed in time (bucket unreachable). {_STOP}"
+DENY_DRAINING = f"{REFUSED} this machine is being given up, and the job goes on elsewhere from here. {_WIND_DOWN}"
 DENY_PAUSING = (
-    f"{_DENIED} the job is being paused; this run ends now, and goes on by itself after the pause. {_WIND_DOWN}"
+    f"{REFUSED} the job is being paused; this run ends now, and goes on by itself after the pause. {_WIND_DOWN}"
 )
-DENY_CALLER = f"{_DENIED} the run that asked for this task has ended, or its job is another's by now. {_STOP}"
+DENY_CALLER = f"{REFUSED} the run that asked for this task has ended, or its job is another's by now. {_STOP}"
 DENY_BUDGET = (
-    f"{_DENIED} the budget of calls for this task is used up. Call no more tools: answer now with what you have found, "
+    f"{REFUSED} the budget of calls for this task is used up. Call no more tools: answer now with what you have found, "
     "and say what is missing."
 )
-DENY_HUNG = f"{_DENIED} it came after too long a silence, and this run is being ended. {_STOP}"
-DENY_ENDED = f"{_DENIED} this run has ended. {_STOP}"
+DENY_HUNG = f"{REFUSED} it came after too long a silence, and this run is being ended. {_STOP}"
+DENY_ENDED = f"{REFUSED} this run has ended. {_STOP}"
 
 
 def not_loaded(seconds: float) -> str:
@@ -201,8 +201,29 @@ def to_settle(calls: str, first: int, job: str) -> str:
 def still_open(call: int, named: str, because: str, job: str) -> str:
     """At the start of a new session. `named`: by report.name_calls; `because`: the agent's words, "" for none; `job`:
     the options that name it."""
-    answered = f"the agent says: {because}" if because else "the agent was asked and could not prove it"
+    answered = f"the agent says: {because}" if because else "nothing has shown whether it took effect"
     return f"call {named} is still open ({answered}). Confirm it: wal-agent ack {call} {job} --done (or --not-done)"
+
+
+SERVED = "it was meant to keep running, and ended with its run"
+CONTEXT_CALLS = 5  # calls that a new session reads about
+
+
+def open_calls_context(calls: Sequence[tuple[int, str, bytes | None, tuple[str, ...]]]) -> str:
+    """For the model, at the start of a new session: number, tool, input and checks of each call that earlier sessions
+    left open; "" for none."""
+    if not calls:
+        return ""
+    lines = [
+        f"- #{call} {inline(tool, 60)} {inline(show_input(tool, input), 160)}"
+        + (f": look first with {' and '.join(inline(each, 160) for each in verify)}" if verify else "")
+        for call, tool, input, verify in calls[-CONTEXT_CALLS:]
+    ]
+    if len(calls) > CONTEXT_CALLS:
+        lines.append(f"- {len(calls) - CONTEXT_CALLS} more: see `wal-agent status`")
+    these = "this call" if len(calls) == 1 else f"these {len(calls)} calls"
+    head = f"[wal-agent] It is not known whether {these} of earlier sessions took effect. Look before you repeat one:"
+    return "\n".join([head, *lines])
 
 
 def left_in_flight(calls: str, follows: bool) -> str:

@@ -99,6 +99,8 @@ class PlanInputs(msgspec.Struct, frozen=True):
         closed = ended is not None and ended.completed and ended.until <= 0 and ended.cls not in CRASH_CLASSES
         if after.epoch > home.epoch + 1 and closed:
             return "closed"  # the run that took the job next died before its opening, and the log has only that death
+        if after.cause == "released" and closed and ended is not None and ended.cls in ENDED_BY_ITSELF:
+            return "closed"  # it was released only because nothing has looked at a call (R6)
         return after.cause
 
     @property
@@ -444,6 +446,7 @@ class Row(msgspec.Struct, Generic[T], frozen=True):
     then: Callable[[PlanInputs], T]
 
 
+ENDED_BY_ITSELF = ("completed", "interrupted")
 OWNER_ROWS = 4  # the rows behind the first one: whose job it is
 TABLE: tuple[Row[Plan], ...] = (
     Row("log damaged", lambda c: c.local.damage is not None, refuse_damaged),

@@ -42,7 +42,7 @@ TEMPLATE_NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "sta
 PROTOCOL = "protocol.md"  # the text of every session; no template
 PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always built in
 MUST_LIST_CALLS = ("recovery.md", "start_again.md", "handoff.md")  # these must list the calls in flight (I8)
-LISTS = ("calls", "finished", "leftovers", "lost", "work", "did")
+LISTS = ("calls", "finished", "leftovers", "lost", "work", "did", "refused", "served")
 MAX_TEMPLATE_SIZE = 32 << 10  # bytes of one template
 _FILTERS = ("counted", "join", "upper", "lower", "length")
 _NODES = (
@@ -284,6 +284,14 @@ class PromptInput(msgspec.Struct, frozen=True):
     work: WorkSoFar = NO_WORK
     handed: HandedOver | None = None  # where the alert is "handoff"
     replaces: bool = False  # a notice at the session's end that the model has not answered
+    refused: tuple[FinishedCall, ...] = ()  # calls that wal-agent refused at the end of the old run
+    served: tuple[FinishedCall, ...] = ()  # servers and watchers that ended with the old run
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the agent need be told nothing: nothing is open, lost, moved or was refused."""
+        something = self.calls or self.unannounced or self.leftovers or self.refused or self.served or self.moved
+        return not (something or self.lost.count or self.unlogged or self.handed or self.pause or self.task)
 
 
 def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
@@ -368,6 +376,8 @@ def _template_values(
         "put_back": facts.put_back,
         "leftovers": [inline(text, 80) for text in facts.leftovers[:5]],
         "leftovers_more": len(facts.leftovers[5:]),
+        "refused": [_shown_call(c, chars) for c in facts.refused[-most:] if most],
+        "served": [_shown_call(c, chars) for c in facts.served[-most:] if most],
         "work": [inline(line, 200) for line in facts.work.lines[: MOST_WORK if most >= 10 else most]],
         "work_from": facts.work.source,
         **_handed_values(facts.handed, most_finished, chars),
@@ -420,6 +430,10 @@ def _paused(facts: PromptInput) -> str:
     until = moment(facts.pause.until, facts.stopped, exact=lasts < 600, utc=True) if lasts > 0 else ""
     reason = inline(facts.pause.reason, 200) if facts.pause.reason else ""
     return messages.paused(facts.stopped, until, reason, early=facts.now < facts.pause.until - EARLY)
+
+
+def _shown_call(c: FinishedCall, chars: int) -> str:
+    return f"{inline(c.tool, 60)} {inline(show_input(c.tool, c.input), min(chars, 160))}"
 
 
 def _unannounced(c: Unannounced, chars: int) -> str:

@@ -237,6 +237,7 @@ class Launch(msgspec.Struct, frozen=True):
     turn_open: bool = False  # the session has a turn that is not completed
     interactive: bool = True  # a person sits before it
     args: tuple[str, ...] = ()  # the user's own
+    context: str = ""  # words for the model at the first boundary that can carry them
 
 
 class Supervisor(Protocol):

@@ -83,6 +83,7 @@ class Conversation:
         # Only the session's file shows which calls it has, and hooks only that a turn before is whole.
         self._by_file = context.agent.capabilities.boundary == "file"
         self._notice = launch.notice  # the recovery's words, with which the first turn begins; until it is over
+        self._context = launch.context
         self._lock = threading.Lock()
         self.session = launch.session
         self.phase: Phase = "starting"
@@ -164,14 +165,18 @@ class Conversation:
         return self._inbox.take()
 
     def _has_words(self) -> bool:
-        return self._guard.waiting or (self._inbox is not None and self._inbox.waiting > 0)
+        return bool(self._context) or self._guard.waiting or (self._inbox is not None and self._inbox.waiting > 0)
 
     def _say(self, boundary: Boundary) -> str:
         """All that the agent gets here: what a compaction left out, a recovery's words too, and messages."""
-        behind = self._guard.take() if boundary in self._speaks and not self._gate.refusal else ""
+        if boundary not in self._speaks or self._gate.refusal:
+            return ""
+        behind = self._guard.take()
         if behind and self._notice:
             behind = f"{self._notice}\n\n{behind}"
-        return "\n\n".join(filter(None, (behind, self._messages(boundary))))
+        with self._lock:
+            context, self._context = self._context, ""
+        return "\n\n".join(filter(None, (context, behind, self._messages(boundary))))
 
     def _comes_late(self, event: HookEvent) -> bool:
         """Whether a session's start comes behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""

@@ -24,7 +24,7 @@ from wal_agent.errors import FolderInUse, Unavailable, WalAgentError
 from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
-from wal_agent.records import FileGone, Handoff, Host, MessageSeen, Recovery, Verdict
+from wal_agent.records import End, FileGone, Handoff, Host, MessageSeen, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
@@ -90,6 +90,7 @@ class PreparedStart(msgspec.Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
     asked: tuple[AskedCall, ...] = ()
+    context: str = ""  # words for the model with the first turn, beside the person's own
     repeated: tuple[MessageAt, ...] = ()  # messages that the prompt holds
     exact: Path | None = None
 
@@ -183,6 +184,8 @@ class Preparation:
         self.began = clock.boot()
         self.at: Situation = read_situation(opened)
         self.handoff: Handoff | None = None
+        self.interactive = options.interactive
+        self.silent, self.typed = False, ""  # no notice; the user's new words with this start
         if options.handoff:
             self.at, self.handoff = recovery_input.hand_over_to_opening(self.at)
         self.seconds: dict[str, float] = {}  # of each step
@@ -213,6 +216,9 @@ class Preparation:
         if self.handoff is not None:
             self.opened.writer.append(self.handoff)
             failpoint("handoff.after_record")
+        for each in (o for o in at.before.open if o.serves):
+            end = End(time=self.clock.now(), call=each.intent.call, how="done", by="recovery", why=messages.SERVED)
+            self.opened.writer.append(end)
         match decided:
             case Start():
                 return self._start(decided.args)
@@ -224,19 +230,46 @@ class Preparation:
     def _start(self, args: tuple[str, ...]) -> PreparedStart:
         self.screen.say(self._start_line())
         self.screen.rows(self._still_open())
+        asked = self._open_calls()
         gone = [FileGone(time=self.clock.now(), path=name) for name in sorted(self.at.before.files)]
         if gone:
             self.opened.writer.append(*gone)
         chosen = self.options.agent.session_from_args(args)
-        return PreparedStart(NewSession(str(uuid.uuid4()) if chosen is None else chosen), args, {})
+        session = NewSession(str(uuid.uuid4()) if chosen is None else chosen)
+        words = messages.open_calls_context([(c.call, c.tool, c.input, c.verify) for c in asked])
+        agent = self.options.agent
+        typed = agent.prompt_from_args(args) if chosen is None else None
+        by_hook = "turn_started" in agent.capabilities.speaks
+        if words and typed and not by_hook and not replace(self.options, args=args).interactive:
+            place = self._place(None)
+            prompt = f"{typed}\n\n{words}"
+            create_session(place, prompt)
+            return PreparedStart(ResumeSession(place.session, prompt), args, {}, asked=asked)
+        return PreparedStart(session, args, {}, asked=asked, context=words)
+
+    def _open_calls(self) -> tuple[AskedCall, ...]:
+        """What earlier sessions left open: an equal call is refused in this one too, until something looks (I8)."""
+        state = self.at.before
+        if not state.open:
+            return ()
+        from wal_agent.recovery.inflight import asked_calls, group_calls
+        from wal_agent.recovery.project_rules import load_all
+
+        rules = load_all(self.options.workspace).of(self.options.agent.name)
+        moved = self.at.lost.workspace, str(self.options.workspace)
+        open = [o for o in state.open if not o.serves]
+        verdicts = self.case.verdicts((), False, self.done)
+        return asked_calls(group_calls(open, (), self.at.inputs, verdicts, rules, moved))
 
     def _still_open(self) -> list[str]:
-        """A line on each call that earlier sessions left open, behind the agent's answer."""
+        """A line on each call that earlier sessions left open."""
         state = self.at.before
         said = {a.call: one_line(a.because, 120) for a in state.answers}
-        calls = [o.intent for o in state.open if o.intent.call in said]
+        calls = [o.intent for o in state.open if not o.serves]
         job = self.options.settings.job_options
-        texts = [messages.still_open(c.call, name_calls([c]), said[c.call], job) for c in calls[:MOST_OPEN_LINES]]
+        texts = [
+            messages.still_open(c.call, name_calls([c]), said.get(c.call, ""), job) for c in calls[:MOST_OPEN_LINES]
+        ]
         if len(calls) > MOST_OPEN_LINES:
             texts.append(messages.more_calls(len(calls) - MOST_OPEN_LINES))
         return [row("open", text) for text in texts]
@@ -273,7 +306,7 @@ class Preparation:
             )
 
     def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
-        from wal_agent.recovery.inflight import AskedCall
+        from wal_agent.recovery.inflight import asked_calls
         from wal_agent.recovery.prompt import load_templates
 
         at, agent, rows = self.at, self.options.agent, self.screen.rows
@@ -283,6 +316,7 @@ class Preparation:
             self._put_tree_back()
             rows(self._tree_alone())
             return self._start(decided.args)
+        self.interactive = replace(self.options, args=decided.args).interactive
         alert = decided.alert or "cut_off"
         report = self._report(alert)
         self.screen.say(headline(report))
@@ -319,18 +353,14 @@ class Preparation:
         self._record(alert, verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
         return PreparedStart(
-            ResumeSession(place.session, prompt),
+            ResumeSession(place.session, prompt, asked=self.silent and not self.typed),
             decided.args,
             dict(self.at.before.files) if restored else {},
             verdicts,
             harmless_calls(facts.calls),
-            tuple(
-                AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder, c.look)
-                for c in facts.calls
-                for call in c.calls
-            ),
-            self.repeated,
-            restored.kept / EXACT if restored else None,
+            asked_calls(facts.calls),
+            repeated=self.repeated,
+            exact=restored.kept / EXACT if restored else None,
         )
 
     def _with_transcript(self, handed: HandedOver) -> HandedOver:
@@ -379,7 +409,7 @@ class Preparation:
             over=self.at.opening.cause == "closed" and alert != "unsettled",
         )
 
-    def _place(self, decided: StartAgain | Resume) -> SessionTarget:
+    def _place(self, decided: StartAgain | Resume | None) -> SessionTarget:
         jobs = state_dir(self.options.env) / "jobs" / self.opened.keys.job / "pre-restore"
         drop_old_restores(jobs)
         kept = jobs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self.clock.now()))}-{self.at.opening.epoch}"
@@ -403,6 +433,9 @@ class Preparation:
         pending = self._unseen_messages()
 
         def prompt_for(reconciled: Reconciled) -> str:
+            if self._is_silent(facts, reconciled, pending):
+                prompts.append("")
+                return ""
             prompt = recovery_input.write_prompt(
                 facts, reconciled, self.at, self.options.agent, self.options.args, templates
             )
@@ -461,6 +494,19 @@ class Preparation:
         create_session(place, prompt)
         self.screen.rows([row("new", said)])
         return prompt
+
+    def _is_silent(self, facts: PromptInput, reconciled: Reconciled, pending: dict[MessageAt, Message | None]) -> bool:
+        """Whether the conversation goes on as it is: the agent need be told nothing, and a person is there to say what
+        is next, or says it with this start. A turn that was cut off with no person there needs a word to go on."""
+        args, agent = self.options.args, self.options.agent
+        lost, new = recovery_input.words_to_give(facts, reconciled, self.at, agent, args)
+        if facts.turn_completed and self.options.go_on:
+            new = agent.prompt_from_args(args) or ""  # asked for again, if need be in the same words
+        self.typed = new
+        steps = self.at.before.undecided_steps
+        quiet = facts.is_quiet and not pending and not steps and lost in ("", new)
+        self.silent = quiet and (self.interactive or bool(facts.turn_completed and new))
+        return self.silent
 
     def _unseen_messages(self) -> dict[MessageAt, Message | None]:
         """Those that the lost run gave to the agent, each with its words, if these can be had within a few seconds."""

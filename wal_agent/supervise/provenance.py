@@ -125,7 +125,7 @@ def previous_person(state: State, opening: Opening) -> Opening | None:
     """Return the newest opening of another person's, from whom a start by `opening` would take over an unfinished job;
     None where it would not. Pure."""
     home = state.home_opening
-    over = state.ended is not None and state.ended.completed and not state.unanswered and not state.undecided_steps
+    over = state.ended is not None and state.ended.completed and not state.unlooked and not state.undecided_steps
     return home if home is not None and not over and is_other_persons(home, opening) else None
 
 

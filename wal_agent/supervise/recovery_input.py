@@ -315,7 +315,19 @@ def collect_prompt_facts(
         handed=_handed_over(at.before, isinstance(decided, StartAgain)) if decided.alert == "handoff" else None,
         given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",
         replaces=unread is not None,
+        refused=refused_calls(at),
+        served=tuple(FinishedCall(o.intent.tool, at.inputs.get(o.intent.call), "") for o in at.before.open if o.serves),
     )
+
+
+def refused_calls(at: Situation) -> tuple[FinishedCall, ...]:
+    """The calls that wal-agent refused, behind which the old run made no other. Pure."""
+    found = []
+    for call in reversed(at.before.recent):
+        if call.how != "refused" or not call.output.startswith(messages.REFUSED.encode()):
+            break
+        found.append(FinishedCall(call.tool, call.input, call.how))
+    return tuple(reversed(found))
 
 
 def unread_notice(at: Situation) -> Recovery | None:
@@ -323,8 +335,10 @@ def unread_notice(at: Situation) -> Recovery | None:
     it: no call since, and no turn of that run that was completed. Such a notice is at the session's end. Pure."""
     state, home = at.before, at.home
     notice = state.recovery
-    if notice is None or home is None or notice.time < home.time or notice.from_epoch >= home.epoch:
-        return None  # there is none, it was an earlier run's, or its run never started the agent
+    if notice is None or not notice.told or home is None:
+        return None  # there is none, or the agent was told nothing
+    if notice.time < home.time or notice.from_epoch >= home.epoch:
+        return None  # it was an earlier run's, or its run never started the agent
     answered = state.turn == "completed" and state.turned >= home.epoch
     return None if answered or any(call.time >= notice.time for call in state.recent) else notice
 
@@ -362,6 +376,17 @@ def write_prompt(
     if facts.handed is not None:
         asked = agent.prompt_from_args(at.opening.args)
         return add_newest_words(text, handed_words(at), asked, reconciled.prompts or ())
+    lost, new = words_to_give(facts, reconciled, at, agent, args)
+    if lost and lost != new:
+        text += f"\n{LOST} {TASK}\n\n{lost}\n"
+    return f"{text}\n{WITH_START}\n\n{new}\n" if new else text
+
+
+def words_to_give(
+    facts: PromptInput, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str]
+) -> tuple[str, str]:
+    """What the session lacks of the user's words: the task that it was lost before, and what the user asks for with
+    this start; "" for nothing."""
     given = agent.prompt_from_args(at.home.args) if at.home is not None else None
     asked = agent.prompt_from_args(args)
     new = asked if asked != given else None
@@ -374,9 +399,7 @@ def write_prompt(
     if given and asked in (None, given) and (unasked(at, agent, given) or WITH_START in held):
         new = missing
     lost = lost_task(reconciled, at, given or "") or (missing if TASK in held else "")
-    if lost and lost != new:
-        text += f"\n{LOST} {TASK}\n\n{lost}\n"
-    return f"{text}\n{WITH_START}\n\n{new}\n" if new else text
+    return lost or "", new or ""
 
 
 def _without_notices(prompts: tuple[str, ...] | None, lost: bool) -> tuple[str, ...] | None:

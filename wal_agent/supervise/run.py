@@ -461,7 +461,7 @@ class Run:
             bounds = self._bounds(opened, keeper)
 
             def make_live(session: NewSession | ResumeSession, open_turn: bool) -> Live:
-                launch = self._launch(session, prepared.args, open_turn, env)
+                launch = replace(self._launch(session, prepared.args, open_turn, env), context=prepared.context)
                 return Live(
                     replace(context, env={**env, **launch.command.env}),
                     launch,

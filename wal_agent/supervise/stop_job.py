@@ -196,8 +196,8 @@ def _still_runs(seen: StoredLease, options: str, waited: float, near: bool) -> L
 
 
 def _check_answered(state: State, options: str) -> None:
-    if calls := ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in state.unanswered[:5]):
-        first = state.unanswered[0].intent.call
+    if calls := ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in state.unlooked[:5]):
+        first = state.unlooked[0].intent.call
         raise PersonNeeded(
             f"Calls are in flight whose outcome is not known ({calls}), so the job is not closed.",
             f"Check each, then `wal-agent ack {first}{options} --done`, or the same with --not-done.",

@@ -442,7 +442,7 @@ def close_job(
         return "left"
     if job.spool is not None and not job.spool.empty:
         return "left"  # a damaged log: what an earlier run spooled could not be carried in
-    open_ends = len(job.writer.state.unanswered) + len(job.writer.state.undecided_steps)
+    open_ends = len(job.writer.state.unlooked) + len(job.writer.state.undecided_steps)
     state = final_lease_state(wanted, open_ends)
     try:
         seq, end = last_record(job.writer)

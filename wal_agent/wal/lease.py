@@ -127,9 +127,9 @@ def next_epoch(lease_epoch: int, log_epoch: int) -> int:
     return max(lease_epoch, log_epoch) + 1
 
 
-def final_lease_state(wanted: Literal["closed", "released"], unanswered: int) -> Literal["closed", "released"]:
-    """R6: `closed` is written only if no intent is open but those that the agent has answered for, and no step."""
-    return "released" if unanswered else wanted
+def final_lease_state(wanted: Literal["closed", "released"], unlooked: int) -> Literal["closed", "released"]:
+    """R6: `closed` is written only if something looked at the effect of each open call, and no step is open."""
+    return "released" if unlooked else wanted
 
 
 # --- bytes

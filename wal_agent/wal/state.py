@@ -333,7 +333,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def unanswered(self) -> tuple[OpenCall, ...]:
-        """The open calls that the next recovery asks about: whose effect nobody knows and nothing has looked at."""
+        """The open calls that the next recovery asks about, in their own session."""
+        answered = {a.call for a in self.answers}
+        return tuple(o for o in self.open if o.intent.call not in answered and not o.serves)
+
+    @property
+    def unlooked(self) -> tuple[OpenCall, ...]:
+        """The open calls whose effect nothing has looked at: with one the job is not complete (R6)."""
         looked_at = self.looked_at
         return tuple(o for o in self.open if o.intent.call not in looked_at and not o.serves)
 

@@ -91,10 +91,11 @@ The working tree was not saved yet: what you see is what is on this machine.
 
 If what it was paused for is not over yet, pause again with `wal-agent pause --for 10m --reason TEXT` instead of \
 trying again and again.
-A tool call that was refused just before the pause was not run. Look first whether the working tree is as you expect \
-it. Then go on with the task where you left off.
+Look first whether the working tree is as you expect it. Then go on with the task where you left off.
 """
     )
+    refused = render_prompt(replace(PAUSED, refused=(FinishedCall("Bash", b'{"command":"make"}', "refused"),)))
+    assert "refused these calls before they began, so they did not run: Bash `make`." in refused
     early = render_prompt(replace(PAUSED, pause=Pause(50_533.0 + 86_400, "")))
     assert "until 1970-01-02 14:02 UTC. The pause was ended early. You are now" in early
     assert "for this reason" not in early and "pause again" not in early

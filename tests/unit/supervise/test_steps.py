@@ -248,7 +248,7 @@ def test_what_a_pause_leaves_is_shown_until_the_step_goes_on(desk: Desk) -> None
 
 def test_a_job_with_a_step_that_was_cut_off_is_not_closed() -> None:
     state = apply(State(), 1, 1, begun())
-    assert final_lease_state("closed", len(state.unanswered) + len(state.undecided_steps)) == "released"
+    assert final_lease_state("closed", len(state.unlooked) + len(state.undecided_steps)) == "released"
     from wal_agent.wal.job import close_job
 
     world = World()

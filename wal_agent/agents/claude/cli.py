@@ -509,8 +509,9 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours += ["--resume", session.id]
-        if prompted:
+        if session.drops_prompt:
             given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
+        if prompted:
             behind = ["--", ACT]  # else an option that takes many words would take these too
     elif session_from_args(args) is None:
         ours += ["--session-id", session.id]

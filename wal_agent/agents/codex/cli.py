@@ -287,9 +287,13 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     else:
         # This folder; else Codex asks, for a session of another folder, which one to use.
         words = [*first, "resume", *then, "--cd", "."]
-    images = [] if prompted else [f for arg in given.options if arg.name == "image" for f in _image_files(arg.words)]
+    images = (
+        []
+        if session.drops_prompt
+        else [f for arg in given.options if arg.name == "image" for f in _image_files(arg.words)]
+    )
     words += [word for file in images for word in ("--image", file)]  # last: they would take words for more of them
-    prompt = ACT if prompted else given.prompt
+    prompt = ACT if prompted else "" if session.asked else given.prompt
     named = ["--", session.id, prompt] if prompt else ["--", session.id]
     own |= private_index(session.id, env)
     return Command((program, *ours, *words, *named), own, prompted and given.headless)

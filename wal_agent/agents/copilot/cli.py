@@ -184,7 +184,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
             ours += ["--session-id", session.id]
         return Command((str(native_program(cli.path)), *ours, *to_words(given)), {})
     prompted = session.prompt != ""
-    left_out = SESSION_OPTIONS | FIRST | (PROMPT_OPTIONS if prompted else frozenset())
+    left_out = SESSION_OPTIONS | FIRST | (PROMPT_OPTIONS if session.drops_prompt else frozenset())
     given = [arg for arg in given if arg.name not in left_out]
     # Without a session only the prompt tells the agent what happened: its own was not saved.
     known = resumable(session.id, Path(), env)

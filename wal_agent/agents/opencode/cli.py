@@ -139,6 +139,8 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
             given = [arg for arg in given if arg.name not in _PROMPT]
             behind = ACT.split(" ")
             more[SAY] = json.dumps({"text": session.prompt}, ensure_ascii=False)
+        elif session.asked:
+            given = [arg for arg in given if arg.name not in (_PROMPT if word == "run" else ("prompt",))]
         elif prompted:
             given = [arg for arg in given if arg.name != "prompt"]
             if known:

@@ -185,8 +185,9 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours = ["--session", session.id]
-        if prompted:
+        if session.drops_prompt:
             given = without_prompt(given)
+        if prompted:
             ours.append(ACT)  # in front: behind an option of an extension's it would be taken for its value
     argv = (str(cli.path), *ours, *to_words(_with_hooks(given, env[MARKER])))
     return Command(argv, {}, prompted and not interactive)

@@ -266,7 +266,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours += ["--resume", session.id]
-        if prompted or session.asked:
+        if session.drops_prompt:
             given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
         if prompted:
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
