@@ -19,6 +19,7 @@ from tests.faults.model import directed
 from tests.faults.model.simulate import BLOBS, FREE, TIMED
 from tests.faults.model.world import TTL, Shape
 from wal_agent.recovery import lease_policy
+from wal_agent.supervise import ends
 from wal_agent.supervise.lease_keeper import LeaseKeeper
 from wal_agent.supervise.tasks import TaskBounds
 from wal_agent.wal import blobs, codec, job, reader, retention, writer
@@ -135,6 +136,19 @@ def free(**more: Any) -> Shape:
 
 def timed(**more: Any) -> Shape:
     return replace(TIMED, **more)
+
+
+real_outcome = ends.outcome_of
+
+
+def believing(**instead: str) -> Callable[..., str]:
+    """I8 out: what the agent says is an end."""
+    return lambda status, clean, seen: instead.get(status) or real_outcome(status, clean, seen)
+
+
+def seeing(**seen: bool) -> Callable[..., str]:
+    """I8 out: the run does not look."""
+    return lambda status, clean, was: real_outcome(status, clean, msgspec.structs.replace(was, **seen))
 
 
 PILES = free(
@@ -260,6 +274,19 @@ ABLATIONS = [
         ("TASK",),
         directed.task_asks_after_the_takeover,
         ((TaskBounds, "until", lambda of: math.inf),),
+    ),
+    Ablation(
+        "I8 a cancelled call stays open", ("CLAIM",), timed(), ((ends, "outcome_of", believing(cancelled="failed")),)
+    ),
+    Ablation("I8 what runs on stays open", ("CLAIM",), timed(), ((ends, "outcome_of", believing(runs_on="done")),)),
+    Ablation("I8 a live process keeps a call open", ("CLAIM",), timed(), ((ends, "outcome_of", seeing(alive=False)),)),
+    Ablation("I8 once a stop is asked for", ("CLAIM",), timed(), ((ends, "outcome_of", seeing(stopping=False)),)),
+    Ablation("I8 a No is seen as asked", ("CLAIM",), timed(), ((ends, "outcome_of", seeing(asked=True, begun=False)),)),
+    Ablation(
+        "R6 closed only if nothing is open",
+        ("CLAIM",),
+        timed(close=4),
+        ((job, "final_lease_state", lambda wanted, unlooked: wanted),),
     ),
     Ablation("R10 mine whatever the nonce", ("FALSE FENCE",), timed(late=0.1, lost=0.1), ((leases, "is_mine", no),)),
 ]

@@ -2,18 +2,21 @@
 
 It keeps every segment that ever landed, also those that retention took, and finds the true log by following `prev` from
 the newest one; replay has to agree with that. The checks are those of the model checker that found the rules:
-I2, I3, DAMAGE, ZOMBIE, LATE, SEEN, FALSE FENCE, ACT, LIVE, and TASK for the tasks of a run.
+I2, I3, DAMAGE, ZOMBIE, LATE, SEEN, FALSE FENCE, ACT, LIVE, TASK for the tasks of a run, and CLAIM for ends that are
+not known (I8).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import msgspec
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.records import Intent
+from wal_agent.records import End, Intent
+from wal_agent.supervise import ends
 from wal_agent.wal import codec, lease, reader
 from wal_agent.wal import codec as packing
 from wal_agent.wal import lease as leases
@@ -36,6 +39,20 @@ class Plan:
     seen: frozenset[bytes]
 
 
+Fate = Literal["completed", "background", "cut", "refused"]
+FATES_OF_TOOLS: tuple[Fate, ...] = get_args(Fate)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What became of an allowed call, what its agent says of it, and what the run saw."""
+
+    fate: Fate
+    status: ends.Status
+    clean: bool
+    seen: ends.Seen
+
+
 @dataclass
 class Ghost:
     keys: Keys
@@ -51,6 +68,7 @@ class Ghost:
     allowed: dict[str, bytes] = field(default_factory=dict)  # call -> segment
     last: bytes = START  # hash of segment `top`
     settled: set[int] = field(default_factory=set)  # epochs whose owner gave the job up
+    tools: dict[int, Tool] = field(default_factory=dict)  # by call
 
     # --- what happened
 
@@ -63,7 +81,16 @@ class Ghost:
             if doc.state in ("closed", "released"):
                 self.settled.add(doc.epoch)
                 self.counts[doc.state] += 1
+            if doc.state == "closed" and (open := self._state().unlooked):
+                raise Violation(f"CLAIM: epoch {doc.epoch} closed the job, and call {open[0].intent.call} is open")
             self._says_where_it_ends(doc)
+
+    def _state(self) -> State:
+        """The state by the true log."""
+        state = State()
+        for _, found in self.chain(self.last):
+            state = apply_all(state, found.seq, found.origin, found.records)
+        return state
 
     def _says_where_it_ends(self, doc: lease.LeaseDoc) -> None:
         """Issue 12.5: a reader misses what lies before the number in the lease, so it is never above the log's end; a
@@ -176,6 +203,10 @@ class Ghost:
     def _check_order(self, chain: list[tuple[bytes, Segment]]) -> None:
         epoch, runs, calls = 0, dict[int, str](), set[int]()
         for _, found in chain:
+            for end in (r for r in found.records if isinstance(r, End)):
+                fate = self.tools[end.call].fate if end.call in self.tools else "refused"
+                if fate in ("background", "cut") or (end.how == "refused") is not (fate == "refused"):
+                    raise Violation(f"CLAIM: record {found.seq} ends call {end.call} as {end.how}: {fate}")
             if found.epoch < epoch or (found.epoch > epoch and found.opening is None):
                 raise Violation(f"I2: record {found.seq} of epoch {found.epoch} follows epoch {epoch}")
             epoch = found.epoch

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.model.baton import Actor
-from tests.faults.model.ghost import Violation
+from tests.faults.model.ghost import FATES_OF_TOOLS, Fate, Tool, Violation
 from tests.faults.model.world import KEYS, TTL, HostBucket, HostClock, World
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
-from wal_agent.records import Cause, Edit, End, FileDelta, Host, Intent, Payload
+from wal_agent.records import Cause, Cut, Edit, End, FileDelta, Host, Intent, Payload, RunsOn
 from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
+from wal_agent.supervise import ends
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
 from wal_agent.supervise.tasks import CallerRun, TaskBounds
 from wal_agent.wal import lease as leases
@@ -241,9 +242,24 @@ class Owner:
         return hash_
 
     def end(self, opened: OpenedJob, call: Call, how: str) -> None:
-        if how == "refused" or self.rng.random() < 0.85:
-            with suppress(Sealed):
-                opened.writer.append(End(time=self.clock.now(), call=call.number, how=how, by="hook"))  # type: ignore[arg-type]
+        """What is logged of a call's end: a refusal of ours, or what the real rule makes of what the agent reports."""
+        if how != "refused" and self.rng.random() >= 0.85:
+            return
+        at, number = self.clock.now(), call.number
+        record: End | Cut | RunsOn = End(time=at, call=number, how="refused", by="hook")
+        if how != "refused":
+            tool = roll_tool(random.Random(f"{call.uid} {self.world.time}"))
+            self.world.ghost.tools[number] = tool
+            self.world.counts[f"tool: {tool.fate}"] += 1
+            match ends.outcome_of(tool.status, tool.clean, tool.seen):
+                case "cut":
+                    record = Cut(time=at, call=number, by="hook", why="")
+                case "runs_on":
+                    record = RunsOn(time=at, call=number, by="hook", why="")
+                case outcome:
+                    record = End(time=at, call=number, how=outcome, by="hook")
+        with suppress(Sealed):
+            opened.writer.append(record)
 
     def renew(self, opened: OpenedJob) -> None:
         reached = opened.writer.acked.seq
@@ -316,6 +332,25 @@ class Owner:
     def may_act(self, opened: OpenedJob) -> Callable[[], bool]:
         # Without clocks a fenced owner may go on deleting segments: R4 has to hold by itself.
         return (lambda: opened.lease.may_allow(MARGIN)) if self.world.shape.timed else (lambda: True)
+
+
+def roll_tool(rng: random.Random) -> Tool:
+    """A tool's fate, and what its agent says of it: agents that are stopped end their tools and report whatever they
+    like; else they mistake a No for an Esc, and a start in the background for a completion."""
+    fate: Fate = rng.choice(FATES_OF_TOOLS)
+    stopping = rng.random() < 0.4
+    clean = fate == "completed" and rng.random() < 0.8
+    honest: dict[Fate, tuple[ends.Status, ...]] = {
+        "completed": ("done", "failed"),
+        "background": ("done", "runs_on", "failed"),
+        "cut": ("cancelled", "failed", "done", "refused") if stopping else ("cancelled",),
+        "refused": ("cancelled", "refused"),
+    }
+    status = rng.choice(honest[fate])
+    clean = status == "done" and (clean or fate == "background")
+    begun = fate != "refused"
+    seen = ends.Seen("unknown", stopping, fate == "refused" or rng.random() < 0.3, begun, fate == "background")
+    return Tool(fate, status, clean, seen)
 
 
 def weak(world: World, op: str) -> str:
