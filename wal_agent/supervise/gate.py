@@ -39,6 +39,7 @@ from wal_agent.redact import redact_head
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
+from wal_agent.supervise.processes import Begun, CallProcesses
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
@@ -47,7 +48,6 @@ if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own sta
     from wal_agent.recovery.inflight import AskedCall, Resolver
     from wal_agent.shell.rules import Rules
     from wal_agent.supervise.done_before import DoneBefore
-    from wal_agent.supervise.processes import CallProcesses
 
 
 class RunningCall(msgspec.Struct, frozen=True):
@@ -560,7 +560,7 @@ class Gate:
         """Log what a report makes of a call that runs no more, as far as the agent is concerned. `end`: that of a
         completed call; `why`: why it was cut."""
         if not running.nested and self.processes is not None and running.shell and running.changes:
-            self.processes.look({running.call: running.since})
+            self.processes.look({**self._shells(), running.call: begun_shell(running)})
         seen = self._seen(running)
         outcome = outcome_of(status, clean, seen)
         changed = running.changes and outcome != "refused"
@@ -571,7 +571,7 @@ class Gate:
             cut = Cut(time=at, call=call, by=by, why=why or CUT, result=end.result)
             return self._leave_open(running, cut, settled)
         if outcome == "runs_on":
-            pids = self.processes.alive(call) if self.processes is not None else ()
+            pids = self.processes.alive(call, self._shells()) if self.processes is not None else ()
             stays = self._serves(running)
             held = RunsOn(
                 time=at, call=call, by=by, why=why or RUNS_ON, task=task, pids=pids, serves=stays, result=end.result
@@ -596,8 +596,15 @@ class Gate:
 
     def _seen(self, running: RunningCall) -> Seen:
         known = self.processes if running.shell and not running.nested else None
-        begun, alive = (known.begun(running.call), bool(known.alive(running.call))) if known else (False, False)
+        begun = known is not None and known.begun(running.call)
+        alive = known is not None and bool(known.alive(running.call, self._shells()))
         return Seen(running.cls, self.stopping, running.call in self._approving, begun, alive)
+
+    def _shells(self) -> dict[int, Begun]:
+        """The running calls that may start processes."""
+        with self._lock:
+            running = [r for r in self._calls.running.values() if r.shell and not r.nested]
+        return {r.call: begun_shell(r) for r in running}
 
     def _leave_open(self, running: RunningCall, held: Cut | RunsOn, settled: Sequence[End] = ()) -> Ticket:
         """The call is open, whatever the agent says of it: from now on an equal one is refused (I8)."""
@@ -637,16 +644,16 @@ class Gate:
         with self._lock:
             due = [h for h in self._held if now - h.at >= HOLD]
             self._held = [h for h in self._held if h not in due]
-            began = {r.call: r.since for r in self._calls.running.values() if r.shell and r.changes and not r.nested}
             background = [*self._background.values()]
         self._release(due, self.stopping)
         if self.processes is None:
             return
-        self.processes.look(began)
+        shells = self._shells()
+        self.processes.look(shells)
         for each in background:
             call = each.call.call
             ours = not each.task and self.processes.begun(call)  # else only the agent's word ends it
-            if not ours or self.stopping or self.processes.alive(call):
+            if not ours or self.stopping or self.processes.alive(call, shells):
                 self._gone.pop(call, None)
             elif now - self._gone.setdefault(call, now) >= HOLD:  # an agent that ends takes what it started with it
                 self._end_background(each, each.end.how, "nothing of it runs any more")
@@ -828,6 +835,10 @@ class Gate:
         """The session file has all that it will have of calls numbered up to `upto`."""
         with self._lock:
             self._calls.forget(upto)
+
+
+def begun_shell(running: RunningCall) -> Begun:
+    return Begun(running.since, show_input(running.tool, running.input))
 
 
 def cut_payload(data: bytes) -> Payload:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -239,37 +240,46 @@ def tool_processes(agent: int, run: str, since: float) -> list[psutil.Process]:
     return [p for p in young if not _is_hook(words := _words(p), run) and not _just_forked(p, words, since)]
 
 
-class Running(msgspec.Struct, frozen=True):
-    """A process, by number and time of birth (clock ticks since boot): numbers are used again. `session`: the process
-    that leads its session."""
+Born = tuple[int, int]
+"""A process: its number, and its birth in clock ticks since boot. Numbers are used again."""
 
-    pid: int
-    born: int
+
+class Running(msgspec.Struct, frozen=True):
+    """A living process. Its parent changes when it is orphaned, its name with the program that it executes."""
+
+    id: Born
     parent: int
+    session: int
     name: str
-    session: int = 0
 
     @property
-    def key(self) -> tuple[int, int]:
-        return self.pid, self.born
+    def pid(self) -> int:
+        return self.id[0]
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A shell call that runs: since when (seconds since boot), and its command."""
+
+    since: float
+    command: str
 
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox"))
 TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 EARLY = 2  # ticks that a process may seem older than the call that started it: both are rounded
+_QUOTED = re.compile(r"[\s'\"\\\\$`!]+")
 
 
 def process_table() -> dict[int, Running]:
-    """All living processes of this machine; empty where there is no /proc."""
+    """All living processes of this machine, by number; empty where there is no /proc."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*/stat") if sys.platform == "linux" else ():
         with suppress(OSError, ValueError, IndexError):
-            text = entry.read_text("utf-8", "replace")
-            name, _, rest = text.partition("(")[2].rpartition(")")
+            name, _, rest = entry.read_text("utf-8", "replace").partition("(")[2].rpartition(")")
             fields = rest.split()
             if fields[0] not in ("Z", "X"):
                 pid = int(entry.parent.name)
-                found[pid] = Running(pid, int(fields[19]), int(fields[1]), name, int(fields[3]))
+                found[pid] = Running((pid, int(fields[19])), int(fields[1]), int(fields[3]), name)
     return found
 
 
@@ -278,78 +288,102 @@ class CallProcesses:
 
     One is a call's if it was born after the call began, below a shell that the agent started or in a session of its own
     (a shell becomes the one command that it was given, and agents start it detached), or is an orphan with the run's
-    marker, which the sub-reaper has adopted. Of calls that run at the same time it is each one's: a call then
-    ends later than it could, never too early. Where there is no /proc nothing is known."""
+    marker, which the sub-reaper has adopted. Of several calls that run at the same time it is that whose command its
+    shell was given, else each one's: a call then ends later than it could, never too early. Where there is no /proc
+    nothing is known."""
 
     def __init__(self, agent: int, run: str) -> None:
         self._agent, self._run = agent, run
         self._lock = threading.Lock()
-        self._of: dict[int, set[Running]] = {}
+        self._of: dict[int, dict[Born, Born | None]] = {}  # of a call: each process with its shell, None for an orphan
+        self._sessions: dict[int, tuple[int, ...]] = {}  # calls of a shell, by its number: orphans keep its session
 
-    def look(self, began: Mapping[int, float]) -> None:
-        """Note what the calls have started so far. `began`: when each of them did, in seconds since boot."""
-        if not began:
-            return
-        table = process_table()
+    def look(self, calls: Mapping[int, Begun]) -> None:
+        """Note what the running `calls` have started so far."""
+        table = process_table() if calls else {}
         with self._lock:
-            others = {p.key for call, known in self._of.items() if call not in began for p in known}
-        below: dict[int, list[Running]] = {call: [] for call in began}
+            others = {each for call, known in self._of.items() if call not in calls for each in known}
+        words: dict[Born, str] = {}
         for process in table.values():
-            since = [call for call, at in began.items() if process.born >= at * TICK - EARLY]
-            if since and self._is_tools(process, table, others):
-                for call in since:
-                    below[call].append(process)
-        with self._lock:
-            for call, processes in below.items():
-                self._of.setdefault(call, set()).update(processes)
+            able = [call for call, begun in calls.items() if process.id[1] >= begun.since * TICK - EARLY]
+            if not able or (way := self._way_up(process, table)) is None or any(p.id in others for p in way):
+                continue
+            shell = next(
+                (p for p in reversed(way) if p.name in SHELLS), way[-1] if self._is_apart(way[-1], table) else None
+            )
+            if way[-1].parent != self._agent:
+                shell = None
+                able = [call for call in self._sessions.get(process.session, able) if call in able]
+            elif shell is None:
+                continue  # the agent's own helper
+            else:
+                text = words.setdefault(shell.id, " ".join(_command(shell.pid).split()))
+                able = _given(text, {call: calls[call].command for call in able})
+            with self._lock:
+                if shell is not None:
+                    self._sessions[shell.pid] = tuple(able)
+                for call in able:
+                    self._of.setdefault(call, {})[process.id] = shell.id if shell is not None else None
 
     def begun(self, call: int) -> bool:
         """Whether a process of the call was seen."""
         with self._lock:
             return bool(self._of.get(call))
 
-    def alive(self, call: int) -> tuple[int, ...]:
-        """The numbers of the call's processes that live, and of their descendants."""
+    def alive(self, call: int, running: Collection[int] = ()) -> tuple[int, ...]:
+        """The numbers of the call's processes that live, and of their descendants. `running`: the calls that run now;
+        each other one accounts for a shell that may be of either."""
+        others = [each for each in running if each != call]
         with self._lock:
-            known = set(self._of.get(call, ()))
-        if not known:
-            return ()
-        table = process_table()
-        alive = {p.pid for p in known if (now := table.get(p.pid)) is not None and now.born == p.born}
-        new = {p for p in table.values() if p.parent in alive and p.pid not in alive}
-        while new:
-            alive |= {p.pid for p in new}
-            known |= new
-            new = {p for p in table.values() if p.parent in alive and p.pid not in alive}
+            known = dict(self._of.get(call, {}))
+            theirs = {shell for each in others for shell in self._of.get(each, {}).values()}
+        table = process_table() if known else {}
+        ids = {p.id for p in table.values()}
+        shared = sorted((s for s in {*known.values()} & theirs & ids if s is not None), key=lambda s: s[1])
+        excused = {*shared[: len(others)]}
+        alive = {id[0]: shell for id, shell in known.items() if id in ids and shell not in excused}
+        while new := {p.pid: alive[p.parent] for p in table.values() if p.parent in alive and p.pid not in alive}:
+            alive |= new
         with self._lock:
-            self._of.setdefault(call, set()).update(known)
+            self._of.setdefault(call, {}).update({table[pid].id: shell for pid, shell in alive.items()})
         return tuple(sorted(alive))
 
     def forget(self, call: int) -> None:
         with self._lock:
             self._of.pop(call, None)
 
-    def _is_tools(self, process: Running, table: Mapping[int, Running], others: set[tuple[int, int]]) -> bool:
-        """`others`: processes of calls that do not run any more, whose descendants are theirs."""
+    def _way_up(self, process: Running, table: Mapping[int, Running]) -> list[Running] | None:
+        """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's."""
+        way = [process]
+        while (at := way[-1]).parent not in (self._agent, os.getpid()):
+            if at.pid in (1, self._agent) or (parent := table.get(at.parent)) is None:
+                return None
+            way.append(parent)
+        if at.pid == self._agent or (at.parent == os.getpid() and not self._is_marked(at.pid)):
+            return None
+        return None if _is_hook(f"{_command(at.pid)} {_command(process.pid)}", self._run) else way
+
+    def _is_apart(self, process: Running, table: Mapping[int, Running]) -> bool:
+        """Whether it leads a session of its own: a shell becomes the one command that it was given, and agents start it
+        detached."""
         agent = table.get(self._agent)
-        apart = agent is not None and process.session != agent.session
-        shell, at = apart or process.name in SHELLS, process
-        while at.parent != self._agent:
-            if at.key in others or at.pid in (1, os.getpid()):
-                return False
-            if at.parent == os.getpid():
-                adopted = at.pid != self._agent and self._is_marked(at.pid)
-                return adopted and not _is_hook(_command(process.pid), self._run)
-            if (parent := table.get(at.parent)) is None:
-                return False
-            at = parent
-            shell = shell or at.name in SHELLS
-        return shell and at.key not in others and not _is_hook(f"{_command(at.pid)} {_command(process.pid)}", self._run)
+        return agent is not None and process.session != agent.session
 
     def _is_marked(self, pid: int) -> bool:
         with suppress(OSError):
             return f"{MARKER}={self._run}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         return False
+
+
+def _given(text: str, commands: Mapping[int, str]) -> list[int]:
+    """The calls whose command a shell with these arguments was given, however the agent quotes it; all where none is
+    recognised."""
+    sizes = {}
+    for call, command in commands.items():
+        parts = [part for part in _QUOTED.split(command) if part]
+        sizes[call] = sum(map(len, parts)) if all(part in text for part in parts) else 0
+    most = max(sizes.values())
+    return [call for call, size in sizes.items() if size == most]
 
 
 def _command(pid: int) -> str:

@@ -316,8 +316,22 @@ def collect_prompt_facts(
         given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",
         replaces=unread is not None,
         refused=refused_calls(at),
+        inner=inner_calls(at),
         served=tuple(FinishedCall(o.intent.tool, at.inputs.get(o.intent.call), "") for o in at.before.open if o.serves),
     )
+
+
+def inner_calls(at: Situation) -> tuple[FinishedCall, ...]:
+    """The changing calls that subagents had completed: their effects are those of the call that runs them, which is in
+    flight, and no conversation that is resumed has them. Pure."""
+    open = {o.intent.session: o.intent.call for o in reversed(at.before.open)}
+    found = []
+    for each in at.before.unsettled:
+        outer = open.get(each.intent.session.partition("/")[0])
+        inner = outer is not None and "/" in each.intent.session and each.intent.call > outer
+        if inner and each.end.how in ("done", "failed") and each.intent.cls in ("mutation", "unknown"):
+            found.append(FinishedCall(each.intent.tool, at.inputs.get(each.intent.call), each.end.how))
+    return tuple(found)
 
 
 def refused_calls(at: Situation) -> tuple[FinishedCall, ...]:

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from wal_agent.agents.base import Status
 from wal_agent.bucket.base import Bucket
 from wal_agent.records import End, Intent
 from wal_agent.supervise import ends
@@ -48,7 +49,7 @@ class Tool:
     """What became of an allowed call, what its agent says of it, and what the run saw."""
 
     fate: Fate
-    status: ends.Status
+    status: Status
     clean: bool
     seen: ends.Seen
 

@@ -26,7 +26,7 @@ from tests.unit.recovery.cases import (
     with_home,
 )
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
-from wal_agent.records import AnyRecord, Cause, Opening, Repository, Workspace
+from wal_agent.records import AnyRecord, Cause, End, Opening, Repository, RunEnded, RunsOn, Workspace
 from wal_agent.recovery.plan import (
     REMARKS,
     SHOWN_CALLS,
@@ -441,3 +441,30 @@ def test_names_from_a_log_do_not_flood_a_sentence() -> None:
     assert isinstance(folder, Refuse) and len(folder.what) < 2 * SHOWN_FOLDER + 200
     version = decide(replace(opening(), agent_version=long), *RAN[1:])
     assert isinstance(version, Resume) and len("".join(version.warnings)) < 2 * SHOWN_NAME + 300
+
+
+@pytest.mark.parametrize(("looked", "unlooked"), [((9,), 0), ((), 1)])
+def test_an_answer_lets_the_next_task_be_a_new_session_and_only_a_look_completes_the_job(
+    looked: tuple[int, ...], unlooked: int
+) -> None:
+    """I8, R6: where nothing looked the run was released, and its next start is no recovery of a crash."""
+    ended = RunEnded(time=8.0, code=0, completed=True, cls="completed")
+    records = (*RAN, intent(1), opening(2, "dead"), started(resumed=True), answer(1, *looked), turn("completed"), ended)
+    assert len(state_of(*records).unlooked) == unlooked
+    assert isinstance(decide(*records, ours=opening(3, "released")), Start)
+    drained = replace(ended, cls="drained")
+    assert isinstance(decide(*records[:-1], drained, ours=opening(3, "released")), Resume)
+
+
+@pytest.mark.parametrize("how", ["done", "interrupted"])
+def test_a_call_that_was_cut_off_or_runs_on_is_asked_about_whatever_the_turn_did(how: str) -> None:
+    """I8: Esc, `/exit`, and the same command again. `interrupted` is the word of older logs."""
+    word: dict[str, AnyRecord] = {
+        "done": RunsOn(time=6.0, call=1, by="hook", why="in the background", task="b1"),
+        "interrupted": End(time=6.0, call=1, how="interrupted", by="session"),
+    }
+    ended = RunEnded(time=8.0, code=0, completed=True, cls="completed")
+    got = decide(*RAN, intent(1), word[how], turn("completed"), ended, ours=opening(2, "released"))
+    assert isinstance(got, Resume) and [o.intent.call for o in got.dangling] == [1]
+    serves = RunsOn(time=6.0, call=1, by="hook", why="a server", serves=True)
+    assert isinstance(decide(*RAN, intent(1), serves, turn("completed"), ended, ours=opening(2, "closed")), Start)

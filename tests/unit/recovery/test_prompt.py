@@ -95,7 +95,7 @@ Look first whether the working tree is as you expect it. Then go on with the tas
 """
     )
     refused = render_prompt(replace(PAUSED, refused=(FinishedCall("Bash", b'{"command":"make"}', "refused"),)))
-    assert "refused these calls before they began, so they did not run: Bash `make`." in refused
+    assert "refused these calls before they began, so they did not run: `Bash` `make`." in refused
     early = render_prompt(replace(PAUSED, pause=Pause(50_533.0 + 86_400, "")))
     assert "until 1970-01-02 14:02 UTC. The pause was ended early. You are now" in early
     assert "for this reason" not in early and "pause again" not in early

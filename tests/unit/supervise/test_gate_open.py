@@ -169,7 +169,7 @@ for call, line in enumerate(sys.argv[1:], 1):
     boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     print(line, file=agent.stdin, flush=True)
     assert agent.stdout.readline() == "over\\n"
-    known.look({call: boot})
+    known.look({call: processes.Begun(boot, line)})
     alive = known.alive(call)
     for pid in alive:
         os.kill(pid, signal.SIGKILL)
@@ -198,7 +198,7 @@ boot = time.clock_gettime(time.CLOCK_BOOTTIME)
 print("exec sleep 60", file=agent.stdin, flush=True)
 while not any(p.name == "sleep" and p.parent == agent.pid for p in processes.process_table().values()):
     time.sleep(0.01)
-known.look({1: boot})
+known.look({1: processes.Begun(boot, "exec sleep 60")})
 alive = known.alive(1)
 print(json.dumps([known.begun(1), len(alive)]))
 agent.kill()
@@ -212,3 +212,32 @@ def test_a_shell_that_has_become_its_one_command_is_the_calls() -> None:
     and an Esc during the command must not look the same."""
     printed = subprocess.run([sys.executable, "-c", RUNNING], capture_output=True, text=True, check=True)
     assert json.loads(printed.stdout) == [True, 1]
+
+
+TWINS = """
+import json, psutil, subprocess, sys, time
+from wal_agent.supervise import processes
+processes.become_subreaper()
+words = "import subprocess, sys\\nfor line in sys.stdin: subprocess.Popen(['bash', '-c', line])"
+agent = subprocess.Popen([sys.executable, "-uc", words], stdin=subprocess.PIPE, text=True)
+known, begun = processes.CallProcesses(agent.pid, "r1"), {}
+for call, line in enumerate(sys.argv[1:], 1):
+    begun[call] = processes.Begun(time.clock_gettime(time.CLOCK_BOOTTIME), line)
+    print(line, file=agent.stdin, flush=True)
+while not all(known.begun(call) for call in begun) or len(processes.descendants(agent.pid)) < 2:
+    known.look(begun)
+known.look(begun)
+first = min((p for p in processes.process_table().values() if p.parent == agent.pid), key=lambda p: p.id[1])
+before = bool(known.alive(1, begun))
+processes.end_processes(psutil.Process(first.pid).children() + [psutil.Process(first.pid)])
+print(json.dumps([before, bool(known.alive(1, begun)), bool(known.alive(2, [2]))]))
+agent.kill()
+"""
+
+
+@pytest.mark.parametrize("second", ["sleep 62; true", "sleep 61; true"])
+def test_a_call_that_is_over_is_not_kept_open_by_one_that_runs_beside_it(second: str) -> None:
+    """Each living shell is accounted for by the call that runs it; of two equal ones by either."""
+    lines = ["sleep 61; true", second]
+    printed = subprocess.run([sys.executable, "-c", TWINS, *lines], capture_output=True, text=True, check=True)
+    assert json.loads(printed.stdout) == [True, False, True]

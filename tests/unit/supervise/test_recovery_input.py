@@ -23,10 +23,10 @@ from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
 from wal_agent.evidence.collector import assess_nested_run
 from wal_agent.evidence.model import NestedRun, Step
-from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
-from wal_agent.recovery.messages import REPLACES
+from wal_agent.records import AgentStarted, AnyRecord, Cause, End, Intent, Payload, Recovery, Turn
+from wal_agent.recovery.messages import REFUSED, REPLACES
 from wal_agent.recovery.messages import TASK as TASK_AS_GIVEN
-from wal_agent.recovery.prompt import LostCall, LostCalls, PromptInput, Templates, render_prompt
+from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, PromptInput, Templates, render_prompt
 from wal_agent.recovery.report import MissingEffects
 from wal_agent.recovery.tasks import task_job
 from wal_agent.supervise import machine
@@ -37,11 +37,14 @@ from wal_agent.supervise.recovery_input import (
     InnerCommand,
     InnerRuns,
     Situation,
+    inner_calls,
     lost_calls,
     observe_log,
     parse_inner_command,
+    refused_calls,
     task_text,
     unread_notice,
+    words_to_give,
     workspace_of_the_model,
     write_prompt,
 )
@@ -68,7 +71,7 @@ def lost_run(
 ) -> Situation:
     """A job whose newest turn began with `asked` in session "s1"."""
     began = Turn(time=1001.0, state="started", session="s1", prompt=Payload(size=len(asked), data=asked))
-    recovery = None if recovered is None else Recovery(time=recovered, from_epoch=1, verdicts=(), told="")
+    recovery = None if recovered is None else Recovery(time=recovered, from_epoch=1, verdicts=(), told="a notice")
     state = State(session=session, turn=turn, prompt=began if known else None, recovery=recovery)
     return Situation(opening(2, "dead"), with_home(state, HOME), None, {}, asked if known else b"")
 
@@ -189,6 +192,49 @@ def test_the_same_words_on_an_ended_job_are_a_task_of_their_own() -> None:
 
 
 # ---- a notice that the model has not answered (issue 14, 6)
+
+
+def at_end_of(*records: AnyRecord) -> Situation:
+    state = apply_all(State(), 1, 1, [AgentStarted(time=1.0, pid=1, session="s1", resumed=False), *records])
+    inputs = {e.intent.call: e.intent.input.data or b"" for e in state.unsettled}
+    return Situation(opening(2, "dead"), with_home(state, HOME), None, inputs)
+
+
+def test_what_subagents_had_completed_is_listed_under_the_call_that_runs_them() -> None:
+    """I8: the charge is an effect of the call in flight, and no conversation that is resumed has it."""
+    task, look, charge, open = (
+        intent(1, "Agent"),
+        intent(2, cls="read_only", session="s1/a"),
+        intent(3, session="s1/a"),
+        intent(4, session="s1/a"),
+    )
+    at = at_end_of(task, look, end(2), charge, end(3), open)
+    assert [(c.tool, c.how) for c in inner_calls(at)] == [("run_shell_command", "done")]
+    assert inner_calls(at_end_of(task, charge, end(3), end(1))) == (), "its caller has its result"
+    assert "`run_shell_command` `make`: done" in render_prompt(replace(TOLD, inner=inner_calls(at)))
+
+
+def test_only_what_wal_agent_refused_last_is_named() -> None:
+    denied = End(time=6.0, call=2, how="refused", by="supervisor", why=f"{REFUSED} it is going down.")
+    no = End(time=6.0, call=2, how="refused", by="session", why="it was refused, so it did not run")
+    assert [c.how for c in refused_calls(at_end_of(intent(1), end(1), intent(2), denied))] == ["refused"]
+    assert refused_calls(at_end_of(intent(1), end(1), intent(2), no)) == (), "a person's No is no news"
+    assert refused_calls(at_end_of(intent(2), denied, intent(3), end(3))) == (), "it went on behind it"
+
+
+@pytest.mark.parametrize("field", ["refused", "served", "inner", "leftovers", "moved", "unlogged", "lost"])
+def test_a_start_is_silent_only_where_there_is_nothing_to_tell(field: str) -> None:
+    call = FinishedCall("Bash", b"{}", "done")
+    something = {"moved": ("/a", "/b"), "unlogged": True, "leftovers": ("npm",), "lost": LostCalls((), 1)}
+    assert TOLD.is_quiet
+    assert not replace(TOLD, **{field: something.get(field, (call,))}).is_quiet
+
+
+def test_what_is_typed_anew_is_given_and_nothing_else() -> None:
+    at = lost_run(turn="completed")
+    made = Reconciled((), 0, 0, (), (TASK, "do it"))
+    assert words_to_give(TOLD, made, at, AGENTS["gemini"], ("-p", "do it")) == ("", "")
+    assert words_to_give(TOLD, made, at, AGENTS["gemini"], ("-p", "another")) == ("", "another")
 
 
 def told_before(words: str, at: Situation, **state: object) -> Situation:
