@@ -20,21 +20,23 @@ HARMLESS = ("read_only", "idempotent")
 
 class Seen(msgspec.Struct, frozen=True):
     """What the run saw of a call. `stopping`: the agent was asked to stop, or is being stopped; `asked`: the agent
-    asked a person to approve the call; `begun`: a process of it was seen; `alive`: one lives."""
+    asked a person to approve the call; `begun`: a process of it was seen; `alive`: one lives; `untouched`: one would
+    have been seen, and was not."""
 
     cls: Class
     stopping: bool = False
     asked: bool = False
     begun: bool = False
     alive: bool = False
+    untouched: bool = False
 
 
 def outcome_of(status: Status, clean: bool, seen: Seen) -> Outcome:
     """Return what the report makes of the call. `clean`: the result shows no failure, as a command's exit code would.
 
-    A No at the agent's own approval and a stop of the running tool may have the same words: what was asked for and has
-    not begun was refused. Agents stop their own tools when they are asked to stop, and report whatever they like; then
-    only a clean completion counts."""
+    A No at the agent's own approval and a stop of the running tool may have the same words: what was asked for, and
+    would have been seen to begin, was refused. Agents stop their own tools when they are asked to stop, and report
+    whatever they like; then only a clean completion counts."""
     if seen.cls in HARMLESS:
         return _of_harmless(status, seen)
     if status == "stopped":
@@ -42,7 +44,7 @@ def outcome_of(status: Status, clean: bool, seen: Seen) -> Outcome:
     if status == "refused":
         return "cut" if seen.begun else "refused"
     if status == "cancelled":
-        return "refused" if seen.asked and not seen.begun else "cut"
+        return "refused" if seen.asked and seen.untouched else "cut"
     if status == "runs_on" or seen.alive:
         return "runs_on"
     if seen.stopping and not (status == "done" and clean):

@@ -598,7 +598,9 @@ class Gate:
         known = self.processes if running.shell and not running.nested else None
         begun = known is not None and known.begun(running.call)
         alive = known is not None and bool(known.alive(running.call, self._shells()))
-        return Seen(running.cls, self.stopping, running.call in self._approving, begun, alive)
+        asked = running.call in self._approving
+        untouched = known is not None and known.sees and not begun
+        return Seen(running.cls, self.stopping, asked, begun, alive, untouched)
 
     def _shells(self) -> dict[int, Begun]:
         """The running calls that may start processes."""

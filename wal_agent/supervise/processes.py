@@ -325,6 +325,8 @@ class CallProcesses:
                 for call in able:
                     self._of.setdefault(call, {})[process.id] = shell.id if shell is not None else None
 
+    sees = sys.platform == "linux"
+
     def begun(self, call: int) -> bool:
         """Whether a process of the call was seen."""
         with self._lock:

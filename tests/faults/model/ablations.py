@@ -281,7 +281,9 @@ ABLATIONS = [
     Ablation("I8 what runs on stays open", ("CLAIM",), timed(), ((ends, "outcome_of", believing(runs_on="done")),)),
     Ablation("I8 a live process keeps a call open", ("CLAIM",), timed(), ((ends, "outcome_of", seeing(alive=False)),)),
     Ablation("I8 once a stop is asked for", ("CLAIM",), timed(), ((ends, "outcome_of", seeing(stopping=False)),)),
-    Ablation("I8 a No is seen as asked", ("CLAIM",), timed(), ((ends, "outcome_of", seeing(asked=True, begun=False)),)),
+    Ablation(
+        "I8 a No is seen as asked", ("CLAIM",), timed(), ((ends, "outcome_of", seeing(asked=True, untouched=True)),)
+    ),
     Ablation(
         "R6 closed only if nothing is open",
         ("CLAIM",),

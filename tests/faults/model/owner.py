@@ -350,7 +350,8 @@ def roll_tool(rng: random.Random) -> Tool:
     status = rng.choice(honest[fate])
     clean = status == "done" and (clean or fate == "background")
     begun = fate != "refused"
-    seen = ends.Seen("unknown", stopping, fate == "refused" or rng.random() < 0.3, begun, fate == "background")
+    asked = fate == "refused" or rng.random() < 0.3
+    seen = ends.Seen("unknown", stopping, asked, begun, fate == "background", untouched=not begun)
     return Tool(fate, status, clean, seen)
 
 

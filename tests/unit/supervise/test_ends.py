@@ -34,10 +34,16 @@ SEEN = st.builds(Seen, st.sampled_from(CHANGING), st.booleans(), st.booleans(), 
         ("refused", False, {}, "refused"),  # the agent's own rules
         ("refused", False, {"begun": True}, "cut"),
         ("cancelled", False, {}, "cut"),  # Esc, a time limit
-        ("cancelled", False, {"asked": True}, "refused"),  # No at its dialog
+        ("cancelled", False, {"asked": True, "untouched": True}, "refused"),  # No at its dialog
+        ("cancelled", False, {"asked": True}, "cut"),  # the same, of a tool that cannot be seen to begin
         ("cancelled", False, {"asked": True, "begun": True}, "cut"),  # Yes, then Esc
         ("stopped", False, {"asked": True}, "cut"),  # words for a tool that had begun: Yes, then Esc, without a process
-        ("cancelled", False, {"asked": True, "stopping": True}, "refused"),  # a window closed over the dialog
+        (
+            "cancelled",
+            False,
+            {"asked": True, "untouched": True, "stopping": True},
+            "refused",
+        ),  # a window closed over the dialog
     ],
 )
 def test_each_row(cls: Class, status: Status, clean: bool, seen: dict[str, bool], outcome: Outcome) -> None:

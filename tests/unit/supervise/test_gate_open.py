@@ -106,14 +106,14 @@ def test_who_is_gone_right_behind_a_failure_was_stopped(post: Post, over: bool, 
 class Table:
     """The processes of the one call: whether one lives."""
 
-    lives = True
+    lives = began = sees = True
 
     def look(self, began: object) -> None: ...
 
     def forget(self, call: int) -> None: ...
 
     def begun(self, call: int) -> bool:
-        return True
+        return self.began
 
     def alive(self, call: int, running: object = ()) -> tuple[int, ...]:
         return (7,) if self.lives else ()
@@ -135,15 +135,32 @@ def test_what_runs_on_is_over_where_the_agent_survives_its_end(post: Post, survi
     assert post.open_words() == [(call, "runs_on")]
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_no_at_the_dialog_is_silent_and_a_stop_of_the_tool_is_not(post: Post, asked: bool) -> None:
-    call = charged(post)
+@pytest.mark.parametrize(
+    ("asked", "begun", "sees"), [(True, False, True), (False, False, True), (True, True, True), (True, False, False)]
+)
+def test_a_no_at_the_dialog_is_silent_and_a_stop_of_the_tool_is_not(
+    post: Post, asked: bool, begun: bool, sees: bool
+) -> None:
+    """A No is believed only where a process of the call would have been seen."""
+    call, table = charged(post), Table()
+    table.lives, table.began, table.sees = False, begun, sees
+    post.gate.processes = table  # type: ignore[assignment]
     if asked:
         post.gate.approval_asked("run_shell_command")
     post.gate.report(call, "cancelled", "it was cancelled", "session")
     post.commit()
-    assert hows(post) == ([(call, "refused")] if asked else [])
-    assert post.open_words() == ([] if asked else [(call, "cut")])
+    no = (asked, begun, sees) == (True, False, True)
+    assert hows(post) == ([(call, "refused")] if no else [])
+    assert post.open_words() == ([] if no else [(call, "cut")])
+
+
+def test_nothing_shows_that_a_tool_without_processes_has_not_begun(post: Post) -> None:
+    """An MCP tool that was approved, and an Esc: it stays open, and so does a No."""
+    call = post.begin("mcp__pay__charge", amount=5)
+    post.gate.approval_asked("mcp__pay__charge")
+    post.gate.report(call, "cancelled", "it was cancelled", "session")
+    post.commit()
+    assert hows(post) == [] and post.open_words() == [(call, "cut")]
 
 
 def test_the_refused_call_of_a_cut_one_names_its_check(post: Post) -> None:
