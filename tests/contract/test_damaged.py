@@ -37,7 +37,7 @@ def test_a_lost_call(name: str, agent_cli: Callable[[str], Path], tmp_path: Path
     agent = AGENTS[name]
     box = Box(tmp_path, agent_cli(name), agent)
     about = json.loads((RECORDED / f"{name}.calls.json").read_text())
-    calls = [LoggedCall(c[0], c[1], c[2].encode(), c[3].encode(), *c[4:5], "", *c[5:]) for c in about["calls"]]
+    calls = [LoggedCall(n, t, i.encode(), r.encode(), bad, "", at, id) for n, t, i, r, bad, at, id in about["calls"]]
     lines = (RECORDED / f"{name}.jsonl").read_bytes().splitlines(keepends=True)
     lost = next(n for n, line in enumerate(lines) if WITHOUT[name] in line)
     run = Run(box, session=about["session"])

@@ -239,7 +239,8 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
 def drop_results(chat: Chat) -> int:
     """Drop the results whose call was lost; return how many."""
     waiting: dict[str, int] = {}  # by id: calls without a result so far
-    same: dict[tuple[str, str], list[Json]] = {}  # parts that are left of each record, which may be written twice
+    same: set[tuple[str, str]] = set()  # a record may be written twice
+    cut: dict[tuple[str, str], list[Json]] = {}  # parts that are left of a record that lost some
     instead: dict[str, Any] = {}  # of each dropped record: its parent
     kept: list[Record] = []
     dropped = 0
@@ -250,9 +251,12 @@ def drop_results(chat: Chat) -> int:
         if name not in same:
             for call in record.inside("functionCall"):
                 waiting[str(call.get("id"))] = waiting.get(str(call.get("id")), 0) + 1
-            same[name] = [part for part in parts if _has_call(part, waiting)]
-            dropped += len(parts) - len(same[name])
-        left = [part for part in parts if part in same[name]]
+            left = [part for part in parts if _has_call(part, waiting)]
+            if len(left) < len(parts):
+                cut[name] = left
+                dropped += len(parts) - len(left)
+            same.add(name)
+        left = cut.get(name, parts)
         if parts and not left:
             instead[record.uuid] = record.value.get("parentUuid")
             continue
