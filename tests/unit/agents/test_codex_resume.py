@@ -307,6 +307,7 @@ def test_what_a_growing_file_tells() -> None:
         ("d", "Bash", "refused"),
         ("e", "apply_patch", "done"),
         ("f", "view_image", "failed"),
+        ("g", "Bash", "runs_on"),
         ("h", "Bash", "cancelled"),
         ("i", "Bash", "refused"),
     ]
