@@ -486,6 +486,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     It appends to the main file once it has read it, before anything else."""
     pairs_by_id: bool = False
     """Its API pairs calls and results by id, wherever they stand; else a result belongs right behind its call."""
+    timers: frozenset[str] = frozenset()
+    """Tools that have the agent begin a turn later: what they scheduled is gone with its process."""
     ends_its_calls: bool = False
     """All its calls are over once it has exited after its turn. It may exit before it has written their outcomes."""
 

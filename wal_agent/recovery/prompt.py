@@ -42,7 +42,7 @@ TEMPLATE_NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "sta
 PROTOCOL = "protocol.md"  # the text of every session; no template
 PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always built in
 MUST_LIST_CALLS = ("recovery.md", "start_again.md", "handoff.md")  # these must list the calls in flight (I8)
-LISTS = ("calls", "finished", "leftovers", "lost", "work", "did", "refused", "served", "inner")
+LISTS = ("calls", "finished", "leftovers", "lost", "work", "did", "refused", "served", "inner", "timers")
 MAX_TEMPLATE_SIZE = 32 << 10  # bytes of one template
 _FILTERS = ("counted", "join", "upper", "lower", "length")
 _NODES = (
@@ -286,15 +286,15 @@ class PromptInput(msgspec.Struct, frozen=True):
     replaces: bool = False  # a notice at the session's end that the model has not answered
     refused: tuple[FinishedCall, ...] = ()  # calls that wal-agent refused at the end of the old run
     served: tuple[FinishedCall, ...] = ()  # servers and watchers that ended with the old run
+    timers: tuple[FinishedCall, ...] = ()  # what the agent had scheduled for later, and is gone
     inner: tuple[FinishedCall, ...] = ()  # changing calls that a subagent of a call in flight had completed
 
     @property
     def is_quiet(self) -> bool:
         """Whether the agent need be told nothing: nothing is open, lost, moved or was refused."""
-        something = self.calls or self.inner or self.unannounced or self.leftovers or self.refused or self.served
-        return not (
-            something or self.moved or self.lost.count or self.unlogged or self.handed or self.pause or self.task
-        )
+        calls = self.calls or self.inner or self.unannounced or self.refused or self.served or self.unlogged
+        more = self.timers or self.leftovers or self.moved or self.handed or self.pause or self.task
+        return not (calls or more or self.lost.count)
 
 
 def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
@@ -382,6 +382,7 @@ def _template_values(
         "refused": [_shown_call(c, chars) for c in facts.refused[-most:] if most],
         "inner": [f"{_shown_call(c, chars)}: {c.how}" for c in facts.inner[-most_finished:] if most_finished],
         "inner_more": max(0, len(facts.inner) - most_finished),
+        "timers": [_shown_call(c, chars) for c in facts.timers[-most:] if most],
         "served": [_shown_call(c, chars) for c in facts.served[-most:] if most],
         "work": [inline(line, 200) for line in facts.work.lines[: MOST_WORK if most >= 10 else most]],
         "work_from": facts.work.source,

@@ -11,6 +11,7 @@ names is not asked, since an agent wrote the command.
 from __future__ import annotations
 
 import random
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -317,6 +318,7 @@ def collect_prompt_facts(
         replaces=unread is not None,
         refused=refused_calls(at),
         inner=inner_calls(at),
+        timers=lost_timers(at, agent),
         served=tuple(FinishedCall(o.intent.tool, at.inputs.get(o.intent.call), "") for o in at.before.open if o.serves),
     )
 
@@ -331,6 +333,21 @@ def inner_calls(at: Situation) -> tuple[FinishedCall, ...]:
         inner = outer is not None and "/" in each.intent.session and each.intent.call > outer
         if inner and each.end.how in ("done", "failed") and each.intent.cls in ("mutation", "unknown"):
             found.append(FinishedCall(each.intent.tool, at.inputs.get(each.intent.call), each.end.how))
+    return tuple(found)
+
+
+def lost_timers(at: Situation, agent: Agent) -> tuple[FinishedCall, ...]:
+    """What the agent of the lost run had scheduled, but for what it took back: the id that the tool gave is then in a
+    later call. Pure."""
+    begun = at.home.time if at.home is not None else 0.0
+    calls = [c for c in at.before.recent if c.time >= begun and c.how == "done"]
+    found = []
+    for n, call in enumerate(calls):
+        if call.tool in agent.capabilities.timers:
+            ids = set(re.findall(rb"[A-Za-z0-9_-]{6,}", call.output))
+            later = b" ".join(c.input for c in calls[n + 1 :] if c.tool not in agent.capabilities.timers)
+            if not ids & set(re.findall(rb"[A-Za-z0-9_-]{6,}", later)):
+                found.append(FinishedCall(call.tool, call.input, call.how))
     return tuple(found)
 
 
@@ -412,7 +429,7 @@ def words_to_give(
     missing = given if given and not any(given in text for text in reconciled.prompts or ()) else None
     if given and asked in (None, given) and (unasked(at, agent, given) or WITH_START in held):
         new = missing
-    lost = lost_task(reconciled, at, given or "") or (missing if TASK in held else "")
+    lost = lost_words(reconciled, at, given or "") or (missing if TASK in held else "")
     return lost or "", new or ""
 
 
@@ -465,6 +482,19 @@ def lost_task(reconciled: Reconciled, at: Situation, given: str) -> str:
     lost = task_text(at.asked, given)
     held = any(lost.rstrip("\ufffd") in text for text in reconciled.prompts)  # the log may cut a character in two
     return "" if held else lost
+
+
+def lost_words(reconciled: Reconciled, at: Situation, given: str) -> str:
+    """All words of a person's behind the last completed turn that the session does not hold, in their order: the task
+    that was cut off, and what was typed while a tool ran."""
+    newest = lost_task(reconciled, at, given)
+    if reconciled.prompts is None or at.before.turn != "started":
+        return newest
+    earlier = [
+        ((each.prompt and each.prompt.data) or b"").decode("utf-8", "replace") for each in at.before.waiting[:-1]
+    ]
+    missing = [text for text in earlier if text and not any(text.rstrip("\ufffd") in p for p in reconciled.prompts)]
+    return "\n\n".join(filter(None, (*missing, newest)))
 
 
 def task_text(kept: bytes, given: str) -> str:

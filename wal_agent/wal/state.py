@@ -53,6 +53,8 @@ MOST_PACKS = 1000  # of the captured working tree, which is sent whole again lon
 MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
 KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
 KEEP_UNHELD = 64
+KEEP_WAITING = 16  # prompts behind the last completed turn
+MOST_WAITING = 4096  # bytes of each
 KEEP_PIDS = 64  # processes of a call that runs on
 KEEP_LOOKED = 16  # calls that an answer names
 MOST_BRIEF = 2048  # bytes of such a call's input
@@ -281,6 +283,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     session: str = ""
     turn: Literal["none", "started", "completed"] = "none"  # of the newest session; "none": it has had none yet
     prompt: Turn | None = None  # its newest turn that a person's words began; a recovery keeps that of the one before
+    waiting: tuple[Turn, ...] = ()  # its turns that a person's words began, behind the last completed one
     turned: int = -1  # the newest epoch in which a turn began; 0: none; -1: not known (the snapshot is an older one)
     open: tuple[OpenCall, ...] = ()
     answers: tuple[Answer, ...] = ()  # one of each open call that the agent was asked about in a completed turn
@@ -386,13 +389,15 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case AgentStarted():
             turned = state.turned if epoch == state.home else max(state.turned, 0)
             here = replace(state, session=record.session, home=epoch, ended=None)
-            return replace(here, turn="none", prompt=None, turned=turned)
+            return replace(here, turn="none", prompt=None, turned=turned, waiting=())
         case Turn():
             asked = state.prompt if record.session == state.session else None
             if record.state == "started" and record.prompt is not None:
                 asked = record
-            turned = max(state.turned, epoch)
-            new = replace(state, turn=record.state, session=record.session, prompt=asked, turned=turned)
+            turned, waiting = max(state.turned, epoch), _waiting(state, record)
+            new = replace(
+                state, turn=record.state, session=record.session, prompt=asked, turned=turned, waiting=waiting
+            )
             if record.state == "started":
                 return new
             return replace(new, unlogged=tuple(c for c in state.unlogged if c.epoch >= epoch), handoff=None)
@@ -509,6 +514,16 @@ def upgrade_state(state: State) -> State:
     if prompt.time >= home.time or mine or state.ended is not None:
         return msgspec.structs.replace(state, prompt=None)
     return msgspec.structs.replace(state, prompt=None, turn="none", turned=0)
+
+
+def _waiting(state: State, turn: Turn) -> tuple[Turn, ...]:
+    """The turns that a person's words began and that none has completed since. Of long words the beginning."""
+    before = state.waiting if turn.session == state.session and turn.state == "started" else ()
+    data = turn.prompt.data if turn.prompt is not None else None
+    if turn.state != "started" or not data:
+        return before
+    cut = Payload(size=min(len(data), MOST_WAITING), data=data[:MOST_WAITING])
+    return (*before, msgspec.structs.replace(turn, prompt=cut))[-KEEP_WAITING:]
 
 
 def _held(state: State, record: Cut | RunsOn) -> State:

@@ -39,6 +39,7 @@ from wal_agent.supervise.recovery_input import (
     Situation,
     inner_calls,
     lost_calls,
+    lost_timers,
     observe_log,
     parse_inner_command,
     refused_calls,
@@ -222,7 +223,41 @@ def test_only_what_wal_agent_refused_last_is_named() -> None:
     assert refused_calls(at_end_of(intent(2), denied, intent(3), end(3))) == (), "it went on behind it"
 
 
-@pytest.mark.parametrize("field", ["refused", "served", "inner", "leftovers", "moved", "unlogged", "lost"])
+def test_timers_of_the_lost_run_are_named_but_for_those_it_took_back() -> None:
+    def call(number: int, tool: str, input: bytes, result: bytes) -> tuple[Intent, End]:
+        kept = Payload(size=len(result), data=result)
+        begun = replace(intent(number, tool, input), time=2000.0)
+        return begun, End(time=2001.0, call=number, how="done", by="hook", result=kept)
+
+    records = (
+        *call(1, "CronCreate", b'{"cron":"*/5 * * * *"}', b'{"id":"a1b2c3d4"}'),
+        *call(2, "CronCreate", b'{"cron":"0 9 * * *"}', b'{"id":"e5f6a7b8"}'),
+        *call(3, "CronDelete", b'{"id":"a1b2c3d4"}', b"{}"),
+        *call(4, "Bash", b'{"command":"make"}', b"{}"),
+    )
+    found = lost_timers(at_end_of(*records), AGENTS["claude"])
+    assert [c.input for c in found] == [b'{"cron":"0 9 * * *"}']
+    assert lost_timers(at_end_of(*records), AGENTS["gemini"]) == ()
+    assert "they are gone with the old run: `CronCreate`" in render_prompt(replace(TOLD, timers=found))
+
+
+def test_what_was_typed_while_a_tool_ran_is_given_in_order_where_the_session_lacks_it() -> None:
+    """I3: agents keep queued prompts in memory."""
+
+    def typed(text: str) -> Turn:
+        return Turn(time=1001.0, state="started", session="s1", prompt=Payload(size=len(text), data=text.encode()))
+
+    done = Turn(time=1000.5, state="completed", session="s1")
+    turns = (typed("long ago"), done, typed("the task"), typed("and then this"), typed("stop after that"))
+    at = replace(at_end_of(*turns), asked=b"stop after that")
+    made = Reconciled((), 0, 0, (), ("long ago", "the task", "do it"))
+    assert words_to_give(TOLD, made, at, AGENTS["gemini"], ()) == ("and then this\n\nstop after that", "")
+    whole = Reconciled((), 0, 0, (), ("the task", "and then this", "stop after that"))
+    assert words_to_give(TOLD, whole, at, AGENTS["gemini"], ()) == ("", "")
+    assert [len(t.prompt.data or b"") for t in at_end_of(typed("x" * 9000)).before.waiting if t.prompt] == [4096]
+
+
+@pytest.mark.parametrize("field", ["refused", "served", "inner", "timers", "leftovers", "moved", "unlogged", "lost"])
 def test_a_start_is_silent_only_where_there_is_nothing_to_tell(field: str) -> None:
     call = FinishedCall("Bash", b"{}", "done")
     something = {"moved": ("/a", "/b"), "unlogged": True, "leftovers": ("npm",), "lost": LostCalls((), 1)}

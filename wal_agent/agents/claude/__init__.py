@@ -26,6 +26,7 @@ capabilities = Capabilities(
     compactions=session.compactions,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     boundary="file",
+    timers=frozenset(("ScheduleWakeup", "CronCreate")),
     hook_caller="wrapped",  # CLAUDE_CODE_SHELL_PREFIX
     inject_prompt=resume.inject_prompt,
     turn_failure=session.turn_failure,
