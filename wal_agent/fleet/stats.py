@@ -23,12 +23,14 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    Cut,
     End,
     FileDelta,
     Intent,
     Opening,
     Recovery,
     RunEnded,
+    RunsOn,
     Turn,
     Workspace,
 )
@@ -228,14 +230,14 @@ class LogReader(msgspec.Struct):
         if before is not None:
             self._close(before, opening)
         if opening.cause in ("first", "closed"):
-            self._done.clear()
-            self._watched.clear()
+            self._watch_open()
+            self._forget()
             self._repeating.clear()
             return
         self._repeated.update(self._repeating.values())  # in flight as a run ended: they may have run
         self._repeating.clear()
         self._watched.update(self._done)
-        self._watched.update({key: call for call, (key, intent) in self._open.items() if _may_change(intent)})
+        self._watch_open()
         self._done.clear()
         _cut(self._watched)
 
@@ -285,11 +287,14 @@ class LogReader(msgspec.Struct):
             case Turn():
                 self._work(run, record.time)
                 if record.state == "completed":
-                    self._done.clear()
-                    self._watched.clear()
+                    self._forget()
             case Intent():
                 self._work(run, record.time)
                 self._intent(record)
+            case Cut() | RunsOn() | End(how="interrupted"):
+                key, intent = self._open.get(record.call, ("", None))
+                if intent is not None and _may_change(intent):
+                    self._watched[key] = record.call
             case End():
                 self._end(run, record)
             case FileDelta():
@@ -305,6 +310,14 @@ class LogReader(msgspec.Struct):
             case RunEnded():
                 run.ended = record
                 self._ends[record.cls or ("completed" if record.completed else "unknown")] += 1
+
+    def _watch_open(self) -> None:
+        self._watched.update({key: call for call, (key, intent) in self._open.items() if _may_change(intent)})
+
+    def _forget(self) -> None:
+        """What was done is over. An equal call is a repeat for as long as one is open."""
+        self._done.clear()
+        self._watched = {key: call for key, call in self._watched.items() if call in self._open}
 
     def _work(self, run: _Run, time: float) -> None:
         run.worked, run.fresh = time, True
@@ -328,6 +341,8 @@ class LogReader(msgspec.Struct):
             self._repeated[repeat] += 1
         if end.by in ("recovery", "person"):
             return  # of an earlier run's call: no work of this one
+        if self._watched.get(key) == end.call:
+            del self._watched[key]
         self._work(run, end.time)
         run.ended_calls += 1
         if intent is None:

@@ -17,6 +17,7 @@ from wal_agent.records import (
     AnyRecord,
     Cause,
     Class,
+    Cut,
     End,
     Ending,
     EndSource,
@@ -29,6 +30,7 @@ from wal_agent.records import (
     PhaseChange,
     Recovery,
     RunEnded,
+    RunsOn,
     Turn,
     Verdict,
     Workspace,
@@ -179,7 +181,7 @@ def test_verdicts_count_each_call_once_with_its_newest_finding() -> None:
         *(call(n, 2.0, {"command": str(n)}) for n in range(1, 5)),
     ]
     asked = recovered(6.0, (1, "unknown"), (2, "unknown"), (3, "partial"), (4, "not_started"))
-    ends = (Answer(time=7.0, call=1), end(2, 8.0, "resolved", "person"), end(3, 8.0, "interrupted", "session"))
+    ends = (Answer(time=7.0, call=1), end(2, 8.0, "resolved", "person"), end(3, 8.0, "failed", "session"))
     got = read(*start, opening(2, 5.0), asked, *ends)
     assert got.verdicts == {"unknown": 2, "partial": 1, "not_started": 1}
     assert got.settled == {"agent": 1, "person": 1, "later": 1, "open": 1}
@@ -191,12 +193,20 @@ def test_a_repeat_is_a_changing_call_of_the_turn_that_was_cut_off() -> None:
     again = (opening(2, 5.0), recovered(6.0, (1, "not_started")), began(7.0))
     assert read(*start, *again, call(2, 8.0), end(2, 9.0)).repeated == {"not_started": 1}
     assert read(*start, *again, call(2, 8.0)).repeated == {"not_started": 1}, "in flight: it may run"
-    assert read(*start, *again, call(2, 8.0), end(2, 9.0, "denied")).repeated == {}
+    assert read(*start, *again, call(2, 8.0), end(2, 9.0, "refused")).repeated == {}
     assert read(*start, *again, call(2, 8.0, PUSH), end(2, 9.0)).repeated == {}
-    assert read(*start, *again, turn(7.5, "completed"), call(2, 8.0), end(2, 9.0)).repeated == {}
+    assert read(*start, *again, turn(7.5, "completed"), call(2, 8.0), end(2, 9.0)).repeated == {"not_started": 1}
+    ended = end(1, 7.4, "verified", "recovery")
+    assert read(*start, *again, ended, turn(7.5, "completed"), call(2, 8.0), end(2, 9.0)).repeated == {}
     assert read(*start, end(1, 3.0, "failed"), *again, call(2, 8.0), end(2, 9.0)).repeated == {}, "to be tried again"
     assert read(*start, end(1, 3.0), call(2, 4.0), end(2, 4.0)).repeated == {}, "no crash lies between"
-    assert read(*start, opening(2, 5.0, "closed"), began(7.0), call(2, 8.0), end(2, 9.0)).repeated == {}
+    later = (opening(2, 5.0, "closed"), began(7.0), call(2, 8.0), end(2, 9.0))
+    assert read(*start, *later).repeated == {"unknown": 1}, "I8: it is open, in whatever session it is made again"
+    assert read(*start, end(1, 3.0), *later).repeated == {}
+    cut = Cut(time=3.0, call=1, by="session", why="Esc")
+    assert read(*start, cut, call(2, 4.0), end(2, 5.0)).repeated == {"unknown": 1}, "in the same session too"
+    serves = RunsOn(time=3.0, call=1, by="hook", why="")
+    assert read(*start, serves, end(1, 3.5), call(2, 4.0), end(2, 5.0)).repeated == {}
 
 
 def test_a_wrapper_that_died_after_its_agent_is_one_crash() -> None:
