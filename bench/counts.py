@@ -160,7 +160,11 @@ with tempfile.TemporaryDirectory() as folder:
     env = {"HOME": str(root / "home")}
     place = SessionTarget(agent, session, root / "work", env, root / "ours" / "1")
     before = meter.snapshot()
-    done = restore(place, files, blobs, (LoggedCall(1, "t", b"{}", b"{}", False),), lambda r: "notice")
+    calls = (LoggedCall(1, "t", b"{}", b"{}", False),)
+    try:
+        done = restore(place, files, blobs, calls, lambda r: "notice", 1.0)
+    except TypeError:  # an older tree
+        done = restore(place, files, blobs, calls, lambda r: "notice")
     capture, listed = SessionCapture(session, blobs.put_payload), agent.session_files(session, root / "work", env)
     try:
         capture.resume_from(listed, files, done.kept / "exact")

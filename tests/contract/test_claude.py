@@ -141,7 +141,7 @@ def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
     ]
     main = box.main(run.session).read_bytes()
     seen = {call.call_id: call.status for call in CLAUDE.seen_calls(main)}
-    assert [seen.get(e.call_id) for e in begun] == ["done", "failed", "done", None, "done"]
+    assert [seen.get(e.call_id) for e in begun] == ["done", "failed", "done", None, "runs_on"]
 
 
 ROWS = ("killed", "stopped", "failed", "silent", "garbage", "truncated", "no-nul", "bad-json-end", "gone")

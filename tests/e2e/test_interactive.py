@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.e2e.scene import Machine, Scene, check_log, notices, shell, until
+from tests.e2e.scene import Machine, Scene, check_log, notices, shell, texts_in, until
 from tests.e2e.terminal import Terminal
 from tests.mocks.gemini_model import Turn
 
@@ -175,3 +175,58 @@ def test_escape_at_an_approval(scene: Scene) -> None:
     assert [(e["call"], e["by"], e["how"]) for e in ends] == [(1, "session", "refused")]
     assert machine.status()["state"] == "closed"
     assert scene.side() == []
+
+
+def test_escape_in_a_running_tool_and_the_same_command_again(scene: Scene) -> None:
+    """I8: the charge is made, Esc, `/quit`, and the next session, by whoever: the call is listed, and an equal one is
+    refused until something has looked."""
+    pay = f"echo paid >> side && {LONG}"
+    scene.script(Turn(text="I pay.", calls=[shell(pay)]))
+    machine = scene.machine("vm-1")
+    with terminal(machine) as term:
+        ask(term, TASK)
+        term.shows("Allow execution")
+        term.press("Enter")
+        until(lambda: scene.side()[:1] == ["paid"] and (scene.workspace / "started").exists(), "it is paid")
+        term.press("Escape")
+        term.shows("(?i)cancelled")
+        until(lambda: [r for r in scene.records() if r["type"] == "cut"], "it is logged as cut off")
+        leave(term)
+    log = check_log(scene, machine, [])
+    assert [r["call"] for r in log if r["type"] == "cut"] == [1] and not [r for r in log if r["type"] == "end"]
+    status = machine.status()
+    assert (status["state"], [c["call"] for c in status["unsettled"]]) == ("released", [1])
+
+    seen = len(scene.model.requests)
+    scene.script(Turn(calls=[shell(pay)]), Turn(calls=[shell("cat side")]), Turn(text="It was paid."))
+    again = machine.run("-y", "-p", "go on", wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    (notice,) = notices(scene.model.requests[seen])
+    assert "echo paid >> side" in notice
+    assert scene.side().count("paid") == 1
+    assert machine.status()["state"] == "closed", "something has looked"
+
+
+def test_a_conversation_that_has_nothing_to_be_told_stands_as_it_was_and_waits(scene: Scene) -> None:
+    """After a clean end with `--continue`, and after a kill with nothing open: no notice, and no turn unasked."""
+    scene.script(Turn(text="It is done."))
+    machine = scene.machine("vm-1")
+    with terminal(machine) as term:
+        ask(term, TASK)
+        term.shows("It is done")
+        until(
+            lambda: [r["state"] for r in scene.records() if r["type"] == "turn"][-1] == "completed", "its turn is over"
+        )
+        leave(term)
+    for options, answer in ((("--continue",), "You are welcome"), (("--wait",), "Not at all")):
+        seen = len(scene.model.requests)
+        scene.script(Turn(text=f"{answer}."))
+        with terminal(machine, *options) as term:
+            term.shows(rf"(?s)It is done.*{EMPTY}")
+            assert len(scene.model.requests) == seen, "nobody has asked for anything"
+            ask(term, "thank you")
+            term.shows(answer)
+            (request,) = scene.model.requests[seen:]
+            assert notices(request) == [] and sum(TASK in text for text in texts_in(request)) == 1
+            term.wrapper().kill()
+            term.ended(within=30)

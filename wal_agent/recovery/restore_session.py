@@ -224,7 +224,7 @@ def restore(
         reconciled = replace(reconciled, pieces=())  # from here on nothing of the session is in memory
         data = map_file(child)
         pieces: Pieces = [data]
-        if inject_prompt := place.agent.capabilities.inject_prompt:
+        if (inject_prompt := place.agent.capabilities.inject_prompt) and prompt:
             pieces = inject_prompt(data, place.session, place.workspace, prompt)
         elif not_after := place.agent.capabilities.not_after:
             pieces = not_after(data, now)

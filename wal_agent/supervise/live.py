@@ -491,7 +491,7 @@ class Live:
         down = self._shutdown.close()
         if exit.code == 0 and down is None and self._stopped is None:
             if self._agent.capabilities.hookless:
-                self.conversation.handle(TurnCompleted(launch.session))
+                self.conversation.handle(TurnCompleted(launch.session, pending=True))
             self.conversation.end()
         completed = not self.conversation.turn_open
         if exit.code >= 0 and down is None and not completed and not launch.interactive:  # pi and Qwen end with 1

@@ -143,7 +143,7 @@ def test_the_page_of_all_jobs_has_no_script_and_escapes_what_is_foreign(tmp_path
 def test_the_open_call_of_a_closed_job_is_counted(tmp_path: Path, run: Run, bucket: FileBucket) -> None:
     """One that the agent was asked about and could not clear up: a list is where a person sees it."""
     job = Shelf(tmp_path / "bucket").open()
-    job.writer.append(intent(1), Answer(time=9.0, call=1))
+    job.writer.append(intent(1), Answer(time=9.0, call=1, looked=(2,)))
     commit(job)
     close_job(job, "closed", "completed")
     for command in (("list",), ("fleet", "ls")):
