@@ -11,6 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -462,9 +463,11 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
         wait_until(lambda: tty.screen.count("again") > 0)
         tty.send(b"\r")
         wait_until(lambda: len([e for e in run.heard.events if isinstance(e, AwaitingApproval)]) == 2)
-        wait_until(lambda: tty.screen.count("proceed") > 1)
-        tty.send(b"\r")
-        wait_until(lambda: (box.ws / "begun").exists())
+        for _ in range(40):  # an Enter that comes before the dialog takes keys is lost, and behind it one does nothing
+            tty.send(b"\r")
+            with suppress(TimeoutError):
+                wait_until(lambda: (box.ws / "begun").exists(), seconds=3)
+                break
         tty.send(b"\x1b")  # I8: the same words as the No, and no refusal
         wait_until(lambda: len(CLAUDE.seen_calls(main.read_bytes())) == 2)
         assert CLAUDE.seen_calls(main.read_bytes())[1].status in ("stopped", "cancelled")

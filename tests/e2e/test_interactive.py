@@ -218,13 +218,14 @@ def test_a_conversation_that_has_nothing_to_be_told_stands_as_it_was_and_waits(s
             lambda: [r["state"] for r in scene.records() if r["type"] == "turn"][-1] == "completed", "its turn is over"
         )
         leave(term)
-    for options, answer in ((("--continue",), "You are welcome"), (("--wait",), "Not at all")):
+    rounds = (("--continue", "thank you", "You are welcome"), ("--wait", "and once more", "Not at all"))
+    for option, words, answer in rounds:
         seen = len(scene.model.requests)
         scene.script(Turn(text=f"{answer}."))
-        with terminal(machine, *options) as term:
+        with terminal(machine, option) as term:
             term.shows(rf"(?s)It is done.*{EMPTY}")
             assert len(scene.model.requests) == seen, "nobody has asked for anything"
-            ask(term, "thank you")
+            ask(term, words)
             term.shows(answer)
             (request,) = scene.model.requests[seen:]
             assert notices(request) == [] and sum(TASK in text for text in texts_in(request)) == 1
