@@ -25,14 +25,19 @@ def ask(scene: Scene, machine: Machine, prompt: str, first: bool = False) -> lis
     """One turn of the job, which looks for a heron; what its first request to the model held."""
     n = prompt.split()[-1]
     args: tuple[str, ...] = machine.rehearsal.args(prompt)
-    if not first:
+    options: tuple[str, ...] = ()
+    if (
+        not first and scene.agent == "gemini"
+    ):  # its own second resume repeats each result
+        options = ("--continue",)
+    elif not first:
         args = ("exec", "resume", "--last", *args[1:]) if scene.agent == "codex" else (*CONTINUE[scene.agent], *args)
     scene.script(
         Turn(f"heron {n}", calls=[machine.rehearsal.shell(f"echo {n} >> side")]),
         Turn(f"finished {n}"),
     )
     asked = len(scene.model.requests)
-    run = machine.run(*args, wait=True)
+    run = machine.run(*args, options=options, wait=True)
     assert run.process.returncode == 0, run.stderr()
     return texts(scene, asked)
 
