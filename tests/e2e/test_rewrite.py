@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,20 +19,22 @@ from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 
 EVERY_AGENT = ("claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen")
 WAL_AGENT = f"{shlex.quote(sys.executable)} -m wal_agent"
-CONTINUE = dict.fromkeys(EVERY_AGENT, ("--continue",)) | {"gemini": ("--resume", "latest")}
+
+
+def continuing(scene: Scene, prompt_args: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The options of `run` and the agent's own words that continue its conversation with a prompt."""
+    if scene.agent == "gemini":  # its own second resume repeats each result, which its API refuses
+        return ("--continue",), tuple(prompt_args)
+    if scene.agent == "codex":
+        return (), ("exec", "resume", "--last", *prompt_args[1:])
+    return (), ("--continue", *prompt_args)
 
 
 def ask(scene: Scene, machine: Machine, prompt: str, first: bool = False) -> list[str]:
     """One turn of the job, which looks for a heron; what its first request to the model held."""
     n = prompt.split()[-1]
     args: tuple[str, ...] = machine.rehearsal.args(prompt)
-    options: tuple[str, ...] = ()
-    if (
-        not first and scene.agent == "gemini"
-    ):  # its own second resume repeats each result
-        options = ("--continue",)
-    elif not first:
-        args = ("exec", "resume", "--last", *args[1:]) if scene.agent == "codex" else (*CONTINUE[scene.agent], *args)
+    options, args = ((), args) if first else continuing(scene, args)
     scene.script(
         Turn(f"heron {n}", calls=[machine.rehearsal.shell(f"echo {n} >> side")]),
         Turn(f"finished {n}"),
@@ -269,10 +272,9 @@ def test_old_turns_are_compacted_before_a_resume(scene: Scene) -> None:
     machine = scene.machine("vm-1")
     for n in ("one", "two"):
         ask(scene, machine, f"ask number {n}", first=n == "one")
-    args: tuple[str, ...] = machine.rehearsal.args("ask number three")
-    args = ("exec", "resume", "--last", *args[1:]) if scene.agent == "codex" else (*CONTINUE[scene.agent], *args)
+    options, args = continuing(scene, machine.rehearsal.args("ask number three"))
     scene.script(Turn("heron three", calls=[machine.rehearsal.shell("echo three >> side; sleep 1000")]))
-    run = machine.run(*args)
+    run = machine.run(*args, options=options)
     until(lambda: "three" in scene.side(), "the tool runs")
     until(lambda: b"heron three" in scene.conversation(), "the turn is saved as far as it came")
     run.kill()
@@ -281,7 +283,7 @@ def test_old_turns_are_compacted_before_a_resume(scene: Scene) -> None:
 
     scene.script(Turn("finished three"))
     asked = len(scene.model.requests)
-    again = machine.run(*args, options=["--compact", "turns=1,keep=1"], wait=True)
+    again = machine.run(*args, options=[*options, "--compact", "turns=1,keep=1"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     assert [(r.record.kind, r.record.turns) for r in scene.replay().state.rewrites] == [("compact", 2)]
     found = texts(scene, asked)
@@ -301,7 +303,8 @@ def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene:
     scene.script(Turn("heron two", calls=[machine.rehearsal.shell("echo two >> side")]), Turn("waiting"))
     held = scene.hold_turn(1)
     asked = len(scene.model.requests)
-    run = machine.run(*CONTINUE["gemini"], *machine.rehearsal.args("ask number two"))
+    options, args = continuing(scene, machine.rehearsal.args("ask number two"))
+    run = machine.run(*args, options=options)
     until(lambda: len(scene.model.requests) > asked + 1 and scene.side() == ["one", "two"], "the tool ran")
     command(machine, "rewind", "--last", "1", "--stop")
     held.set()
@@ -339,8 +342,7 @@ def test_a_live_run_is_rewound_and_goes_on(scene: Scene) -> None:
     machine = scene.machine("vm-1")
     ask(scene, machine, "ask number one", first=True)
     command(machine, "mark", "begun")
-    args: tuple[str, ...] = machine.rehearsal.args("ask number two")
-    args = ("exec", "resume", "--last", *args[1:]) if scene.agent == "codex" else (*CONTINUE[scene.agent], *args)
+    options, args = continuing(scene, machine.rehearsal.args("ask number two"))
     scene.script(
         Turn("heron two", calls=[machine.rehearsal.shell("echo two >> side")]),
         Turn("pelican"),
@@ -348,7 +350,7 @@ def test_a_live_run_is_rewound_and_goes_on(scene: Scene) -> None:
     )
     held = scene.hold_turn(1)
     asked = len(scene.model.requests)
-    run = machine.run(*args)
+    run = machine.run(*args, options=options)
     until(lambda: len(scene.model.requests) > asked + 1 and scene.side() == ["one", "two"], "the tool ran")
     before = scene.replay().state
     assert machine.cli("rewind", "--last", "9").returncode == 64, "the run goes on as it was"
@@ -397,8 +399,8 @@ def test_recall_finds_what_was_rewound_also_behind_a_recovery(scene: Scene) -> N
         ask(scene, machine, f"ask number {n}", first=n == "one")
     command(machine, "rewind", "--last", "1")
     scene.script(Turn("heron three", calls=[machine.rehearsal.shell("echo three >> side; sleep 1000")]))
-    args = (*CONTINUE[scene.agent], *machine.rehearsal.args("ask number three"))
-    run = machine.run(*args)
+    options, args = continuing(scene, machine.rehearsal.args("ask number three"))
+    run = machine.run(*args, options=options)
     until(lambda: "three" in scene.side(), "the tool runs")
     run.kill()
     run.died()

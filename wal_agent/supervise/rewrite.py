@@ -460,6 +460,7 @@ def _save(
     state, time = job.writer.state, SystemClock().now()
     path = home.agent.main_file
     file = state.files[path]
+    data = b"".join(_conversation_of(change.data, before.logged, home))  # as `complete_rewrite` puts it in place
     record = Rewrite(
         time=time,
         n=state.rewritten + 1,
@@ -468,7 +469,7 @@ def _save(
         path=path,
         size=file.size,
         sha256=file.sha256,
-        result=hashlib.sha256(change.data).hexdigest(),
+        result=hashlib.sha256(data).hexdigest(),
         turns=change.turns,
         first=change.gone[0].key if change.gone else "",
         last=change.gone[-1].key if change.gone else "",
@@ -481,9 +482,9 @@ def _save(
     delta = FileDelta(
         time=time,
         path=path,
-        size=len(change.data),
+        size=len(data),
         sha256=record.result,
-        edits=_edits(before.logged, change.data, job.blobs),
+        edits=_edits(before.logged, data, job.blobs),
         session=state.session,
         settled=state.next_call - 1,
     )
@@ -491,7 +492,7 @@ def _save(
     job.writer.append(record, delta, *([files.record] if files else []))
     _flush(job, home.options)
     failpoint("rewrite.before_place")
-    placed = place_rewritten(job.writer.state, home, lambda here: [change.data])
+    placed = place_rewritten(job.writer.state, home, lambda here: [data])
     lines = files.lines if files else ()
     return Rewritten(record.n, change.turns, record.tokens, record.left, placed, lines)
 
