@@ -162,7 +162,7 @@ def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
     _, _, notice = recovered(scene, second, Turn(text="I looked. I write the rest."))
     assert "Finding: it did not finish." in notice and "class: idempotent" in notice
     assert "holds only the beginning of what the call was to write" in notice
-    assert "then apply it again if needed" in notice
+    assert "Then apply it again if needed" in notice
     assert target.read_text() == part
     check_log(scene, second, [])
 

@@ -220,9 +220,17 @@ def test_a_million_calls_in_a_snapshot(ruin: Ruin) -> None:
 
 
 def test_more_calls_in_the_log_than_a_run_can_have(ruin: Ruin) -> None:
-    ruin.damage(lambda bucket: add(bucket, *[intent(n) for n in range(3, 4 + MOST_OPEN)]))
+    calls, at_a_time = range(3, 4 + MOST_OPEN), 5000  # a segment has at most 2 MiB
+
+    def damage(bucket: Bucket) -> None:
+        for begin in range(0, len(calls), at_a_time):
+            add(bucket, *[intent(n) for n in calls[begin : begin + at_a_time]])
+
+    ruin.damage(damage)
     ruin.refused(
-        f"record 10 of job shop is damaged: it has more than {MOST_OPEN} calls", "wal-agent restore --", good=LAST
+        f"record {LAST + 5} of job shop is damaged: it has more than {MOST_OPEN} calls",
+        "wal-agent restore --",
+        good=LAST + 4,
     )
 
 

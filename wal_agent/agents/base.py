@@ -496,6 +496,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     tidy: Callable[[str, Path, Env], None] | None = None
     """(session, workspace, env): remove what a resume leaves that would harm. To be called before each start, and once
     the agent works in the session that it resumed."""
+    heal: Callable[[Sequence[str], str, Path, Env, Path], tuple[str, ...]] | None = None
+    """(args, session, workspace, env, folder): mend what the agent itself is about to resume, which its own earlier
+    resumes have damaged, and return the arguments. `folder`: of this run, for a copy. Before each start."""
     inject_prompt: Callable[[Buffer, str, Path, str], Pieces] | None = None
     """(main, session, workspace, prompt): the pieces of a copy of `main` (from `reconcile`; empty: a session of only
     this) in which `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command

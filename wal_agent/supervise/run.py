@@ -571,8 +571,10 @@ class Run:
         if resumed and (journal := agent.capabilities.journal):
             with self.screen.waiting_for(f"{agent.name} to take the session in", IMPORT_TIMEOUT):
                 journal.restore(self.cli, session.id, self.options.workspace, env)
+        heal = agent.capabilities.heal
+        healed = heal(args, session.id, self.options.workspace, env, self.run_dir.path) if heal else args
         return Launch(
-            agent.command(self.cli, args, session, self.interactive, env),
+            agent.command(self.cli, healed, session, self.interactive, env),
             session.id,
             resumed,
             session.prompt if isinstance(session, ResumeSession) else "",

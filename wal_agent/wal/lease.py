@@ -183,7 +183,9 @@ def read_lease(bucket: Bucket, keys: Keys) -> StoredLease | None:
     except NotFound:
         return None
     except Damaged as error:
-        raise Damaged(error.what, f"Put a sound one in its place with: {REPAIR} --job {keys.job}") from error
+        damaged = f"The lease of job {keys.job} is damaged"
+        what = error.what if error.what.startswith(damaged) else f"{damaged}: {error.what}"
+        raise Damaged(what, f"Put a sound one in its place with: {REPAIR} --job {keys.job}") from error
 
 
 def fresh_nonce(rng: random.Random) -> str:

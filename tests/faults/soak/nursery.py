@@ -68,6 +68,7 @@ def live(order: dict[str, Any]) -> int:
         env=dict(os.environ),
         wait=order["wait"],
         attended=True,  # else five crashes are a crash loop
+        take_over=True,  # no machine has a note of what another one began
     )
     try:
         return run(wish, Screen(say, lines)).code

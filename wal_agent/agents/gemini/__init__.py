@@ -30,6 +30,7 @@ capabilities = Capabilities(
     loads_late=True,
     sweep=hooks.sweep,
     tidy=session.tidy,
+    heal=resume.heal,
     inject_prompt=resume.inject_prompt,
     rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
     exit_cause=cli.exit_cause,

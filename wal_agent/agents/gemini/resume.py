@@ -19,8 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.gemini.session import Message, Session, dump_session, load_session, session_pieces
+from wal_agent.agents.base import Env, LoggedCall, Reconciled
+from wal_agent.agents.gemini.cli import parse_args
+from wal_agent.agents.gemini.session import Message, Session, dump_session, find_file, load_session, session_pieces
 from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
@@ -41,7 +42,7 @@ from wal_agent.agents.session_files import (
     plain_text,
     unknown_result,
 )
-from wal_agent.safefs import Buffer, Pieces
+from wal_agent.safefs import Buffer, Pieces, read_plain, swap_file
 
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
 
@@ -200,6 +201,31 @@ def split_context(message: Message) -> tuple[list[Any], list[Any]]:
     if closed and head.lstrip().startswith("<hook_context>") and tail.strip():  # S4: both in one text
         context[-1], rest = {"text": head + "</hook_context>"}, [{"text": tail}, *rest]
     return (context, rest) if "".join(_text(part) for part in rest).strip() else (parts, [])
+
+
+def heal(args: Sequence[str], session: str, workspace: Path, env: Env, folder: Path) -> tuple[str, ...]:
+    """Have a resume by Gemini itself send each result once: of the session's own file, or of a copy of the file that it
+    forks from, which another Gemini may write. Return the arguments, with that copy's name."""
+    here = find_file(session, workspace, env)
+    if here is not None and (healed := _healed(here)) is not None:
+        swap_file(here, healed)
+    copy, words = folder / "forked.jsonl", list[str]()
+    for arg in parse_args(args):
+        if arg.name == "session-file" and (healed := _healed(workspace / arg.value)) is not None:
+            swap_file(copy, healed)
+            words += ["--session-file", str(copy)]
+        else:
+            words += arg.words
+    return tuple(words)
+
+
+def _healed(path: Path) -> bytes | None:
+    """The session with each result once; None where it has no more."""
+    read = load_session(read_plain(path) or b"")
+    before = [message.value for message in read.messages.values()]
+    mend_results(read)
+    after = [message.value for message in read.messages.values()]
+    return dump_session(read) if before != after else None
 
 
 def mend_results(read: Session) -> None:

@@ -310,6 +310,11 @@ def resumable(session: str, workspace: Path, env: Env) -> bool:
     return _real(session, _twins(session, _project(workspace, env))) is not None
 
 
+def find_file(session: str, workspace: Path, env: Env) -> Path | None:
+    """Return the file that Gemini resumes the session from."""
+    return _real(session, existing_files(session, workspace, env))
+
+
 def tidy(session: str, workspace: Path, env: Env) -> None:
     """Remove the stubs that resumes left beside the real file (S2); only beside it, and only empty ones."""
     twins = _twins(session, _project(workspace, env))
