@@ -14,7 +14,7 @@ import msgspec
 
 from wal_agent.drill.play import Round, plan_rounds
 from wal_agent.drill.policy import Policy
-from wal_agent.drill.scenario import POINTS, Point, load
+from wal_agent.drill.scenario import AT_TERMINAL, POINTS, STOPS, Point, load
 
 SEED: Final = 1
 MAIN: Final = ("gemini", "claude", "codex")
@@ -42,6 +42,9 @@ SPREAD: Final[tuple[Kill, ...]] = (
     ("charge", "machine"),
     ("migrate", "recovery"),
 )
+STOPPED: Final[tuple[Kill, ...]] = tuple(("charge", point) for point in STOPS if point not in AT_TERMINAL)
+PERSON: Final[tuple[Kill, ...]] = tuple(("charge", point) for point in AT_TERMINAL)
+AT_HAND: Final = ("bare restart", "bare resume", "wal-agent")  # peers that a person can start at a terminal
 
 
 class Wave(msgspec.Struct, frozen=True):
@@ -60,6 +63,8 @@ PLAN: Final[tuple[Wave, ...]] = (
     Wave(FIRST, OTHERS, ("naive", "well", "badly"), FEW),
     Wave(FIRST, MAIN, ("naive", "well", "badly"), ALL),
     Wave(SPREAD, MAIN, ("naive", "well"), FEW),
+    Wave(STOPPED, (*MAIN, *OTHERS), ("naive", "well", "badly"), FEW),
+    Wave(PERSON, (*MAIN, *OTHERS), ("naive", "well", "badly"), AT_HAND),
 )
 
 Case = tuple[Round, str, Policy, str]  # with the agent's name and the peer's
@@ -67,7 +72,7 @@ Case = tuple[Round, str, Policy, str]  # with the agent's name and the peer's
 
 def rounds() -> dict[Kill, Round]:
     """Return the round of each kill."""
-    known = [each for name in sorted({kill[0] for kill in (*FIRST, *SPREAD)}) for each in load(name)]
+    known = [each for name in sorted({kill[0] for kill in (*FIRST, *SPREAD, *STOPPED, *PERSON)}) for each in load(name)]
     return {(each.scenario.name, each.point): each for each in plan_rounds(known, len(POINTS), SEED)}
 
 

@@ -25,10 +25,21 @@ def drill(tmp_path: Path, program: Path, *words: str, agent: str = "gemini") -> 
 def test_under_wal_agent_nothing_is_repeated_or_lost_at_any_point(tmp_path: Path, gemini_cli: Path) -> None:
     """I8: also across a crash of the recovery, of the wrapper alone, and the loss of HOME and folder."""
     report = tmp_path / "report.html"
-    code, found = drill(tmp_path, gemini_cli, "--html", str(report))
+    code, found = drill(tmp_path, gemini_cli, "--rounds", "7", "--html", str(report))
     assert code == 0 and found["passed"], found["totals"]
     assert found["totals"]["killed"] == 7
     assert "nothing was repeated" in report.read_text()
+
+
+def test_what_was_stopped_or_runs_on_is_neither_repeated_nor_lost(
+    tmp_path: Path, agent_cli: Callable[[str], Path]
+) -> None:
+    """I8: SIGTERM, Esc and a typed prompt at a terminal, a command in the background; on the agent that keeps all of
+    them."""
+    points = ("sigterm", "background", "esc", "queued")
+    words = [word for point in points for word in ("--point", point)]
+    code, found = drill(tmp_path, agent_cli("claude"), "--rounds", "11", *words, agent="claude")
+    assert code == 0 and found["totals"]["killed"] == len(points), found["totals"]
 
 
 def test_bare_and_a_model_that_repeats_get_other_grades(tmp_path: Path, gemini_cli: Path) -> None:

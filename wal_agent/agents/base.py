@@ -315,6 +315,7 @@ class Reconciled(msgspec.Struct, frozen=True):
     messages: int
     repairs: tuple[str, ...] = ()  # one sentence for each part that was cut, mended, or LEFT_OUT
     prompts: tuple[str, ...] | None = None
+    queued: tuple[str, ...] = ()  # user prompts that the agent had noted and not read; they are not in the pieces
 
     @property
     def data(self) -> bytes:

@@ -39,8 +39,14 @@ def drill(
         str, typer.Option("--scenario", help="A shipped scenario, `all`, or your own TOML file.", metavar="NAME|FILE")
     ] = "charge",
     rounds: Annotated[
-        int, typer.Option("--rounds", help="Rounds of each scenario. There are 7 kill points.", min=1, max=MOST_ROUNDS)
-    ] = 7,
+        int,
+        typer.Option(
+            "--rounds",
+            help="Rounds of each scenario. There are 11 kill points; `queued` is the last.",
+            min=1,
+            max=MOST_ROUNDS,
+        ),
+    ] = 10,
     seed: Annotated[
         int, typer.Option("--seed", help="Seed for the choice of kill points; the same seed repeats them.", min=0)
     ] = 1,
@@ -85,7 +91,8 @@ def drill(
     from wal_agent.drill import report
     from wal_agent.drill.play import TASK, Bare, Setup, WalAgent, expected_calls, plan_rounds, play
     from wal_agent.drill.policy import POLICIES
-    from wal_agent.drill.scenario import POINTS, load
+    from wal_agent.drill.scenario import AT_TERMINAL, POINTS, SCRIPTED, STOPS, load
+    from wal_agent.drill.terminal import lacks_terminal
 
     if agent not in AGENTS:
         raise unknown_agent_error(agent)
@@ -118,9 +125,15 @@ def drill(
         timeout,
     )
     AGENTS[agent].locate(os.environ)
-    chosen = [each for each in plan_rounds(scenarios, rounds, seed) if each.point in (points or POINTS)]
+    left_out = {*SCRIPTED} if scripted is None or args else {*AT_TERMINAL} if lacks_terminal() else set()
+    if impossible := next((point for point in points or () if point in left_out), None):
+        needed = "tmux on PATH" if scripted and not args else "--model scripted, without arguments of your own"
+        raise UsageError(f"The kill point {impossible} needs {needed}.")
+    stops = [point for point in STOPS if point not in left_out]
+    planned = plan_rounds(scenarios, rounds, seed, stops)
+    chosen = [each for each in planned if each.point in (points or POINTS)]
     if not chosen:
-        raise UsageError(f"No round of {rounds} has this kill point.", "7 rounds have each point once: --rounds 7")
+        raise UsageError(f"No round of {rounds} has this kill point.", "11 rounds have each point once: --rounds 11")
     shown = f"scripted ({policy})" if scripted else "own"
     lines(
         [

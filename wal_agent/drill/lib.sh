@@ -7,7 +7,7 @@ note() { printf '%s\t%s\t%s\n' "$(date +%s)" "$1" "$2" >>"$W/ledger"; }
 # hold POINT EFFECT: wait here for the kill, where the drill wants it at this point; ten minutes at most.
 hold() {
   [ "$(cat "$W/kill" 2>/dev/null)" = "$1 $2" ] || return 0
-  : >"$W/reached" && rm -f "$W/kill"
+  echo $$ >"$W/reached" && rm -f "$W/kill"
   held=0
   while [ -e "$W/reached" ] && [ $held -lt 6000 ]; do sleep 0.1; held=$((held + 1)); done
 }

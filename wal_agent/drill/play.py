@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.drill.grade import Entry, Grade, Seen, grade
 from wal_agent.drill.policy import Policy, PolicyModel, misled
-from wal_agent.drill.scenario import POINTS, Point, Scenario, Step
+from wal_agent.drill.scenario import AT_TERMINAL, KILLS, STOPS, TYPED, Point, Scenario, Step
+from wal_agent.drill.terminal import Terminal
 from wal_agent.drill.world import World
 from wal_agent.paths import PROGRAM, launchers
 from wal_agent.rehearsal.demo import end_all
@@ -39,7 +41,13 @@ _KILLED_IN_SCRIPT: Final[dict[Point, str]] = {
     "between": "between",
     "recovery": "between",
     "machine": "between",
+    "sigterm": "between",
+    "background": "before",
+    "esc": "between",
+    "queued": "between",
 }
+TAKEN: Final = 60.0  # seconds from a SIGTERM to the kill, if it has not ended by itself
+ESCAPES: Final = 20  # presses of Esc, one a second, until the agent has ended its tool: some want it twice
 _TRUST: Final = {"gemini": {"GEMINI_CLI_TRUST_WORKSPACE": "true"}}  # of the scratch folder, which no user has trusted
 
 
@@ -66,6 +74,9 @@ class Bare(msgspec.Struct, frozen=True):
 
     def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
         return [*program, *args]
+
+
+Started = subprocess.Popen[bytes] | Terminal
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -115,19 +126,22 @@ class Played(msgspec.Struct, frozen=True):
     cost: Cost = Cost()
 
 
-def plan_rounds(scenarios: Sequence[Scenario], rounds: int, seed: int) -> list[Round]:
-    """Return so many rounds for each scenario: each kill point once before one comes again, in the seed's order."""
+def plan_rounds(scenarios: Sequence[Scenario], rounds: int, seed: int, stops: Sequence[Point] = STOPS) -> list[Round]:
+    """Return so many rounds for each scenario: each kill point once before one comes again, in the seed's order; the
+    seven kills before the `stops`, `queued` last."""
     planned = []
     for scenario in scenarios:
-        chance = random.Random(f"{seed} {scenario.name}")
+        chance, later = (random.Random(f"{seed} {scenario.name}{word}") for word in ("", " stops"))
         points: list[Point] = []
         while len(points) < rounds:
-            more = list(POINTS)
-            chance.shuffle(more)
-            points += more
+            for group, by in ((KILLS, chance), (stops, later)):
+                more = list(group)
+                by.shuffle(more)
+                points += sorted(more, key=lambda point: point == "queued")
         for n, point in enumerate(points[:rounds]):
             target = chance.choice(scenario.targets)
-            planned.append(Round(scenario, target, point, seed * 1000 + n))
+            task = replace(scenario, steps=(*scenario.steps, TYPED)) if point == "queued" else scenario
+            planned.append(Round(task, target, point, seed * 1000 + n))
     return planned
 
 
@@ -185,6 +199,7 @@ class _Stage:
         self._arm()
         run = self._start()
         if self._wait(run, self._at_the_point) and not self._wait_end(run, self._delay()):
+            self._stop(run)
             self._kill(run, self.wanted.point)
             if self.model is not None and self.wanted.point == "recovery":
                 self.model.over.clear()
@@ -212,6 +227,8 @@ class _Stage:
             self.world.arm(point, self.wanted.target)
         elif self.model is not None:
             self.model.hold_at = self.wanted.target.effect
+        if self.model is not None and self.wanted.point == "background":
+            self.model.behind = self.model.hold_at = self.wanted.target.effect
 
     def _at_the_point(self) -> bool:
         if self.wanted.point in _KILLED_IN_SCRIPT:
@@ -224,16 +241,34 @@ class _Stage:
             return self.chance.uniform(0, 3)  # whether the newest files are saved is a matter of time
         if self.wanted.point == "after":
             return self.chance.uniform(0, 0.25)
-        if self.wanted.point == "thinking":
+        if self.wanted.point in ("thinking", "background"):
             if self.model is not None:
                 self.model.holding.wait(30)
             return self.chance.uniform(1.0, 2.0)
         return 0.0
 
-    def _kill(self, run: subprocess.Popen[bytes], point: Point) -> None:
+    def _stop(self, run: Started) -> None:
+        """What comes before the kill: of a person, or of a machine that goes away."""
+        if self.wanted.point == "sigterm":
+            os.kill(run.pid, signal.SIGTERM)
+            self._wait_end(run, TAKEN)
+        if not isinstance(run, Terminal):
+            return
+        if self.wanted.point == "queued":
+            run.type(f"When that is done, also run `{TYPED.run}`, exactly once.")
+            time.sleep(1)  # an Enter at once would count as part of a paste
+            run.press("Enter")
+        for _ in range(ESCAPES if self.wanted.point == "esc" else 0):
+            if not self.world.held:
+                break
+            run.press("Escape")
+            self._wait(run, lambda: not self.world.held, 1)
+        self._wait_end(run, self.chance.uniform(1.0, 2.0))
+
+    def _kill(self, run: Started, point: Point) -> None:
         self.files = self.world.files()
         self.world.note("kill", point)
-        os.kill(run.pid, signal.SIGKILL)
+        run.kill()
         run.wait()
         if point == "wrapper":
             release = threading.Timer(self.chance.uniform(0.5, 3.0), self.world.disarm)
@@ -274,22 +309,27 @@ class _Stage:
         own = {"HOME": str(self.home), "WAL_AGENT_RUNTIME_DIR": str(self.runtime)}
         self.env = {**launchers(env), **base, **needed, **own}
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Started:
         prompt = self.wanted.scenario.prompt
         args = [word.replace(TASK, prompt) for word in self.setup.args] or [*self.setup.rehearsal.args(prompt)]
+        person = not self.started and self.wanted.point in AT_TERMINAL
+        if person:
+            args = [*(self.setup.rehearsal.interactive_args(prompt) or args)]
         program = [str(self.setup.agent.locate(self.setup.env).path)]
         start = len(self.started)
         argv = self.setup.subject.argv(start, self.setup.agent, program, args, self.root)
         self.world.note("start", str(start))
         self.started.append(time.time())
+        if person:
+            return Terminal(argv, self.world.work, self.env, self.root / "tmux", self.root / f"said-{start}")
         with (self.root / f"said-{start}").open("wb") as out:
             return subprocess.Popen(
                 argv, cwd=self.world.work, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
             )
 
-    def _wait(self, run: subprocess.Popen[bytes], reached: Callable[[], bool]) -> bool:
+    def _wait(self, run: Started, reached: Callable[[], bool], seconds: float = 0.0) -> bool:
         """Wait until the kill's point is reached; False: the run ended before, or took too long."""
-        limit = time.monotonic() + self.setup.seconds
+        limit = time.monotonic() + (seconds or self.setup.seconds)
         while time.monotonic() < limit:
             if reached():
                 return True
@@ -298,12 +338,12 @@ class _Stage:
             time.sleep(0.02)
         return False
 
-    def _wait_end(self, run: subprocess.Popen[bytes], seconds: float) -> bool:
+    def _wait_end(self, run: Started, seconds: float) -> bool:
         with suppress(subprocess.TimeoutExpired):
             run.wait(seconds)
         return run.poll() is not None
 
-    def _end(self, run: subprocess.Popen[bytes]) -> None:
+    def _end(self, run: Started) -> None:
         with suppress(ProcessLookupError):
             run.kill()
         run.wait()
@@ -341,4 +381,6 @@ class _Stage:
         return Cost(statistics.median(gaps) if gaps else None, stored, tools, wrong, untold)
 
     def _said(self, start: int) -> str:
-        return (self.root / f"said-{start}").read_bytes().decode(errors="replace")[-SAID:]
+        with suppress(OSError):
+            return (self.root / f"said-{start}").read_bytes().decode(errors="replace")[-SAID:]
+        return ""

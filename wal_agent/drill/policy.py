@@ -17,7 +17,7 @@ import msgspec
 
 from wal_agent.agents.base import Rehearsal
 from wal_agent.drill.scenario import ASK, Scenario, Step
-from wal_agent.rehearsal.model import Called, Json, Model, Part, Returned, Turn
+from wal_agent.rehearsal.model import Called, HistoryText, Json, Model, Part, Returned, Turn
 
 Policy = Literal["well", "badly", "confusedly", "naive"]
 POLICIES: Final[dict[Policy, str]] = {
@@ -32,6 +32,7 @@ Known = Literal["no", "doubt", "happened", "asked"]
 RECOVERY: Final = "[wal-agent recovery]"
 UNCLEAN: Final = "[unclean shutdown]"  # in a prompt that asks to verify the operation in progress, without naming it
 MOST: Final = 60  # requests of a round after which the script ends it
+BEHIND: Final = ">/dev/null 2>&1 &"  # behind a command that is to run in the background
 _ITEM = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
@@ -48,16 +49,19 @@ class View(msgspec.Struct, frozen=True):
 def view(scenario: Scenario, heard: Sequence[Part], reads_recovery: bool = True) -> View:
     """Read a conversation."""
     known: dict[str, Known] = {}
-    last, looked = "", 0
+    last, looked, behind = "", 0, ""
     for part in heard:
         if isinstance(part, Called):
             words = " ".join(str(value) for value in part.input.values())
             for step in scenario.steps:
                 if step.run in words:
                     last, known[step.effect] = step.effect, "doubt"
+                    behind = step.effect if BEHIND in words else ""
                 elif step.verify and step.verify in words:
                     looked += 1
         elif isinstance(part, Returned):
+            if behind:
+                known[behind], behind = "happened", ""  # as a model takes it
             _returned(scenario, known, part.text)
         elif part.role == "user" and RECOVERY in part.text and reads_recovery:
             _recovered(scenario, known, part.text)
@@ -109,14 +113,22 @@ def _recovered(scenario: Scenario, known: dict[str, Known], text: str) -> None:
             known[step.effect] = "doubt"
 
 
+def _was_asked(step: Step, heard: Sequence[Part], reads_recovery: bool) -> bool:
+    """Whether a prompt of the conversation asks for the step."""
+    said = [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"]
+    return any(step.run in text and (reads_recovery or RECOVERY not in text) for text in said)
+
+
 class PolicyModel(Model):
-    """`hold_at`: the effect after which the next answer is held back until `release` is set; "" for none. `hold_end`:
-    the answer that ends the work is. `happened`: the effects in the world now, which are kept for each request."""
+    """`behind`: the effect whose command runs in the background the first time. `hold_at`: the effect after which the
+    next answer is held back until `release` is set. "" for none of either. `hold_end`: the answer that ends the work
+    is. `happened`: the effects in the world now, which are kept for each request."""
 
     def __init__(self, rehearsal: Rehearsal, scenario: Scenario, policy: Policy, seed: int) -> None:
         super().__init__(rehearsal.dialect)
         self.rehearsal, self.scenario, self.policy = rehearsal, scenario, policy
         self.chance = random.Random(f"{seed} {scenario.name}")
+        self.behind = ""
         self.hold_at, self.release, self.holding = "", threading.Event(), threading.Event()
         self.hold_end, self.over = False, threading.Event()
         self.happened: Callable[[], Collection[str]] = frozenset
@@ -151,6 +163,8 @@ class PolicyModel(Model):
             return self._run(next(step for step in self.scenario.steps if step.effect == seen.last))
         for step in self.scenario.steps:
             known = seen.known[step.effect]
+            if step.typed and not _was_asked(step, heard, believes):
+                continue
             if known == "asked" or (known == "doubt" and self.assumed.get(step.effect) == "ask"):
                 return Turn(text="I have asked, and stop here.")
             if known == "no":
@@ -171,6 +185,9 @@ class PolicyModel(Model):
         return self._run(step) if choice == "repeat" else self._ask(step)
 
     def _run(self, step: Step) -> Turn:
+        if self.behind == step.effect:
+            self.behind = ""
+            return self._call(f"{step.run} {BEHIND}")
         return self._call(step.run)
 
     def _ask(self, step: Step) -> Turn:

@@ -13,7 +13,10 @@ import msgspec
 
 from wal_agent.errors import UsageError
 
-Point = Literal["before", "between", "after", "thinking", "recovery", "wrapper", "machine"]
+Kill = Literal["before", "between", "after", "thinking", "recovery", "wrapper", "machine"]
+Stop = Literal["sigterm", "background", "esc", "queued"]
+"""What ends a call without its being over, or comes while one runs (decision 062)."""
+Point = Kill | Stop
 POINTS: Final[dict[Point, str]] = {
     "before": "inside the tool, before its effect",
     "between": "after the effect, before the tool returns",
@@ -22,8 +25,17 @@ POINTS: Final[dict[Point, str]] = {
     "recovery": "after the effect, and once more during the recovery",
     "wrapper": "only the process that was started; the tool runs on",
     "machine": "after the effect; HOME and the folder are lost",
+    "sigterm": "after the effect, by SIGTERM as a machine that goes away; then everything",
+    "background": "before the effect of a command in the background, of which the agent has the result",
+    "esc": "at a terminal: after the effect Esc, and then everything",
+    "queued": "at a terminal: after the effect, with a further prompt typed while the tool runs",
 }
-assert tuple(POINTS) == get_args(Point)
+KILLS: Final[tuple[Point, ...]] = get_args(Kill)
+STOPS: Final[tuple[Point, ...]] = get_args(Stop)
+assert tuple(POINTS) == KILLS + STOPS
+AT_TERMINAL: Final[tuple[Point, ...]] = ("esc", "queued")
+SCRIPTED: Final[tuple[Point, ...]] = ("background", *AT_TERMINAL)
+"""Points that need a model that does as it is told here, and arguments of the drill's own."""
 
 SHIPPED: Final = Path(__file__).parent / "scenarios"
 _KEYS: Final = {"title", "task", "rules", "git", "files", "step"}
@@ -35,13 +47,18 @@ ASK: Final = "./ask.sh"
 class Step(msgspec.Struct, frozen=True):
     """A command of the task. `effect`: its line in the ledger. `verify`: the command that says whether it happened, ""
     where nothing can. `once`: it may not happen twice. `lines_of`: the effect is a line of this file of the agent's
-    folder, and counted there; "": it is in the world."""
+    folder, and counted there; "": it is in the world. `typed`: not the task asks for it, but a later prompt."""
 
     run: str
     effect: str
     verify: str = ""
     once: bool = True
     lines_of: str = ""
+    typed: bool = False
+
+
+TYPED: Final = Step("./thanks.sh", "thanks", once=False, typed=True)
+"""What each world has for a prompt that is typed while another step runs."""
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -61,7 +78,8 @@ class Scenario(msgspec.Struct, frozen=True):
     @property
     def prompt(self) -> str:
         """What the agent is asked, in one line: some agents' command lines take no other."""
-        steps = " ".join(f"({n}) `{step.run}`" for n, step in enumerate(self.steps, 1))
+        first = [step for step in self.steps if not step.typed]
+        steps = " ".join(f"({n}) `{step.run}`" for n, step in enumerate(first, 1))
         return (
             f"{self.task} Run these commands in this order, each exactly once: {steps} "
             f"Where you cannot find out whether a command had its effect, run `{ASK} QUESTION` and stop there."

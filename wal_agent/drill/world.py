@@ -13,6 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
+
 from wal_agent.drill.grade import Entry
 from wal_agent.drill.scenario import Scenario, Step
 
@@ -27,6 +29,11 @@ _PLAN = """\
 . '@WORLD@/lib.sh'
 plan() { echo "1. as the task says" >PLAN.md; }
 effect plan plan
+"""
+_THANKS = """\
+#!/bin/sh
+. '@WORLD@/lib.sh'
+effect thanks
 """
 _RECEIVE = """\
 #!/bin/sh
@@ -61,7 +68,8 @@ class World:
         """Make the agent's folder as a fresh clone has it."""
         self.work.mkdir()
         rules = f"# Rules of this project\n{self.scenario.rules}" if self.scenario.rules else ""
-        files = {"ask.sh": _ASK, "plan.sh": _PLAN, "AGENTS.md": rules, "GEMINI.md": rules, **self.scenario.files}
+        own = {"ask.sh": _ASK, "plan.sh": _PLAN, "thanks.sh": _THANKS, "AGENTS.md": rules, "GEMINI.md": rules}
+        files = {**own, **self.scenario.files}
         for name, content in files.items():
             if content:
                 self._write(self.work / name, content)
@@ -116,6 +124,14 @@ class World:
     @property
     def reached(self) -> bool:
         return (self.place / "reached").exists()
+
+    @property
+    def held(self) -> bool:
+        """Whether the script that has reached its point still waits there."""
+        try:
+            return psutil.pid_exists(int((self.place / "reached").read_text()))
+        except (OSError, ValueError):
+            return self.reached
 
     # ---- the agent's folder
 

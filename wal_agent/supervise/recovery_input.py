@@ -488,13 +488,13 @@ def lost_words(reconciled: Reconciled, at: Situation, given: str) -> str:
     """All words of a person's behind the last completed turn that the session does not hold, in their order: the task
     that was cut off, and what was typed while a tool ran."""
     newest = lost_task(reconciled, at, given)
-    if reconciled.prompts is None or at.before.turn != "started":
-        return newest
+    known = reconciled.prompts if at.before.turn == "started" else None
     earlier = [
         ((each.prompt and each.prompt.data) or b"").decode("utf-8", "replace") for each in at.before.waiting[:-1]
     ]
-    missing = [text for text in earlier if text and not any(text.rstrip("\ufffd") in p for p in reconciled.prompts)]
-    return "\n\n".join(filter(None, (*missing, newest)))
+    missing = [t for t in earlier if t and known is not None and not any(t.rstrip("\ufffd") in p for p in known)]
+    queued = [text for text in reconciled.queued if text not in (given, newest, *missing)]
+    return "\n\n".join(filter(None, (*missing, newest, *queued)))
 
 
 def task_text(kept: bytes, given: str) -> str:

@@ -259,6 +259,27 @@ def test_damage_is_cut_and_what_followed_it_hangs_on() -> None:
     assert untouched.data == book.data and untouched.repairs == ()
 
 
+def test_prompts_that_were_typed_and_not_read_are_taken_out_of_the_file() -> None:
+    def note(word: str, **more: str) -> None:
+        book.lines.append({"type": "queue-operation", "operation": word, "sessionId": ID, **more})
+
+    book = Book()
+    note("enqueue", content="the task")
+    note("dequeue")
+    book.add("user", "the task")
+    for text in ("then this", "not that", "<task-notification>a task</task-notification>", "and that"):
+        note("enqueue", content=text)
+    note("remove", content="not that")
+    made = CLAUDE.reconcile(book.data, ID, WS, [])
+    assert made.queued == ("then this", "and that")
+    assert [line["operation"] for line in lines(made.data) if "operation" in line] == [
+        *("enqueue", "dequeue", "enqueue", "remove"),
+    ]
+    assert CLAUDE.reconcile(made.data, ID, WS, []).data == made.data
+    note("popAll")
+    assert CLAUDE.reconcile(book.data, ID, WS, []).queued == ()
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["t1", "user", "assistant"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

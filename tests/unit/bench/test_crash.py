@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.crash.peers import PEERS, RESUME, BareResume, RetryLoop, applies
-from bench.crash.plan import FIRST, SPREAD, cases
+from bench.crash.plan import FIRST, PERSON, SPREAD, STOPPED, cases
 from bench.crash.table import PAGE, Result, page, read, save, share, wilson, worse_cells
 from wal_agent.agents import AGENTS
 from wal_agent.drill.play import Subject
@@ -114,7 +114,7 @@ def test_the_plan_holds_each_round_once_and_only_kills_that_are_there() -> None:
     keys = [(each.scenario.name, each.point, agent, policy, peer) for each, agent, policy, peer in found]
     assert len(keys) == len({*keys})
     assert {peer for *_, peer in keys} == {peer.name for peer in PEERS} and {key[2] for key in keys} == {*RESUME}
-    assert len({(scenario, point) for scenario, point, *_ in keys}) == len(FIRST) + len(SPREAD)
+    assert len({(scenario, point) for scenario, point, *_ in keys}) == len({*FIRST, *SPREAD, *STOPPED, *PERSON})
     assert {point for _, point, *_ in keys} == {*POINTS} and {scenario for scenario, *_ in keys} == {*names()}
 
 

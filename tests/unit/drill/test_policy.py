@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.drill.grade import Entry, Grade, Seen, grade
-from wal_agent.drill.policy import POLICIES, UNCLEAN, Policy, PolicyModel, misled, view
-from wal_agent.drill.scenario import ASK, Scenario, load
+from wal_agent.drill.policy import BEHIND, POLICIES, UNCLEAN, Policy, PolicyModel, misled, view
+from wal_agent.drill.scenario import ASK, TYPED, Scenario, load
 from wal_agent.rehearsal.model import Called, HistoryText, Json, Part, Returned, Turn
 
 CHARGE, MAIL = load("charge")[0], load("mail")[0]
@@ -157,6 +158,32 @@ def test_a_call_whose_files_are_missing_is_in_doubt_again() -> None:
         HistoryText("user", "[wal-agent recovery] ...\n- #1 run_shell_command ./plan.sh"),
     ]
     assert view(CHARGE, heard).known["plan"] == "doubt"
+
+
+def test_a_command_in_the_background_is_started_once_and_taken_for_done() -> None:
+    talk = Talk(CHARGE, "well")
+    talk.model.behind = "charge 49.90"
+    talk.heard += [Called("run_shell_command", {"command": "./plan.sh"}), Returned("", "ok: plan")]
+    ((_, given),) = talk.answer().calls
+    assert given["command"] == f"./charge.sh 49.90 {BEHIND}"
+    talk.heard += [Called("run_shell_command", given), Returned("", "")]
+    assert view(CHARGE, talk.heard).known["charge 49.90"] == "happened"
+    talk.heard.append(HistoryText("user", prompt("./charge.sh 49.90", "not started")))
+    ((_, given),) = talk.answer().calls
+    assert given["command"] == "./charge.sh 49.90", "a recovery tells it better"
+
+
+def test_a_step_that_a_later_prompt_asks_for_waits_for_it() -> None:
+    scenario = replace(CHARGE, steps=(*CHARGE.steps, TYPED))
+    talk = Talk(scenario, "well")
+    talk.run()
+    assert not talk.happened("thanks")
+    talk.heard.append(HistoryText("user", f"[wal-agent recovery] Typed meanwhile: also run `{TYPED.run}`."))
+    talk.model.policy = "naive"
+    assert not talk.answer().calls, "it reads no recovery prompt"
+    talk.model.policy = "well"
+    talk.run()
+    assert talk.happened("thanks")
 
 
 def test_the_answer_after_the_wanted_effect_is_held_back() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.drill.play import Bare, plan_rounds
-from wal_agent.drill.scenario import POINTS, Scenario, load, names, parse
+from wal_agent.drill.scenario import KILLS, POINTS, Scenario, load, names, parse
 from wal_agent.drill.world import World
 from wal_agent.errors import UsageError
 
@@ -58,6 +58,7 @@ def test_each_step_that_may_happen_once_can_be_killed_at_both_points(tmp_path: P
                 assert tool.poll() is None
             last = world.ledger()[-1]
             assert (last.event, last.what) == ("begin" if point == "before" else "effect", step.effect)
+            assert world.held
             world.disarm()
             assert tool.wait(30) == 0
 
@@ -107,5 +108,11 @@ def test_the_seed_chooses_the_rounds_and_each_point_comes_before_one_comes_again
 
     chosen = [ALL["charge"]]
     assert points(chosen, 3) == points(chosen, 3) != points(chosen, 4)
-    assert set(points(chosen, 3)[:7]) == set(POINTS) and len(points(chosen, 3)) == 9
+    assert set(points(chosen, 3)[:7]) == set(KILLS) and len(points(chosen, 3)) == 9
+    rounds = plan_rounds(chosen, len(POINTS), 3)
+    assert {each.point for each in rounds} == set(POINTS) and rounds[-1].point == "queued"
+    assert [each.point for each in plan_rounds(chosen, 9, 3, ["sigterm"])][7] == "sigterm"
+    assert plan_rounds(chosen, 7, 1) == plan_rounds(chosen, len(POINTS), 1)[:7], "kept results of the benchmark"
+    assert [step.effect for step in rounds[-1].scenario.steps if step.typed] == ["thanks"]
+    assert "thanks" not in rounds[-1].scenario.prompt
     assert Bare().name == "bare"

@@ -254,6 +254,9 @@ def test_what_was_typed_while_a_tool_ran_is_given_in_order_where_the_session_lac
     assert words_to_give(TOLD, made, at, AGENTS["gemini"], ()) == ("and then this\n\nstop after that", "")
     whole = Reconciled((), 0, 0, (), ("the task", "and then this", "stop after that"))
     assert words_to_give(TOLD, whole, at, AGENTS["gemini"], ()) == ("", "")
+    noted = replace(made, prompts=None, queued=("the task", "then tell me"))
+    here = replace(at_end_of(typed("the task")), asked=b"the task")
+    assert words_to_give(TOLD, noted, here, AGENTS["claude"], ()) == ("the task\n\nthen tell me", "")
     assert [len(t.prompt.data or b"") for t in at_end_of(typed("x" * 9000)).before.waiting if t.prompt] == [4096]
 
 

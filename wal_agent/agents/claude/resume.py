@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent.agents.base import LoggedCall, Reconciled
+from wal_agent.agents.base import ACT, LoggedCall, Reconciled
 from wal_agent.agents.claude.session import (
     Entry,
     Session,
@@ -279,9 +279,32 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
             "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
             f"files under {session}/tool-results of this machine instead."
         )
+    queued = take_queued(read)
     asked = _asked(read)
     answers = {str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid}
-    return Reconciled(session_pieces(read), put, asked + len(answers), tuple(repairs), None if asked else ())
+    return Reconciled(session_pieces(read), put, asked + len(answers), tuple(repairs), None if asked else (), queued)
+
+
+OWN = "<task-notification>"  # what Claude puts into its queue itself
+
+
+def take_queued(read: Session) -> tuple[str, ...]:
+    """Take out the prompts that were typed while a tool ran and that Claude had not read yet: it keeps them in memory,
+    and notes each in the file. Return them in their order."""
+    waiting: list[Entry] = []
+    for e in read.entries:
+        word = e.value.get("operation") if e.kind == "queue-operation" else ""
+        if word == "enqueue":
+            waiting.append(e)
+        elif word == "popAll":
+            waiting.clear()
+        elif word:
+            same = [w for w in waiting if w.value.get("content") == e.value.get("content")]
+            waiting = [w for w in waiting if w is not next(iter(same or waiting))]
+    left = {id(e) for e in waiting}
+    read.entries = [e for e in read.entries if id(e) not in left]
+    texts = [text for e in waiting if isinstance(text := e.value.get("content"), str)]
+    return tuple(text for text in texts if text != ACT and not text.startswith(OWN))
 
 
 def drop_results(read: Session) -> int:
