@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True):
     compact: str = "off"  # before a resume: when old turns of the conversation are compacted (docs/COMPACTION.md)
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
+    unverified: Literal["fail", "allow"] = "fail"  # a run without a person that leaves a call that nothing looked at
     workspace: Literal["save", "off"] = "save"
     workspace_cap: float = 1024.0  # MiB of the working tree that are saved; of one file, a twentieth
     metrics_addr: str = ""  # host:port, where Prometheus and probes ask
@@ -386,6 +387,13 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         "(ask) or decides by itself (resume); or nothing is started, exit 79 (halt).",
         "after a crash the agent decides itself about calls that may have happened",
         lambda value: value == "halt",
+    ),
+    "unverified": _advice(
+        _one_of("fail", "allow"),
+        "When a turn without a person ends with a call that may have happened and that nothing has looked at: ask the "
+        "agent once to look, then exit 79 (fail), or let it end (allow).",
+        "a run that leaves a call unverified looks like a completed one",
+        lambda value: value == "fail",
     ),
     "durability": _advice(
         _one_of("intent", "sync"),

@@ -19,6 +19,7 @@ from tests.e2e.scene import (
 )
 from tests.mocks.gemini_model import Turn
 from wal_agent.agents import AGENTS
+from wal_agent.recovery.messages import look_first
 
 
 def contents(*folders: Path) -> dict[str, tuple[str, int]]:
@@ -83,12 +84,17 @@ def test_a_person_decides(scene: Scene) -> None:
 
 
 def test_ack_after_the_end(scene: Scene) -> None:
-    """I8: an agent's own words settle nothing; a person's do, from any machine, once; then the job closes."""
+    """I8: an agent's own words settle nothing, and its turn goes on once so that it looks; a person's do, from any
+    machine, once; then the job closes."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     crashed(scene, first)
-    scene.script(Turn(text="It was done, believe me."))
-    run = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
-    assert run.process.returncode == 0, run.stderr()
+    scene.script(Turn(text="It was done, believe me."), Turn(text="I said so."))
+    asked = len(scene.model.requests)
+    run = second.run("-y", "-p", TASK, options=["--wait"], wait=True, WAL_AGENT_UNVERIFIED="fail")
+    assert run.process.returncode == 79, run.stderr()
+    first_answer, nudged = scene.model.requests[asked:]
+    said = look_first([(1, "`run_shell_command`", "")])
+    assert [any(said in text for text in texts_in(request)) for request in (first_answer, nudged)] == [False, True]
     assert "unverified: #1 run_shell_command" in run.stderr()
     check_exact(scene, second)
     status = second.status()

@@ -31,6 +31,7 @@ ASKED: dict[str, Any] = {
     "append_deadline": 0.1,
     "checkpoint": 0,
     "on_ambiguity": "resume",
+    "unverified": "allow",
     "workspace": "off",
     "workspace_cap": 1,
 }
@@ -42,6 +43,7 @@ TIGHTER: dict[str, Any] = {
     "tool_soft": 10,
     "checkpoint": 60,
     "on_ambiguity": "halt",
+    "unverified": "fail",
     "control": "status",
 }
 PERSONS: dict[str, Any] = {

@@ -145,6 +145,7 @@ GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of 
             "restart_window",
             "hang_timeout",
             "on_ambiguity",
+            "unverified",
             "accept_logged_args",
         ),
         "Crashes and hangs",

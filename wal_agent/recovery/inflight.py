@@ -391,6 +391,12 @@ class Resolver:
         folder = "" if cwd == self._workspace else cwd
         return [asked for asked in self._asked if asked.folder == folder]
 
+    def unlooked(self, open: Collection[int]) -> list[AskedCall]:
+        """Return the asked calls in `open` of which it is unknown what became of them, and nothing has looked."""
+        with self._lock:
+            known = self._touched | self._found.keys()
+            return [a for a in self._asked if a.call in open and a.call not in known and a.finding == "unknown"]
+
     def answers(self, open: Iterable[int], now: float) -> list[Answer]:
         """Return an answer for each call in `open` that the prompt asked about or that something looked at. `now`:
         seconds since 1970."""

@@ -62,6 +62,21 @@ def deny_in_flight(tool: str, call: int, look: str) -> str:
     )
 
 
+def look_first(calls: Sequence[tuple[int, str, str]]) -> str:
+    """At the end of a turn, in place of it, once: number, tool and named check ("" for none) of each open call at whose
+    effect nothing has looked."""
+    lines = [
+        f"- call #{call} ({tool}): "
+        + (f"run {look} now" if look else "look now, with your tools")
+        + f', then `wal-agent settle {call} --because "WHAT SHOWED IT"`'
+        for call, tool, look in calls[:CONTEXT_CALLS]
+    ]
+    if len(calls) > CONTEXT_CALLS:
+        lines.append(f"- {len(calls) - CONTEXT_CALLS} more: see `wal-agent status`")
+    head = "[wal-agent] This turn is not over: it is not known whether these calls took effect, and nothing has looked."
+    return "\n".join([head, *lines, "If that does not show it, say so and stop. Repeat nothing."])
+
+
 DENY_FENCED = f"{REFUSED} another host has taken this job over, and this run is being ended. {_STOP}"
 DENY_LATE = f"{REFUSED} its lease could not be renewed in time (bucket unreachable). {_STOP}"
 DENY_DRAINING = f"{REFUSED} this machine is being given up, and the job goes on elsewhere from here. {_WIND_DOWN}"

@@ -84,6 +84,7 @@ class Conversation:
         self._by_file = context.agent.capabilities.boundary == "file"
         self._notice = launch.notice  # the recovery's words, with which the first turn begins; until it is over
         self._context = launch.context
+        self._asks_to_look = not launch.interactive and context.settings.unverified == "fail"
         self._lock = threading.Lock()
         self.session = launch.session
         self.phase: Phase = "starting"
@@ -141,7 +142,7 @@ class Conversation:
                 self._supervisor.request_save()
             case TurnCompleted() if self._gate.stopping:  # agents end their turn when they are stopped
                 self._at_boundary()
-            case TurnCompleted() if words := self._messages("turn_completed"):
+            case TurnCompleted() if words := self._messages("turn_completed") or self._nudge():
                 self._at_boundary()
                 self.enter("model_asked")  # the turn goes on with them
                 decision = Allow(words)
@@ -163,6 +164,10 @@ class Conversation:
         if self._inbox is None or boundary not in self._speaks or self._gate.refusal:
             return ""
         return self._inbox.take()
+
+    def _nudge(self) -> str:
+        """Where nobody is there to ask, the agent looks before its turn is over."""
+        return self._gate.nudge() if "turn_completed" in self._speaks and self._asks_to_look else ""
 
     def _has_words(self) -> bool:
         return bool(self._context) or self._guard.waiting or (self._inbox is not None and self._inbox.waiting > 0)

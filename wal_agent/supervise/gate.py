@@ -34,6 +34,7 @@ from wal_agent.recovery.messages import (
     deny_in_flight,
     deny_repeated,
     deny_unsaved,
+    look_first,
 )
 from wal_agent.redact import redact_head
 from wal_agent.shell.quote import inline, show_input
@@ -265,6 +266,13 @@ class RecoveredCalls:
         if self._asked:
             self._answers.begin_turn()
 
+    def unlooked(self) -> list[AskedCall]:
+        """The open calls that may not be done again, and whose effect nothing has looked at."""
+        if not self._asked:
+            return []
+        left = {o.intent.call for o in self._writer.state.unlooked if o.intent.cls not in HARMLESS}
+        return self._answers.unlooked(left - self._harmless)
+
     def after_turn(self) -> list[End | Answer]:
         """The ends of calls that a completed turn settles: by evidence, or because doing them again harms nothing.
         What is unknown and may harm stays open, with the answer that this turn was."""
@@ -332,6 +340,7 @@ class Gate:
         self._background: dict[int, Background] = {}
         self._held: list[Held] = []
         self._gone: dict[int, float] = {}  # calls that ran on and of which nothing lives, since when (boot time)
+        self._nudged = False
         self._approving: set[int] = set()  # calls that the agent asked a person to approve
         self.processes: CallProcesses | None = None  # of the agent, once it is started
         self.is_stopping: Callable[[], bool] = lambda: False
@@ -704,6 +713,18 @@ class Gate:
         with suppress(WalAgentError):
             self._writer.append(end, wait=self._soon)
         self._emit(CallEnded(found.call.call, found.call.tool, how, took / 1000, found.call.changes))
+
+    def nudge(self) -> str:
+        """What the agent gets in place of its turn's end, once: open calls at whose effect nothing has looked; "" for
+        none. Those that still run are not over."""
+        if self._nudged or self.ended_turn is not None or self.refusal:
+            return ""
+        running = {r.call for r in self.background()}
+        calls = [asked for asked in self.recovered.unlooked() if asked.call not in running]
+        if not calls:
+            return ""
+        self._nudged = True
+        return look_first([(asked.call, inline(asked.tool, SHOWN_TOOL), asked.look) for asked in calls])
 
     def background(self) -> list[RunningCall]:
         """Calls that run on although the agent has their results."""

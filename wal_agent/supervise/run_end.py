@@ -335,9 +335,18 @@ class _Closing(msgspec.Struct, frozen=True):
         """Whether `keep` starts the agent again if it died: not once its task was done."""
         return self.options.settings.restart == "on" and (self.options.interactive or not self.ended.done)
 
+    @property
+    def _unverified(self) -> bool:
+        """Whether nobody watched a completed run that leaves a call at whose effect nothing has looked."""
+        watched = self.options.interactive or self.options.settings.unverified == "allow"
+        completed = self.word.cls == "completed" and self.ended.down is None
+        return completed and not watched and left_open(self.opened.writer.state.unlooked) is not None
+
     def finished(self, until: float) -> RunResult:
         ended = self.ended
         code = DRAINED if ended.drained else ended.exit.shell_code
+        if code == 0 and self._unverified:
+            code = PersonNeeded.exit_code
         waits = 0.0 if ended.drained else until  # this process goes, and waits for no pause
         acted = self.opened.writer.state.calls > self.opened.replay.state.calls
         return RunResult(code, self.word.cls, self.word.why, waits, self.options.interactive, ended.done, acted)

@@ -180,6 +180,24 @@ def test_an_agent_that_only_repeats_a_call_in_flight_is_ended_and_a_person_is_as
     assert [i.call for i in post.intents()] == [1], "a refused call is none"
 
 
+@pytest.mark.parametrize(("person", "speaks"), [(False, True), (True, True), (False, False)])
+def test_a_turn_goes_on_where_an_open_call_was_not_looked_at_and_nobody_is_there(
+    talk: Talk, person: bool, speaks: bool
+) -> None:
+    """I8: the agent looks before its turn is over, where its hook can say so; it is told once."""
+    post = talk.post
+    post.begin("run_shell_command", command="./charge 1")
+    asked = AskedCall(1, "run_shell_command", b'{"command": "./charge 1"}', look="`./status 1`")
+    post.gate = Gate(post.context, load_rules, lambda: True, RecoveredCalls(post.context, asked=[asked]))
+    talk.on = talk.make("", turn_open=False)
+    talk.on._asks_to_look, talk.on._speaks = not person, frozenset(("turn_completed",) if speaks else ())
+    talk.on.handle(TurnStarted("s", "p"))
+    goes_on = speaks and not person
+    got = talk.on.handle(TurnCompleted("s"))
+    assert isinstance(got, Allow) and ("`./status 1`" in got.words) is goes_on is talk.on.turn_open
+    assert talk.on.handle(TurnCompleted("s")) == Allow() and not talk.on.turn_open
+
+
 def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Talk) -> None:
     """ARCHITECTURE.md: by then the session file tells the whole batch."""
     talk.on.handle(ModelRequest("s"))

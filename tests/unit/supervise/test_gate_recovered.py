@@ -113,6 +113,27 @@ def test_a_repetition_of_a_call_in_flight_is_refused_until_something_looked(post
         assert post.gate.begin_call(again) == Allow()
 
 
+def test_the_end_of_a_turn_is_put_off_once_where_nothing_has_looked(post: Post) -> None:
+    """Issue 33: a small model ended its turn so in 15 of 15 rounds in doubt."""
+    recovered(post, [asked(1), asked(2, "completed")])
+    words = post.gate.nudge()
+    assert "call #1 " in words and "`cat ledger.txt`" in words and "#2" not in words
+    assert post.gate.nudge() == ""
+
+
+@pytest.mark.parametrize("how", ["looked", "harmless", "resolved", "ends", "not asked"])
+def test_a_turn_ends_where_nothing_is_left_to_look_at(post: Post, how: str) -> None:
+    found = recovered(post, [] if how == "not asked" else [asked(1)], harmless=[1] if how == "harmless" else [])
+    if how == "looked":
+        found.ends_after_call(3, json.dumps({"command": "grep 49.90 ledger.txt"}).encode(), "")
+    elif how == "resolved":
+        post.job.writer.append(End(time=1.0, call=1, how="resolved", by="person"))
+        post.commit()
+    elif how == "ends":
+        post.gate.close()
+    assert post.gate.nudge() == ""
+
+
 @pytest.mark.parametrize("how", ["looked", "harmless", "resolved", "words"])
 def test_what_is_no_open_question_any_more_may_be_repeated(post: Post, how: str) -> None:
     """I8: the agent's words alone close no question, in no later session either."""

@@ -42,7 +42,7 @@ def test_defaults(shop: Path) -> None:
         default_job("gemini", shop, read_owner(shop, ENV)),
     )
     assert (found.ttl, found.autosave, found.drain, found.preemption) == (30, 10, 20, "auto")
-    assert (found.durability, found.on_ambiguity, found.skip) == ("intent", "ask", ())
+    assert (found.durability, found.on_ambiguity, found.unverified, found.skip) == ("intent", "ask", "fail", ())
     assert set(found.sources.values()) == {"default"}
 
 
