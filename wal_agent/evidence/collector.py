@@ -17,7 +17,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ from wal_agent.evidence.model import (
     resolve_reach,
 )
 from wal_agent.evidence.packages import PACKAGE_TOOLS, Packages
-from wal_agent.records import Fact, Finding, Host, Intent, Opening, Verdict
+from wal_agent.records import Fact, Finding, Host, Intent, Opening, RunsOn, Verdict
 from wal_agent.shell.classify import FOLDERS, classify, classify_command, read_input
 from wal_agent.shell.quote import inline
 from wal_agent.shell.rules import load_rules
@@ -74,8 +74,8 @@ _GEMINI = re.compile(
     re.DOTALL,
 )
 _CLAUDE = re.compile(
-    r"(?:\S*/)?(?:ba|z)sh -c (?:-l )?source \S+/shell-snapshots/snapshot-\S+ 2>/dev/null \|\| true && [^'\"]*"
-    r"eval (?P<word>'.*')(?: < /dev/null)? && pwd -P >\| (?P<file>\S+)",
+    r"(?:\S*/)?(?:ba|z)sh -c (?:-l )?source \S+/shell-snapshots/snapshot-\S+ 2>/dev/null \|\| true && "
+    r"(?:[^'\"]|'[\w.+-]*')*?eval (?P<word>'.*')(?: < /dev/null)? && pwd -P >\| (?P<file>\S+)",
     re.DOTALL,
 )
 _PLAIN = re.compile(r"(?:\S*/)?(?:ba|z)?sh(?: --norc --noprofile)? -l?c (?P<command>.*)", re.DOTALL)
@@ -494,6 +494,7 @@ def decide_verdicts(
     clock: Clock = _SYSTEM,
     covers: Callable[[str], bool] = lambda path: False,
     inner: LookUp = lambda step, run, since: None,
+    ran: Collection[int] = (),
 ) -> tuple[Verdict, ...]:
     """A verdict for every open call of `state` (the log before our opening).
 
@@ -501,10 +502,10 @@ def decide_verdicts(
     and are ended by this recovery. `gone`: nothing of the old run is running any more; for a run on another machine,
     that its last hook deadline is over. `covers`: whether an absolute path is of the working tree here that was put
     back from a capture, and is something that a capture holds (not ignored). `inner`: looks up the run that a step
-    starts."""
+    starts. `ran`: calls of which processes are known to be among `running`."""
     runs = {o.opening.epoch: o.opening for o in state.openings}
     agent = state.openings[-1].opening.agent if state.openings else ""
-    ended_now = find_running_calls(agent, state, inputs, running)
+    ended_now = find_running_calls(agent, state, inputs, running) | {*ran}
     until = clock.boot() + NOW_BUDGET
     calls = CallOverlap(state, inputs, workspace, Budget(clock, until - NOW_BUDGET / 2))
     found: list[Verdict] = []
@@ -527,7 +528,10 @@ def decide_verdicts(
             facts = [Fact(what=f.what, where=relocate(way, f.where), value=f.value) for f in o.intent.before]
             parts = read_parts(o.intent.tool, data, workspace, way, call_folder(facts))
             outcome = assess_call(parts, facts, around, covers, share)
-            if outcome == Outcome("unknown") and around.same_place and gone and o.intent.tool in load_rules().shells:
+            if outcome == Outcome("unknown") and isinstance(o.held, RunsOn):
+                said = model.RAN_ON_HERE if gone else model.RAN_ON
+                outcome = Outcome("unknown", said if around.same_place else model.RAN_ON_AWAY)
+            elif outcome == Outcome("unknown") and around.same_place and gone and o.intent.tool in load_rules().shells:
                 outcome = Outcome("unknown", model.ENDING_NOT_KEPT)
         elif o.intent.call in ended_now:
             outcome = assess_call((), (), Context(running=True), covers, share)

@@ -253,6 +253,9 @@ AS_BEFORE_RESTORED = "{} in the working tree that was put back."
 
 # -- calls and their processes
 STILL_RAN = "It was still running; wal-agent stopped it."
+RAN_ON = "It was still running when the agent had its result; whether it still is, is not known."
+RAN_ON_HERE = "It was still running, and ended with its run."
+RAN_ON_AWAY = "It was still running, and ended with its machine."
 ENTANGLED = "Its steps work on the same files, so what they look like now says nothing for sure."
 ENDING_NOT_KEPT = "The process is gone and left no result."
 UNLOGGED = "No hook announced it, so it was not logged before it could begin; it may have run."

@@ -29,8 +29,8 @@ from wal_agent.recovery.report import in_flight_lines, lost_lines, one_line, row
 from wal_agent.recovery.restore_session import SessionTarget, check_files
 from wal_agent.redact import redact
 from wal_agent.shell.quote import cut, safe, show_input
-from wal_agent.supervise import processes
 from wal_agent.supervise.identity import read_owner
+from wal_agent.supervise.leftovers import Leftovers, find_leftovers
 from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host
 from wal_agent.supervise.prepare import RecoveryCase
 from wal_agent.supervise.provenance import is_vouched, previous_person
@@ -108,12 +108,12 @@ def foresee_start(
         owner=read_owner(workspace, env),
     )
     at = observe_log(log := check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen)), opening, blobs)
-    found = processes.marked_processes(at.home.run) if at.home and at.same_host(here) else []
-    running = [processes.command_line(p) for p in found]
+    left = find_leftovers(at.home.run, at.before, at.inputs) if at.home and at.same_host(here) else Leftovers()
+    running = left.named(left.lines)
     gone = at.home is not None and lock_state(at.home.host, here, at.home.run) == "dead"
     case = RecoveryCase(at, here, AGENTS[agent_name], workspace, settings, env, clock)
     tree = case.tree
-    verdicts = case.verdicts(running, gone, tree.now)
+    verdicts = case.verdicts(left, gone, tree.now)
     decided = case.decide(verdicts, Policy(settings.on_ambiguity), blobs)
     if isinstance(decided, Refuse) and issubclass(decided.kind, Damaged):
         raise decided.error()

@@ -56,6 +56,7 @@ from wal_agent.recovery.restore_target import Keep
 from wal_agent.redact import redact
 from wal_agent.safefs import Pieces
 from wal_agent.supervise import processes, recovery_input
+from wal_agent.supervise.leftovers import Leftovers, find_leftovers
 from wal_agent.supervise.machine import job_at_work, lock_state, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
@@ -118,9 +119,9 @@ class RecoveryCase:
         self.tree: WorktreePlan = plan_worktree(at, here, workspace, settings, agent, env)
         self._inner = InnerRuns(settings, env, here, agent.name)
 
-    def verdicts(self, running: Sequence[str], gone: bool, done: TreeResult) -> tuple[Verdict, ...]:
-        """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
-        nothing of it runs any more; `done`: with the working tree."""
+    def verdicts(self, left: Leftovers, gone: bool, done: TreeResult) -> tuple[Verdict, ...]:
+        """What the evidence says now. `left`: the old run's processes that were found; `gone`: that nothing of it runs
+        any more; `done`: with the working tree."""
         if not self.at.before.open:
             return ()
         from wal_agent.evidence import collector  # late: a start without a call in flight needs none of it
@@ -128,7 +129,16 @@ class RecoveryCase:
 
         at, covers = self.at, self.tree.covers(done)
         found = collector.decide_verdicts(
-            at.before, at.inputs, self.here, self.workspace, running, gone, self.clock, covers, inner=self._inner
+            at.before,
+            at.inputs,
+            self.here,
+            self.workspace,
+            left.lines,
+            gone,
+            self.clock,
+            covers,
+            self._inner,
+            left.calls,
         )
         return carry_over(found, at.before.recovery, self.tree.will_hold)
 
@@ -188,6 +198,7 @@ class Preparation:
         self.silent, self.typed = False, ""  # no notice; the user's new words with this start
         if options.handoff:
             self.at, self.handoff = recovery_input.hand_over_to_opening(self.at)
+        self.left = Leftovers()  # of the lost run
         self.seconds: dict[str, float] = {}  # of each step
         self.case = RecoveryCase(self.at, here, options.agent, options.workspace, options.settings, options.env, clock)
         self.tree = self.case.tree
@@ -197,12 +208,10 @@ class Preparation:
         """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
         at, options = self.at, self.options
         settings = options.settings
-        leftovers = []
         here = at.same_host(self.here)
         if at.home and here and may_end_leftovers(options.env, settings.bucket, settings.job, at.home):
-            leftovers = processes.marked_processes(at.home.run)
-        running = [processes.command_line(p) for p in leftovers]
-        verdicts = self.case.verdicts(running, False, self.done)
+            self.left = find_leftovers(at.home.run, at.before, at.inputs)
+        verdicts = self.case.verdicts(self.left, False, self.done)
         policy = recovery_policy(options)
         if self.handoff is not None:  # the crashes were the other agent's
             policy = replace(policy, crash_limit=0)
@@ -223,7 +232,7 @@ class Preparation:
             case Start():
                 return self._start(decided.args)
             case StartAgain() | Resume():
-                return self._recover(decided, running)
+                return self._recover(decided)
 
     # ---- nothing to recover
 
@@ -258,7 +267,7 @@ class Preparation:
         rules = load_all(self.options.workspace).of(self.options.agent.name)
         moved = self.at.lost.workspace, str(self.options.workspace)
         open = [o for o in state.open if not o.serves]
-        verdicts = self.case.verdicts((), False, self.done)
+        verdicts = self.case.verdicts(Leftovers(), False, self.done)
         return asked_calls(group_calls(open, (), self.at.inputs, verdicts, rules, moved))
 
     def _still_open(self) -> list[str]:
@@ -305,7 +314,7 @@ class Preparation:
                 f"Start this again when that has ended; or in another folder, with --job {job}.",
             )
 
-    def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
+    def _recover(self, decided: StartAgain | Resume) -> PreparedStart:
         from wal_agent.recovery.inflight import asked_calls
         from wal_agent.recovery.prompt import load_templates
 
@@ -324,9 +333,10 @@ class Preparation:
         rows([row("note", one_line(text, 300)) for text in decided.warnings])
         self.check()
         with self.screen.waiting_for("the processes of the old run to end", processes.ENDING):
-            ended = processes.end_run_processes(home.run) if home and running else []
-        if ended:
-            rows([stopped_line(ended)])
+            ended = processes.end_run_processes(home.run) if home and self.left.lines else []
+        named = self.left.named(ended)
+        if named:
+            rows([stopped_line(named)])
         gone = (
             home is not None
             and lock_state(home.host, self.here, home.run) == "dead"
@@ -334,8 +344,9 @@ class Preparation:
         )
         self._put_tree_back()
         # again: what still ran may have changed something, or ended by itself
-        verdicts = self.case.verdicts(ended, gone, self.done)
-        facts = self.case.prompt_input(decided, verdicts, ended, self.done)
+        left = replace(self.left, lines=tuple(ended)) if ended else Leftovers()
+        verdicts = self.case.verdicts(left, gone, self.done)
+        facts = self.case.prompt_input(decided, verdicts, named, self.done)
         if facts.handed is not None:
             facts = replace(facts, handed=self._with_transcript(facts.handed))
         verify = {call: "; ".join(c.verify) for c in facts.calls for call in c.calls}
@@ -350,7 +361,7 @@ class Preparation:
             prompt, restored = self._begin_again(place, decided, facts, templates), None
             rows(self._tree_alone())
         rows([*lost_lines(facts.lost), *in_flight_lines(facts.calls), *unannounced_lines(facts.unannounced)])
-        self._record(alert, verdicts, prompt, ended, restored)
+        self._record(alert, verdicts, prompt, named, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
         return PreparedStart(
             ResumeSession(place.session, prompt, asked=self.silent and not self.typed),

@@ -298,13 +298,16 @@ def test_a_folder_in_the_input_beside_the_agents_word(shop: Path) -> None:
 # ---- what still runs -----------------------------------------------------------------------------------------------
 
 
-def claude(command: str, file: str = "6b35", stdin: bool = True, end: str = "") -> str:
-    """As it was measured; a command with a redirection of its input gets none."""
+ALIASES = "{ \\builtin unalias -- 'which'; \\builtin unset -f -- 'which'; } >/dev/null 2>&1 || true && "
+
+
+def claude(command: str, file: str = "6b35", stdin: bool = True, end: str = "", before: str = "") -> str:
+    """As it was measured; a command with a redirection of its input gets none. `before`: what the user's shell has."""
     word = "'" + command.replace("'", "'\"'\"'") + "'"
     assert shlex.split(word) == [command]
     return (
         "/bin/bash -c source /root/.claude/shell-snapshots/snapshot-bash-1795338354565-xhcbid.sh 2>/dev/null || true "
-        f"&& shopt -u extglob 2>/dev/null || true && eval {word}{' < /dev/null' if stdin else ''} "
+        f"&& shopt -u extglob 2>/dev/null || true && {before}eval {word}{' < /dev/null' if stdin else ''} "
         f"&& pwd -P >| /tmp/claude-{file}-cwd{end}"
     )
 
@@ -333,6 +336,7 @@ def call(agent: str, command: str, n: int = 1, tool: str = "") -> AnyRecord:
 
 def test_a_shell_of_claude_code() -> None:
     assert running("claude", [claude(f"  {MANY} \n")], call("claude", f"  {MANY} \n")) == {1}
+    assert running("claude", [claude(MANY, before=ALIASES)], call("claude", MANY)) == {1}
     assert running("claude", [claude("sleep 3 < a", stdin=False)], call("claude", "sleep 3 < a")) == {1}
     two = [call("claude", "make", n) for n in (1, 2)]
     assert running("claude", [claude("make")] * 2, *two) == frozenset()  # one and its fork

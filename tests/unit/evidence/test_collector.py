@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
 from wal_agent.evidence import collector, files, model
@@ -17,7 +18,8 @@ from wal_agent.evidence.collector import CallOverlap, collect_facts, find_runnin
 from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
 from wal_agent.evidence.model import MOST_BYTES, MOST_FILES, Budget
-from wal_agent.records import AnyRecord, Class, Fact, Host
+from wal_agent.records import AnyRecord, Class, Cut, Fact, Host, RunsOn
+from wal_agent.supervise.leftovers import Leftover, name_calls
 
 
 class Ticking:
@@ -337,6 +339,56 @@ def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
         state, {1: b'{"command":"make"}'}, HOST, tmp_path, [shell("make")], True, Ticking()
     )
     assert said.finding == "partial" and said.why == model.STILL_RAN
+
+
+RUNS_ON = RunsOn(time=1001.0, call=1, by="hook", why="it runs on")
+
+
+@pytest.mark.parametrize("held", [None, RUNS_ON, Cut(time=1001.0, call=1, by="hook", why="it was stopped")])
+def test_evidence_is_read_for_what_was_cut_and_what_runs_on_as_for_calls_in_flight(
+    tmp_path: Path, held: RunsOn | Cut | None
+) -> None:
+    """I8, issue 32, point 14."""
+    file = tmp_path / "a"
+    before = told(file, tmp_path)
+    file.write_bytes(b"new")
+    first = intent(1, "write_file", write(file), "idempotent", before=before)
+    state = state_of(opening(workspace=str(tmp_path)), started(), turn(), first, *([held] if held else []))
+    (said,) = collector.decide_verdicts(state, {1: write(file)}, HOST, tmp_path, [], True, Ticking())
+    assert said.finding == "completed"
+
+
+def test_what_ran_on_is_said_to_have_ended_with_its_run_or_machine(tmp_path: Path) -> None:
+    """I8: of a call whose result the agent has, the recovery says that it had not come to its end."""
+    data = {1: b'{"command":"make"}'}
+    state = state_of(opening(workspace=str(tmp_path)), started(), intent(1), RUNS_ON)
+
+    def why(host: Host, gone: bool, ran: tuple[int, ...] = ()) -> tuple[str, str]:
+        (said,) = collector.decide_verdicts(state, data, host, tmp_path, [], gone, Ticking(), ran=ran)
+        return said.finding, said.why
+
+    assert why(HOST, True) == ("unknown", model.RAN_ON_HERE)
+    assert why(HOST, False) == ("unknown", model.RAN_ON)
+    assert why(replace(HOST, boot="another"), False) == ("unknown", model.RAN_ON_AWAY)
+    assert why(HOST, True, ran=(1,)) == ("partial", model.STILL_RAN), "its processes are known, whatever their words"
+
+
+def test_leftovers_are_named_by_their_calls() -> None:
+    """I8: by the log, by the shell, and what those started; of two that say the same nothing is known."""
+    data = {1: b'{"command":"make"}', 2: b'{"command":"./serve.sh"}', 3: b'{"command":"sleep 9"}'}
+    runs = replace(RUNS_ON, call=2, pids=(20,))
+    state = state_of(opening(), started(), intent(1), intent(2), intent(3), runs)
+    found = [
+        Leftover(10, 1, shell("make")),
+        Leftover(11, 10, "cc x.c"),
+        Leftover(20, 1, "serve"),
+        Leftover(9, 1, "npm"),
+    ]
+    left = name_calls([*found, Leftover(21, 20, "worker")], state, data)
+    assert left.named(["cc x.c", "worker", "npm"]) == ["call #1: cc x.c", "call #2: worker", "npm"]
+    assert left.calls == {1, 2} and len(left.lines) == 5
+    twice = state_of(opening(), started(), intent(1), intent(2))
+    assert not name_calls(found[:2], twice, {1: data[1], 2: data[1]}).calls
 
 
 def at(tool: str, input: bytes) -> str | None:
