@@ -189,20 +189,24 @@ def drop_stdout() -> None:
 
 
 def answer_json(value: Any) -> None:
-    """Write a command's answer to stdout as one line of JSON, which keeps control characters escaped. What is no number
-    in JSON (NaN in a hostile record) is null."""
-    from json import dumps
-
+    """Write a command's answer to stdout as one line of JSON."""
     if sys.stdout is None:
         return
+    sys.stdout.write(json_line(value) + "\n")
+    sys.stdout.flush()
+
+
+def json_line(value: Any) -> str:
+    """Return one line of JSON in ASCII, which keeps control characters escaped. What is no number in JSON (NaN in a
+    hostile record) is null."""
+    from json import dumps
+
     try:
-        line = dumps(value, allow_nan=False)
+        return dumps(value, allow_nan=False)
     except ValueError:
         import msgspec
 
-        line = dumps(msgspec.json.decode(msgspec.json.encode(value)))
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+        return dumps(msgspec.json.decode(msgspec.json.encode(value)))
 
 
 def _write(rows: list[str]) -> None:

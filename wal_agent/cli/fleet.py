@@ -217,7 +217,8 @@ def watch(
     The command finds the job in its environment: WAL_AGENT_JOB, WAL_AGENT_BUCKET, FLEET_STATE, FLEET_AGENT,
     FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It should start something (a machine, a message) and not
     wait for it. If there are several watchers, only one acts. Nothing is run twice for the same loss of a job, unless
-    it failed: commands that a dead watcher may have run are reported, not repeated. Quote the variables.
+    it failed: commands that a dead watcher may have run are reported, not repeated. The variables come from the bucket:
+    quote them, and take no folder from them.
 
     --on-message wakes a job that does not run for messages that it was not woken for before; FLEET_MESSAGES is their
     number. A paused job is woken by `send --control resume` alone, and a halted one by none.

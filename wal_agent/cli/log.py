@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import re
 import sys
@@ -62,7 +61,7 @@ from wal_agent.records import (
 )
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_words
-from wal_agent.text import columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
+from wal_agent.text import columns, duration, json_line, lines, plural, quote_word, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -305,7 +304,7 @@ def as_json(entry: Entry, raw: bool = False) -> str:
             for p in record.packs
         ]
     shown.pop("t", None)
-    return json.dumps({"record": entry.seq, "epoch": entry.epoch, "type": entry.kind, **shown})
+    return json_line({"record": entry.seq, "epoch": entry.epoch, "type": entry.kind, **shown})
 
 
 def _bytes_json(payload: Payload, raw: bool) -> dict[str, object]:

@@ -22,7 +22,7 @@ from wal_agent.cli.options import HERE, JobOptions, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, Exhausted, UsageError
 from wal_agent.redact import MARGIN, redact, redact_ends, redact_head
-from wal_agent.text import moment, plural, say
+from wal_agent.text import json_line, moment, plural, say
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -274,8 +274,7 @@ def page_style() -> tuple[str, str]:
 
 def embed_json(value: object) -> str:
     """Return JSON that holds no character with a meaning in HTML."""
-    text = json.dumps(value, separators=(",", ":"))  # ASCII alone
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return json_line(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _hash(text: str) -> str:

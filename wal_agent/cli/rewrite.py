@@ -183,14 +183,14 @@ def compact(
 
 def _summaries(at: JobContext, home: Home, limits: CompactionPolicy) -> Summaries | None:
     """The agent's summaries, and a line on why there are none."""
-    from wal_agent.cli.task import child_options
+    from wal_agent.cli.task import child_place
     from wal_agent.supervise.provenance import vouched_args
     from wal_agent.supervise.task_child import TaskJob, summarize
 
     state = at.state()
     same = state.home_opening is not None and state.home_opening.agent == at.agent.name
     caller = vouched_args(os.environ, at.settings.bucket, at.keys.job, state) if same else ()
-    place = TaskJob(at.bucket, at.keys.job, at.agent.name, child_options(at))
+    place = TaskJob(at.bucket, at.keys.job, at.agent.name, child_place(at))
     found = summarize(place, at.access, home, limits, caller)
     if found is not None and found.fault:
         say(f"no summary of the agent's is used: {printable(found.fault)}")

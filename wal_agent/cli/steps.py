@@ -17,7 +17,7 @@ from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
 from wal_agent.errors import UsageError
 from wal_agent.shell.quote import show_words
-from wal_agent.text import answer_json, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, answer_json, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.supervise.steps import Entry
@@ -84,7 +84,7 @@ def get(
     which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
-    """Write the value that is kept under a name to stdout, byte for byte.
+    """Write the value that is kept under a name to stdout, byte for byte; to a terminal, without control characters.
 
     Exit code 1 where there is none. --json: value, version, attempt (how often the job began again since), a pause that
     was asked for inside the step, and how its command went.
@@ -98,6 +98,8 @@ def get(
     data = source.value(step) if entry is not None and entry.version else None
     if json and entry is not None:
         answer_json({**to_builtins(entry), **_value_json(data)})
+    elif data is not None and sys.stdout.isatty():  # an agent wrote it: no escape reaches the terminal
+        answer([printable(line) for line in data.decode("utf-8", "replace").splitlines()])
     elif data is not None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

@@ -21,6 +21,7 @@ from wal_agent.cli.options import (
     complete_agent,
     read_input,
 )
+from wal_agent.config import variable_of
 from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.text import answer, answer_json, printable, say
 
@@ -101,7 +102,7 @@ def task(
         form = fork_form(own, state.session, str(local_file(own, state.session, at.workspace, os.environ)))
     depth = depth_of(at.keys.job, state.task)
     made = child_job(at.keys.job, name, prompt, depth, max_depth, fork=fork)
-    child = TaskJob(at.bucket, made, name, child_options(at))
+    child = TaskJob(at.bucket, made, name, child_place(at))
     start = _begin(at, state, made, depth, budget_calls)
     asked = Question(task_text(prompt, text), caller, form, wanted)
     code, said, result = ask_child(child, asked, start, budget_seconds)
@@ -130,15 +131,15 @@ def _read_schema(path: Path | None) -> tuple[Any, str]:
     return schema, dumps(schema)
 
 
-def child_options(at: JobContext) -> tuple[str, ...]:
-    """Of the child's run: the caller's bucket and key."""
+def child_place(at: JobContext) -> dict[str, str]:
+    """Variables that give the child's run the caller's bucket and key. Every user of a machine can read arguments."""
     settings = at.settings
-    options = ["--bucket", settings.bucket]
+    place = {"bucket": settings.bucket}
     if settings.encryption_key_file:
-        options += ["--encryption-key-file", str((at.workspace / settings.encryption_key_file).resolve())]
+        place["encryption_key_file"] = str((at.workspace / settings.encryption_key_file).resolve())
     if settings.encryption_key_command:
-        options += ["--encryption-key-command", settings.encryption_key_command]
-    return tuple(options)
+        place["encryption_key_command"] = settings.encryption_key_command
+    return {variable_of(key): value for key, value in place.items()}
 
 
 def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) -> TaskStart:

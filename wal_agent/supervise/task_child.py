@@ -60,12 +60,12 @@ MOST_SAID: Final = 1 << 20  # bytes of its stderr that are read
 
 
 class TaskJob(msgspec.Struct, frozen=True):
-    """Where the job of a task is. `options`: of a command for its bucket and key."""
+    """Where the job of a task is. `place`: variables that name its bucket and key."""
 
     bucket: Bucket
     job: str
     agent: str
-    options: tuple[str, ...]
+    place: Mapping[str, str]
 
     def state(self) -> State:
         """As its log says now."""
@@ -77,12 +77,12 @@ def run_child(at: TaskJob, args: tuple[str, ...], start: TaskStart, seconds: flo
     unless it is complete."""
     # The caller saves the folder that both work in.
     own = {"WAL_AGENT_WORKSPACE": "off", VARIABLE: msgspec.json.encode(start).decode()}
-    words = [*PROGRAM, "run", at.agent, "--job", at.job, *at.options]
+    words = [*PROGRAM, "run", at.agent, "--job", at.job]
     failpoint("task.before_child")
     with tempfile.TemporaryFile() as err:
         child = subprocess.Popen(
             [*words, *(["--once"] if once else []), "--", *args],
-            env={**os.environ, **own},
+            env={**os.environ, **at.place, **own},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # its last message is in its session
             stderr=err,
@@ -271,7 +271,7 @@ def summarize(
     wanted = summary_schema(len(turns))
     text = task_text(ask_for_summaries(turns), json.dumps(wanted))
     asked = Question(text, caller, fork_form(agent, state.session, str(file)), read_schema(json.dumps(wanted).encode()))
-    child = TaskJob(at.bucket, job, at.agent, at.options)
+    child = TaskJob(at.bucket, job, at.agent, at.place)
     code, said, found = ask_child(child, asked, start_of(keys.job, begun, depth, SUMMARY_CALLS), SUMMARIZING)
     if code:
         last = (said.strip().splitlines() or [""])[-1]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.unit.recovery.lab import repository
 
-BIG = 96 << 20  # bytes of one file
-MOST = 85 << 10  # KiB; git itself would take as much as the file has
+BIG = 160 << 20  # bytes of one file
+MOST = 128 << 10  # KiB, more than a fork of this process has; git itself would take as much as the file has
 
 ONE_CAPTURE = """
 import os, random, resource, sys

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from tests.unit.cli.shelf import KEYS, LAST, SECRET, Run, Shelf, commit, full, intent, payload
@@ -44,6 +45,14 @@ def test_json_is_plain_ascii(found: list[Entry]) -> None:
     for entry in found:
         line = as_json(entry)
         assert line.isascii() and line.isprintable()
+
+
+def test_a_time_that_is_no_number_is_null(found: list[Entry]) -> None:
+    """A hostile record; NaN is no JSON."""
+    entry = found[1]
+    hostile = msgspec.structs.replace(entry, record=msgspec.structs.replace(entry.record, time=float("nan")))
+    told = json.loads(as_json(hostile), parse_constant=pytest.fail)
+    assert told["time"] is None
 
 
 def test_a_call_stands_beside_its_end(found: list[Entry]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,8 +46,18 @@ def test_values_come_from_the_bucket_as_they_are(
     run: Run, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = BytesIO()
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=out, flush=lambda: None))
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=out, flush=lambda: None, isatty=lambda: False))
     assert run("state", "get", "raw", *where)[0] == 0 and out.getvalue() == b"y" * 5000
+
+
+def test_no_escape_of_a_value_reaches_a_terminal(
+    run: Run, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", shown)
+    assert run("state", "get", "bytes", *where)[0] == 0
+    assert len(shown.getvalue()) > 1 and "\x00" not in shown.getvalue()
 
 
 def test_json_has_the_value_the_pause_and_the_result(run: Run, where: tuple[str, ...]) -> None:

@@ -41,6 +41,7 @@ google refresh    1//0{b60}
 google client     GOCSPX-{b28}
 azure client      {W3}8Q~{W34}
 alibaba           LTAI{W20}
+nats seed         SU{B56}
 tencent           AKID{W32}
 digitalocean      dop_v1_{x64}
 digitalocean app  doo_v1_{x64}

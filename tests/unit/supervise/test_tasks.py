@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 from tests.unit.recovery.cases import intent, opening, state_of
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
+from wal_agent.cli.task import child_place
+from wal_agent.config import Settings
 from wal_agent.errors import UsageError
 from wal_agent.paths import MARKER
 from wal_agent.records import TaskOf
@@ -155,7 +159,7 @@ def test_what_the_command_says_is_read_back_and_damage_is_refused() -> None:
 
 def test_an_agent_that_cannot_copy_its_session_writes_no_summaries(tmp_path: Path) -> None:
     home = Home("job", "", AGENTS["qwen"], tmp_path, {})
-    place = TaskJob(open_bucket(f"file://{tmp_path}/bucket"), "job", "qwen", ())
+    place = TaskJob(open_bucket(f"file://{tmp_path}/bucket"), "job", "qwen", {})
     with pytest.raises(UsageError, match="Qwen Code has no form to copy a session") as refused:
         summarize(place, JobAccess(place.bucket, Keys("job"), 6.0, home.env), home, parse_policy("turns=1", 1), ())
     assert "--by-agent" in refused.value.hint
@@ -168,6 +172,18 @@ def test_a_file_of_the_folder_stands_in_for_no_module_of_ours(tmp_path: Path, mo
         (tmp_path / "wal_agent" / name).write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    place = TaskJob(open_bucket("memory://stand-in"), "job", "no-such-agent", ())
+    place = TaskJob(open_bucket("memory://stand-in"), "job", "no-such-agent", {})
     code, said = run_child(place, (), TaskStart(of=TaskOf(job="caller")), 60.0, once=False)
     assert (code, (tmp_path / "ran").exists()) == (UsageError.exit_code, False), said
+
+
+def test_a_key_is_in_no_arguments_of_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every user of a machine reads them."""
+    said = "import os, sys; sys.exit(os.environ['WAL_AGENT_ENCRYPTION_KEY_COMMAND'] + ' '.join(sys.argv))"
+    monkeypatch.setattr("wal_agent.supervise.task_child.PROGRAM", [sys.executable, "-c", said])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    settings = Settings(bucket="memory://keys", job="caller", encryption_key_command="echo k3y")
+    context = SimpleNamespace(settings=settings, workspace=tmp_path)
+    place = TaskJob(open_bucket("memory://keys"), "job", "pi", child_place(context))  # type: ignore[arg-type]
+    _, told = run_child(place, ("-p", "look"), TaskStart(of=TaskOf(job="caller")), 60.0, once=False)
+    assert told.startswith("echo k3y") and told.count("k3y") == 1 and "look" in told
