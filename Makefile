@@ -23,7 +23,7 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs unit contract faults e2e browser mutants pins tools latest bench bench-crash dist clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint docs unit contract faults e2e browser mutants pins tools latest bench bench-crash wording dist clean have-python have-agents have-cc have-systemd have-all
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -84,6 +84,9 @@ bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## Measure the claims (SHORT=1: che
 
 bench-crash: have-agents $(DEV) $(CLIS) $(SDK) ## Kill agents with and without wal-agent, and write docs/BENCHMARK.md (goes on where it was interrupted).
 	$(BIN)/python -m bench.crash
+
+wording: $(DEV) ## Score the words of a recovery with a model (WORDING_SERVER=URL; not in CI).
+	$(BIN)/python -m bench.wording --apart
 
 $(SDK): # A peer of the crash benchmark; 400 MB, since it holds a Claude Code of its own.
 	$(PYTHON) -m venv .tools/sdk
