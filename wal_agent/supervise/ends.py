@@ -41,10 +41,11 @@ def outcome_of(status: Status, clean: bool, seen: Seen) -> Outcome:
         return _of_harmless(status, seen)
     if status == "stopped":
         return "cut"
-    if status == "refused":
-        return "cut" if seen.begun else "refused"
+    unbegun = seen.asked and seen.untouched
+    if status == "refused":  # agents that are being stopped say it of what they had begun, too
+        return "cut" if seen.begun or (seen.stopping and not unbegun) else "refused"
     if status == "cancelled":
-        return "refused" if seen.asked and seen.untouched else "cut"
+        return "refused" if unbegun else "cut"
     if status == "runs_on" or seen.alive:
         return "runs_on"
     if seen.stopping and not (status == "done" and clean):

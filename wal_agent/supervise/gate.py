@@ -539,7 +539,7 @@ class Gate:
         of_earlier = self.recovered.ends_after_call
         settled = of_earlier(running.call, event.input, running.cwd) if well else ()
         ended: Status = "failed" if event.failed else "done"
-        status: Status = "cancelled" if event.cut else "runs_on" if event.runs_on else ended
+        status: Status = "stopped" if event.cut else "runs_on" if event.runs_on else ended
         end = End(
             time=self._clock.now(),
             call=running.call,

@@ -238,8 +238,8 @@ class SessionSaver:
         self._outcomes += [_Outcome(seen, newest, inner=False) for seen in news]
         self._outcomes += [_Outcome(seen, newest, inner=True) for seen in inner]
         # In hooks mode, without a new boundary, what the file has may be of a batch that is still running.
-        late = self._trails and any(o.newest <= upto for o in self._outcomes)
-        if self._by_file or last or late or upto != self._settled_upto:
+        due = any(self._at_once(o.seen) or (self._trails and o.newest <= upto) for o in self._outcomes)
+        if self._by_file or last or due or upto != self._settled_upto:
             self._match(newest if last else upto, last)
         if upto != self._settled_upto and not last:
             # A file that is written a little late has until the next boundary.
@@ -284,9 +284,7 @@ class SessionSaver:
         rest = []
         for outcome in sorted(self._outcomes, key=lambda t: t.seen.status in _UNHOOKED):
             seen = outcome.seen
-            # Where only the file reports, an end is due at once; but "done" has an after-hook, with the result.
-            at_once = self._by_file and seen.status != "done"
-            reach = outcome.newest if at_once else min(boundary, outcome.newest)
+            reach = outcome.newest if self._at_once(seen) else min(boundary, outcome.newest)
             if not (
                 self._is_known(outcome, outcome.newest if self._by_file else reach)
                 or self._end(seen, reach, exact=True)
@@ -298,6 +296,11 @@ class SessionSaver:
             if unsure and self._end(seen, min(boundary, outcome.newest), exact=False):
                 rest.remove(outcome)
         self._outcomes = [t for t in rest if not last and t.newest > boundary and self._may_come(t)]
+
+    def _at_once(self, seen: SeenCall) -> bool:
+        """Whether its word is due before the next boundary: where only the file reports, and of a call that it names
+        and that no after-hook reports. "done" has one, with the result."""
+        return (self._by_file and seen.status != "done") or bool(seen.call_id and seen.status in _UNHOOKED)
 
     def _is_known(self, outcome: _Outcome, upto: int) -> bool:
         seen = outcome.seen

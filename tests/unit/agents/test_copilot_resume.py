@@ -297,6 +297,25 @@ def test_what_appended_bytes_tell() -> None:
     assert agent.seen_calls(lines(told("d", "late"))) == []
 
 
+def test_a_persons_answer_tells_a_no_from_an_esc_in_the_tool() -> None:
+    """I8, issue 32, 1: as 1.0.102 writes it. Both end with the same `abort`."""
+
+    def answer(id: str, kind: str) -> Json:
+        return event("permission.completed", {"toolCallId": id, "result": {"kind": kind}}, 5)
+
+    agent = OpenCalls()
+    agent.seen_calls(lines(asked(("a", "one"), ("b", "two"), ("c", "three"), ("d", "four"))))
+    agent.seen_calls(lines(answer("a", "cancelled"), answer("b", "approved"), answer("d", "approved-for-session")))
+    denied = event("tool.execution_complete", {"toolCallId": "d", "success": False, "error": {"code": "rejected"}})
+    seen = agent.seen_calls(lines(denied, event("abort", {"reason": "user_initiated"})))
+    assert [(s.id[-1], s.status) for s in seen] == [
+        ("d", "stopped"),
+        ("a", "refused"),
+        ("b", "stopped"),
+        ("c", "cancelled"),
+    ]
+
+
 def test_a_command_that_runs_on_is_over_when_copilot_says_so() -> None:
     """I8, issue 32, 3: as 1.0.102 writes it."""
 

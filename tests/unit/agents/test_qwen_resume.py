@@ -207,6 +207,8 @@ def test_what_the_file_tells_of_calls() -> None:
         ("run_shell_command", "three", "refused"),
     ]
     assert len({c.id for c in found}) == 3
+    began = [event(6, "x", "cancelled", execution_status=how) for how in ("not_started", "cancelled")]
+    assert [c.status for c in seen_calls(lines(*began))] == ["refused", "stopped"]
     assert proves_turn(data) and not proves_turn(lines(*BATCH[1:]))
 
 

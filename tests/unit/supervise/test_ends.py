@@ -33,6 +33,8 @@ SEEN = st.builds(Seen, st.sampled_from(CHANGING), st.booleans(), st.booleans(), 
         ("failed", False, {"stopping": True}, "cut"),
         ("refused", False, {}, "refused"),  # the agent's own rules
         ("refused", False, {"begun": True}, "cut"),
+        ("refused", False, {"stopping": True}, "cut"),  # what agents say of tools that they end with themselves
+        ("refused", False, {"asked": True, "untouched": True, "stopping": True}, "refused"),
         ("cancelled", False, {}, "cut"),  # Esc, a time limit
         ("cancelled", False, {"asked": True, "untouched": True}, "refused"),  # No at its dialog
         ("cancelled", False, {"asked": True}, "cut"),  # the same, of a tool that cannot be seen to begin

@@ -154,6 +154,16 @@ def test_a_no_at_the_dialog_is_silent_and_a_stop_of_the_tool_is_not(
     assert post.open_words() == ([] if no else [(call, "cut")])
 
 
+def test_an_after_hook_reports_only_a_tool_that_had_begun(post: Post) -> None:
+    """Qwen Code's dialog for one call marks what runs beside it, whose processes may be gone before anybody looks."""
+    call, table = charged(post), Table()
+    table.lives, table.began, table.sees = False, False, True
+    post.gate.processes = table  # type: ignore[assignment]
+    post.gate.approval_asked("a question about another call")
+    finish(post, failed=True, clean=False, cut="it was cancelled")
+    assert hows(post) == [] and post.open_words() == [(call, "cut")]
+
+
 def test_nothing_shows_that_a_tool_without_processes_has_not_begun(post: Post) -> None:
     """An MCP tool that was approved, and an Esc: it stays open, and so does a No."""
     call = post.begin("mcp__pay__charge", amount=5)

@@ -15,7 +15,7 @@ from tests.unit.supervise.crew import PATIENCE, Post, ScriptAgent, Watcher, ende
 from wal_agent.agents.base import Capabilities, ToolStarting
 from wal_agent.capture.session import SessionCapture
 from wal_agent.errors import Unavailable
-from wal_agent.records import FileDelta, FileGone
+from wal_agent.records import Cut, FileDelta, FileGone
 from wal_agent.supervise import session_capture as saver_module
 from wal_agent.supervise import session_capture as unlogged_module
 from wal_agent.supervise.session_capture import SessionSaver
@@ -284,6 +284,16 @@ def test_what_the_main_file_tells_without_an_id_is_no_subagents_call(desk: Desk)
     desk.saver.mark_boundary(mine)
     desk.save()
     assert desk.endings() == [(mine, "refused", "session")] and desk.running() == [inner]
+
+
+def test_an_esc_that_only_the_file_reports_leaves_the_call_open_at_once(desk: Desk) -> None:
+    """I8, issue 32, 1: Codex asks its model nothing behind an Esc, so the next boundary may be never."""
+    call = desk.begin("c1", tool="bash", command="./charge.sh")
+    desk.agent.write("one", '{"tool":"","input":{},"status":"cancelled","id":"u1","call_id":"c1"}\n')
+    desk.save()
+    assert desk.running() == [] and [(r.call, r.by) for r in desk.post.log() if isinstance(r, Cut)] == [
+        (call, "session")
+    ]
 
 
 # ---- where only the file tells

@@ -189,6 +189,7 @@ class OpenCalls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: dict[_Key, Request] = {}
+        self._answers: dict[_Key, Status] = {}  # of a person who was asked: what a call was then, if it was cut short
         self._size = 0
         self._notified = ""  # the id of the newest notification that a shell has ended
 
@@ -206,20 +207,28 @@ class OpenCalls:
             if not (by_copilot and request.tool == "read_bash"):
                 self._remember(request)
         if event.kind == "session.start" and not event.agent:
-            self._asked, self._size = {}, 0
+            self._asked, self._answers, self._size = {}, {}, 0
+        if event.kind == "permission.completed":
+            granted = as_text(as_object(event.data.get("result")).get("kind")).startswith("approved")
+            asked_about = self._key(event)
+            if asked_about in self._asked:
+                self._answers[asked_about] = "stopped" if granted else "refused"
         if event.kind == "abort":  # what this agent had running gets no outcome of its own
-            return self._end([key for key in self._asked if key[0] == event.agent], "cancelled")
+            aborted = [key for key in self._asked if key[0] == event.agent]
+            return [seen for key in aborted for seen in self._end([key], self._answers.get(key, "cancelled"))]
         if event.kind != "tool.execution_complete":
             return over
-        key = event.agent, str(event.data.get("toolCallId"))
-        key = key if key in self._asked else self._by_id(key[1])
+        key = self._key(event)
         asked = self._asked.get(key)
         if asked is not None and (shell := running_shell(asked.tool, result_text(event))):
             return self._end([key], "runs_on", shell)
-        return [*stopped_shells(event, asked), *self._end([key], call_status(event))]
+        status = call_status(event)
+        status = self._answers.get(key, status) if status in ("refused", "cancelled") else status
+        return [*stopped_shells(event, asked), *self._end([key], status)]
 
-    def _by_id(self, id: str) -> _Key:
-        return next((key for key in reversed(self._asked) if key[1] == id), ("", id))
+    def _key(self, event: Event) -> _Key:
+        key = event.agent, str(event.data.get("toolCallId"))
+        return key if key in self._asked else next((k for k in reversed(self._asked) if k[1] == key[1]), ("", key[1]))
 
     def _end(self, keys: list[_Key], how: Status, task: str = "") -> list[SeenCall]:
         ended = filter(None, map(self._forget, keys))
@@ -235,6 +244,7 @@ class OpenCalls:
 
     def _forget(self, key: _Key) -> Request | None:
         request = self._asked.pop(key, None)
+        self._answers.pop(key, None)
         self._size -= len(request.input) if request else 0
         return request
 

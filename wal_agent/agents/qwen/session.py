@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from wal_agent import paths
-from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
+from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile, Status
 from wal_agent.agents.program import effective_setting, read_layer
 from wal_agent.agents.session_files import (
     FileLines,
@@ -329,11 +329,18 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             continue
         status = _STATUS.get(str(event.get("status")))
         if status is not None:
-            refused = status == "cancelled" and event.get("decision") == "reject"
             input = well_formed(encode_json(event.get("function_args") or {}))
-            how = "refused" if refused else status
+            how = _cancelled(event) if status == "cancelled" else status
             found.append(SeenCall(str(event.get("function_name", "")), input, how, str(record.get("uuid", ""))))
     return found
+
+
+def _cancelled(event: Json) -> Status:
+    """Qwen Code says whether it had begun. Version 0.15.10 says so only of a person's No."""
+    began = event.get("execution_status")
+    if event.get("decision") == "reject" or began == "not_started":
+        return "refused"
+    return "stopped" if began == "cancelled" else "cancelled"
 
 
 def _call_event(record: Json | None) -> Json | None:
