@@ -168,6 +168,11 @@ def stopped(count: int, shown: str) -> str:
     return f"{count} {noun} of the old run ({shown})"
 
 
+def ended_in_background(calls: str) -> str:
+    """A drain, or any end of a run: what ended with it. The lines on open calls say what is to be done."""
+    return f"ran in the background and ended with the run: {calls}"
+
+
 def put_back(count: int, agent: str) -> str:
     return f"{plural(count, 'finished call')} that {agent} had not written to its session yet"
 

@@ -292,9 +292,7 @@ class Conversation:
     def _complete_turn(self, session: str) -> None:
         self._at_boundary()
         self._notice = ""
-        self._writer.append(
-            *self._gate.recovered.after_turn(), Turn(time=self._clock.now(), state="completed", session=session)
-        )
+        self._writer.append(*self._gate.after_turn(), Turn(time=self._clock.now(), state="completed", session=session))
         self.turn_open = False
         if self._inbox is not None:
             self._inbox.turn_completed()

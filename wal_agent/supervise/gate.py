@@ -12,7 +12,7 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -273,9 +273,10 @@ class RecoveredCalls:
         left = {o.intent.call for o in self._writer.state.unlooked if o.intent.cls not in HARMLESS}
         return self._answers.unlooked(left - self._harmless)
 
-    def after_turn(self) -> list[End | Answer]:
+    def after_turn(self, running: Collection[int] = ()) -> list[End | Answer]:
         """The ends of calls that a completed turn settles: by evidence, or because doing them again harms nothing.
-        What is unknown and may harm stays open, with the answer that this turn was."""
+        What is unknown and may harm stays open, with the answer that this turn was; of calls that are still `running`
+        no look can say how they end."""
         now, still_open = self._clock.now(), self._open()  # a person may have settled one meanwhile
         ends = [
             End(time=now, call=v.call, how="verified", by="recovery", finding=v.finding, why=v.why)
@@ -284,7 +285,7 @@ class RecoveredCalls:
             and v.call not in self._answers.ended
             and (v.finding != "unknown" or v.call in self._harmless)
         ]
-        known = self._writer.state.looked_at
+        known = self._writer.state.looked_at | {*running}
         return [*ends, *self._answers.answers(still_open - {e.call for e in ends} - known, now)]
 
     def answer(self, call: int, because: str) -> Answer:
@@ -725,6 +726,10 @@ class Gate:
             return ""
         self._nudged = True
         return look_first([(asked.call, inline(asked.tool, SHOWN_TOOL), asked.look) for asked in calls])
+
+    def after_turn(self) -> list[End | Answer]:
+        """What a completed turn says of open calls."""
+        return self.recovered.after_turn({r.call for r in self.background()})
 
     def background(self) -> list[RunningCall]:
         """Calls that run on although the agent has their results."""

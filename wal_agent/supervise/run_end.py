@@ -18,7 +18,7 @@ from wal_agent.errors import ConfigError, Denied, Fenced, PersonNeeded, Unavaila
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import describe_failure
-from wal_agent.records import ExitClass, RunEnded
+from wal_agent.records import ExitClass, RunEnded, RunsOn
 from wal_agent.recovery import messages
 from wal_agent.recovery.lease_policy import crash_place
 from wal_agent.recovery.report import name_calls, one_line
@@ -291,6 +291,9 @@ class _Closing(msgspec.Struct, frozen=True):
         if ended.leftovers:
             shown = ", ".join(one_line(text, 80) for text in ended.leftovers[:3])
             say(f"ended what the agent left running: {shown}")
+        epoch = self.opened.lease.doc.epoch
+        if ran := [o.intent for o in self.opened.writer.state.open if o.epoch == epoch and isinstance(o.held, RunsOn)]:
+            say(messages.ended_in_background(name_calls(ran)))
         answered = {a.call for a in self.opened.replay.state.answers}  # said at the start
         if open_calls := [o for o in self.opened.writer.state.open if o.intent.call not in answered]:
             follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)

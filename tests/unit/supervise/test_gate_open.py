@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, Deny
 from wal_agent.supervise.gate import HOLD
+from wal_agent.wal.lease import final_lease_state
 
 CHARGE = {"command": "./charge.sh 49.90"}
 
@@ -61,6 +62,19 @@ def test_what_the_agent_moves_to_the_background_is_over_when_it_says_so(post: Po
     post.gate.end_task("b1", "failed")
     post.commit()
     assert hows(post)[-1] == (call, "done") and post.gate.background() == []
+
+
+def test_a_look_at_what_still_runs_is_no_answer_and_the_job_is_not_complete(post: Post) -> None:
+    """R6, I8: `--once` takes a job with an unlooked call for incomplete, and a drain ends this one unfinished."""
+    call = charged(post)
+    finish(post, runs_on=True, task="b1")
+    assert refused_again(post)
+    with post.committing():
+        post.gate.begin_call(starting("run_shell_command", command="cat ledger.txt"))
+        post.gate.finish_call(ended("run_shell_command", command="cat ledger.txt"))
+        assert post.gate.after_turn() == [] and [a.call for a in post.gate.recovered.after_turn()] == [call]
+    state = post.gate._writer.state
+    assert final_lease_state("closed", len(state.unlooked)) == "released"
 
 
 def test_a_background_task_that_the_agent_ended_stays_open(post: Post) -> None:
