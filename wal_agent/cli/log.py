@@ -236,13 +236,15 @@ def _crash_counts(state: State) -> object:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A record with its place in the log. `end` is set for an intent whose end is known."""
+    """A record with its place in the log. `end` is set for an intent whose end is known; `held` for one that was cut or
+    runs on, and has none."""
 
     seq: int
     epoch: int
     kind: str
     record: AnyRecord
     end: End | None = None
+    held: Cut | RunsOn | None = None
 
 
 def read_entries(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[Entry]:
@@ -260,12 +262,14 @@ def entries_of(segments: Sequence[tuple[int, Segment]]) -> Iterator[Entry]:
     """Those of the segments, in order."""
     found = [(seq, segment.epoch, record) for seq, segment in segments for record in segment.records]
     ends: dict[int, End] = {}
+    held = {record.call: record for _, _, record in found if isinstance(record, Cut | RunsOn)}  # the newest word
     for _, _, record in found:
         if isinstance(record, End):
             ends.setdefault(record.call, record)  # a call ends once; what is told of it later changes nothing
     for seq, epoch, record in found:
         end = ends.get(record.call) if isinstance(record, Intent) else None
-        yield Entry(seq, epoch, record_type(record), record, end)
+        open = held.get(record.call) if isinstance(record, Intent) and end is None else None
+        yield Entry(seq, epoch, record_type(record), record, end, open)
 
 
 def record_type(record: AnyRecord) -> str:
@@ -368,10 +372,9 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "turn", f"{r.state} {_quoted(r.prompt)}".rstrip(), ""
         case Intent():
             late = "; it ran before it was logged" if r.unlogged and entry.end else ""
-            return r.tool, f"#{r.call} {preview(r.input, 60)}", f"{r.cls:<10} {_outcome(entry.end)}{late}"
+            return r.tool, f"#{r.call} {preview(r.input, 60)}", f"{r.cls:<10} {_outcome(entry)}{late}"
         case Cut() | RunsOn():
-            word = "cut" if isinstance(r, Cut) else "runs on"
-            return "open", f"#{r.call} {word} ({r.by})", redact(r.why)[:80]
+            return "open", f"#{r.call} {_word(r)} ({r.by})", redact(r.why)[:80]
         case End():
             return "end", f"#{r.call} {r.how} ({r.by})", redact(r.why)[:80]
         case FileDelta():
@@ -451,9 +454,14 @@ def _quoted(prompt: Payload | None) -> str:
     return "" if prompt is None else f'"{preview(prompt, 50)}"'
 
 
-def _outcome(end: End | None) -> str:
+def _word(held: Cut | RunsOn) -> str:
+    return "cut" if isinstance(held, Cut) else "runs on"
+
+
+def _outcome(entry: Entry) -> str:
+    end = entry.end
     if end is None:
-        return "no end yet"
+        return "no end yet" if entry.held is None else _word(entry.held)
     took = f" {end.duration_ms} ms" if end.duration_ms else ""
     return re.sub(r"^done", "ok", end.how) + took
 
