@@ -39,7 +39,7 @@ LOG: Final[Styles] = {  # of the lines of `wal-agent log`
     r"(?<=  )(start|recovery|agent ended|handoff)(?= )": "bold",
     r"(?<=  )(mutation|unknown)(?=  +\S)": "magenta",
     r"\bok( \d+ ms)?$": "green",
-    r"\b(no end yet|not completed.*|denied.*|interrupted.*)$": "yellow",
+    r"\b(no end yet|not completed.*|refused.*|cut|runs on)$": "yellow",
     r"\bfailed( \d+ ms)?$": "red",
     r"^ +-  cut off .*": "red",
 }

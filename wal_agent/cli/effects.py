@@ -23,6 +23,8 @@ RESULTS = {
     "failed": "failed, maybe after a part",
     "partial": "done in part",
     "cut_off": "cut off, not known",
+    "cut": "cut, not known",
+    "runs_on": "runs on in the background",
     "open": "no end yet",
 }
 _NOTHING = "no logged call changed anything outside the session."
@@ -125,7 +127,7 @@ def _rows(effect: Effect, options: str) -> list[str]:
         f"{effect.record:>5}  {place}  {shorten(redact(name), 80)}  {effect.cls}  {RESULTS[effect.result]}",
         f"       {effect_text(effect)}",
     ]
-    if effect.result in ("cut_off", "partial", "failed") and effect.why:
+    if effect.result in ("cut_off", "cut", "partial", "failed") and effect.why:
         rows.append(f"       found: {shorten(redact(effect.why))}")
     if effect.because and effect.needs_a_look:
         rows.append(f"       the agent says: {shorten(redact(effect.because))}")

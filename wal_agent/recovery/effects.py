@@ -12,14 +12,28 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.records import Answer, AnyRecord, End, Intent, Opening, Payload, Recovery, StepBegun, StepEnded, Verdict
+from wal_agent.records import (
+    Answer,
+    AnyRecord,
+    Cut,
+    End,
+    Intent,
+    Opening,
+    Payload,
+    Recovery,
+    RunsOn,
+    StepBegun,
+    StepEnded,
+    Verdict,
+)
 from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
 from wal_agent.shell.rules import Rules
 from wal_agent.wal.state import PLAN_TOOLS
 
-Result = Literal["done", "failed", "partial", "cut_off", "open"]
-"""`failed`: it ran, and may have changed something before it failed; `cut_off`: nobody knows what became of it; `open`:
-no end is logged and no recovery has looked: it may run now."""
+Result = Literal["done", "failed", "partial", "cut_off", "cut", "runs_on", "open"]
+"""`failed`: it ran, and may have changed something before it failed; `cut`: it was stopped after it may have begun;
+`cut_off`: its run is lost, or a recovery could not know. In a run that may still live: `runs_on`: in the background;
+`open`: no end is logged."""
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -47,7 +61,7 @@ class Effect(msgspec.Struct, frozen=True):
     @property
     def needs_a_look(self) -> bool:
         """Whether a person should look at the world: what became of it is not known for certain."""
-        return self.result in ("cut_off", "partial") and self.cls != "idempotent"
+        return self.result in ("cut_off", "cut", "partial") and self.cls != "idempotent"
 
 
 def effects_of(
@@ -59,6 +73,7 @@ def effects_of(
     effects: dict[int | tuple[str, int], Effect | None] = {}
     steps: dict[str, tuple[str, int]] = {}  # by name, the key of the newest try in `effects`
     ends: dict[int, End] = {}
+    held: dict[int, Cut | RunsOn] = {}
     verdicts: dict[int, Verdict] = {}
     answers: dict[int, Answer] = {}
     hosts: dict[int, str] = {}
@@ -72,6 +87,8 @@ def effects_of(
                 effects.setdefault(record.call, _call(seq, epoch, hosts.get(epoch, ""), record))
             case End():
                 ends.setdefault(record.call, record)
+            case Cut() | RunsOn():
+                held[record.call] = record
             case Recovery():
                 verdicts |= {verdict.call: verdict for verdict in record.verdicts}
             case Answer():
@@ -83,7 +100,13 @@ def effects_of(
                 key = steps.pop(record.name)
                 effects[key] = _ended_step(effects[key], record)
     listed = [
-        _settled(one, epoch + over, ends.get(one.call), verdicts.get(one.call), answers.get(one.call))
+        _settled(
+            one,
+            _without_end(one, epoch + over, held.get(one.call)),
+            ends.get(one.call),
+            verdicts.get(one.call),
+            answers.get(one.call),
+        )
         for one in effects.values()
         if one is not None
     ]
@@ -109,21 +132,29 @@ def _ended_step(effect: Effect | None, end: StepEnded) -> Effect | None:
     return replace(effect, result="failed" if end.how in ("failed", "paused") else "done", by=end.by)
 
 
+def _without_end(effect: Effect, newest: int, held: Cut | RunsOn | None) -> Result:
+    """What it is as long as no end is known."""
+    if isinstance(held, Cut):
+        return "cut"
+    if effect.epoch < newest:
+        return "cut_off"
+    return "open" if held is None else "runs_on"
+
+
 def _settled(
-    effect: Effect, newest: int, end: End | None, verdict: Verdict | None, answer: Answer | None
+    effect: Effect, unended: Result, end: End | None, verdict: Verdict | None, answer: Answer | None
 ) -> Effect | None:
     """The effect with what is known of its end; None where it is known that it had none."""
     if not effect.call:
-        lost = effect.result == "open" and effect.epoch < newest
-        return replace(effect, result="cut_off") if lost else effect
+        return replace(effect, result=unended) if effect.result == "open" else effect
     finding = end.finding if end is not None and end.finding is not None else verdict.finding if verdict else None
     if finding == "not_started" or (end is not None and end.how == "refused"):
         return None
-    result: Result = "open" if effect.epoch >= newest else "cut_off"
+    result = unended
     if end is not None:
         results: dict[str, Result] = {"done": "done", "failed": "failed"}
         result = results.get(end.how, "cut_off")
-    if result in ("open", "cut_off") and finding is not None:
+    if result in ("cut_off", unended) and finding is not None:
         result = "done" if finding == "completed" else "partial" if finding == "partial" else "cut_off"
     return replace(
         effect,

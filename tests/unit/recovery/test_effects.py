@@ -8,12 +8,14 @@ from typing import Any
 from wal_agent.records import (
     Answer,
     AnyRecord,
+    Cut,
     End,
     Host,
     Intent,
     Opening,
     Payload,
     Recovery,
+    RunsOn,
     StepBegun,
     StepEnded,
     Verdict,
@@ -78,13 +80,14 @@ def test_each_effect_says_what_is_known_of_it() -> None:
         end(2, "verified", by="recovery", finding="completed"),
         Answer(time=5.0, call=4, because="I looked"),
         end(5, "resolved", by="person", finding="completed"),
-        call(8),
+        call(8), call(9), call(10),
+        Cut(time=5.0, call=9, by="hook", why="Esc"), RunsOn(time=5.0, call=10, by="hook", why="&"),
     )  # fmt: skip
     assert {key: one.result for key, one in found.items()} == {
-        1: "failed", 2: "done", 3: "partial", 4: "cut_off", 5: "done", 7: "cut_off", 8: "open",
+        1: "failed", 2: "done", 3: "partial", 4: "cut_off", 5: "done", 7: "cut_off", 8: "open", 9: "cut", 10: "runs_on",
         "lost": "cut_off", "twice": "done",
     }  # fmt: skip
-    assert {key for key, one in found.items() if one.needs_a_look} == {3, 4, 7, "lost"}
+    assert {key for key, one in found.items() if one.needs_a_look} == {3, 4, 7, 9, "lost"}
     assert (found[4].because, found[4].why, found[4].verify, found[4].by) == (
         "I looked", "why unknown", "look", "recovery",
     )  # fmt: skip
