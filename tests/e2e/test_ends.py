@@ -1,11 +1,20 @@
-"""I8 on the real CLIs: what an agent stopped at a time limit, or left running, is not over, whatever it says of it."""
+"""I8 on the real CLIs: what an agent stopped at a time limit, left running, or was stopped in, is not over, whatever it
+says of it; and what a person refused never began."""
 
 from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
-from wal_agent.rehearsal.model import Call, Turn
+from tests.e2e.terminal import Terminal
+from wal_agent.rehearsal.model import Call, HistoryText, Turn
 
 CHARGE = "echo charged >> side; sleep 600; echo over >> side"
 BEHIND = '(echo paid >> side; sleep 600) > /dev/null 2>&1 & until test -n "$(cat side | grep paid)"; do sleep 0.1; done'
@@ -41,3 +50,150 @@ def test_what_a_limit_stopped_and_what_runs_on_stay_open(scene: Scene) -> None:
 def _with(scene: Scene, kind: str) -> list[dict[str, object]]:
     found = scene.records()
     return found if any(r["type"] == kind for r in found) else []
+
+
+def _charge(scene: Scene, machine: Machine, agent: str) -> tuple[Call, Path]:
+    """A call that nothing proves afterwards: a script of the project, which writes to elsewhere."""
+    ledger, script = scene.root / "ledger", scene.workspace / "charge.sh"
+    script.write_text(f"#!/bin/sh\necho charged >> {ledger}\nsleep 600\n")
+    script.chmod(0o755)
+    tool, input = machine.rehearsal.shell("./charge.sh 49.90")
+    escalated = {"sandbox_permissions": "require_escalated", "justification": "to pay"} if agent == "codex" else {}
+    return (tool, {**input, **escalated}), ledger
+
+
+def _cut_short(scene: Scene, machine: Machine, call: int, charge: Call, ledger: Path) -> None:
+    """It is open, the next start is told of it alone, and an equal call is refused until something has looked."""
+    status = machine.status()
+    assert (status["state"], [each["call"] for each in status["unsettled"]]) == ("released", [call])
+    effects = machine.cli("effects", "--json")
+    assert "charge.sh" in effects.stdout, effects.stderr
+    seen = len(scene.model.requests)
+    scene.script(Turn(calls=[charge]), Turn(text="I do not know."))
+    again = machine.run(*machine.rehearsal.args("please go on"), options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    heard = scene.model.history(seen)
+    said = [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"]
+    told = [text for text in said if "[wal-agent recovery]" in text]
+    assert len(told) == 1 and told[0].count("./charge.sh 49.90") == 1
+    assert ledger.read_text().splitlines() == ["charged"]
+    assert [o.intent.call for o in scene.replay().state.open] == [call]
+
+
+SIGNALS = [
+    pytest.param("codex", "group", signal.SIGINT, id="codex-int"),
+    pytest.param("copilot", "group", signal.SIGTERM, id="copilot-term"),
+    pytest.param("qwen", "group", signal.SIGTERM, id="qwen-term"),
+    pytest.param("opencode", "group", signal.SIGHUP, id="opencode-hup"),
+]
+
+
+@pytest.mark.parametrize(("scene", "to", "number"), SIGNALS, indirect=["scene"])
+def test_a_tool_that_a_signal_stopped_stays_open(scene: Scene, to: str, number: signal.Signals) -> None:
+    """Issue 32, 2 and 16: agents end their tools themselves, and call them failed, refused or complete; OpenCode says
+    that its turn is over."""
+    machine = scene.machine("vm")
+    charge, ledger = _charge(scene, machine, "")
+    scene.script(Turn(calls=[charge]), Turn(text="Done."))
+    machine.enter = ("setsid",)
+    run = machine.run(*machine.rehearsal.args("please do the work"), options=["--drain", "4"])
+    machine.enter = ()
+    until(ledger.exists, "it is paid")
+    os.killpg(run.pid, number)
+    run.wait()
+    assert [r["state"] for r in scene.records() if r["type"] == "turn"] == ["started"], "no turn was completed"
+    _cut_short(scene, machine, 1, charge, ledger)
+
+
+class Talk(NamedTuple):
+    """The words that start an agent so that it asks a person, and what its question shows."""
+
+    args: tuple[str, ...]
+    question: str
+
+
+TASK = "please do the work"
+TALKS = {
+    "codex": Talk(("-a", "on-request", "-s", "workspace-write", TASK), "Press enter to confirm"),
+    "copilot": Talk(("--interactive", TASK), "enter to select"),
+    "opencode": Talk((f"--prompt={TASK}",), "Permission required"),
+    "qwen": Talk(("--prompt-interactive", TASK), "Allow execution"),
+}
+
+
+def _asking(machine: Machine) -> None:
+    """OpenCode asks about nothing by itself."""
+    path = machine.home / ".config/opencode/opencode.json"
+    if path.exists():
+        path.write_text(json.dumps({**json.loads(path.read_text()), "permission": {"bash": "ask"}}))
+
+
+def _escape(term: Terminal, scene: Scene, kind: str) -> None:
+    """Press Esc until the log has such a record: OpenCode and Copilot want two, not at once, and a busy machine loses
+    some."""
+    for _ in range(20):
+        term.press("Escape")
+        if _happens(lambda: any(r["type"] == kind for r in scene.records()), 0.7):
+            return
+    raise AssertionError(f"no {kind}: {_ends(scene)}\n{term.screen()}")
+
+
+def _happens(what: Callable[[], bool], within: float) -> bool:
+    try:
+        until(what, "it happens", within)
+    except AssertionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("scene", ["codex", "qwen"], indirect=True)
+def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
+    """Issue 32, 1: logged while the agent lives, and still open when the person has left."""
+    talk, machine = TALKS[scene.agent], scene.machine("vm")
+    charge, ledger = _charge(scene, machine, scene.agent)
+    _asking(machine)
+    scene.script(Turn(calls=[charge]), Turn(text="never"))
+    term = Terminal(machine, talk.args)
+    try:
+        term.shows(talk.question)
+        for _ in range(20):  # an Enter may come too soon
+            term.press("Enter")
+            if _happens(ledger.exists, 3):
+                break
+        assert ledger.exists(), term.screen()
+        _escape(term, scene, "cut")
+        _leave(term)
+    finally:
+        term.close()
+    assert _ends(scene) == [("intent", 1), ("cut", 1)]
+    _cut_short(scene, machine, 1, charge, ledger)
+
+
+@pytest.mark.parametrize("scene", ["codex", "copilot"], indirect=True)
+def test_a_no_leaves_nothing_open(scene: Scene) -> None:
+    """Issue 32, 1: in the words of an Esc in the tool."""
+    talk, machine = TALKS[scene.agent], scene.machine("vm")
+    charge, ledger = _charge(scene, machine, scene.agent)
+    scene.script(Turn(calls=[charge]), Turn(text="never"))
+    term = Terminal(machine, talk.args)
+    try:
+        term.shows(talk.question)
+        _escape(term, scene, "end")
+        _leave(term)
+    finally:
+        term.close()
+    assert _ends(scene) == [("intent", 1), ("end", 1)] and not ledger.exists()
+    assert [r["how"] for r in scene.records() if r["type"] == "end"] == ["refused"]
+    assert machine.status()["unsettled"] == []
+
+
+def _ends(scene: Scene) -> list[tuple[str, int]]:
+    return [(r["type"], r["call"]) for r in scene.records() if r["type"] in ("intent", "end", "cut", "runs_on")]
+
+
+def _leave(term: Terminal) -> None:
+    for _ in range(60):
+        if term.ended(within=1):
+            break
+        term.press("C-c", "C-c")
+    term.code()

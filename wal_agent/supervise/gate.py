@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ import msgspec
 
 from wal_agent.agents.base import Allow, Decision, Deny, Status, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
+from wal_agent.concurrency import start_daemon
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
 from wal_agent.records import Answer, Class, Cut, End, Ending, EndSource, Intent, Payload, RunsOn, Verdict
@@ -40,7 +42,7 @@ from wal_agent.redact import redact_head
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
-from wal_agent.supervise.processes import Begun, CallProcesses
+from wal_agent.supervise.processes import Begun, CallProcesses, Tree
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
@@ -204,6 +206,8 @@ STOPPED = "it was stopped together with the agent; it may have begun"
 RUNS_ON = "the agent has its result, and something of it still runs"
 UNLOGGED = "it ran before it was logged: no hook announced it"
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
+WATCH = 0.02  # seconds between looks for the end of the hook that reported a question
+DIALOG = 1.0  # seconds in which a person who is asked has not answered yet
 HOLD = 2.0  # seconds that an agent survives a failed call of its own; whatever stops it is faster
 STUBBORN = 10  # refusals of one call in flight in a row after which the run ends: not every agent ends its turn
 
@@ -342,7 +346,7 @@ class Gate:
         self._held: list[Held] = []
         self._gone: dict[int, float] = {}  # calls that ran on and of which nothing lives, since when (boot time)
         self._nudged = False
-        self._approving: set[int] = set()  # calls that the agent asked a person to approve
+        self._approving: dict[int, Tree | None] = {}  # calls that a person was asked to approve; what there was then
         self.processes: CallProcesses | None = None  # of the agent, once it is started
         self.is_stopping: Callable[[], bool] = lambda: False
         self._refusal = ""
@@ -609,7 +613,8 @@ class Gate:
         begun = known is not None and known.begun(running.call)
         alive = known is not None and bool(known.alive(running.call, self._shells()))
         asked = running.call in self._approving
-        untouched = known is not None and known.sees and not begun
+        before = self._approving.get(running.call)
+        untouched = known is not None and before is not None and not begun and known.tree() == before
         return Seen(running.cls, self.stopping, asked, begun, alive, untouched)
 
     def _shells(self) -> dict[int, Begun]:
@@ -628,7 +633,7 @@ class Gate:
         return self._writer.append(held, *settled, wait=self._soon)
 
     def _forget(self, call: int) -> None:
-        self._approving.discard(call)
+        self._approving.pop(call, None)
         if self.processes is not None:
             self.processes.forget(call)
 
@@ -642,7 +647,24 @@ class Gate:
         with self._lock:
             running = self._calls.running.values()
             named = {r.call for r in running if r.tool == tool} or {r.call for r in running}
-            self._approving |= named
+            new = named - self._approving.keys()
+            since = min((r.since for r in running if r.call in new), default=0.0)
+            self._approving |= dict.fromkeys(new)
+        if new and (processes := self.processes) is not None and processes.sees:
+            start_daemon("approval", lambda: self._await_dialog(processes, new, since))
+
+    def _await_dialog(self, processes: CallProcesses, calls: set[int], since: float) -> None:
+        """Note what is below the agent once the hook that reported its question is over. A person has hardly answered
+        then; if the same is there when the agent says that the call was cancelled, nothing of it has begun. An Esc
+        right behind a Yes leaves the words of a No, and no process to find later."""
+        until = self._clock.boot() + DIALOG
+        while self._clock.boot() < until and not self.stopping:
+            tree = processes.tree()
+            if not processes.calls_hook(tree, since):
+                with self._lock:
+                    self._approving |= dict.fromkeys(calls & self._approving.keys(), tree)
+                return
+            time.sleep(WATCH)
 
     def confirm(self) -> None:
         """The agent goes on: calls that it says have failed did so by themselves, unless it is to stop."""

@@ -251,6 +251,8 @@ class Running(msgspec.Struct, frozen=True):
     parent: int
     session: int
     name: str
+    ended: bool = False  # a zombie
+    reaped: int = 0  # page faults of its children that it has waited for
 
     @property
     def pid(self) -> int:
@@ -270,17 +272,28 @@ EARLY = 2  # ticks that a process may seem older than the call that started it: 
 _QUOTED = re.compile(r"[\s'\"\\\\$`!]+")
 
 
-def process_table() -> dict[int, Running]:
-    """All living processes of this machine, by number; empty where there is no /proc."""
+def process_table(*, zombies: bool = False) -> dict[int, Running]:
+    """All living processes of this machine, by number; empty where there is no /proc. `zombies`: those too that their
+    parent has not waited for."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*/stat") if sys.platform == "linux" else ():
         with suppress(OSError, ValueError, IndexError):
             name, _, rest = entry.read_text("utf-8", "replace").partition("(")[2].rpartition(")")
             fields = rest.split()
-            if fields[0] not in ("Z", "X"):
-                pid = int(entry.parent.name)
-                found[pid] = Running((pid, int(fields[19])), int(fields[1]), int(fields[3]), name)
+            ended = fields[0] in ("Z", "X")
+            if zombies or not ended:
+                id = int(entry.parent.name), int(fields[19])
+                found[id[0]] = Running(id, int(fields[1]), int(fields[3]), name, ended, int(fields[8]))
     return found
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """The processes below an agent, and the page faults of those that it, or one of them, has waited for: what came and
+    went between two looks has changed them."""
+
+    processes: frozenset[Born]
+    ended: bool  # one of them is a zombie
+    reaped: int
 
 
 class CallProcesses:
@@ -353,6 +366,20 @@ class CallProcesses:
     def forget(self, call: int) -> None:
         with self._lock:
             self._of.pop(call, None)
+
+    def tree(self) -> Tree:
+        """What is below the agent now."""
+        table = process_table(zombies=True)
+        below, new = {self._agent}, {self._agent}
+        while new := {p.pid for p in table.values() if p.parent in new} - below:
+            below |= new
+        found = [table[pid] for pid in below if pid in table]
+        return Tree(frozenset(p.id for p in found), any(p.ended for p in found), sum(p.reaped for p in found))
+
+    def calls_hook(self, tree: Tree, since: float) -> bool:
+        """Whether a hook of ours that began at `since` (seconds since boot) or later is in it, or may be."""
+        young = [pid for pid, born in tree.processes if born >= since * TICK - EARLY]
+        return tree.ended or any(_is_hook(_command(pid), self._run) for pid in young)
 
     def _way_up(self, process: Running, table: Mapping[int, Running]) -> list[Running] | None:
         """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's."""

@@ -374,6 +374,18 @@ def test_seen_calls() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "status"),
+    [("User denied execution.", "refused"), ("Operation cancelled by user", "cancelled"), (7, "cancelled")],
+)
+def test_a_no_has_words_of_its_own(reason: object, status: str) -> None:
+    """I8: an Esc in the tool has others, which an Esc at the dialog may have too."""
+    error = f"[Operation Cancelled] Reason: {reason}" if isinstance(reason, str) else reason
+    result = [{"functionResponse": {"id": "c1", "name": "shell", "response": {"error": error}}}]
+    appended = lines(gemini("g", "", [call("c1", status="cancelled", result=result)]))
+    assert [seen.status for seen in GEMINI.seen_calls(appended)] == [status]
+
+
+@pytest.mark.parametrize(
     ("record", "began"),
     [
         (META, False),

@@ -121,8 +121,15 @@ class Table:
     """The processes of the one call: whether one lives."""
 
     lives = began = sees = True
+    reaped = 0
 
     def look(self, began: object) -> None: ...
+
+    def tree(self) -> int:
+        return self.reaped
+
+    def calls_hook(self, tree: int, since: float) -> bool:
+        return False
 
     def forget(self, call: int) -> None: ...
 
@@ -131,6 +138,12 @@ class Table:
 
     def alive(self, call: int, running: object = ()) -> tuple[int, ...]:
         return (7,) if self.lives else ()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is to be done beside a hook is done before its answer."""
+    monkeypatch.setattr("wal_agent.supervise.gate.start_daemon", lambda name, work: work())
 
 
 @pytest.mark.parametrize("survives", [True, False])
@@ -166,6 +179,18 @@ def test_a_no_at_the_dialog_is_silent_and_a_stop_of_the_tool_is_not(
     no = (asked, begun, sees) == (True, False, True)
     assert hows(post) == ([(call, "refused")] if no else [])
     assert post.open_words() == ([] if no else [(call, "cut")])
+
+
+def test_a_tool_that_an_esc_ends_right_behind_the_yes_has_begun(post: Post) -> None:
+    """Codex: it lives between two looks of the run, its file has the words of a No, and the charge is made."""
+    call, table = charged(post), Table()
+    table.lives, table.began = False, False
+    post.gate.processes = table  # type: ignore[assignment]
+    post.gate.approval_asked("run_shell_command")
+    table.reaped += 1
+    post.gate.report(call, "cancelled", "it was cancelled", "session")
+    post.commit()
+    assert hows(post) == [] and post.open_words() == [(call, "cut")]
 
 
 def test_an_after_hook_reports_only_a_tool_that_had_begun(post: Post) -> None:

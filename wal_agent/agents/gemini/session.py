@@ -22,11 +22,11 @@ import re
 from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile
+from wal_agent.agents.base import Compacted, Env, SeenCall, SessionFile, Status
 from wal_agent.agents.session_files import (
     FileLines,
     Json,
@@ -370,11 +370,25 @@ def _base(kind: str, session: str, project: Path) -> Path:
             return project / session / "plans"
 
 
-_STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
+_STATUS: dict[str, Status] = {
     "success": "done",
     "error": "failed",
     "cancelled": "cancelled",
 }
+# Gemini's own words where a person's No came before the call was even scheduled, and for those queued behind it.
+_DENIED = tuple(
+    f"[Operation Cancelled] Reason: {reason}" for reason in ("User denied execution.", "User cancelled operation")
+)
+
+
+def _how(call: Json) -> Status | None:
+    status = _STATUS.get(str(call.get("status")))
+    if status != "cancelled":
+        return status
+    responses = [
+        as_object(as_object(p.get("functionResponse")).get("response")) for p in as_objects(call.get("result"))
+    ]
+    return "refused" if any(each.get("error") in _DENIED for each in responses) else "cancelled"
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
@@ -382,8 +396,7 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
     found: dict[str, SeenCall] = {}
     for record, _ in records(appended):
         for call in Message(record).calls if record is not None else []:
-            status = _STATUS.get(str(call.get("status")))
-            if status is not None:
+            if (status := _how(call)) is not None:
                 id = str(call.get("id", ""))
                 found[id or str(len(found))] = SeenCall(
                     str(call.get("name", "")), encode_json(call.get("args", {})), status, id
