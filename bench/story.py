@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tests.stub_agent import STUB
+from wal_agent.errors import NOT_DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ class Story:
     def until_agent(self, argv: list[str], **more: str) -> float:
         """Milliseconds from starting `argv` to the stub's first instruction."""
         began = time.time_ns()
-        subprocess.run(
-            argv, cwd=self.work, env=self.env(**more), stdin=subprocess.DEVNULL, capture_output=True, check=True
-        )
+        done = subprocess.run(argv, cwd=self.work, env=self.env(**more), stdin=subprocess.DEVNULL, capture_output=True)
+        if done.returncode not in (0, NOT_DONE):  # the stub completes no turn
+            raise RuntimeError(done.stderr.decode())
         return (int((self.root / "began").read_text().split()[-1]) - began) / 1e6
 
 
