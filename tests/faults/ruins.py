@@ -251,6 +251,7 @@ class Machine:
             "WAL_AGENT_BUCKET": self.url,
             "WAL_AGENT_JOB": KEYS.job,
             "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
+            "WAL_AGENT_UNVERIFIED": "allow",  # the stub does not go on where it is asked to look
             "WAL_AGENT_GEMINI": str(self.stub),
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
             "STUB_BEGAN": str(self.root / "began"),
