@@ -208,7 +208,8 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
         ("log -n -1", "--number must be at least 0 (got -1). See: wal-agent log --help"),
         (
             "drill gemini --point later",
-            "There is no kill point later. Possible: before, between, after, thinking, recovery, wrapper, machine",
+            "There is no kill point later. Possible: before, between, after, thinking, recovery, wrapper, machine, "
+            "sigterm, background, esc, queued",
         ),
         ("drill gemini --rounds 5000", "--rounds must be 1 to 1000 (got 5000). See: wal-agent drill --help"),
         (
