@@ -212,7 +212,7 @@ def test_a_turn_completes_behind_what_it_settles(talk: Talk, monkeypatch: pytest
     """I8: what was told to the agent is settled by its completion, in one segment with it and before it."""
     talk.on.handle(TurnStarted("s", "p"))
     settled = End(time=1.0, call=77, how="verified", by="recovery", finding="unknown")
-    monkeypatch.setattr(talk.post.gate.recovered, "after_turn", lambda: [settled])
+    monkeypatch.setattr(talk.post.gate.recovered, "after_turn", lambda running: [settled])
     talk.post.begin(file_path="a")
     talk.did.clear()
     talk.on.handle(TurnCompleted("s"))
