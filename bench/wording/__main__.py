@@ -16,7 +16,7 @@ WAYS = ("verify", "repeat", "ask", "go on", "settle")
 def main() -> None:
     ask = argparse.ArgumentParser(prog="bench.wording", description="Score the words of a recovery with a model.")
     ask.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(TUNED)} (all), or a .toml file")
-    ask.add_argument("--apart", action="store_true", help=f"also those that nobody tunes by: {', '.join(APART)}")
+    ask.add_argument("--apart", action="store_true", help=f"also the ones kept apart: {', '.join(APART)}")
     ask.add_argument("--kind", action="append", choices=KINDS, help="only this conversation")
     default = os.environ.get("WORDING_SERVER", "http://127.0.0.1:8080")
     ask.add_argument("--server", default=default, help="a server with OpenAI's completions ($WORDING_SERVER)")

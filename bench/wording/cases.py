@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,7 +147,3 @@ def _spellings(command: str) -> tuple[str, ...]:
     begun = command.rsplit(" ", 1)[0]
     script = begun.removeprefix("./")
     return (begun, *(f"{shell} {name}" for shell in ("bash", "sh") for name in {begun, script} if begun != script))
-
-
-def cases(scenarios: Sequence[str], kinds: Sequence[str]) -> list[Case]:
-    return [case(name, kind) for name in scenarios for kind in kinds]

@@ -499,7 +499,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     the agent works in the session that it resumed."""
     heal: Callable[[Sequence[str], str, Path, Env, Path], tuple[str, ...]] | None = None
     """(args, session, workspace, env, folder): mend what the agent itself is about to resume, which its own earlier
-    resumes have damaged, and return the arguments. `folder`: of this run, for a copy. Before each start."""
+    resumes have damaged, and return the arguments. `folder`: of this run, for a copy. Before each start,
+    but for that of a session that a recovery has just written. ConfigError."""
     inject_prompt: Callable[[Buffer, str, Path, str], Pieces] | None = None
     """(main, session, workspace, prompt): the pieces of a copy of `main` (from `reconcile`; empty: a session of only
     this) in which `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command

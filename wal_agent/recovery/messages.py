@@ -71,10 +71,8 @@ def look_first(calls: Sequence[tuple[int, str, str]]) -> str:
         + f', then `wal-agent settle {call} --because "WHAT SHOWED IT"`'
         for call, tool, look in calls[:CONTEXT_CALLS]
     ]
-    if len(calls) > CONTEXT_CALLS:
-        lines.append(f"- {len(calls) - CONTEXT_CALLS} more: see `wal-agent status`")
     head = "[wal-agent] This turn is not over: it is not known whether these calls took effect, and nothing has looked."
-    return "\n".join([head, *lines, "If that does not show it, say so and stop. Repeat nothing."])
+    return "\n".join([head, *lines, *_others(calls), "If that does not show it, say so and stop. Repeat nothing."])
 
 
 DENY_FENCED = f"{REFUSED} another host has taken this job over, and this run is being ended. {_STOP}"
@@ -239,11 +237,15 @@ def open_calls_context(calls: Sequence[tuple[int, str, bytes | None, tuple[str, 
         + (f": look first with {' and '.join(inline(each, 160) for each in verify)}" if verify else "")
         for call, tool, input, verify in calls[-CONTEXT_CALLS:]
     ]
-    if len(calls) > CONTEXT_CALLS:
-        lines.append(f"- {len(calls) - CONTEXT_CALLS} more: see `wal-agent status`")
     these = "this call" if len(calls) == 1 else f"these {len(calls)} calls"
     head = f"[wal-agent] It is not known whether {these} of earlier sessions took effect. Look before you repeat one:"
-    return "\n".join([head, *lines])
+    return "\n".join([head, *lines, *_others(calls)])
+
+
+def _others(calls: Sequence[object]) -> list[str]:
+    """A line on the calls that are not listed, if there are any."""
+    more = len(calls) - CONTEXT_CALLS
+    return [f"- {more} more: see `wal-agent status`"] if more > 0 else []
 
 
 def left_in_flight(calls: str, follows: bool) -> str:

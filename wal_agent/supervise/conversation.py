@@ -166,7 +166,7 @@ class Conversation:
         return self._inbox.take()
 
     def _nudge(self) -> str:
-        """Where nobody is there to ask, the agent looks before its turn is over."""
+        """Words that ask the agent to look, at the end of a turn without a person; "" for none."""
         return self._gate.nudge() if "turn_completed" in self._speaks and self._asks_to_look else ""
 
     def _has_words(self) -> bool:

@@ -660,7 +660,7 @@ class Gate:
         until = self._clock.boot() + DIALOG
         while self._clock.boot() < until and not self.stopping:
             tree = processes.tree()
-            if not processes.calls_hook(tree, since):
+            if not processes.has_hook(tree, since):
                 with self._lock:
                     self._approving |= dict.fromkeys(calls & self._approving.keys(), tree)
                 return

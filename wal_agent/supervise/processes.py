@@ -376,8 +376,9 @@ class CallProcesses:
         found = [table[pid] for pid in below if pid in table]
         return Tree(frozenset(p.id for p in found), any(p.ended for p in found), sum(p.reaped for p in found))
 
-    def calls_hook(self, tree: Tree, since: float) -> bool:
-        """Whether a hook of ours that began at `since` (seconds since boot) or later is in it, or may be."""
+    def has_hook(self, tree: Tree, since: float) -> bool:
+        """Whether the tree has a hook of ours that began at `since` (seconds since boot) or later, or a process that
+        has ended and may have been one."""
         young = [pid for pid, born in tree.processes if born >= since * TICK - EARLY]
         return tree.ended or any(_is_hook(_command(pid), self._run) for pid in young)
 

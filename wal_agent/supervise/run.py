@@ -461,7 +461,9 @@ class Run:
             bounds = self._bounds(opened, keeper)
 
             def make_live(session: NewSession | ResumeSession, open_turn: bool) -> Live:
-                launch = replace(self._launch(session, prepared.args, open_turn, env), context=prepared.context)
+                mended = session is prepared.session and isinstance(session, ResumeSession)
+                launch = self._launch(session, prepared.args, open_turn, env, mended)
+                launch = replace(launch, context=prepared.context)
                 return Live(
                     replace(context, env={**env, **launch.command.env}),
                     launch,
@@ -564,14 +566,20 @@ class Run:
         return min(every, NEAR) if cheap or self.options.settings.messages else every
 
     def _launch(
-        self, session: NewSession | ResumeSession, args: tuple[str, ...], open_turn: bool, env: dict[str, str]
+        self,
+        session: NewSession | ResumeSession,
+        args: tuple[str, ...],
+        open_turn: bool,
+        env: dict[str, str],
+        mended: bool,
     ) -> Launch:
+        """`mended`: the session is as the recovery has just written it."""
         agent = self.options.agent
         resumed = isinstance(session, ResumeSession)
         if resumed and (journal := agent.capabilities.journal):
             with self.screen.waiting_for(f"{agent.name} to take the session in", IMPORT_TIMEOUT):
                 journal.restore(self.cli, session.id, self.options.workspace, env)
-        heal = agent.capabilities.heal
+        heal = agent.capabilities.heal if not mended else None
         healed = heal(args, session.id, self.options.workspace, env, self.run_dir.path) if heal else args
         return Launch(
             agent.command(self.cli, healed, session, self.interactive, env),

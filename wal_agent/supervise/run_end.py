@@ -340,7 +340,7 @@ class _Closing(msgspec.Struct, frozen=True):
 
     @property
     def _unverified(self) -> bool:
-        """Whether nobody watched a completed run that leaves a call at whose effect nothing has looked."""
+        """Whether a run without a person is complete, and leaves a call open at which nothing has looked."""
         watched = self.options.interactive or self.options.settings.unverified == "allow"
         completed = self.word.cls == "completed" and self.ended.down is None
         return completed and not watched and left_open(self.opened.writer.state.unlooked) is not None

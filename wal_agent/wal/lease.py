@@ -177,15 +177,17 @@ REPAIR = "wal-agent unlock --damaged"
 
 def read_lease(bucket: Bucket, keys: Keys) -> StoredLease | None:
     """Return the stored lease, None when there is none; Damaged (with the way out), Unavailable, Denied."""
+    repair = f"Put a sound one in its place with: {REPAIR} --job {keys.job}"
     try:
         found = bucket.get(keys.lease)
-        return StoredLease(decode_lease(found.data, keys.job), found.version, found.updated, found.now)
     except NotFound:
         return None
     except Damaged as error:
-        damaged = f"The lease of job {keys.job} is damaged"
-        what = error.what if error.what.startswith(damaged) else f"{damaged}: {error.what}"
-        raise Damaged(what, f"Put a sound one in its place with: {REPAIR} --job {keys.job}") from error
+        raise Damaged(f"The lease of job {keys.job} is damaged: {error.what}", repair) from error
+    try:
+        return StoredLease(decode_lease(found.data, keys.job), found.version, found.updated, found.now)
+    except Damaged as error:
+        raise Damaged(error.what, repair) from error
 
 
 def fresh_nonce(rng: random.Random) -> str:

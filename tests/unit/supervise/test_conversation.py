@@ -184,7 +184,7 @@ def test_an_agent_that_only_repeats_a_call_in_flight_is_ended_and_a_person_is_as
 def test_a_turn_goes_on_where_an_open_call_was_not_looked_at_and_nobody_is_there(
     talk: Talk, person: bool, speaks: bool
 ) -> None:
-    """I8: the agent looks before its turn is over, where its hook can say so; it is told once."""
+    """I8: where its hook can speak, the agent is asked once, at the end of its turn, to look."""
     post = talk.post
     post.begin("run_shell_command", command="./charge 1")
     asked = AskedCall(1, "run_shell_command", b'{"command": "./charge 1"}', look="`./status 1`")

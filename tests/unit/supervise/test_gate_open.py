@@ -128,7 +128,7 @@ class Table:
     def tree(self) -> int:
         return self.reaped
 
-    def calls_hook(self, tree: int, since: float) -> bool:
+    def has_hook(self, tree: int, since: float) -> bool:
         return False
 
     def forget(self, call: int) -> None: ...

@@ -42,7 +42,7 @@ from wal_agent.agents.session_files import (
     plain_text,
     unknown_result,
 )
-from wal_agent.safefs import Buffer, Pieces, read_plain, swap_file
+from wal_agent.safefs import Buffer, Pieces, read_plain, replace_file, swap_file
 
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
 
@@ -207,11 +207,12 @@ def heal(args: Sequence[str], session: str, workspace: Path, env: Env, folder: P
     """Have a resume by Gemini itself send each result once: of the session's own file, or of a copy of the file that it
     forks from, which another Gemini may write. Return the arguments, with that copy's name."""
     here = find_file(session, workspace, env)
-    if here is not None and (healed := _healed(here)) is not None:
-        swap_file(here, healed)
+    held = read_plain(here) if here is not None else None
+    if here is not None and (healed := _healed(held)) is not None:
+        replace_file(here, healed, held)
     copy, words = folder / "forked.jsonl", list[str]()
     for arg in parse_args(args):
-        if arg.name == "session-file" and (healed := _healed(workspace / arg.value)) is not None:
+        if arg.name == "session-file" and (healed := _healed(read_plain(workspace / arg.value))) is not None:
             swap_file(copy, healed)
             words += ["--session-file", str(copy)]
         else:
@@ -219,9 +220,9 @@ def heal(args: Sequence[str], session: str, workspace: Path, env: Env, folder: P
     return tuple(words)
 
 
-def _healed(path: Path) -> bytes | None:
+def _healed(main: bytes | None) -> bytes | None:
     """The session with each result once; None where it has no more."""
-    read = load_session(read_plain(path) or b"")
+    read = load_session(main or b"")
     before = [message.value for message in read.messages.values()]
     mend_results(read)
     after = [message.value for message in read.messages.values()]
