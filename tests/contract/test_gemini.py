@@ -231,7 +231,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
 
 
 def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
-    """S8: BeforeTool, the question, Esc: no end by a hook, and the session tells it. Gemini then deletes the file."""
+    """S8: BeforeTool, the question, Esc: no end by a hook; the session says that it was not run, and is then deleted."""
     run = Run(box)
     runs.append(run)
     with GeminiModel([Turn(text="I will.", calls=[shell("touch ran")])]) as model:
@@ -246,7 +246,7 @@ def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
         time.sleep(0.3)
         cut_off = main.read_bytes()
         assert tty.quit() == 0
-    assert [call.status for call in GEMINI.seen_calls(cut_off)] == ["cancelled"]
+    assert [call.status for call in GEMINI.seen_calls(cut_off)] == ["refused"]
     assert not any(isinstance(e, ToolEnded) for e in run.heard.events)
     assert not GEMINI.session_files(run.session, box.ws, {"HOME": str(box.home)}), "what the log kept is all there is"
 
