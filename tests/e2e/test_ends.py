@@ -47,6 +47,36 @@ def test_what_a_limit_stopped_and_what_runs_on_stay_open(scene: Scene) -> None:
     assert scene.side() == ["charged", "paid"]
 
 
+GOES_ON = "echo paid >> side; until test -e go; do sleep 0.1; done"
+BACKGROUND = [
+    pytest.param("gemini", GOES_ON, {"is_background": True}, id="gemini-asked"),
+    pytest.param("gemini", f"({GOES_ON}) > /dev/null 2>&1 &", {}, id="gemini-detached"),
+    pytest.param("qwen", GOES_ON, {"is_background": True}, id="qwen-asked"),
+    pytest.param("claude", GOES_ON, {"timeout": 2000}, id="claude-at-its-limit"),  # there Claude itself moves it
+]
+
+
+@pytest.mark.parametrize(("scene", "command", "how"), BACKGROUND, indirect=["scene"])
+def test_what_an_agent_leaves_running_is_open_until_it_ends(scene: Scene, command: str, how: dict[str, object]) -> None:
+    """Issue 32, 3: "done" as soon as the agent had its result, so that a machine lost behind it lost the call too."""
+    machine = scene.machine("vm")
+    tool, input = machine.rehearsal.shell(command)
+    scene.script(Turn(calls=[(tool, {**input, **how})]), Turn(text="Done."), Turn(text="It has ended."))
+    last = scene.hold_turn(1)
+    run = machine.run(*machine.rehearsal.args("please do the work"))
+    held = until(lambda: _with(scene, "runs_on"), "it runs on")
+    assert _ends(scene) == [("intent", 1), ("runs_on", 1)] and scene.side() == ["paid"]
+    assert next(r for r in held if r["type"] == "runs_on")["pids"]
+    assert [o.intent.call for o in scene.replay().state.open] == [1]
+    (scene.workspace / "go").touch()
+    if scene.agent == "claude":  # says so between two requests; the others end what they started when they end
+        last.set()
+    ended = until(lambda: _with(scene, "end"), "it has ended")
+    assert [r["how"] for r in ended if r["type"] == "end"] == ["done"]
+    last.set()
+    assert run.wait() == 0, run.stderr()
+
+
 def _with(scene: Scene, kind: str) -> list[dict[str, object]]:
     found = scene.records()
     return found if any(r["type"] == kind for r in found) else []
