@@ -46,18 +46,23 @@ def deny_repeated(tool: str, time: float, call: int, compaction: int) -> str:
 def deny_done(tool: str, time: float, call: int, result: str) -> str:
     """Deny, once: the agent did the same in the turn that was cut off. `result`: of that call, quoted."""
     return (
-        f"{REFUSED} it was done before the run was lost, in this same turn ({tool}, call #{call}, {clock_time(time)} "
+        f"{REFUSED} it was done before the run ended, in this same turn ({tool}, call #{call}, {clock_time(time)} "
         f"UTC). Its result: {result}. Nothing was changed now. Go on with what is left. All of it: "
         f"`wal-agent recall --call {call}`. If it must run a second time, make the same call again."
     )
 
 
-def deny_in_flight(tool: str, call: int, look: str) -> str:
-    """Deny: the agent repeats a call that was in flight at a crash before anything has looked whether it happened.
-    `look`: what to run to find out, "" where nothing is named. No word invites to repeat."""
+WAS_CUT = "stopped before it had ended"
+RUNS_NOW = "begun and still running"
+LOST = "in flight when the run was lost"
+
+
+def deny_in_flight(tool: str, call: int, look: str, known: str = LOST) -> str:
+    """Deny: the agent repeats an open call before anything has looked whether it happened. `look`: what to run to find
+    out, "" where nothing is named; `known`: one of the above. No word invites to repeat."""
     how = f"Your next call is {look}." if look else f'Then: `wal-agent settle {call} --because "WHAT SHOWED IT"`.'
     return (
-        f"{REFUSED} it may have happened already ({tool}, call #{call}, in flight when the run was lost). It stays "
+        f"{REFUSED} it may have happened already ({tool}, call #{call}, {known}). It stays "
         f"refused until you have looked. {how} Nothing was changed now."
     )
 

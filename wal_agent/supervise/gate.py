@@ -32,6 +32,9 @@ from wal_agent.recovery.messages import (
     DENY_ENDED,
     DENY_FENCED,
     DENY_LATE,
+    LOST,
+    RUNS_NOW,
+    WAS_CUT,
     deny_done,
     deny_in_flight,
     deny_repeated,
@@ -501,12 +504,20 @@ class Gate:
 
     def _refuse_in_flight(self, event: ToolStarting, asked: AskedCall) -> Deny:
         times = self.recovered.refused(asked)
-        denied = self._deny(deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, asked.look), "in_flight")
+        known = self._known(asked.call)
+        denied = self._deny(deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, asked.look, known), "in_flight")
         error = stuck_error(self._agent, event, asked, times, self._settings.job_options)
         self.ended_turn = error if denied.stop and times >= PATIENCE else None
         if times >= STUBBORN:
             self.stuck = self.stuck or error
         return denied
+
+    def _known(self, call: int) -> str:
+        """What is known of an open call, in the words of a refusal."""
+        if call in self._background:
+            return RUNS_NOW
+        cut = any(o.intent.call == call and isinstance(o.held, Cut) for o in self._writer.state.open)
+        return WAS_CUT if cut else LOST
 
     def _deny(self, reason: str, word: str, call: int | None = None, nested: str = "") -> Deny:
         self._denied_in_a_row += not nested and word != "repeated"  # which is said once of each call

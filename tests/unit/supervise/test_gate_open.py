@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, Deny
+from wal_agent.recovery.messages import LOST, RUNS_NOW, WAS_CUT
 from wal_agent.supervise.gate import HOLD
 from wal_agent.wal.lease import final_lease_state
 
@@ -219,6 +220,17 @@ def test_the_refused_call_of_a_cut_one_names_its_check(post: Post) -> None:
     with post.committing():
         decision = post.gate.begin_call(starting("run_shell_command", command="git push origin main"))
     assert isinstance(decision, Deny) and "git ls-remote" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("how", "known"), [({"cut": "it was stopped"}, WAS_CUT), ({"runs_on": True, "task": "b1"}, RUNS_NOW)]
+)
+def test_a_refusal_in_the_same_run_tells_of_no_lost_one(post: Post, how: dict[str, object], known: str) -> None:
+    charged(post)
+    finish(post, **how)
+    with post.committing():
+        decision = post.gate.begin_call(starting("run_shell_command", **CHARGE))
+    assert isinstance(decision, Deny) and known in decision.reason and LOST not in decision.reason
 
 
 # ---- processes
