@@ -106,10 +106,9 @@ class Conversation:
         decision: Decision = Allow()
         if isinstance(event, TurnStarted) and (refusal := self._supervisor.may_begin_turn(event.session)) is not None:
             return refusal
-        # Before the phase, so that `refresh_phase` never takes work in the background for a lost end.
-        if isinstance(event, TurnStarted | TurnCompleted):
-            self._pending = event.session if isinstance(event, TurnCompleted) and event.pending else ""
         if isinstance(event, TurnStarted | TurnCompleted | ModelRequest):
+            # Before the phase, so that `refresh_phase` never takes work in the background for a lost end.
+            self._pending = event.session if isinstance(event, TurnCompleted) and event.pending else ""
             self.failed = None
             self._gate.confirm()
         if isinstance(event, AwaitingApproval):
@@ -142,7 +141,7 @@ class Conversation:
                 self._supervisor.request_save()
             case TurnCompleted() if self._gate.stopping:  # agents end their turn when they are stopped
                 self._at_boundary()
-            case TurnCompleted() if words := self._messages("turn_completed") or self._nudge():
+            case TurnCompleted() if words := self._messages("turn_completed") or self._nudge(event.session):
                 self._at_boundary()
                 self.enter("model_asked")  # the turn goes on with them
                 decision = Allow(words)
@@ -165,9 +164,13 @@ class Conversation:
             return ""
         return self._inbox.take()
 
-    def _nudge(self) -> str:
-        """Words that ask the agent to look, at the end of a turn without a person; "" for none."""
-        return self._gate.nudge() if "turn_completed" in self._speaks and self._asks_to_look else ""
+    def _nudge(self, session: str) -> str:
+        """Words that ask the agent to look, at the end of a turn without a person; "" for none. An agent that ends all
+        the same has completed the turn."""
+        words = self._gate.nudge() if "turn_completed" in self._speaks and self._asks_to_look else ""
+        if words:
+            self._pending = session
+        return words
 
     def _has_words(self) -> bool:
         return bool(self._context) or self._guard.waiting or (self._inbox is not None and self._inbox.waiting > 0)
@@ -298,7 +301,8 @@ class Conversation:
             self._inbox.turn_completed()
 
     def end(self) -> None:
-        """The agent ended by itself, with 0: what it left in the background begins no other turn."""
+        """The agent ended by itself, with 0: what it left in the background begins no other turn, and it went
+        on for no words at the end of its own."""
         if self._pending:
             self._complete_turn(self._pending)
 

@@ -198,6 +198,21 @@ def test_a_turn_goes_on_where_an_open_call_was_not_looked_at_and_nobody_is_there
     assert talk.on.handle(TurnCompleted("s")) == Allow() and not talk.on.turn_open
 
 
+@pytest.mark.parametrize(("follows", "open"), [(None, False), (ModelRequest("s"), True), (TurnStarted("s", ""), True)])
+def test_an_agent_that_ends_behind_those_words_has_completed_its_turn(
+    talk: Talk, follows: HookEvent | None, open: bool
+) -> None:
+    """Unless it was seen to go on: then the turn was cut off."""
+    talk.on.handle(TurnStarted("s", "p"))
+    talk.on._asks_to_look, talk.on._speaks = True, frozenset(("turn_completed",))
+    talk.post.gate.nudge = lambda: "look first"  # type: ignore[method-assign]
+    assert talk.on.handle(TurnCompleted("s")) == Allow("look first") and talk.on.turn_open
+    if follows is not None:
+        talk.on.handle(follows)
+    talk.on.end()
+    assert talk.on.turn_open is open
+
+
 def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Talk) -> None:
     """ARCHITECTURE.md: by then the session file tells the whole batch."""
     talk.on.handle(ModelRequest("s"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stub_agent import STUB
 from tests.unit.cli.shelf import KEYS, Shelf, commit, intent
 from tests.unit.supervise.crew import PATIENCE, ScriptAgent, short_folder
 from wal_agent.agents import AGENTS
@@ -203,6 +204,21 @@ def test_a_log_without_a_start_of_the_agent_is_recovered(short_path: Path, dry: 
     assert "./charge.sh 42" in (done.stdout if dry else done.stderr)
     told = replay(shelf.bucket, KEYS).state.recovery
     assert told is None if dry else told is not None and "./charge.sh 42" in told.told
+
+
+@pytest.mark.parametrize(("unverified", "code"), [("fail", 79), ("allow", 0)])
+def test_an_agent_that_ends_although_it_was_asked_to_look(short_path: Path, unverified: str, code: int) -> None:
+    """I8: not every agent goes on for a hook. The turn was over by its own word, so a person is needed: no other try
+    looks any better (74)."""
+    shelf = Shelf(short_path / "bucket")
+    job = shelf.open()
+    job.writer.append(intent(1, command="./charge.sh 42"))
+    commit(job)
+    job.lease.settle("released", "", budget=5.0)
+    more = {"WAL_AGENT_JOB": KEYS.job, "STUB_BEGAN": str(short_path / "began"), "WAL_AGENT_UNVERIFIED": unverified}
+    done = run(short_path, "gemini", STUB, "-p", "do it", **more)
+    assert done.returncode == code and "unverified: #1" in done.stderr, done.stderr
+    assert replay(shelf.bucket, KEYS).state.turn == "completed"
 
 
 SLOW = {
