@@ -64,7 +64,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, longest_ttl, timing_holds
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
-from wal_agent.wal.spool import Spool, SpoolOwner, orphaned_spools
+from wal_agent.wal.spool import Spool, SpoolOwner, describe_kept, orphaned_spools
 
 STEP = 0.2  # seconds
 UNBROKEN = 5.0  # seconds that what should not be left half done gets from the moment that the run is to end
@@ -359,7 +359,7 @@ def spool_for(
             folder.release()
         raise
     for kept in orphaned_spools(options.spools, owner, folder.folder if folder else None):
-        say(f"this machine keeps records of an earlier run that never came into the log: {kept}")
+        say(describe_kept(kept))
 
 
 def sleep_unless_signalled(seconds: float, clock: Clock) -> None:

@@ -52,6 +52,21 @@ def unsent_seqs(bucket: Bucket, keys: Keys, spool: Spool, left: SpoolContent) ->
     return found
 
 
+def epoch_that_carried(bucket: Bucket, keys: Keys, left: SpoolContent, own: int) -> int:
+    """R9: the epoch below `own` that has carried in, from another copy of this disk, what `left` has and its epoch did
+    not send; 0 for none. Who opens the job with a spool renames it, carries it in, and then appends: so more than
+    openings behind its epoch are of a run that had another copy."""
+    behind = False
+    for _, segment in reader.iter_segments(bucket, keys, left.seqs[0]) if left.seqs else ():
+        if segment.epoch > left.epoch and not behind:
+            if segment.seq > left.seqs[-1]:
+                return 0  # all of it had landed
+            behind = True
+        if behind and segment.epoch < own and segment.opening is None:
+            return segment.epoch
+    return 0
+
+
 def reencode_segments(
     keys: Keys, found: Iterable[Segment], origin: int, at: Tail, epoch: int, run: str, now: float, sign: bytes = b""
 ) -> list[InFlight]:
@@ -88,9 +103,12 @@ def rebase_spool(
     sign: bytes = b"",
 ) -> list[InFlight]:
     """Make what the spool holds of earlier epochs the segments that follow the own opening `at`, in the spool first.
-    Unavailable, Damaged, ConfigError (the disk)."""
-    left = spool.read()
-    seqs = unsent_seqs(RetryBucket(bucket, clock, rng, deadline=budget), keys, spool, left)
+    What another epoch has carried in is set aside for a person. Unavailable, Damaged, ConfigError (the disk)."""
+    left, steady = spool.read(), RetryBucket(bucket, clock, rng, deadline=budget)
+    if epoch_that_carried(steady, keys, left, at.epoch):
+        spool.set_aside(left.epoch)
+        left = SpoolContent()
+    seqs = unsent_seqs(steady, keys, spool, left)
     # One at a time: unpacked, all of them may be many times what the spool may hold (I9).
     found = (spool.segment(left.epoch, seq) for seq in seqs)
     made = reencode_segments(keys, found, left.epoch, at, at.epoch, run, clock.boot(), sign)

@@ -14,11 +14,15 @@ not taken when the opening landed is encoded once more, as the segments that fol
 which one rename makes the epoch that counts. From then on it is what a run of that epoch spooled itself: sent in order,
 one seq one content (R3). A crash before the rename leaves the old epoch, one behind it the new one; either way each
 record is in exactly one place that counts, so it comes into the log once, however often this is cut off.
+
+A disk may be copied. What another epoch has carried in from another copy is moved into a folder of its own,
+<job>-<run>.aside-<n>, that no lease names and only a person removes.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -42,7 +46,7 @@ MAX_SPOOL = 128 << 20  # bytes on the disk; a run keeps what it has not sent in 
 BLOCK = 4096  # bytes that a disk takes for the smallest file; more than a segment costs in memory beside its own bytes
 _NUMBER = re.compile(r"[0-9]{20}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-_LOCK, _OWNER, _NEW = "lock", "owner.json", ".new"
+_LOCK, _OWNER, _NEW, _ASIDE = "lock", "owner.json", ".new", ".aside-"
 
 Presence = Literal["free", "held", "absent"]
 
@@ -221,6 +225,25 @@ class Spool:
                     shutil.rmtree(self.folder / old, ignore_errors=True)
         self._tree = Tree(self.folder)
 
+    def set_aside(self, epoch: int) -> None:
+        """Move what `epoch` left here into a folder of its own. ConfigError: the disk refuses, and it is as it was."""
+        run, name = self.folder.name.removeprefix(f"{self.owner.job}-") + _ASIDE, _number(epoch)
+        taken = (self.folder.parent / f"{self.owner.job}-{run}{n}" / name for n in itertools.count(1))
+        number = next(n for n, path in enumerate(taken, 1) if not path.exists())
+        aside = Spool.create(self.folder.parent, f"{run}{number}", self.owner)
+        try:
+            with self._tree.open(()) as here, Tree(aside.folder).open(()) as there:
+                os.rename(name, name, src_dir_fd=here, dst_dir_fd=there)
+                sync(there)
+                sync(here)
+        except OSError as error:
+            raise ConfigError(
+                f"The spool in {self.folder} cannot be moved to {aside.folder}: {error.strerror}.",
+                "Make both writable, and start again.",
+            ) from error
+        finally:
+            aside.release()
+
     @property
     def count(self) -> int:
         """How many segments are here that count."""
@@ -280,6 +303,16 @@ def orphaned_spools(spools: Path, owner: SpoolOwner, used: Path | None) -> list[
             else:
                 shutil.rmtree(folder, ignore_errors=True)
     return kept
+
+
+def describe_kept(folder: Path) -> str:
+    """For a person: what one of `orphaned_spools` is."""
+    if _ASIDE in folder.name:
+        return (
+            "this disk is or was an older copy: what it spooled came into the log from another copy of it, and is not "
+            f"taken in again. It is kept in {folder}; delete that when the log has all that you miss"
+        )
+    return f"this machine keeps records of an earlier run that never came into the log: {folder}"
 
 
 def count_segments(folder: Path) -> int:

@@ -290,6 +290,12 @@ ABLATIONS = [
         timed(close=4),
         ((job, "final_lease_state", lambda wanted, unlooked: wanted),),
     ),
+    Ablation(
+        "R9 what another epoch carried in is set aside",
+        ("I8",),
+        directed.spool_of_a_copied_disk,
+        ((job, "epoch_that_carried", lambda *_: 0),),
+    ),
     Ablation("R10 mine whatever the nonce", ("FALSE FENCE",), timed(late=0.1, lost=0.1), ((leases, "is_mine", no),)),
 ]
 

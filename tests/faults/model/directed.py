@@ -6,6 +6,7 @@ Owners act in the middle of each other's bucket calls where the schedule says so
 from __future__ import annotations
 
 import random
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from wal_agent.errors import Fenced
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
+from wal_agent.wal.spool import Spool, SpoolOwner
 
 
 class Staged(Owner):
@@ -129,6 +131,26 @@ def append_where_the_opening_was(stage: Stage) -> None:
     b.intend(second, 2)
     b.tidy(second)
     stage.wake(a, first)
+
+
+@clock_free
+def spool_of_a_copied_disk(stage: Stage) -> None:
+    """R9: A spools in an outage, its disk is copied. B carries the spool in on the original, C starts on the copy."""
+    a, b, c = (stage.owner(n) for n in range(3))
+    whose = SpoolOwner(KEYS.job, a.bucket.url)
+    with tempfile.TemporaryDirectory() as folder:
+        original, copy = Path(folder, "original"), Path(folder, "copy")
+        a.spool = Spool.create(original, "a", whose)
+        first = a.take()
+        a.meets(KEYS.log, "dropped")
+        a.intend(first)
+        assert first.writer.spool_once(at_once=True)
+        a.spool.release()
+        shutil.copytree(original, copy)
+        for owner, disk in ((b, original), (c, copy)):
+            owner.spool = Spool.adopt(disk, str(disk / a.spool.folder.name), whose)
+            assert owner.spool is not None
+            owner.take()
 
 
 def allow_after_the_takeover() -> None:

@@ -24,6 +24,7 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.lease import LeaseRequest, StoredLease, longest_ttl
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
+from wal_agent.wal.spool import Spool
 from wal_agent.wal.writer import Sealed, Ticket
 
 MARGIN = 2.0
@@ -62,6 +63,7 @@ class Owner:
     actor: Actor
     calls: list[Call] = field(default_factory=list)
     content: bytes = b""
+    spool: Spool | None = None  # R9
 
     def __post_init__(self) -> None:
         self.rng: random.Random = self.world.rng
@@ -131,6 +133,8 @@ class Owner:
             seen=seen,
             cause=cause,
             parallel=1,
+            spool=self.spool,
+            spooling=self.spool is not None,
         )
         self.world.note(self.actor.name, f"PLANS in epoch {opened.lease.epoch} on the log up to {opened.replay.seq}")
         self.world.ghost.planned(self.run, opened.lease.epoch, opened.replay)

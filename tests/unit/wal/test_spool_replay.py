@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -189,6 +190,76 @@ def test_a_late_put_of_the_dead_run_does_no_harm(world: World, disk: Disk) -> No
     with pytest.raises(Exception, match="another version"):
         world.inner.put(*late)
     assert calls(world) == [(1, "one"), (2, "two")]
+
+
+def put_in(disk: Disk, copy: Path) -> None:
+    """The machine starts from an older copy of its disk."""
+    if disk.spools.exists():
+        shutil.rmtree(disk.spools)
+    shutil.copytree(copy, disk.spools)
+    disk.reboot()
+    disk.world.clock.at += TTL + 1
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["all of it", "and more of its own"])
+def test_a_copy_of_a_spool_that_was_carried_in_is_set_aside(
+    world: World, disk: Disk, tmp_path: Path, more: int
+) -> None:
+    """R9, I8: the disk is copied in an outage; the original's next run sends all, is cut off, and the copy starts. What
+    it has is in the log once, in its order; the person reads where the copy is kept, at each start until it is gone."""
+    first, copy = disk.start("a"), tmp_path / "copy"
+    down(world)
+    call(first, "one")
+    call(first, "two")
+    cut_off(first)
+    shutil.copytree(disk.spools, copy)
+    up(world)
+    second = disk.start("b")
+    for n in range(more):
+        second.writer.append(intent(second.writer.next_call(), f"more {n}"))
+        drain(second)
+    cut_off(second)
+    put_in(disk, copy)
+    told = len(disk.told)
+    third = disk.start("c")
+    assert [uid for _, uid in calls(world)] == ["one", "two", "more 0"][: 2 + more]
+    assert third.replay.state == replay(world.inner, KEYS).state and third.spool is not None and third.spool.empty
+    aside = disk.spools / "shop-a.aside-1"
+    assert spools.count_segments(aside) == 2 and str(aside) in disk.told[told]
+    assert close_job(third, "released") == "released"
+    told = len(disk.told)
+    disk.start("d")
+    assert str(aside) in disk.told[told]
+
+
+@pytest.mark.parametrize("point", ["spool.before_rename", "spool.after_rename"])
+def test_a_copy_whose_original_sent_nothing_is_carried_in(
+    world: World, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """R9: the run between was cut off before the log had anything of it. The copy is as good as the original then; that
+    one is set aside when it starts once more."""
+    first, copy, original = disk.start("a"), tmp_path / "copy", tmp_path / "original"
+    down(world)
+    call(first, "one")
+    cut_off(first)
+    shutil.copytree(disk.spools, copy)
+    up(world)
+
+    def die_there(name: str) -> None:
+        if name == point:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("wal_agent.wal.spool.failpoint", die_there)
+        disk.start("b")
+    shutil.copytree(disk.spools, original)
+    put_in(disk, copy)
+    cut_off(disk.start("c"))
+    assert calls(world) == [(1, "one")] and not list(disk.spools.glob("*.aside-*"))
+    put_in(disk, original)
+    disk.start("d")
+    assert calls(world) == [(1, "one")] and replay(world.inner, KEYS).damage is None
+    assert [path.name for path in disk.spools.glob("*.aside-*")] == ["shop-a.aside-1"]
 
 
 def test_two_starts_at_once_on_one_machine(world: World, disk: Disk) -> None:
