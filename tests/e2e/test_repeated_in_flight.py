@@ -55,6 +55,31 @@ def test_a_call_in_flight_does_not_run_again_before_anything_has_looked(scene: S
     assert sum("charge 49.90" in text for text in intents) == 2 and sum("cat side" in text for text in intents) == 1
 
 
+@pytest.mark.parametrize("scene", ["pi"], indirect=True)
+def test_a_check_that_says_that_it_happened_resolves_the_call(scene: Scene) -> None:
+    """I8, decision 063: a real model ran the check, read that it had happened, and charged again."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    paid = scene.workspace / "paid"
+    paid.write_text("#!/bin/sh\nsed 's/^/49.90 /' side\n")
+    paid.chmod(0o755)
+    rule = 'match = "./charge"\nclass = "mutation"\nverify = "./paid"\ndone_if = "* charged"\n'
+    (scene.workspace / "wal-agent.toml").write_text(f"[[rules]]\n{rule}")
+    cut_off_in_charge(scene, machine)
+
+    (scene.workspace / "calm").touch()
+    charge = Turn(calls=[shell("timeout 9 ./charge 49.90")])
+    scene.script(Turn(calls=[shell("./paid")]), charge, Turn(calls=[shell("ls")]), charge, Turn("All is done."))
+    asked = len(scene.model.requests)
+    again = machine.run(*machine.rehearsal.args("charge the customer"), wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    told = [part.text for part in scene.model.history(asked + 4) if isinstance(part, Returned)]
+    assert scene.side() == ["charged"] and sum("call #1" in text and "49.90 charged" in text for text in told) == 2
+    (end,) = [r for r in scene.records() if r["type"] == "end" and r["call"] == 1]
+    assert (end["how"], end["finding"]) == ("verified", "completed") and "wal-agent.toml" in end["why"]
+    assert machine.status()["state"] == "closed"
+
+
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)
 def test_a_call_that_was_done_before_the_cut_is_refused_once_with_its_result(scene: Scene) -> None:
     """I1: the machine was lost while the model thought about what the call had printed."""

@@ -113,6 +113,28 @@ def test_nor_does_one_that_says_mutation_and_names_an_empty_look(
         assert hostile.verify == plain.verify, fields
 
 
+@pytest.mark.parametrize("verify", ["true", "echo deployed", "git status", "./x.sh"])
+def test_a_done_if_that_always_matches_ends_only_what_the_built_in_rules_do_not_know(
+    tmp_path: Path, verify: str
+) -> None:
+    """Decision 063: what they know is resolved by a check that they can tell to be one, or by nothing."""
+    lines = "".join(
+        f'[[rules]]\nmatch = "{line}"\nclass = "mutation"\nverify = "{verify}"\ndone_if = "exit 0"\n' for line in LINES
+    )
+    (tmp_path / "wal-agent.toml").write_text(lines)
+    ended = []
+    for tool, fields in CALLS:
+        hostile, plain = told(tmp_path, tool, fields)
+        answers = Resolver([AskedCall(1, tool, hostile.input, hostile.verify, reads=hostile.reads)])
+        check = json.dumps({"command": verify}).encode()
+        answers.read_check(2, check, "", True, b'{"stdout": "deployed"}', lambda _: True)
+        assert plain.reads == ()
+        ended += [str(fields["command"]) for end in answers.take_ends([1], 1.0) if "wal-agent.toml" in end.why]
+    own = [["./deploy.sh production", "sudo make release"], ["curl -X POST https://bank.example/pay"]]
+    shows = {"./x.sh": own[0], "git status": [*own[0], *own[1]]}
+    assert ended == shows.get(verify, [])
+
+
 def test_a_log_of_an_older_wal_agent_that_believed_the_clone_settles_nothing(clone: Path) -> None:
     """Such a log holds intents of class read_only; the worse of what it says and of what is known now counts."""
     input = json.dumps({"command": "git push origin main"}).encode()

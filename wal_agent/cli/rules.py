@@ -182,6 +182,7 @@ def _fields(found: Classified) -> dict[str, str]:
         "rule": found.rule,
         "why": found.why,
         "verify": found.verify_there,
+        "done_if": found.done_if,
         "ambiguous": found.ambiguous,
         "source": found.source,
     }
@@ -202,8 +203,11 @@ def _show(found: Classified, builtin: Classified) -> None:
     rows += [
         ("verify", found.verify_there if mine is None or not mine.verify or found.verify != GENERAL_VERIFY else "")
     ]
+    rows.append(("done if", found.done_if.replace("{sent}", "it lists the commit that was to be sent")))
     rows += [("verify", part.verify_there) for part in found.also]
-    rows += [("verify", mine.verify if mine is not None else ""), ("in doubt", found.ambiguous)]
+    if mine is not None:
+        rows += [("verify", mine.verify), ("done if", mine.done_if)]
+    rows.append(("in doubt", found.ambiguous))
     rows += [("in doubt", part.ambiguous) for part in found.also]
     if mine is not None:
         rows += [("in doubt", mine.ambiguous)]

@@ -38,7 +38,7 @@ from wal_agent.evidence.files import (
     output_files,
     read_changes,
 )
-from wal_agent.evidence.git import GitKind
+from wal_agent.evidence.git import GitKind, sent_by_push
 from wal_agent.evidence.model import (
     Budget,
     Context,
@@ -474,6 +474,13 @@ def collect_facts(
     budget = Budget(clock, clock.boot() + BEFORE_WAIT, work=work, most_work=work() + BEFORE_WORK)
     folder = folder_fact(cwd)
     return (*folder, *facts_before(read_parts(tool, input, workspace, cwd=call_folder(folder)), budget))
+
+
+def sent_line(tool: str, input: bytes, before: Sequence[Fact], workspace: str) -> str:
+    """What `git ls-remote` lists once a remote has the commit that a push of one branch was to send, by what was true
+    before it; "" where that is not known."""
+    parts = read_parts(tool, input, Path(workspace or "/"), cwd=call_folder(before))
+    return sent_by_push(parts[0].how, before) if len(parts) == 1 else ""
 
 
 NOW_BUDGET = 2.0  # seconds, for all calls of a recovery

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def _explain_difference(c: Comparison) -> str:
     return model.INDEX_WRITTEN if c.then.index != c.now.index else model.HEAD_UNMOVED
 
 
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _LISTS = ("add", "rm", "mv")  # what they do shows in what the index lists
 _ELSEWHERE = (  # in the environment: git then works elsewhere, or says other things in its logs
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
@@ -164,6 +166,21 @@ class GitKind(Kind[_Located]):
             return (_assess_making if how.makes else _assess_command)(how, facts, around, budget)
         except (UnreadableRepo, OSError, ValueError):
             return Outcome("unknown", model.REPO_UNREADABLE)
+
+
+def sent_by_push(how: object, facts: Sequence[Fact]) -> str:
+    """The line of `git ls-remote` for what a push sends; "" for any other command, and where the facts do not say."""
+    heads = [f.value.split(" ") for f in facts if f.what == "git.head"]
+    if not isinstance(how, _Located) or how.command.verb != "push" or len(heads) != 1 or len(heads[0]) != 2:
+        return ""
+    head, at = heads[0]
+    if (spec := git_commands.push_refspec(how.command, head)) is None:
+        return ""
+    local, there = spec
+    named = {f.value for f in facts if f.what == "git.ref" and f.where.endswith(f"/{local}")}
+    sent = {at} if local == head else named
+    (commit,) = sent if len(sent) == 1 else ("",)
+    return f"{commit} refs/heads/{there}" if _COMMIT.fullmatch(commit) else ""
 
 
 def _changed_paths(command: GitCommand, repo: Repo) -> tuple[str, ...]:

@@ -21,10 +21,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from wal_agent.calls.checks import Reading, Shown, beginning, shows_done
 from wal_agent.calls.equality import would_repeat
 from wal_agent.calls.reading import ReadCall, read_call
+from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
-from wal_agent.records import Answer, Class, End, Finding, Intent, Recovery, Verdict
+from wal_agent.records import Answer, Class, End, Fact, Finding, Intent, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
 from wal_agent.shell.quote import inline, safe
@@ -44,31 +46,35 @@ _SAYS = frozenset(("ask", "call", "check", "compare", "look", "open", "query", "
 
 class Advice(NamedTuple):
     """`next` is for the prompt. `verify`: the commands in it that resolve the call once the agent has run each. `look`:
-    what it names to run here, to find out what became of the call; "" for nothing."""
+    what it names to run here, to find out what became of the call; "" for nothing. `reads`: how to read what each of
+    the checks prints, where that can be read of all of them."""
 
     next: str
     verify: tuple[str, ...]
     look: str = ""
+    reads: tuple[Reading, ...] = ()
 
 
 class _Verification(NamedTuple):
     """How to verify: `text` for the prompt; `commands` where running each of them resolves the call, else none.
-    `named`: whether there is one at all to run here. `look`: a command of the project's to run here, quoted."""
+    `named`: whether there is one at all to run here. `look`: a command of the project's to run here, quoted. `reads`:
+    as in Advice."""
 
     text: str = ""
     commands: tuple[str, ...] = ()
     named: bool = False
     look: str = ""
+    reads: tuple[Reading, ...] = ()
 
 
-def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "") -> Advice:
+def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "", sent: str = "") -> Advice:
     """Advise what to do next about a call. `known`: the rules that its class is from. `folder`: where it ran, if not in
-    the workspace; only there can it be verified.
+    the workspace; only there can it be verified. `sent`: what a remote lists once it has what a push sent.
 
     The project's text is quoted beside the built-in one and replaces none of it: it may know more, and it may be a
     stranger's."""
     text = rules.next[cls][finding]
-    builtin, project = _builtin_verification(known, rules, folder), known.project
+    builtin, project = _builtin_verification(known, rules, folder, sent), known.project
     if "{verify}" not in text:
         return Advice(text, ())
     theirs = _project_verification(project, known, builtin, rules, folder) if project is not None else _Verification()
@@ -83,16 +89,22 @@ def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder
     if project is not None and project.cls != known.cls:  # milder
         name, place = inline(project.rule, 60), inline(project.source, 80)
         text += f" This project's rule {name} in {place} calls it {project.cls}, which does not replace this step."
-    return Advice(text, builtin.commands or theirs.commands, builtin.text if builtin.named else theirs.look)
+    commands, reads = builtin.commands or theirs.commands, builtin.reads or theirs.reads
+    return Advice(text, commands, builtin.text if builtin.named else theirs.look, reads)
 
 
-def _builtin_verification(known: Classified, rules: Rules, folder: str) -> _Verification:
+def _builtin_verification(known: Classified, rules: Rules, folder: str, sent: str) -> _Verification:
     """How to verify each of the commands that may have changed something."""
     ways = [_verify_one(part, rules, folder) for part in (known, *known.also)]
     texts = [way.text for way in ways if way.text]
     commands = tuple(command for way in ways for command in way.commands)
     text = messages.all_of(texts) if len(commands) > 1 else "; ".join(texts)
-    return _Verification(text, commands if all(way.commands for way in ways) else (), bool(commands))
+    whole = commands if all(way.commands for way in ways) else ()
+    done = [
+        part.done_if.replace(SENT, sent) if sent or SENT not in part.done_if else "" for part in (known, *known.also)
+    ]
+    reads = tuple(map(Reading, whole, done)) if whole and all(done) else ()
+    return _Verification(text, whole, bool(commands), reads=reads)
 
 
 def _verify_one(known: Classified, rules: Rules, folder: str) -> _Verification:
@@ -116,14 +128,20 @@ def _project_verification(
 ) -> _Verification:
     """Quote what the project's rule verifies with. Running it resolves the call only where the built-in rules name no
     command, find that this one plainly reads, and do not rate the call worse than the project does, and where nothing
-    else in the call may have changed something."""
+    else in the call may have changed something. What it prints may resolve it also where it does not plainly read, if
+    the built-in rules do not know the call (decision 063)."""
     text, away, place = project.verify.partition(AWAY)
     if not text:
         return _Verification()
     found = classify_command(text, rules.ours)
     verifies = _reads(found) and found.rule not in _SHOWS_NOTHING
-    counts = verifies and not builtin.named and project.cls == known.cls and not project.also
-    way = _verification(text, f"{away}{place}", text if counts else "", folder, quoted=True)
+    whole = not builtin.named and project.cls == known.cls and not project.also
+    way = _verification(text, f"{away}{place}", text if verifies and whole else "", folder, quoted=True)
+    shows = verifies or (project.theirs and found.rule not in _SHOWS_NOTHING)
+    if whole and shows and project.done_if and not place:
+        spans = _SPAN.findall(text)
+        typed = spans[0] if len(spans) == 1 else text
+        way = way._replace(reads=(Reading(typed, project.done_if, project.source),))
     if not _is_command(text, rules):
         return way._replace(text=way.text if builtin.named else f"this project's rule says: {way.text}")
     return way if place else way._replace(look=way.text)
@@ -143,6 +161,8 @@ def _verification(text: str, place: str, command: str, folder: str, quoted: bool
     return _Verification(shown, (command,) if command and not place else ())
 
 
+SENT = "{sent}"  # in `done_if` of a rule for pushes
+_SPAN = re.compile(r"`([^`]+)`")
 _GroupKey = tuple[str, bytes | int, str]  # tool, input (the number of a call without one), folder
 
 
@@ -166,6 +186,7 @@ class InFlight(msgspec.Struct, frozen=True):
     verify: tuple[str, ...] = ()
     folder: str = ""
     look: str = ""
+    reads: tuple[Reading, ...] = ()
 
     @property
     def asks(self) -> bool:
@@ -211,6 +232,7 @@ def group_calls(
             [found.get(i.call) or Verdict(call=i.call, finding="unknown", why="") for i in group],
             rules,
             key[2],
+            moved[1],
         )
         for key, group in groups.items()
     )
@@ -226,7 +248,13 @@ def _folder_here(intent: Intent, there: str, here: str) -> str:
 
 
 def _describe_group(
-    group: list[Intent], data: bytes | None, ended: int, verdicts: list[Verdict], rules: Rules, folder: str
+    group: list[Intent],
+    data: bytes | None,
+    ended: int,
+    verdicts: list[Verdict],
+    rules: Rules,
+    folder: str,
+    workspace: str,
 ) -> InFlight:
     first = group[0]
     known = classify(first.tool, data, rules) if data is not None else NO_RULE
@@ -234,7 +262,8 @@ def _describe_group(
     finding, because = verdicts[0].finding, verdicts[0].why
     if any(v.finding != finding for v in verdicts):
         finding, because = "unknown", messages.MIXED_FINDINGS
-    advice = advise(cls, finding, known, rules, folder)
+    sent = sent_line(first.tool, data or b"", first.before, workspace) if SENT in known.done_if else ""
+    advice = advise(cls, finding, known, rules, folder, sent)
     return InFlight(
         calls=tuple(intent.call for intent in group),
         issued=len(group) + ended,
@@ -251,6 +280,7 @@ def _describe_group(
         verify=advice.verify,
         folder=folder,
         look=advice.look,
+        reads=advice.reads,
     )
 
 
@@ -275,7 +305,8 @@ def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[
 
 class AskedCall(msgspec.Struct, frozen=True):
     """A call in flight in the agent's prompt, with the commands that verify it together and the finding given there.
-    `folder`: where it ran, on this machine; "" for the workspace. `look`: what was named there to run first."""
+    `folder`: where it ran, on this machine; "" for the workspace. `look`: what was named there to run first. `reads`:
+    how to read what the checks print."""
 
     call: int
     tool: str
@@ -284,22 +315,36 @@ class AskedCall(msgspec.Struct, frozen=True):
     finding: Finding = "unknown"
     folder: str = ""
     look: str = ""
+    reads: tuple[Reading, ...] = ()
 
 
 def asked_calls(calls: Iterable[InFlight]) -> tuple[AskedCall, ...]:
     """Return the calls of a prompt one by one."""
     return tuple(
-        AskedCall(call, each.tool, each.input, each.verify, each.finding, each.folder, each.look)
+        AskedCall(call, each.tool, each.input, each.verify, each.finding, each.folder, each.look, each.reads)
         for each in calls
         for call in each.calls
     )
 
 
-def asked_call(call: int, tool: str, input: bytes, cls: Class, rules: Rules, folder: str = "") -> AskedCall:
-    """Return an open call as the agent would be asked about it, without evidence."""
+def asked_call(
+    call: int,
+    tool: str,
+    input: bytes,
+    cls: Class,
+    rules: Rules,
+    folder: str = "",
+    before: Sequence[Fact] = (),
+    workspace: str = "",
+) -> AskedCall:
+    """Return an open call as the agent would be asked about it, without evidence. `before`: the facts of its intent."""
     known = classify(tool, input, rules)
-    advice = advise(worse_class(cls, known.cls), "unknown", known, rules, folder)
-    return AskedCall(call, tool, input, advice.verify, "unknown", folder, advice.look)
+    sent = sent_line(tool, input, before, workspace) if SENT in known.done_if else ""
+    advice = advise(worse_class(cls, known.cls), "unknown", known, rules, folder, sent)
+    return AskedCall(call, tool, input, advice.verify, "unknown", folder, advice.look, advice.reads)
+
+
+Once = Callable[[AskedCall], bool]
 
 
 class Resolver:
@@ -317,6 +362,8 @@ class Resolver:
         self._touched: set[int] = set()  # calls of which a later one may have looked what became of them
         self._refused: set[int] = set()
         self._in_a_row: Counter[int] = Counter()  # refusals of a call in this turn since any other succeeded
+        self._read_as_done: dict[int, dict[str, Shown]] = {}  # by asked call, its checks that showed that it happened
+        self._shown: dict[int, Shown] = {}  # calls that all their checks show to have happened, until work goes on
         self.ended: set[int] = set()  # calls whose end was returned
 
     def ask(self, asked: AskedCall) -> None:
@@ -331,9 +378,43 @@ class Resolver:
         """The numbers of the asked calls."""
         return tuple(a.call for a in self._asked)
 
-    def observe_call(self, call: int, input: bytes, cwd: str = "") -> None:
+    def read_check(self, call: int, input: bytes, cwd: str, well: bool, result: bytes, once: Once) -> bool:
+        """Read what a command that ended by itself printed, if it is a check of an asked call: what shows that this one
+        happened resolves it, and an equal call is refused. Whatever else it prints says nothing. Return whether it is
+        one. `cwd`: as in `observe_call`; `well`: it ended with 0; `once`: whether the call has no equal one that was
+        done before, which the check may show instead."""
+        found = False
+        with self._lock:
+            there = [a for a in self._asked_in(cwd) if a.reads and a.finding == "unknown"]
+            meant = [(a, r) for a in there for r in a.reads if _verified(input, a, (r.command,))]
+        for asked, reading in meant:
+            found = True
+            line = shows_done(reading, well, result)
+            if line is not None and (len(meant) > 1 or not (not reading.source or once(asked))):
+                line = None  # it may be about another one
+            with self._lock:
+                done = self._read_as_done.setdefault(asked.call, {})
+                done.pop(reading.command, None)
+                self._shown.pop(asked.call, None)
+                if line is None:
+                    continue
+                output = beginning(reading.command, result)
+                done[reading.command] = shown = Shown(call, reading.command, line, output, reading.source)
+                if all(r.command in done for r in asked.reads):
+                    self._shown[asked.call] = shown
+                    if asked.call not in self.ended:
+                        self._found[asked.call] = messages.shown_done(shown)
+        return found
+
+    def shown(self, call: int) -> Shown | None:
+        """The check that shows that an asked call happened."""
+        with self._lock:
+            return self._shown.get(call)
+
+    def observe_call(self, call: int, input: bytes, cwd: str = "", changes: bool = False) -> None:
         """Note a later call that succeeded. `cwd`: where it ran, as the agent reported; "" counts as the workspace. A
-        call that ran elsewhere is only resolved there, whatever the words are."""
+        call that ran elsewhere is only resolved there, whatever the words are. `changes`: it may have changed
+        something, and is no check."""
         named = named_things(input)
         with self._lock:
             touched = {a.call for a in self._asked if a.input is not None and named & named_things(a.input)}
@@ -342,7 +423,9 @@ class Resolver:
             self._touched |= touched
             for each in touched:
                 self._looked.setdefault(each, []).append(call)
-            self._in_a_row.clear()
+            if changes:
+                self._shown.clear()
+            self._in_a_row = Counter({each: n for each, n in self._in_a_row.items() if each in self._shown})
         with self._lock:
             there = [a for a in self._asked_in(cwd) if a.call not in self._found]
             for asked in there:
@@ -352,11 +435,13 @@ class Resolver:
                         self._found[asked.call] = messages.looked(call)
 
     def refuse(self, tool: str, input: bytes, cwd: str, open: Collection[int]) -> AskedCall | None:
-        """Return the asked call that this one would repeat although nothing can have looked yet whether it happened.
-        `open`: the calls that nobody has settled or answered for; `cwd` as in `observe_call`."""
+        """Return the asked call that this one would repeat although nothing can have looked yet whether it happened, or
+        a check has shown that it did (`shown`). `open`: the calls that nobody has settled or answered for; `cwd` as in
+        `observe_call`."""
         with self._lock:
             left = [a for a in self._asked if a.call in open and a.input is not None and a.finding == "unknown"]
             left = [a for a in left if a.call not in self._found and a.call not in self._touched]
+            left += [a for a in self._asked if a.call in self._shown and a.input is not None]
         if not left:
             return None  # and nothing is read for it
         again = self._read(tool, input, cwd)
@@ -368,6 +453,12 @@ class Resolver:
             self._refused |= {a.call for a in left if (a.tool, a.input, a.folder) == first}  # identical ones
             self._in_a_row[left[0].call] += 1
             return left[0]
+
+    def equals(self, asked: AskedCall, tool: str, input: bytes) -> bool:
+        """Whether another call is an asked one again."""
+        again = self._read(tool, input, "")
+        with self._lock:
+            return would_repeat(self._read_asked(asked), again)
 
     def _read(self, tool: str, input: bytes, folder: str) -> ReadCall:
         return read_call(tool, input, folder or self._workspace, load_rules())
@@ -383,9 +474,10 @@ class Resolver:
             return self._in_a_row[call]
 
     def begin_turn(self) -> None:
-        """Count refusals anew: the agent was prompted."""
+        """Count refusals anew: the agent was prompted. What a prompt asks for may be a repetition."""
         with self._lock:
             self._in_a_row.clear()
+            self._shown.clear()
 
     def _asked_in(self, cwd: str) -> list[AskedCall]:
         folder = "" if cwd == self._workspace else cwd
@@ -412,7 +504,14 @@ class Resolver:
             resolved = {*open} & self._found.keys() - self.ended
             self.ended |= resolved
         return [
-            End(time=now, call=a.call, how="verified", by="recovery", why=self._found[a.call], finding=a.finding)
+            End(
+                time=now,
+                call=a.call,
+                how="verified",
+                by="recovery",
+                why=self._found[a.call],
+                finding="completed" if a.call in self._shown else a.finding,
+            )
             for a in self._asked
             if a.call in resolved
         ]

@@ -13,6 +13,7 @@ import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from wal_agent.calls.checks import parse_done_if
 from wal_agent.records import Class
 from wal_agent.shell.project_rules import MOST_NAME, ProjectRule, RuleProblem, clean_sentence, parse_pattern
 
@@ -217,8 +218,8 @@ _OPERATION = frozenset(
 
 
 def table_rules(text: str, source: str) -> Found:
-    """Read rules from tables "Tool / Operation | Idempotent? | Verify With | On Ambiguity": in any order of the
-    columns, with further ones or without the last two."""
+    """Read rules from tables "Tool / Operation | Idempotent? | Verify With | Done If | On Ambiguity": in any order of
+    the columns, with further ones or without the last three."""
     rules: list[ProjectRule] = []
     problems: list[RuleProblem] = []
     document = parse_markdown(text)
@@ -244,6 +245,8 @@ def _columns(header: Sequence[str]) -> dict[str, int]:
         words = _LETTERS.sub(" ", cell.lower()).split()
         if any(w.startswith("idempoten") for w in words):
             found.setdefault("idempotent", i)
+        elif words[:1] == ["done"]:
+            found.setdefault("done_if", i)
         elif any(w.startswith("ambig") or w in ("doubt", "unsure", "unclear") for w in words):
             found.setdefault("ambiguous", i)
         elif any(w.startswith(("verif", "check")) for w in words):
@@ -265,7 +268,7 @@ def _parse_row(row: dict[str, str], source: str, line: int) -> Found:
     cls, rest = answer
     why = clean_sentence(row.get("why") or rest)
     rules: list[ProjectRule] = []
-    problems: list[RuleProblem] = []
+    done_if, problems = _parse_done_if(row.get("done_if", ""), source, line)
     for name, words, tool, wrong in _operations(operation):
         if wrong:
             problems.append(RuleProblem(source, line, f"{_quoted(name)} {wrong}."))
@@ -278,12 +281,23 @@ def _parse_row(row: dict[str, str], source: str, line: int) -> Found:
                 line=line,
                 why=why,
                 verify=clean_sentence(strip_wrapping(row.get("verify", ""))),
+                done_if=done_if,
                 ambiguous=clean_sentence(strip_wrapping(row.get("ambiguous", ""))),
                 words=words,
                 tool=tool,
             )
         )
     return tuple(rules), tuple(problems)
+
+
+def _parse_done_if(text: str, source: str, line: int) -> tuple[str, list[RuleProblem]]:
+    wanted = clean_sentence(strip_wrapping(text))
+    if not wanted:
+        return "", []
+    try:
+        return parse_done_if(wanted), []
+    except ValueError as error:
+        return "", [RuleProblem(source, line, f"Done if {_quoted(wanted)} {error}.")]
 
 
 def _operations(cell: str) -> list[tuple[str, tuple[str, ...], str, str]]:
@@ -318,6 +332,7 @@ def _quoted(text: str) -> str:
 _LABELS = {
     "idempotent": ("idempotent", "idempotency", "idempotence", "is idempotent", "is it idempotent"),
     "verify": ("verify completion", "verify", "verification", "verify with", "how to verify", "verifying"),
+    "done_if": ("done if", "done when"),
     "risk": ("partial failure risk", "partial failure risks", "partial failure", "partial failures", "risk"),
     "ambiguous": ("on ambiguity", "if ambiguous", "when ambiguous", "if in doubt", "when in doubt"),
     "why": ("why", "reason"),
@@ -358,6 +373,8 @@ def section_rules(
             cls, rest = answer or ("unknown", "")
             above = "" if folders or not TOOL_NAME.fullmatch(head.parent) else head.parent
             name = document.front.get("name") or above or default
+            done_if, wrong = _parse_done_if(fields.get("done_if", ""), source, line)
+            problems += wrong
             risk = f"Partial failure risk: {fields['risk']}" if fields.get("risk") else ""
             rules.append(
                 ProjectRule(
@@ -367,6 +384,7 @@ def section_rules(
                     line=line,
                     why=clean_sentence(fields.get("why") or rest),
                     verify=clean_sentence(strip_wrapping(fields.get("verify", ""))),
+                    done_if=done_if,
                     ambiguous=clean_sentence(" ".join(s for s in (fields.get("ambiguous", ""), risk) if s)),
                     tool=clean_sentence(name, MOST_NAME),
                     folders=folders,

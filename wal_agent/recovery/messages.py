@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from wal_agent.calls.checks import Shown
 from wal_agent.errors import BucketError, Denied
 from wal_agent.records import Finding
 from wal_agent.shell.quote import inline, show_input
@@ -64,6 +65,16 @@ def deny_in_flight(tool: str, call: int, look: str, known: str = LOST) -> str:
     return (
         f"{REFUSED} it may have happened already ({tool}, call #{call}, {known}). It stays "
         f"refused until you have looked. {how} Nothing was changed now."
+    )
+
+
+def deny_shown(tool: str, call: int, shown: Shown) -> str:
+    """Deny: a check has shown that the call happened."""
+    said = f"It printed: {inline(shown.output, 300)}." if shown.output else "It ended with 0."
+    return (
+        f"{REFUSED} it happened already ({tool}, call #{call}). Your check "
+        f"{inline(shown.command, 160)} (call #{shown.call}) shows it. {said} Nothing was changed now. Go on with what "
+        "is left. If the check is wrong, say so and stop: a person decides."
     )
 
 
@@ -511,6 +522,12 @@ def tree_as_saved(time: float) -> str:
 
 def looked(call: int) -> str:
     return f"the agent verified it with #{call}"
+
+
+def shown_done(shown: Shown) -> str:
+    by = f", {inline(shown.source, 60)} reads it so" if shown.source else ""
+    said = f"printed {inline(shown.line, 120)}" if shown.line else "ended with 0"
+    return f"it happened: {inline(shown.command, 120)} (#{shown.call}{by}) {said}"
 
 
 # ---- how a run died --------------------------------------------------------------------------------------------------

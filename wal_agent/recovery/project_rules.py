@@ -21,6 +21,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.calls.checks import parse_done_if
 from wal_agent.config import FILE, KEYS, Origin, check_keys, read_file
 from wal_agent.errors import ConfigError
 from wal_agent.records import Class
@@ -38,7 +39,7 @@ from wal_agent.shell.project_rules import (
 )
 from wal_agent.shell.rules import Classified, Rules, load_rules, with_project
 
-FIELDS = ("name", "match", "tool", "class", "why", "verify", "on_ambiguity")
+FIELDS = ("name", "match", "tool", "class", "why", "verify", "done_if", "on_ambiguity")
 MAX_RULES = 200  # of a project, all its files together
 TOOL_NAME = re.compile(r"[A-Za-z_][\w.:/-]{0,127}")
 
@@ -118,10 +119,25 @@ def _parse_toml_rule(table: Mapping[str, Any], n: int, line: int, path: Path) ->
         line=line,
         why=text("why", 200),
         verify=text("verify", 200),
+        done_if=_parse_done_if(text("done_if", 200), text("verify", 200), where),
         ambiguous=text("on_ambiguity", 200),
         words=words,
         tool=tool or "",
     )
+
+
+def _parse_done_if(text: str, verify: str, where: str) -> str:
+    if not text:
+        return ""
+    if not verify:
+        raise ConfigError(f"{where} has done_if and no verify.", "It reads what the command of verify prints.")
+    try:
+        return parse_done_if(text)
+    except ValueError as error:
+        raise ConfigError(
+            f'{where}: done_if "{clean_sentence(text, MOST_NAME)}" {error}.',
+            'It is "exit 0", or a whole line of the output, "*" for anything.',
+        ) from None
 
 
 MAX_FILE_SIZE = 256 * 1024  # of one file

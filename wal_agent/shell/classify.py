@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from wal_agent.records import Class
 from wal_agent.shell import inline_code
 from wal_agent.shell.match import GENERAL_VERIFY, command_levels, is_live_file, match_rule, program_name
-from wal_agent.shell.project_rules import folder_after, match_command, match_tool
+from wal_agent.shell.project_rules import ProjectRule, folder_after, match_command, match_tool
 from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, Shell
 from wal_agent.shell.syntax import Redirect, Script, Simple, Word, assigned_names
@@ -325,7 +325,7 @@ def _classify_call(tool: str, fields: dict[str, object], rules: Rules, explain: 
     declared: Classified | None = None
     if rules.project and (rule := match_tool(rules.project, tool, fields)) is not None:
         why = rule.why or "is a tool that the project's own rules name"
-        declared = Classified(rule.cls, rule.name, why, rule.verify, rule.ambiguous, rule.source)
+        declared = _of_project(rule, why)
     shell = rules.shells.get(tool)
     if shell is None:
         return declared or rules.tools.get(tool, NO_RULE)
@@ -359,7 +359,13 @@ def tighten(builtin: Classified, declared: Classified) -> Classified:
     if _BADNESS[declared.cls] < _BADNESS[builtin.cls]:
         return replace(builtin, project=declared)
     verify, also, cd = builtin.verify, builtin.also, builtin.cd
-    return replace(declared, verify=verify, ambiguous=builtin.ambiguous, also=also, cd=cd, project=declared)
+    theirs = replace(declared, theirs=builtin.cls == "unknown")
+    said = builtin.ambiguous
+    return replace(declared, verify=verify, ambiguous=said, also=also, cd=cd, done_if=builtin.done_if, project=theirs)
+
+
+def _of_project(rule: ProjectRule, why: str) -> Classified:
+    return Classified(rule.cls, rule.name, why, rule.verify, rule.ambiguous, rule.source, done_if=rule.done_if)
 
 
 def read_input(input: bytes) -> dict[str, object] | None:
@@ -552,7 +558,7 @@ class _Parts:
         if rule is None:
             return None
         why = rule.why or "is a command that the project's own rules name"
-        return Classified(rule.cls, rule.name, why, rule.verify, rule.ambiguous, rule.source)
+        return _of_project(rule, why)
 
 
 def _elsewhere(found: Classified, place: str) -> Classified:

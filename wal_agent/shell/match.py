@@ -489,6 +489,7 @@ def _explained(rule: Command, words: Sequence[Word], taken: int, rules: Rules) -
         shown(verify, GENERAL_VERIFY),
         shown(filled(rule.ambiguous, ""), ""),
         looks=rule.looks,
+        done_if=shown(filled(rule.done_if, ""), ""),
     )
 
 

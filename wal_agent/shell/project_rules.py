@@ -44,6 +44,7 @@ class ProjectRule(msgspec.Struct, frozen=True):
     line: int = 0
     why: str = ""
     verify: str = ""
+    done_if: str = ""  # calls.checks.parse_done_if
     ambiguous: str = ""
     words: tuple[str, ...] = ()
     tool: str = ""

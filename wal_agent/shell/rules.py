@@ -58,6 +58,14 @@ Verify = Annotated[
         " read, if or the. Required unless the class is read_only."
     ),
 ]
+DoneIf = Annotated[
+    Sentence,
+    Meta(
+        description="What the command of verify prints if the call happened: one whole line, * being anything; or"
+        " exit 0, that it ends with 0. {sent}: the line of git ls-remote for what a push sent. Only where this is"
+        " certain."
+    ),
+]
 Ambiguous = Annotated[Sentence, Meta(description="What to do where verifying leaves doubt: whole sentences.")]
 
 
@@ -84,6 +92,7 @@ class CommandRow(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "cla
     program: Programs
     why: Why
     verify: Verify = ""
+    done_if: DoneIf = ""
     ambiguous: Ambiguous = ""
     alone: Annotated[Words | None, Meta(description="Nothing but these options, and at least one, is there.")] = None
     short: Annotated[
@@ -260,6 +269,7 @@ class Classified(msgspec.Struct, frozen=True):
     """What a call may change. `why` completes "It ..."; `verify` says how to find out what a call in flight did, and
     `ambiguous` what to do where that leaves doubt ("" = what is always said). `source`: whose rule it is. `project`:
     what a rule of the project says of the call; its words are advice, and `cls` is never below the built-in class.
+    `done_if`: how to read what `verify` prints. `theirs`: the built-in rules do not know what the call does.
     `also`: the other commands of a text that may change something, each with `verify` and `ambiguous` of its own. `cd`:
     the folder in which the text ran it, where `verify` is a command; "" for where the text itself ran. `looks`: it
     changes nothing but by code of the folder that its program loads."""
@@ -274,6 +284,8 @@ class Classified(msgspec.Struct, frozen=True):
     also: tuple[Classified, ...] = ()
     cd: str = ""
     looks: bool = False
+    done_if: str = ""
+    theirs: bool = False
 
     @property
     def verify_there(self) -> str:
@@ -308,6 +320,7 @@ class Command(msgspec.Struct, frozen=True):
     value: Mapping[str, re.Pattern[str]] = msgspec.field(default_factory=dict)
     sql: str = ""
     looks: bool = False
+    done_if: str = ""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -495,6 +508,7 @@ def _compile_command(row: CommandRow, file: RulesFile) -> Command:
         why=join(row.why) + (LOADS if row.loads == "cwd" else ""),
         verify=join(row.verify) or (LOADED if row.loads == "cwd" else ""),
         ambiguous=join(row.ambiguous),
+        done_if=join(row.done_if),
         looks=row.loads == "cwd" and row.cls == "idempotent",
         listed=any(x is not None for x in (row.short, long, row.first, operands)),
         free=row.options == "any",

@@ -38,6 +38,7 @@ from wal_agent.recovery.messages import (
     deny_done,
     deny_in_flight,
     deny_repeated,
+    deny_shown,
     deny_unsaved,
     look_first,
 )
@@ -51,6 +52,7 @@ from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
 
 if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
+    from wal_agent.calls.checks import Shown
     from wal_agent.recovery.inflight import AskedCall, Resolver
     from wal_agent.shell.rules import Rules
     from wal_agent.supervise.done_before import DoneBefore
@@ -248,13 +250,29 @@ class RecoveredCalls:
         self._answers.ask(asked)
         self._asked.append(asked)
 
-    def ends_after_call(self, call: int, input: bytes, cwd: str) -> list[End]:
-        """The ends of calls that are settled by one that ended well; `cwd` as in ToolStarting. At once, not at the end
-        of the turn: another crash before that must not ask again about what the agent has looked at."""
+    def ends_after_call(
+        self, call: int, input: bytes, cwd: str, well: bool = True, changes: bool = False, printed: bytes | None = None
+    ) -> list[End]:
+        """The ends of calls that are settled by one that ended by itself; `cwd` as in ToolStarting. At once, not at the
+        end of the turn: another crash before that must not ask again about what the agent has looked at. `well`: it
+        succeeded; `changes`: it may have changed something; `printed`: the result of a command."""
         if not self._asked:
             return []
-        self._answers.observe_call(call, input, cwd)
-        return self._answers.take_ends(self._open(), self._clock.now())
+        answers = self._answers
+        check = printed is not None and answers.read_check(call, input, cwd, well, printed, self._is_first)
+        if well:
+            goes_on = changes and not check and b"wal-agent " not in input  # settle is no work
+            answers.observe_call(call, input, cwd, goes_on)
+        return answers.take_ends(self._open(), self._clock.now())
+
+    def _is_first(self, asked: AskedCall) -> bool:
+        """Whether no equal call was done before, as far as the log keeps them."""
+        before = [c for c in self._writer.state.recent if c.call != asked.call and c.how == "done"]
+        return not any(self._answers.equals(asked, c.tool, c.input) for c in before)
+
+    def shown(self, asked: AskedCall) -> Shown | None:
+        """The check that shows that an asked call happened."""
+        return self._answers.shown(asked.call)
 
     def refuse(self, event: ToolStarting) -> AskedCall | None:
         """The open call that this one would repeat although nothing has looked yet whether it happened."""
@@ -504,9 +522,13 @@ class Gate:
 
     def _refuse_in_flight(self, event: ToolStarting, asked: AskedCall) -> Deny:
         times = self.recovered.refused(asked)
-        known = self._known(asked.call)
-        denied = self._deny(deny_in_flight(inline(event.tool, SHOWN_TOOL), asked.call, asked.look, known), "in_flight")
-        error = stuck_error(self._agent, event, asked, times, self._settings.job_options)
+        tool = inline(event.tool, SHOWN_TOOL)
+        if (shown := self.recovered.shown(asked)) is not None:
+            reason = deny_shown(tool, asked.call, shown)
+        else:
+            reason = deny_in_flight(tool, asked.call, asked.look, self._known(asked.call))
+        denied = self._deny(reason, "in_flight")
+        error = stuck_error(self._agent, event, asked, times, self._settings.job_options, shown)
         self.ended_turn = error if denied.stop and times >= PATIENCE else None
         if times >= STUBBORN:
             self.stuck = self.stuck or error
@@ -552,8 +574,11 @@ class Gate:
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
         well = event.clean and not event.failed and not event.cut and not event.runs_on and not nested
-        of_earlier = self.recovered.ends_after_call
-        settled = of_earlier(running.call, event.input, running.cwd) if well else ()
+        settled: Sequence[End] = ()
+        if well or not (event.cut or event.runs_on or nested or self.stopping):
+            printed = event.result if running.shell else None
+            of_earlier = self.recovered.ends_after_call
+            settled = of_earlier(running.call, event.input, running.cwd, well, running.changes, printed)
         ended: Status = "failed" if event.failed else "done"
         status: Status = "stopped" if event.cut else "runs_on" if event.runs_on else ended
         end = End(
@@ -640,7 +665,9 @@ class Gate:
 
         if not running.harmless and not running.nested:
             asked = running.call, running.tool, running.input, running.cls
-            self.recovered.ask(asked_call(*asked, self._rules(), running.cwd))
+            before = next((o.intent.before for o in self._writer.state.open if o.intent.call == running.call), ())
+            place = str(self._workspace)
+            self.recovered.ask(asked_call(*asked, self._rules(), running.cwd, before, place))
         return self._writer.append(held, *settled, wait=self._soon)
 
     def _forget(self, call: int) -> None:
@@ -923,8 +950,16 @@ def unannounced_error(agent: str, tool: str) -> ConfigError:
     )
 
 
-def stuck_error(agent: str, event: ToolStarting, asked: AskedCall, times: int, job: str) -> PersonNeeded:
+def stuck_error(
+    agent: str, event: ToolStarting, asked: AskedCall, times: int, job: str, shown: Shown | None = None
+) -> PersonNeeded:
     """Decision 052: why a run ends whose agent only repeats a call in flight. `job`: the options that name the job."""
+    if shown is not None:
+        return PersonNeeded(
+            f"{agent} repeated {inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))} {times} "
+            f"times although {inline(shown.command)} shows that it happened (call #{asked.call}). The run was stopped.",
+            f"See the check: wal-agent log {job}. Then go on with another prompt: wal-agent run {agent}",
+        )
     return PersonNeeded(
         f"{agent} repeated {inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))} {times} "
         f"times without checking anything, and whether it happened is not known (call #{asked.call}). The run was "

@@ -645,7 +645,7 @@ def _ended_recent(call: RecentCall, end: End) -> RecentCall:
     data = end.result.data if end.result is not None else None
     return msgspec.structs.replace(
         call,
-        how=end.how,
+        how="done" if end.finding == "completed" else end.how,
         output=(data or end.why.encode("utf-8", "replace"))[:KEEP_OUTPUT],
         duration_ms=end.duration_ms,
     )

@@ -61,7 +61,7 @@ def checked(run: Run, *args: str) -> dict[str, Any]:
     code, out, err = run("rules", "check", "--json", *args)
     assert (code, err) == (0, "")
     answer: dict[str, Any] = json.loads(out)
-    assert list(answer) == ["class", "rule", "why", "verify", "ambiguous", "source", "project", "also"]
+    assert list(answer) == ["class", "rule", "why", "verify", "done_if", "ambiguous", "source", "project", "also"]
     return answer
 
 
@@ -93,6 +93,7 @@ def test_each_form_of_a_projects_rules(project: Run) -> None:
         "rule": "deploy",
         "why": "Deploying twice may create duplicate resources.",
         "verify": "./deploy.sh --status",
+        "done_if": "",
         "ambiguous": "ask Eve",
         "source": "wal-agent.toml",
     }
@@ -188,6 +189,8 @@ def test_what_people_read(project: Run) -> None:
     assert rows[4].startswith("  built in   unknown, by rule ")
     code, out, err = project("rules", "check", "ls -l")
     assert out.startswith("read_only, by rule ")
+    put("wal-agent.toml", TOML.replace("\nverify", '\ndone_if = "deployed  *"\nverify', 1))
+    assert "  done if    deployed *" in project("rules", "check", "./deploy.sh staging")[1].splitlines()
 
 
 def test_texts_of_a_project_are_shown_without_secrets_and_controls(run: Run) -> None:

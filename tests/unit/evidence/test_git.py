@@ -280,6 +280,35 @@ def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
     assert said.finding == finding
 
 
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("git push", "{head} refs/heads/main"),
+        ("git push -q origin main", "{head} refs/heads/main"),
+        ("git push origin HEAD:release", "{head} refs/heads/release"),
+        ("git push origin topic", "{topic} refs/heads/topic"),
+        ("git push --tags", ""),
+        ("git push origin --delete topic", ""),
+        ("git push origin main topic", ""),
+        ("git commit -m x && git push", ""),  # of what the call itself makes
+        ("git fetch", ""),
+        ("echo", ""),
+    ],
+)
+def test_what_a_remote_lists_once_it_has_a_push(stage: Stage, command: str, line: str) -> None:
+    """I8, decision 063: by the branch as it was before the call, wherever it is now."""
+    stage.sh("git commit -q --allow-empty -m x")
+    ids = {name: (stage.work / f".git/refs/heads/{name}").read_text().strip() for name in ("main", "topic")}
+    assert ids["main"] != ids["topic"]
+    input = json.dumps({"command": command}).encode()
+    facts = collector.facts_before(collector.read_parts("bash", input, stage.work), Budget(CLOCK, CLOCK.boot() + 5))
+    stage.sh("git commit -q --allow-empty -m y")
+    wanted = line.format(head=ids["main"], topic=ids["topic"])
+    assert collector.sent_line("bash", input, facts, str(stage.work)) == wanted
+    assert collector.sent_line("bash", input, facts, "") == wanted, "where the folder is not known"
+    assert collector.sent_line("bash", input, (), str(stage.work)) == ""
+
+
 # ---- several steps -------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from wal_agent.calls.checks import Reading
 from wal_agent.records import Class, Finding, Recovery, Verdict
 from wal_agent.recovery import inflight
 from wal_agent.recovery.inflight import ASK, Advice, AskedCall, Resolver, advise, carry_over
@@ -447,3 +448,182 @@ def test_only_the_very_call_is_refused() -> None:
     ):
         assert answers.refuse(tool, input or b"", cwd, {7, 8}) is None
     assert answers.refuse("Bash", DEPLOY.input or b"", "/other", {7, 8}) is not None
+
+
+# ---- checks that can be read (decision 063)
+
+STATUS = "./status.sh staging"
+READ = replace(DEPLOY, reads=(Reading(STATUS, "deployed", "AGENTS.md"),))
+
+
+def printed(text: str) -> bytes:
+    return json.dumps({"stdout": text}).encode()
+
+
+def look(answers: Resolver, call: int, text: str, well: bool = True, typed: str = STATUS, once: bool = True) -> bool:
+    found = answers.read_check(call, shell(typed), "", well, printed(text), lambda _: once)
+    if well:
+        answers.observe_call(call, shell(typed), changes=not found)
+    return found
+
+
+def again(answers: Resolver, open_calls: frozenset[int] = frozenset()) -> AskedCall | None:
+    return answers.refuse("Bash", shell("timeout 9 ./deploy.sh staging"), "", open_calls)
+
+
+def test_a_check_that_shows_that_it_happened_resolves_the_call_and_refuses_an_equal_one() -> None:
+    """I8, issue 33.3: a real model ran the check, read that it had happened, and did it again."""
+    answers = Resolver([READ])
+    assert look(answers, 8, "one\ndeployed\n")
+    (end,) = answers.take_ends({7}, 1.0)
+    assert (end.how, end.by, end.finding) == ("verified", "recovery", "completed")
+    assert "AGENTS.md" in end.why and STATUS in end.why and "deployed" in end.why
+    for n in range(1, 4):
+        assert again(answers) == READ and answers.refused(7) == n
+        look(answers, 8 + n, "deployed")  # looking once more is no other work
+    shown = answers.shown(7)
+    assert shown is not None and (shown.call, shown.output) == (11, "deployed")
+
+
+def test_the_refusal_ends_once_the_work_goes_on_or_the_agent_is_prompted_or_a_check_says_otherwise() -> None:
+    for go_on in (
+        lambda a: a.observe_call(9, shell("./mail.sh"), "", True),
+        lambda a: a.begin_turn(),
+        lambda a: look(a, 9, "rolled back"),
+    ):
+        answers = Resolver([READ])
+        look(answers, 8, "deployed")
+        assert again(answers) == READ
+        answers.observe_call(9, shell("ls"))
+        assert again(answers) == READ, "what only reads is no work"
+        go_on(answers)
+        assert again(answers) is None and answers.shown(7) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "well", "typed", "once"),
+    [
+        ("not deployed", True, STATUS, True),
+        ("deployed to production", True, STATUS, True),
+        ("", True, STATUS, True),
+        ("deployed", True, f"{STATUS} || true", True),
+        ("deployed", True, "./status.sh staging --all", True),
+        ("deployed", True, STATUS, False),  # it may show the equal call that was done before
+    ],
+)
+def test_whatever_else_a_check_prints_it_is_a_look_as_before(text: str, well: bool, typed: str, once: bool) -> None:
+    answers = Resolver([READ])
+    look(answers, 8, text, well, typed, once)
+    assert answers.take_ends({7}, 1.0) == [] and answers.shown(7) is None
+    assert again(answers, frozenset({7})) is None, "it touches what the call names"
+
+
+def test_a_check_of_two_calls_shows_neither() -> None:
+    answers = Resolver([READ, replace(READ, call=8)])
+    look(answers, 9, "deployed")
+    assert answers.take_ends({7, 8}, 1.0) == []
+
+
+def test_a_check_that_fails_shows_a_line_of_its_output_and_nothing_else() -> None:
+    """`kubectl get` of what is gone fails, and says so."""
+    gone = Reading("kubectl get pod x", 'Error from server (NotFound): * "x" not found')
+    answers = Resolver([AskedCall(7, "Bash", shell("kubectl delete pod x"), reads=(gone,))])
+    look(answers, 8, "The connection to the server was refused", False, gone.command)
+    assert answers.take_ends({7}, 1.0) == [] and answers.unlooked({7})
+    look(answers, 9, 'Error from server (NotFound): pods "x" not found', False, gone.command)
+    assert [e.finding for e in answers.take_ends({7}, 1.0)] == ["completed"]
+
+
+def test_of_several_checks_each_has_to_show_it() -> None:
+    reads = tuple(Reading(check, "exit 0") for check in ("cat a", "cat b"))
+    answers = Resolver([AskedCall(7, "Bash", shell("touch-a && touch-b"), reads=reads)])
+    look(answers, 8, "", True, "cat a")
+    assert answers.take_ends({7}, 1.0) == []
+    look(answers, 9, "", True, "cat b")
+    assert [e.finding for e in answers.take_ends({7}, 1.0)] == ["completed"]
+
+
+@pytest.mark.parametrize("finding", ["completed", "not_started", "partial"])
+def test_evidence_goes_before_what_a_check_is_read_to_show(finding: Finding) -> None:
+    answers = Resolver([replace(READ, finding=finding)])
+    assert not look(answers, 8, "deployed") and answers.take_ends({7}, 1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "verify", "reads"),
+    [
+        ("./deploy.sh x", "./status.sh", True),  # the built-in rules do not know it
+        ("./deploy.sh x", "Run `./status.sh`.", True),
+        ("./deploy.sh x", "true", False),  # shows nothing
+        ("curl -X POST https://x", "./status.sh", False),  # they know it, and cannot know this check
+        ("curl -X POST https://x", "curl -s https://x", True),
+        ("git push origin main", "git status", False),  # they name a check of their own
+        ("cat x", "./status.sh", False),
+    ],
+)
+def test_whose_check_a_project_may_read(command: str, verify: str, reads: bool) -> None:
+    """Decision 063: a project says how to read its own check where the built-in rules say nothing of the call."""
+    words = tuple(command.split()[:1])
+    mine = ProjectRule("mine", "mutation", "GEMINI.md", verify=verify, done_if="deployed", words=words)
+    told = next_of(classify_command(command, with_project(RULES, [mine])))
+    theirs = [r for r in told.reads if r.source]
+    assert [r.command for r in theirs] == ([verify.removeprefix("Run `").removesuffix("`.")] if reads else [])
+
+
+def test_a_milder_class_of_a_project_reads_nothing() -> None:
+    mine = ProjectRule("m", "read_only", "GEMINI.md", verify="./status.sh", done_if="exit 0", words=("./deploy.sh",))
+    assert next_of(classify_command("./deploy.sh", with_project(RULES, [mine]))).reads == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "check", "done_if"),
+    [
+        ("gh pr merge -b 9 12 --squash", "gh pr view 12 --json state,mergedAt,mergeCommit", '{*"state":"MERGED"*}'),
+        ("kubectl delete pod x", "kubectl get pod x", 'Error from server (NotFound): * "x" not found'),
+        ("kubectl -n prod delete pod x", "kubectl -n prod get pod x", 'Error from server (NotFound): * "x" not found'),
+        ("kubectl delete pod x y", "", ""),
+        ("kubectl delete pod,svc x", "", ""),
+        ("gh pr merge 12 && ./tell.sh", "", ""),
+        ("git push --delete origin x", "", ""),
+        ("git push origin main", "", ""),  # not without the commit that it was to send
+    ],
+)
+def test_the_built_in_checks_that_can_be_read(command: str, check: str, done_if: str) -> None:
+    told = next_of(classify_command(command, RULES))
+    assert told.reads == ((Reading(check, done_if),) if check else ())
+    assert not check or told.verify == (check,)
+
+
+def test_a_push_is_read_by_the_commit_that_it_was_to_send() -> None:
+    told = advise("mutation", "unknown", PUSH, RULES, sent=f"{'a' * 40} refs/heads/main")
+    answers = Resolver([replace(ASKED_PUSH, reads=told.reads)])
+    look(answers, 8, f"{'b' * 40}\trefs/heads/main", True, "git ls-remote origin main")
+    assert [e.finding for e in answers.take_ends({7}, 1.0)] == ["unknown"], "the agent decides, as before"
+    answers = Resolver([replace(ASKED_PUSH, reads=told.reads)])
+    look(answers, 8, f"{'a' * 40}\trefs/heads/main", True, "git ls-remote origin main")
+    assert [e.finding for e in answers.take_ends({7}, 1.0)] == ["completed"]
+
+
+@given(st.lists(st.sampled_from(["again", "deployed", "no", "work", "read", "fails"]), max_size=12))
+def test_a_check_that_is_read_only_ever_refuses_more(typed: list[str]) -> None:
+    """I1, I8: with a `done_if` no call runs that would be refused without it, and none that is no repetition is."""
+    plain, read = Resolver([DEPLOY]), Resolver([READ])
+    happened = False
+    for n, word in enumerate(typed, 9):
+        if word == "again":
+            refused = [again(answers, frozenset({7})) is not None for answers in (plain, read)]
+            assert refused[1] or not refused[0] or happened, "resolved, and the work has gone on"
+            if any(refused):
+                continue
+            for answers in (plain, read):
+                answers.observe_call(n, shell("./deploy.sh staging"), changes=True)
+            continue
+        assert read.refuse("Bash", shell("./mail.sh"), "", {7}) is None
+        happened = happened or word == "deployed"
+        for answers in (plain, read):
+            if word in ("deployed", "no"):
+                look(answers, n, word)
+            elif word == "fails":
+                look(answers, n, "deploy", False)
+            else:
+                answers.observe_call(n, shell("make x" if word == "work" else "ls"), changes=word == "work")

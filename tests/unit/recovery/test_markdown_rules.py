@@ -457,3 +457,14 @@ def test_big_texts_of_one_piece_end(piece: str) -> None:
     for big in (text, "| Tool | Idempotent? |\n|-|-|\n" + text, "# Recovery\nIdempotent: no\n" + text):
         table_rules(big, "x")
         section_rules(big, "x", "d")
+
+
+def test_each_form_says_how_to_read_a_check() -> None:
+    """Decision 063. What cannot be read so is reported, and its rule stays."""
+    head = "| Tool | Idempotent? | Verify | Done If |\n|-|-|-|-|\n"
+    (one, two), (wrong,) = table_rules(
+        f"{head}| `./a` | no | `./b` | `done  *` |\n| `./c` | no | `./d` | exit 2 |\n", "x"
+    )
+    assert (one.verify, one.done_if, two.done_if, wrong.line) == ("./b", "done *", "", 4)
+    (rule,), problems = section_rules("# Recovery\nIdempotent: no\nVerify: run `./b`\nDone if: `exit 0`\n", "x", "d")
+    assert (rule.verify, rule.done_if, problems) == ("run `./b`", "exit 0", ())

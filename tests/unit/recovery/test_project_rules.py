@@ -215,7 +215,7 @@ def test_a_tools_text_holds_for_the_script_beside_it(shop: Path) -> None:
         ('[[rules]]\nclas = "x"', "{file}, rule 1 (line 1): rules.clas is not a setting. Did you mean rules.class?"),
         (
             '[[rules]]\nzzz = "x"',
-            "rules.zzz is not a setting. Known here: name, match, tool, class, why, verify, on_ambi",
+            "rules.zzz is not a setting. Known here: name, match, tool, class, why, verify, done_if, on_ambi",
         ),
         ('[[rules]]\nclass = "mutation"', "rule 1 (line 1) has neither match nor tool. It is for a command, match = "),
         ('[[rules]]\nmatch = "x"\ntool = "y"\nclass = "mutation"', "rule 1 (line 1) has both match and tool."),
@@ -232,6 +232,14 @@ def test_a_tools_text_holds_for_the_script_beside_it(shop: Path) -> None:
         (
             f'[[rules]]\ntool = "a"\nclass = "mutation"\nverify = "{"x" * 201}"',
             "must be text of at most 200 characters",
+        ),
+        (
+            '[[rules]]\nmatch = "x"\nclass = "mutation"\ndone_if = "exit 0"',
+            "rule 1 (line 1) has done_if and no verify.",
+        ),
+        (
+            '[[rules]]\nmatch = "x"\nclass = "mutation"\nverify = "y"\ndone_if = "exit 3"',
+            'rule 1 (line 1): done_if "exit 3" is no exit code that can be seen; it can be "exit 0".',
         ),
         ('[[rules]]\ntool = "a"\nclass = "mutation"\n' * 201, "{file} has 201 rules; 200 are the most."),
     ],

@@ -518,12 +518,13 @@ def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
 
 def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """I8: a look that failed has shown nothing; one that showed something settles in the very segment of its end."""
-    told: list[tuple[int, bytes, str]] = []
+    told: list[tuple[int, bytes, str, bool]] = []
     settled = End(time=1.0, call=77, how="verified", by="recovery", finding="unknown")
 
-    def tell(call: int, input: bytes, cwd: str) -> list[End]:
-        told.append((call, input, cwd))
-        return [settled]
+    def tell(call: int, input: bytes, cwd: str, well: bool, changes: bool, printed: bytes | None) -> list[End]:
+        assert not changes and printed is None, "it only reads, and is no command"
+        told.append((call, input, cwd, well))
+        return [settled] if well else []
 
     monkeypatch.setattr(post.gate.recovered, "ends_after_call", tell)
     append = post.job.writer.append
@@ -543,7 +544,8 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
         assert post.gate.begin_call(replace(starting("read_file", **read), cwd="/w/sub")) == Allow()
         assert post.gate.finish_call(end)
     assert post.gate.finish_call(ended("read_file", **read)) is False
-    assert told == [(1, json.dumps(read).encode(), "/w/sub")]
+    seen = json.dumps(read).encode(), "/w/sub"
+    assert told == [(1, *seen, True), (2, *seen, False), (3, *seen, False)]
     [with_it] = [records for records in together if settled in records]
     assert [isinstance(end, End) and end.call for end in with_it] == [1, 77]
 
