@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import pytest
 
 from tests.contract.wire import STORES
 from tests.servers import CREDENTIALS, Server, fresh_bucket, shared
-from tests.servers.faults import Fault, refusal
+from tests.servers.faults import Fault, Storm, refusal
 from tests.servers.proxy import proxied
 
 LISTING = {"gs": "/o?", "s3": "list-type=2"}  # in a path: the request is for a listing
@@ -80,10 +81,22 @@ def test_a_permission_that_is_missing_is_named(tmp_path: Path, name: str) -> Non
     assert "the current version can be replaced" in [proof["what"].strip() for proof in proofs]
 
 
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_a_store_that_fails_now_and_then_is_good_and_its_rate_is_told(tmp_path: Path, name: str) -> None:
+    """503, 429 and S3's 409 for one request of ten: what a start outlasts is no failure here."""
+    server = shared(name)
+    with proxied(server, plan=Storm(3, server.scheme, refused=0.1)) as proxy:
+        code, proofs = doctor(tmp_path, *at(proxy.server))
+    refused = sum(seen.fault is not None for seen in proxy.seen)
+    assert (code, failed(proofs)) == (0, {})
+    told = re.search(r"it left (\d+) of \d+ requests unanswered", proofs[-1]["what"])
+    assert told and 0 < int(told[1]) <= refused  # a delete of many objects of gs:// is one to us
+
+
 def test_a_clock_that_is_off_is_told_and_no_failure(tmp_path: Path) -> None:
     with proxied(shared("fake-gcs"), skew=-300.0) as proxy:
         code, proofs = doctor(tmp_path, *at(proxy.server))
-    assert code == 0 and "s behind this machine's" in proofs[-1]["what"]
+    assert code == 0 and "s behind this machine's" in proofs[-2]["what"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Literal, TypeVar
@@ -16,7 +15,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from wal_agent.bucket.base import Bucket, Version
-from wal_agent.clock import Clock
+from wal_agent.bucket.decorators import MeterBucket
+from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import (
     BucketError,
     ConfigError,
@@ -31,6 +31,7 @@ from wal_agent.errors import (
 T = TypeVar("T")
 Operation = Literal["create", "read", "list", "replace", "delete"]
 PAUSE = 1.1  # seconds; GCS takes one write a second to one name, and may count one that it refuses
+PATIENCE = 20.0  # seconds that a start or check waits in all for what a store does not answer, pauses included
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -44,12 +45,12 @@ class Finding(msgspec.Struct, frozen=True):
     denied: Denied | None = None
 
 
-def probe(bucket: Bucket, prefix: str = "", sleep: Callable[[float], None] = time.sleep) -> list[Finding]:
+def probe(bucket: Bucket, prefix: str = "", clock: Clock | None = None) -> list[Finding]:
     """Try conditions, listing and deletion with objects of its own under `prefix`, which it removes.
 
-    Unavailable is raised when it came twice, PAUSE apart: it says nothing about the contract. Misconfigured."""
+    Unavailable says nothing about the contract: it is raised once PATIENCE is used up. Misconfigured."""
     stem = f"{prefix.rstrip('/')}/probe-{secrets.token_hex(8)}".lstrip("/")
-    store = _Store(bucket, sleep)
+    store = _Store(bucket, _Patience(clock or SystemClock()))
     try:
         findings = [*_checks(store, stem)]
     finally:
@@ -62,9 +63,9 @@ def probe(bucket: Bucket, prefix: str = "", sleep: Callable[[float], None] = tim
     return findings
 
 
-def require_conditions(bucket: Bucket, prefix: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
+def require_conditions(bucket: Bucket, prefix: str = "", clock: Clock | None = None) -> None:
     """For a bucket's first use: ConfigError, naming what failed, unless every check of `probe` holds; Denied."""
-    findings = probe(bucket, prefix, sleep)
+    findings = probe(bucket, prefix, clock)
     failed = [f"{finding.check}: {finding.detail}" for finding in findings if not finding.ok and not finding.denied]
     if failed:
         raise ConfigError(
@@ -76,18 +77,39 @@ def require_conditions(bucket: Bucket, prefix: str = "", sleep: Callable[[float]
             raise finding.denied
 
 
+class _Patience:
+    """Asks again for what was not answered, while the seconds that this took are no more than PATIENCE, over all
+    requests: a store that is away ends it soon, one that fails now and then does not."""
+
+    def __init__(self, clock: Clock, pause: float = PAUSE) -> None:
+        self._clock, self._pause, self._left = clock, pause, PATIENCE
+
+    def ask(self, request: Callable[[], T], lost: Callable[[], object] = lambda: None) -> T:
+        """The answer to `request`. `lost` is called after each try that got none: a put may have landed."""
+        while True:
+            began = self._clock.boot()
+            try:
+                return request()
+            except Unavailable:
+                lost()
+                self._left -= self._clock.boot() - began + self._pause
+                if self._left < 0:
+                    raise
+                self._clock.sleep(self._pause)
+
+
 class _Store:
-    """The bucket as the checks use it: what is not answered is asked once more, what is denied is noted.
+    """The bucket as the checks use it: what is not answered is asked again, what is denied is noted.
 
     `made`: keys that may stand there."""
 
-    def __init__(self, bucket: Bucket, sleep: Callable[[float], None]) -> None:
-        self._bucket, self._sleep = bucket, sleep
+    def __init__(self, bucket: Bucket, patience: _Patience) -> None:
+        self._bucket, self._patience = bucket, patience
         self.denied: dict[Operation, Denied] = {}
         self.made: set[str] = set()
 
     def create(self, key: str, data: bytes) -> Version:
-        return self._put("create", key, data)
+        return self._put("create", key, data, due=True)
 
     def create_again(self, key: str, data: bytes) -> Version:
         """Where creating was allowed, what is denied now is to overwrite."""
@@ -95,6 +117,9 @@ class _Store:
 
     def replace(self, key: str, data: bytes, version: Version) -> Version:
         return self._put("replace", key, data, version)
+
+    def replace_current(self, key: str, data: bytes, version: Version) -> Version:
+        return self._put("replace", key, data, version, due=True)
 
     def read(self, key: str) -> bytes | None:
         try:
@@ -120,31 +145,35 @@ class _Store:
             return
         yield Finding(check, not found, found)
 
-    def _put(self, operation: Operation, key: str, data: bytes, version: Version | None = None) -> Version:
-        """Conflict, NotFound. A first try that was not answered may have landed: then the stored object is our own."""
-        try:
-            made = self._noted(operation, lambda: self._bucket.put(key, data, if_version=version))
-        except Unavailable:
+    def _put(
+        self, operation: Operation, key: str, data: bytes, version: Version | None = None, *, due: bool = False
+    ) -> Version:
+        """Conflict, NotFound. Where the put is `due` to succeed, or a try was not answered, it may have met itself, as
+        we or a proxy sent it again: then the stored object is our own."""
+        lost: list[str] = []
+
+        def note() -> None:
+            lost.append(key)
             self.made.add(key)
-            self._sleep(PAUSE)
-        else:
-            self.made.add(key)
-            return made
-        try:
+
+        def put() -> Version:
             return self._noted(operation, lambda: self._bucket.put(key, data, if_version=version))
+
+        try:
+            made = self._patience.ask(put, note)
         except Conflict:
-            with suppress(NotFound):
-                found = self._ask("read", lambda: self._bucket.get(key))
-                if found.data == data:
-                    return found.version
+            if due or lost:
+                with suppress(NotFound):
+                    found = self._ask("read", lambda: self._bucket.get(key))
+                    if found.data == data:
+                        self.made.add(key)
+                        return found.version
             raise
+        self.made.add(key)
+        return made
 
     def _ask(self, operation: Operation, ask: Callable[[], T]) -> T:
-        try:
-            return self._noted(operation, ask)
-        except Unavailable:
-            self._sleep(PAUSE)
-            return self._noted(operation, ask)
+        return self._patience.ask(lambda: self._noted(operation, ask))
 
     def _noted(self, operation: Operation, ask: Callable[[], T]) -> T:
         try:
@@ -185,7 +214,7 @@ def _checks(store: _Store, stem: str) -> Iterator[Finding]:
     yield from store.examine(
         "the current version can be replaced",
         {"replace"},
-        lambda: _replaced(lambda: store.replace(third, b"six", old), old),
+        lambda: _replaced(lambda: store.replace_current(third, b"six", old), old),
     )
     yield from store.examine(
         "a replaced object reads as the newer one", {"read", "replace"}, lambda: _same(store.read(third), b"six")
@@ -247,37 +276,54 @@ def _same(seen: object, wanted: object) -> str:
 WARM_UP = 3  # puts that open connections
 PUTS = 20
 BODY = b"\0" * 1024  # about the size of a tool call's intent
+QUICK = 0.2  # seconds between two puts to different names
 CLOSE = 2.0  # seconds; a store may give its time in whole ones
 APART = 60.0
 
 
 def examine(bucket: Bucket, prefix: str, clock: Clock) -> Iterator[Finding]:
     """Try it all with objects of its own under `prefix`, which it removes. Errors are findings."""
+    metered = MeterBucket(bucket)
     try:
-        findings = probe(bucket, prefix, clock.sleep)
+        findings = probe(metered, prefix, clock)
         yield from findings
         denied = {finding.check for finding in findings if finding.denied}
         if not denied & {"create", "delete"}:
-            yield put_times(bucket, prefix, clock)
+            yield put_times(metered, prefix, clock)
         if "list" not in denied:  # stores give their time with a listing
-            yield clock_offset(bucket, clock)
+            yield clock_offset(metered, clock)
     except WalAgentError as error:
         yield Finding("it can be used", False, str(error))
+    yield unanswered(metered)
+
+
+def unanswered(metered: MeterBucket) -> Finding:
+    """How many requests got no answer, or one that says "later" (409, 429, 5xx). Never a failure: we ask again."""
+    usage = metered.snapshot()
+    every = (usage.get, usage.put, usage.delete, usage.list, usage.time)
+    lost, asked = sum(op.errors.get(Unavailable.__name__, 0) for op in every), usage.requests
+    if not lost:
+        return Finding(f"it answered each of {asked} requests", True)
+    return Finding(f"it left {lost} of {asked} requests unanswered ({lost / asked:.0%}); these are made again", True)
 
 
 def put_times(bucket: Bucket, prefix: str, clock: Clock) -> Finding:
-    """How long PUTS puts took, each to a name of its own, one after the other."""
+    """How long PUTS puts took, each to a name of its own, one after the other; those that got no answer left out."""
     stem = f"{prefix.rstrip('/')}/put-{secrets.token_hex(8)}".lstrip("/")
-    keys = [f"{stem}-{n:02}" for n in range(WARM_UP + PUTS)]
-    took = []
+    patience, keys, took = _Patience(clock, QUICK), list[str](), list[float]()
+
+    def put() -> float:
+        keys.append(f"{stem}-{len(keys):02}")
+        began = clock.boot()
+        with suppress(Conflict):  # with itself, as a proxy sent it again
+            bucket.put(keys[-1], BODY)
+        return clock.boot() - began
+
     try:
-        for key in keys:
-            began = clock.boot()
-            bucket.put(key, BODY)
-            took.append(clock.boot() - began)
+        took = [patience.ask(put) for _ in range(WARM_UP + PUTS)]
     finally:
         with suppress(BucketError):
-            bucket.delete(*keys)
+            patience.ask(lambda: bucket.delete(*keys))
     p50, p95 = (quantile(took[WARM_UP:], q) for q in (0.5, 0.95))
     return Finding(f"a changing tool call waits about {_ms(p50)} (put: p50 {_ms(p50)}, p95 {_ms(p95)}, n={PUTS})", True)
 
@@ -289,9 +335,14 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 def clock_offset(bucket: Bucket, clock: Clock) -> Finding:
     """How far the store's clock is ahead of this machine's. Never a failure: no decision compares the two."""
-    before = clock.now()
-    stored = bucket.time()
-    return Finding(_offset_words(stored - (before + clock.now()) / 2, whole=stored == int(stored)), True)
+
+    def ask() -> tuple[float, float]:
+        before = clock.now()
+        stored = bucket.time()
+        return stored, (before + clock.now()) / 2
+
+    stored, here = _Patience(clock).ask(ask)
+    return Finding(_offset_words(stored - here, whole=stored == int(stored)), True)
 
 
 def _offset_words(ahead: float, whole: bool) -> str:

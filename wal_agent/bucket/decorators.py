@@ -81,7 +81,7 @@ class RetryBucket(BucketDecorator):
     `deadline` seconds would pass."""
 
     def __init__(
-        self, inner: Bucket, clock: Clock, rng: random.Random, attempts: int = 8, deadline: float = 20.0
+        self, inner: Bucket, clock: Clock, rng: random.Random, attempts: int = 24, deadline: float = 20.0
     ) -> None:
         super().__init__(inner)
         self._clock = clock

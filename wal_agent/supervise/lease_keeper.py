@@ -25,7 +25,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from wal_agent.bucket.base import Bucket, Object
-from wal_agent.bucket.check import require_conditions
+from wal_agent.bucket.check import PATIENCE, require_conditions
+from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.bucket.folder import missing_job_error
 from wal_agent.clock import Clock, SystemClock
@@ -203,7 +204,7 @@ def acquire_job(
     while True:
         check_signals()
         try:
-            seen = _read_lease(bucket, keys, options.known_epoch, screen)
+            seen = _read_lease(bucket, keys, clock, rng, options.known_epoch, screen)
         except Unavailable as error:
             if not options.wait and not waiting.paused:
                 raise
@@ -266,15 +267,18 @@ def acquire_job(
         return opened
 
 
-def _read_lease(bucket: Bucket, keys: Keys, known_epoch: int, screen: Screen) -> StoredLease | None:
+def _read_lease(
+    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, known_epoch: int, screen: Screen
+) -> StoredLease | None:
     """The lease as it is now; before a job's first use the bucket has to show that it keeps conditions. Unavailable:
     also where nothing of the job is there, although this machine knows it."""
     with screen.waiting_for("the bucket, for the job's lease"):
-        seen = leases.read_lease(bucket, keys)
-        if seen is None and known_epoch and reader.read_tail(bucket, keys).seq == 0:
+        retries = RetryBudget(clock, rng, PATIENCE)
+        seen = retries.call(lambda: leases.read_lease(bucket, keys))
+        if seen is None and known_epoch and retries.call(lambda: reader.read_tail(bucket, keys)).seq == 0:
             raise missing_job_error(bucket.url, keys.job, known_epoch)
         if seen is None:
-            require_conditions(bucket, f"{keys.job}/probe")
+            require_conditions(bucket, f"{keys.job}/probe", clock)
     return seen
 
 

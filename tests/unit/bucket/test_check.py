@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -20,7 +21,7 @@ from wal_agent.bucket.check import (
     quantile,
     require_conditions,
 )
-from wal_agent.bucket.decorators import Fault, FaultBucket
+from wal_agent.bucket.decorators import Fault, FaultBucket, Faults
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable
 
@@ -138,34 +139,28 @@ def test_every_check_has_a_bucket_that_fails_it() -> None:
 # ---- a store that answers late, or only so often
 
 
-def never(seconds: float) -> None:
-    raise AssertionError("an honest, quick bucket is not waited for")
-
-
 def test_nobody_waits_for_a_bucket_that_answers(tmp_path: Path) -> None:
     for bucket in (MemoryBucket(), FileBucket(tmp_path)):
-        assert all(finding.ok for finding in probe(bucket, sleep=never))
+        clock = FakeClock(0.0)
+        assert all(finding.ok for finding in probe(bucket, clock=clock)) and clock.at == 0.0
 
 
 class OneWriteASecond(MemoryBucket):
     """As GCS, at its worst: refused puts and deletes count too, and each request takes `trip` seconds."""
 
     def __init__(self, trip: float) -> None:
-        self.at = 0.0
+        self.clock = FakeClock(0.0)
         self.trip = trip
         self.last: dict[str, float] = {}
         self.told_off = 0
-        super().__init__(clock=lambda: self.at)
-
-    def sleep(self, seconds: float) -> None:
-        self.at += seconds
+        super().__init__(clock=self.clock.now)
 
     def write(self, key: str) -> None:
-        self.at += self.trip
-        if self.at - self.last.get(key, -10.0) < 1.0:
+        self.clock.at += self.trip
+        if self.clock.at - self.last.get(key, -10.0) < 1.0:
             self.told_off += 1
             raise Unavailable(f"429 for {key}")
-        self.last[key] = self.at
+        self.last[key] = self.clock.at
 
     def put(self, key: str, data: bytes, *, if_version: str | None = None) -> str:
         self.write(key)
@@ -181,9 +176,9 @@ class OneWriteASecond(MemoryBucket):
 def test_a_store_that_takes_one_write_a_second_to_a_name_passes(trip: float) -> None:
     """Second writes to a name come late, and once more after a second where that is too soon."""
     store = OneWriteASecond(trip)
-    require_conditions(store, "job", sleep=store.sleep)
+    require_conditions(store, "job", store.clock)
     assert [*store.list("")] == []
-    assert store.told_off <= 6 and store.at < 15
+    assert store.told_off <= 6 and store.clock.at < 15
 
 
 REQUESTS = 16  # that a probe makes of a FaultBucket
@@ -217,10 +212,10 @@ def once(n: int, **fault: bool) -> Callable[[str, str], Fault]:
 def test_one_request_that_is_not_answered_is_no_finding(n: int, fault: str) -> None:
     """It may have landed: an own create or replace whose reply was lost is not taken for a conflict."""
     store = MemoryBucket()
-    slept: list[float] = []
-    findings = probe(FaultBucket(store, once(n, **{fault: True})), sleep=slept.append)
+    clock = FakeClock(0.0)
+    findings = probe(FaultBucket(store, once(n, **{fault: True})), clock=clock)
     assert [finding for finding in findings if not finding.ok] == [] and len(findings) == 10
-    assert len(slept) == 1 and slept[0] > 1.0
+    assert 1.0 < clock.at < 2.0
     assert [*store.list("")] == []
 
 
@@ -228,21 +223,66 @@ def test_a_broken_store_is_found_out_through_a_lost_reply() -> None:
     for n in range(1, REQUESTS + 1):
         bucket = FaultBucket(IgnoresCreates(), once(n, after=True))
         with pytest.raises(ConfigError, match="a second create is refused: it was carried out"):
-            require_conditions(bucket, sleep=lambda _: None)
+            require_conditions(bucket, clock=FakeClock())
 
 
-def test_an_outage_is_no_finding_and_leaves_nothing() -> None:
-    store, down = MemoryBucket(), [5, 6]
-    calls = 0
+class Answers:
+    """A plan: which of the calls so far were not answered, each after `hangs` seconds."""
 
-    def plan(op: str, key: str) -> Fault:
-        nonlocal calls
-        calls += 1
-        return Fault(before=calls in down)
+    def __init__(self, clock: FakeClock, lost: Callable[[int], bool], hangs: float = 0.0) -> None:
+        self.clock, self.lost, self.hangs = clock, lost, hangs
+        self.calls = 0
 
+    def __call__(self, op: str, key: str) -> Fault:
+        self.calls += 1
+        if not self.lost(self.calls):
+            return Fault()
+        self.clock.at += self.hangs
+        return Fault(before=True)
+
+
+@pytest.mark.parametrize(("hangs", "tries"), [(0.0, 19), (10.0, 2)])
+def test_an_outage_is_no_finding_and_leaves_nothing(hangs: float, tries: int) -> None:
+    """It is asked again, for twenty seconds in all: a black hole twice, what refuses at once more often."""
+    store, clock = MemoryBucket(), FakeClock(0.0)
+    plan = Answers(clock, lambda n: 5 <= n < 5 + tries, hangs)
     with pytest.raises(Unavailable):
-        probe(FaultBucket(store, plan), sleep=lambda _: None)
-    assert calls > 6
+        probe(FaultBucket(store, plan), clock=clock)
+    assert plan.calls == 4 + tries + 3 and clock.at <= 21.1  # the last ones remove what was made
+    assert [*store.list("")] == []
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4])
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_store_that_fails_now_and_then_is_used(share: float, landed: bool) -> None:
+    """Also 409 for four puts of ten; `doctor` tells the rate."""
+    for seed in range(20):
+        clock = FakeClock(0.0)
+        before, after = (0.0, share) if landed else (share, 0.0)
+        faults = Faults(Random(seed), error_before=before, error_after=after)
+
+        def plan(op: str, key: str, faults: Faults = faults) -> Fault:
+            return faults(op, key) if share < 0.3 or op == "put" else Fault()
+
+        require_conditions(FaultBucket(MemoryBucket(), plan), "job", clock)
+        found = [*examine(FaultBucket(MemoryBucket(), plan), "job", clock)]
+        assert [finding for finding in found if not finding.ok] == []
+    assert "requests unanswered" in found[-1].check
+
+
+class SentTwice(MemoryBucket):
+    """Behind a proxy that sends each put again, and passes on what came of the second one."""
+
+    def put(self, key: str, data: bytes, *, if_version: str | None = None) -> str:
+        super().put(key, data, if_version=if_version)
+        return super().put(key, data, if_version=if_version)
+
+
+def test_a_put_that_met_itself_has_landed() -> None:
+    """Of what is due to succeed, what stands there is read; what is to be refused stays refused."""
+    store = SentTwice()
+    require_conditions(store, "job")
+    assert all(finding.ok for finding in examine(store, "job/probe", FakeClock()))
     assert [*store.list("")] == []
 
 
@@ -402,8 +442,8 @@ def test_the_stores_clock_is_compared_in_the_middle_of_the_round_trip(ahead: flo
 def test_an_honest_bucket_is_found_good_in_all_and_left_empty() -> None:
     store = MemoryBucket()
     found = [*examine(store, "job/probe", FakeClock(0.0))]
-    assert len(found) == 12 and all(finding.ok for finding in found)
-    assert [*store.list("")] == []
+    assert len(found) == 13 and all(finding.ok for finding in found)
+    assert found[-1].check.startswith("it answered each of ") and [*store.list("")] == []
 
 
 def failures(bucket: Bucket) -> list[Finding]:
@@ -414,7 +454,7 @@ def test_a_store_that_ignores_conditions_fails_and_the_rest_is_told() -> None:
     assert ("a second create is refused", "it was carried out") in [
         (f.check, f.detail) for f in failures(IgnoresCreates())
     ]
-    assert "changing tool call waits" in [*examine(IgnoresCreates(), "", FakeClock())][-2].check
+    assert "changing tool call waits" in [*examine(IgnoresCreates(), "", FakeClock())][-3].check
 
 
 def test_an_outage_is_a_finding_with_its_reason() -> None:
@@ -426,7 +466,7 @@ def test_an_outage_in_the_middle_of_the_puts_leaves_nothing() -> None:
     store = MemoryBucket()
 
     def plan(op: str, key: str) -> Fault:
-        return Fault(after=op == "put" and key.endswith("-10"))
+        return Fault(after=op == "put" and "/put-" in key and int(key[-2:]) >= 10)
 
     found = failures(FaultBucket(store, plan))
     assert [finding.check for finding in found] == ["it can be used"] and [*store.list("")] == []

@@ -317,7 +317,7 @@ def test_whoever_waits_for_a_pause_outlasts_the_bucket(taking: Taking) -> None:
     looks, inner = gets(taking), taking.world.bucket.get
 
     def get(key: str) -> Object:
-        if 1 <= len(looks) < 5:
+        if 1 <= len(looks) < 50:
             looks.append(0.0)
             raise Unavailable("away")
         return inner(key)
@@ -325,6 +325,26 @@ def test_whoever_waits_for_a_pause_outlasts_the_bucket(taking: Taking) -> None:
     taking.world.bucket.get = get  # type: ignore[method-assign]
     assert taking.take("b").lease.epoch == 2
     assert [line.split(":")[0] for line in taking.told] == ["waiting"] * 3 and "away" in taking.told[1]
+
+
+@pytest.mark.parametrize(("away", "starts"), [(18.0, True), (25.0, False)])
+def test_a_start_of_a_known_job_asks_for_twenty_seconds(taking: Taking, away: float, starts: bool) -> None:
+    """Its first request is the read of the lease; one 503 there is no end of a start."""
+    close_job(taking.take("a"), "released")
+    until, inner = taking.world.clock.at + away, taking.world.bucket.get
+
+    def get(key: str) -> Object:
+        if taking.world.clock.at < until:
+            raise Unavailable("503")
+        return inner(key)
+
+    taking.world.bucket.get = get  # type: ignore[method-assign]
+    if starts:
+        assert taking.take("b").lease.epoch == 2
+    else:
+        with pytest.raises(Unavailable, match="503"):
+            taking.take("b")
+        assert taking.world.clock.at < until
 
 
 def test_who_finds_it_taken_after_the_pause_is_refused(taking: Taking) -> None:
