@@ -58,7 +58,8 @@ def probe(bucket: Bucket, prefix: str = "", clock: Clock | None = None) -> list[
             store.delete(*store.made)
     left = f" Left there: {', '.join(sorted(store.made))}." if store.made else ""
     for operation, error in store.denied.items():
-        detail = f"permission missing: {error}{left if operation == 'delete' else ''}"
+        kind = "" if isinstance(error, Misconfigured) else "permission missing: "
+        detail = f"{kind}{error}{left if operation == 'delete' else ''}"
         findings.append(Finding(operation, False, detail, error))
     return findings
 

@@ -60,7 +60,7 @@ from wal_agent.bucket.base import (
     object_in_seconds,
     too_large_error,
 )
-from wal_agent.bucket.http import paced_pools
+from wal_agent.bucket.http import paced_pools, proxy_of
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.text import quote
@@ -252,7 +252,8 @@ SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _GENERATION = re.compile(r"[1-9][0-9]{0,18}")
-_POOL = re.compile(r"^\w*Pool\(host='([^']+)', port=(\d+)\): ")  # urllib3's own object, before what went wrong
+# urllib3's own object, before what went wrong
+_POOL = re.compile(r"^<?[\w.]*(?:Pool|Connection)\(host='([^']+)', port=(\d+)\)(?: at 0x[0-9a-f]+>)?: ")
 _ASCII = re.compile(r"[!-~]*")
 _BINARY = "application/octet-stream"
 _SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
@@ -467,7 +468,13 @@ def _no_reply_error(error: Exception) -> WalAgentError:
     lost = isinstance(error, auth.TransportError | auth.TimeoutError | auth.ResponseError)
     if isinstance(error, auth.GoogleAuthError) and not (lost or error.retryable or _reached_nobody(error)):
         return Denied(f"Google does not accept the credentials ({quote(_root(error))}).", LOGIN)
-    return Unavailable(f"Cloud Storage could not be reached ({quote(_root(error))}).")
+    by = f" by the HTTP proxy {quote(proxy)}" if (proxy := proxy_of(_asked_url(error))) else ""
+    return Unavailable(f"Cloud Storage could not be reached{by} ({quote(_root(error))}).")
+
+
+def _asked_url(error: Exception) -> str:
+    asked = getattr(error, "request", None)
+    return str(getattr(asked, "url", "") or "https://storage.googleapis.com/")
 
 
 def _reached_nobody(error: BaseException) -> bool:

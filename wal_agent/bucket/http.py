@@ -9,11 +9,23 @@ import http.client
 import io
 import socket
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
 GRACE = 20.0  # seconds that a reply may take from its first byte on, whatever its size; and
 SLOWEST = 16 << 10  # bytes, for each of which it may take a second more
+
+
+def proxy_of(url: str) -> str:
+    """Host and port of the proxy that the environment sets for a URL (HTTPS_PROXY, NO_PROXY ...); "" for none."""
+    parts = urllib.parse.urlsplit(url)
+    if not parts.hostname or urllib.request.proxy_bypass_environment(parts.hostname):  # type: ignore[attr-defined]
+        return ""
+    found = urllib.request.getproxies_environment()
+    named = found.get(parts.scheme) or found.get("all", "")
+    return named.rpartition("@")[2].rpartition("://")[2].rstrip("/")
 
 
 class PacedReply(http.client.HTTPResponse):

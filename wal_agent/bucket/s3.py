@@ -48,6 +48,7 @@ from wal_agent.bucket.base import (
     too_large_error,
 )
 from wal_agent.bucket.http import paced_pools
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import (
     BucketError,
     ConfigError,
@@ -162,7 +163,30 @@ def bucket_error(error: Exception, asked: Request) -> BucketError:
         return Denied(f"{asked.failed}: no AWS credentials ({quote(str(error)).rstrip('.')}).", _LOG_IN)
     if isinstance(error, _BAD_SETTINGS):
         return misconfigured_error(error, asked)
+    if _of_credentials(error):
+        return credentials_error(error, asked)
     return Unavailable(f"{asked.failed}: {_trouble(error, asked)}.", _trouble_hint(error))
+
+
+def credentials_error(error: Exception, asked: Request) -> Denied:
+    """For what the SDK raises, unexplained, where what is set up gives no credentials (credential_process)."""
+    why = f"{type(error).__name__}: {quote(str(error)).rstrip('.')}"
+    return Denied(
+        f"{asked.failed}: no AWS credentials, since what is to give them gives nothing that can be read ({why}).",
+        f"Check credential_process in ~/.aws/config by hand. {_LOG_IN}",
+    )
+
+
+def _of_credentials(error: BaseException) -> bool:
+    """Whether the SDK raised it while it looked for credentials: its own errors there have a class that says so."""
+    if isinstance(error, sdk.BotoCoreError):
+        return False
+    at = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_globals.get("__name__") in ("botocore.credentials", "botocore.tokens"):
+            return True
+        at = at.tb_next
+    return False
 
 
 def misconfigured_error(error: Exception, asked: Request) -> Misconfigured:
@@ -190,7 +214,8 @@ def refusal_error(said: Refusal, asked: Request) -> BucketError:
         # A status above 499 comes first: S3 has sent 200 with PreconditionFailed in it, which the SDK shows as 500, and
         # whether such a put landed nobody knows.
         case Refusal(status=status) if not 300 <= status < 500 or status in _UNDECIDED_STATUS:
-            return Unavailable(f"{failed}: {asked.endpoint} answered {_quoted(said)}.")
+            moved = f"If it stays so, set AWS_DEFAULT_REGION to {said.region}." if status == 307 and said.region else ""
+            return Unavailable(f"{failed}: {asked.endpoint} answered {_quoted(said)}.", moved)
         case Refusal(service=service) if service != "s3":
             return Denied(f"{failed}: no AWS credentials, since {service} was refused ({_quoted(said)}).", _LOG_IN)
         case Refusal(status=412) if asked.op == "write":
@@ -224,13 +249,20 @@ def refusal_error(said: Refusal, asked: Request) -> BucketError:
     return Denied(f"{failed}: {asked.endpoint} refused it ({_quoted(said)}).")
 
 
+def _not_understood(said: Refusal) -> bool:
+    """Whether the store says that it cannot do what was asked in this way."""
+    known = _UNDECIDED | _EXPIRED | _UNKNOWN_CALLER | _ELSEWHERE
+    return said.status in (405, 501) or (said.status == 400 and bool(said.code) and said.code not in known)
+
+
 def _no_permission(said: Refusal, asked: Request) -> Denied:
     who = said.who or "these credentials"
     what = f"{asked.failed}: {who} may not; this needs {_NEEDS[asked.op]} on bucket {asked.bucket}."
     absent = (
         " S3 says the same of an object that is absent unless s3:ListBucket is granted." if asked.op == "read" else ""
     )
-    return Denied(what + absent, _WHO)
+    words = f' It says: "{said.says.rstrip(".")}".' if said.says else ""
+    return Denied(what + words + absent, _WHO)
 
 
 def _refusal(error: sdk.ClientError) -> Refusal:
@@ -255,10 +287,12 @@ def _quoted(said: Refusal) -> str:
 
 
 def _trouble(error: Exception, asked: Request) -> str:
-    host = _host(error) or asked.endpoint
+    url = getattr(error, "kwargs", {}).get("endpoint_url")
+    host = host_of(url) if isinstance(url, str) else asked.endpoint
     match error:
         case sdk.ProxyConnectionError():
-            return f"the HTTP proxy that is set does not lead to {host}"
+            proxy = host_of(str(error.kwargs.get("proxy_url", "")))
+            return f"the HTTP proxy that is set ({proxy}) cannot be reached, or does not lead to {host}"
         case sdk.SSLError():
             return f"TLS with {host} failed ({quote(str(error.kwargs.get('error', '')))})"
         case sdk.ConnectTimeoutError():
@@ -280,11 +314,6 @@ def _trouble_hint(error: Exception) -> str:
     return "Name a CA of its own in AWS_CA_BUNDLE." if isinstance(error, sdk.SSLError) else ""
 
 
-def _host(error: Exception) -> str:
-    url = getattr(error, "kwargs", {}).get("endpoint_url")
-    return host_of(url) if isinstance(url, str) else ""
-
-
 def host_of(url: str) -> str:
     """Host and port of a URL, without the user and password that may stand before them; what is no URL as it is."""
     found = re.match(r"\w+://(?:[^/]*@)?([^/]*)", url)
@@ -295,6 +324,7 @@ T = TypeVar("T")
 
 BULK = 1 << 20  # bytes; of a larger put, megabytes may still be in the kernel's buffer when the wait for a reply begins
 BULK_TIMEOUT = 60.0
+DELETERS = 16  # at a time, of objects that go one by one
 MAX_NAME = 1024  # S3's most, of the prefix and a key together
 
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
@@ -312,6 +342,7 @@ class S3Bucket:
         self._lock = threading.Lock()
         self._session: Any = None
         self._clients: dict[float, Any] = {}  # by read timeout
+        self._one_by_one = False  # the store takes no delete of many
 
     def get(self, key: str) -> Object:
         name = self._name(check_key(key))
@@ -357,6 +388,9 @@ class S3Bucket:
 
     def _etag(self, reply: Mapping[str, Any], name: str) -> Version:
         etag = reply.get("ETag")
+        if isinstance(etag, str) and etag.startswith("W/"):
+            what = f"What answers for s3://{self._bucket}/{name} gave a weak ETag, which names no version"
+            raise Unavailable(f"{what}.", "A proxy rewrites what the store says: let it not compress, or go past it.")
         if not isinstance(etag, str) or not _ETAG.fullmatch(etag):
             what = f"What answers for s3://{self._bucket}/{name} gave no strong ETag"
             raise Unavailable(f"{what}, so what became of it is not known.", NOT_THE_STORE)
@@ -375,11 +409,27 @@ class S3Bucket:
         return data
 
     def _delete(self, names: Sequence[str]) -> None:
-        with self._asking("delete", names[0]) as client:
-            if len(names) == 1:
-                client.delete_object(Bucket=self._bucket, Key=names[0])
+        if len(names) > 1 and not self._one_by_one:
+            if self._delete_many(names):
                 return
-            reply = client.delete_objects(Bucket=self._bucket, Delete={"Objects": [{"Key": name} for name in names]})
+            self._one_by_one = True
+        for _ in prefetch_map(self._delete_one, names, min(DELETERS, len(names))):
+            pass
+
+    def _delete_one(self, name: str) -> None:
+        with self._asking("delete", name) as client:
+            client.delete_object(Bucket=self._bucket, Key=name)
+
+    def _delete_many(self, names: Sequence[str]) -> bool:
+        """False: the store does not have this request, or not with the checksum that the SDK sends with it."""
+        with self._asking("delete", names[0]) as client:
+            try:
+                wanted = {"Objects": [{"Key": name} for name in names]}
+                reply = client.delete_objects(Bucket=self._bucket, Delete=wanted)
+            except sdk.ClientError as refused:
+                if _not_understood(_refusal(refused)):
+                    return False
+                raise
         for left in reply.get("Errors", []):
             if (error := delete_error(left, self._asked("delete", str(left.get("Key", names[0]))))) is not None:
                 raise error
@@ -387,6 +437,7 @@ class S3Bucket:
         answered = {str(one.get("Key")) for one in (*reply.get("Deleted", []), *reply.get("Errors", []))}
         if missing := set(names) - answered:
             raise Unavailable(f"The store did not say whether {len(missing)} objects of {self.url} were deleted.")
+        return True
 
     def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
         def unordered() -> Misconfigured:
@@ -453,7 +504,8 @@ class S3Bucket:
                 try:
                     self._clients[timeout] = _client(self._session, self._endpoint, timeout)
                 except ValueError as error:
-                    raise misconfigured_error(error, self._asked("list", self._name(""))) from error
+                    say = credentials_error if _of_credentials(error) else misconfigured_error
+                    raise say(error, self._asked("list", self._name(""))) from error
             return self._clients[timeout]
 
 

@@ -180,11 +180,12 @@ class RunResult(msgspec.Struct, frozen=True):
 
 
 class EndNotSaved(Unavailable):
-    """The agent has ended (`finished`), and the bucket could not be reached."""
+    """The agent has ended (`finished`), and the bucket could not be reached; or it refused: then with its code."""
 
-    def __init__(self, what: str, hint: str, finished: RunResult) -> None:
+    def __init__(self, what: str, hint: str, finished: RunResult, refused: Denied | None = None) -> None:
         super().__init__(what, hint)
         self.finished = finished
+        self.exit_code = refused.exit_code if refused else Unavailable.exit_code
 
 
 def end_run(
@@ -365,4 +366,5 @@ class _Closing(msgspec.Struct, frozen=True):
             f"({messages.bucket_away(trouble)}{said}). The agent ended with {self.ended.exit.shell_code}.",
             f"{to_do}{describe_unsaved(self.opened)}",
             finished,
+            trouble if isinstance(trouble, Denied) else None,
         )

@@ -18,6 +18,7 @@ from hashlib import md5
 from pathlib import Path
 
 import pytest
+import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth.credentials import Credentials
@@ -225,8 +226,24 @@ def test_nobody_there_is_unavailable_in_one_short_sentence(op: str) -> None:
             OPS[op](bucket)
     assert "refused" in str(raised.value)
     assert len(str(raised.value)) < 250
-    assert " at 0x" not in str(raised.value)
+    assert " at 0x" not in str(raised.value) and "PacedConnection" not in str(raised.value)
     bucket.close()
+
+
+@pytest.mark.parametrize(("none", "named"), [("", True), ("example.com", False)])
+def test_a_proxy_that_is_away_is_named_as_one(monkeypatch: pytest.MonkeyPatch, none: str, named: bool) -> None:
+    monkeypatch.setenv("http_proxy", "http://u:secret@127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", none)
+    error = requests.exceptions.ProxyError(request=requests.Request(url="http://example.com/x").prepare())
+    said = str(gcs._no_reply_error(error))
+    assert ("by the HTTP proxy 127.0.0.1:1 " in said) is named and "secret" not in said
+
+
+@pytest.mark.parametrize("kind", ["PacedConnection", "<urllib3.connection.HTTPSConnection", "HTTPSConnectionPool"])
+def test_what_the_sdk_calls_its_connections_is_not_told(kind: str) -> None:
+    at = " at 0x7f00>" if kind[0] == "<" else ""
+    error = OSError(f"{kind}(host='h', port=443){at}: refused")
+    assert str(gcs._no_reply_error(error)).endswith("(h:443: refused).")
 
 
 @pytest.mark.parametrize("op", ["create", "list", "time"])

@@ -446,7 +446,42 @@ def test_each_object_of_a_bulk_delete_is_accounted_for(
     assert type(raised.value) is expected
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(501, "NotImplemented"), (405, "MethodNotAllowed"), (400, "InvalidRequest")]
+)
+def test_a_store_without_bulk_deletes_gets_single_ones(bucket: S3Bucket, proxy: Proxy, status: int, code: str) -> None:
+    """Some refuse the SDK's checksum with it, which is no missing permission; it is asked once."""
+    proxy.plan = Script([Reply(status, xml(code))], method="POST", forever=True)
+    for key in "abc":
+        bucket.put(key, b"x")
+    bucket.delete("a", "b", "none")
+    bucket.delete("c", "none")
+    assert keys(bucket) == [] and [seen.method for seen in proxy.seen].count("POST") == 1
+
+
+def test_a_weak_etag_is_told_as_one(bucket: S3Bucket, proxy: Proxy) -> None:
+    """A proxy that compresses makes it; it is no login page."""
+    proxy.plan = Script([Reply(200, b"", (("ETag", 'W/"abc"'),))])
+    with pytest.raises(Unavailable, match="weak ETag") as raised:
+        bucket.put("a", b"x")
+    assert "compress" in raised.value.hint
+
+
 # --- settings
+
+
+@pytest.mark.parametrize("command", ["echo hello", "/is/not/there"])
+def test_a_credential_process_that_is_broken_is_told_as_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    config = tmp_path / "config"
+    config.write_text(f"[default]\ncredential_process = {command}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    with pytest.raises(Denied, match="no AWS credentials") as raised:
+        S3Bucket("s3://some-bucket", "http://127.0.0.1:1").get("a")
+    assert raised.value.exit_code == 77 and "credential_process" in raised.value.hint
 
 
 def test_the_endpoint_is_found_in_the_environment(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from wal_agent.config import Settings
 from wal_agent.errors import (
     ConfigError,
     CrashLoop,
+    Denied,
     Fenced,
     LeaseHeld,
     PersonNeeded,
@@ -354,6 +355,13 @@ def test_an_end_that_could_not_be_saved_is_followed_like_any_other(restart: str)
     with pytest.raises(EndNotSaved):
         play.go()
     assert play.heard == [Halted(69, "Not saved.", "")]
+
+
+def test_an_end_that_the_bucket_refused_has_the_code_of_the_refusal() -> None:
+    play = Play(EndNotSaved("Not saved.", "", KILLED, Denied("They have expired.")), DONE, restart="off")
+    with pytest.raises(EndNotSaved):
+        play.go()
+    assert play.heard == [Halted(77, "Not saved.", "")]
 
 
 def test_what_was_done_is_not_done_again_because_its_end_was_not_saved() -> None:
