@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contract.wire import like_ceph
 from tests.servers import CREDENTIALS, fresh_bucket, shared
 from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry, MemoryBucket
 from wal_agent.bucket.decorators import Fault, FaultBucket, MeterBucket, RetryBucket
@@ -42,9 +43,10 @@ BUCKETS: dict[str, Callable[[Path], Bucket]] = {
     "memory-without-faults": lambda folder: FaultBucket(MemoryBucket(), lambda op, key: Fault()),
     "gcs-fake": lambda folder: GcsBucket(fresh_prefix("fake-gcs"), shared("fake-gcs").endpoint),
     "s3-ministack": lambda folder: S3Bucket(fresh_prefix("ministack"), shared("ministack").endpoint),
+    "s3-like-ceph": lambda folder: S3Bucket(fresh_prefix("ministack"), like_ceph().endpoint),
     "s3-moto": lambda folder: S3Bucket(fresh_prefix("moto"), shared("moto").endpoint),
 }
-ON_SERVERS = {"gcs-fake", "s3-ministack", "s3-moto"}
+ON_SERVERS = {"gcs-fake", "s3-like-ceph", "s3-ministack", "s3-moto"}
 NOT_ATOMIC = {"s3-moto"}  # it looks first and puts then, without a lock, and says 500 to a reader then; S3 does not
 WRITERS = 8
 server_bucket = cache(lambda name: fresh_bucket(shared(name)))

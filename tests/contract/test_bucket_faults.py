@@ -122,7 +122,7 @@ def test_a_condition_that_does_not_hold_is_a_conflict_after_one_request(wire: Wi
             wire.bucket.put("old", NEW, if_version=stale)
 
     stale = wire.straight.get("old").version
-    wire.straight.put("old", b"newer", if_version=stale)
+    wire.bucket.put("old", b"newer", if_version=stale)  # it also shows how the store wants If-Match
     assert [one.status for one in [*wire.requests(create), *wire.requests(replace)]] == [412, 412]
     assert wire.holds() == {"old": b"newer"}
 
@@ -417,6 +417,7 @@ def test_an_append_whose_reply_was_lost_is_acknowledged_once(wire: Wire) -> None
 def test_a_renewal_whose_reply_was_lost_keeps_the_lease(wire: Wire) -> None:
     """R10: the lease that stands there is this run's, whatever its nonce; its version is adopted."""
     job = Host(wire.bucket, "a").open()
+    job.lease.renew()  # it also shows how the store wants If-Match
     wire.meets(LostReply())
     with pytest.raises(Unavailable):
         job.lease.renew(tool="one")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
 from tests.servers import CREDENTIALS, Scheme, Server, fresh_bucket, shared
+from tests.servers.http1 import Message
 from tests.servers.proxy import Fault, Proxy, Script, Seen, proxied
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.gcs import GcsBucket
@@ -53,6 +56,28 @@ def wired(server: str) -> Iterator[Wire]:
     with proxied(store) as proxy, closing(reach(proxy.server, url)) as bucket, closing(reach(store, url)) as straight:
         bucket.time()
         yield Wire(store.scheme, proxy, bucket, straight)
+
+
+def bare_etags(request: Message) -> Message:
+    """What Ceph's gateway makes of If-Match: it compares it as it stands with an ETag that has no quotes."""
+    asked = request.header("if-match")
+    if not asked:
+        return request
+    meant = f'"{asked}"' if re.fullmatch("[0-9a-f]{32}", asked) else '"never"'
+    return replace(request.without("if-match"), headers=(*request.without("if-match").headers, ("If-Match", meant)))
+
+
+def like_ceph() -> Server:
+    """ministack behind a gateway that compares ETags as Ceph's does; one for all tests of this process."""
+    if not _gateways:
+        _gateways.append(_open.enter_context(proxied(shared("ministack"))))
+        _gateways[0].change = bare_etags
+    return _gateways[0].server
+
+
+_gateways: list[Proxy] = []
+_open = ExitStack()
+atexit.register(_open.close)
 
 
 def reach(server: Server, url: str) -> Bucket:

@@ -1,8 +1,9 @@
 """A bucket in S3, or in a store that speaks like it, by boto3: one request for each put, get and delete.
 
-Conditions are If-None-Match: * and If-Match; a version is the ETag, which repeats for equal bytes. The SDK sends no put
-a second time: it would meet the first one and report a conflict. Credentials, region, profile and endpoint are found by
-the SDK as it always does (AWS_*, ~/.aws).
+Conditions are If-None-Match: * and If-Match; a version is the ETag, which repeats for equal bytes. Ceph's gateway
+compares If-Match with the ETag without its quotes: that is found out when a replace is refused for the first time. The
+SDK sends no put a second time: it would meet the first one and report a conflict. Credentials, region, profile and
+endpoint are found by the SDK as it always does (AWS_*, ~/.aws).
 
 What S3 replies is hostile input, and its error replies repeat secrets (a rejected session token is in them): only the
 fields that are named here are read, and shown after redaction.
@@ -15,10 +16,11 @@ import hashlib
 import math
 import os
 import re
+import secrets
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import mktime_tz, parsedate_tz
 from typing import Any, Literal, TypeVar
 
@@ -342,6 +344,8 @@ class S3Bucket:
         self._lock = threading.Lock()
         self._session: Any = None
         self._clients: dict[float, Any] = {}  # by read timeout
+        self._forms = threading.Lock()
+        self._bare: bool | None = None  # how If-Match is sent: without quotes, with them; None: not known yet
         self._one_by_one = False  # the store takes no delete of many
 
     def get(self, key: str) -> Object:
@@ -357,9 +361,20 @@ class S3Bucket:
         name = self._name(check_key(key))
         if if_version is not None and not _ETAG.fullmatch(if_version):
             raise Conflict(f"{key} in {self.url} is another version.")
-        condition = {"IfNoneMatch": "*"} if if_version is None else {"IfMatch": if_version}
-        with self._asking("write", name, BULK_TIMEOUT if len(data) > BULK else READ_TIMEOUT) as client:
-            return self._etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **condition), name)
+        if if_version is None:
+            return self._put(name, data, IfNoneMatch="*")
+        bare = self._bare
+        try:
+            made = self._put(name, data, IfMatch=_bare(if_version) if bare else if_version)
+        except Conflict:
+            if bare is None and self._compares_bare(name):
+                return self._put(
+                    name, data, IfMatch=_bare(if_version)
+                )  # the first was refused, so this is the only one
+            raise
+        if bare is None:
+            self._bare = False
+        return made
 
     def delete(self, *keys: str) -> None:
         names = [*dict.fromkeys(self._name(check_key(key)) for key in keys)]
@@ -382,6 +397,45 @@ class S3Bucket:
         with self._lock:
             for client in self._clients.values():
                 client.close()
+
+    def _put(self, name: str, data: bytes, **condition: str) -> Version:
+        with self._asking("write", name, BULK_TIMEOUT if len(data) > BULK else READ_TIMEOUT) as client:
+            return self._etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **condition), name)
+
+    def _compares_bare(self, name: str) -> bool:
+        """Whether the store compares If-Match with the ETag without its quotes (Ceph's gateway), so that the ETag as it
+        was given, which S3 wants, never matches. Tried once, beside `name`. Unavailable."""
+        with self._forms:
+            if self._bare is None:
+                scratch = f"{name.rpartition('/')[0]}/probe/form-{secrets.token_hex(8)}".lstrip("/")
+                try:
+                    self._bare = not self._is_amazon and self._try_bare(scratch)
+                except Denied:
+                    return False
+                finally:
+                    with suppress(BucketError):
+                        self._delete([scratch])
+            return self._bare
+
+    def _try_bare(self, scratch: str) -> bool:
+        """A store that ignores what it does not understand must not be asked so: it would replace anything."""
+        first = self._put(scratch, b"1", IfNoneMatch="*")
+        return (
+            self._refuses(scratch, b"2", first)
+            and self._refuses(scratch, b"3", hashlib.md5(b"another", usedforsecurity=False).hexdigest())
+            and not self._refuses(scratch, b"4", _bare(first))
+        )
+
+    def _refuses(self, name: str, data: bytes, etag: str) -> bool:
+        try:
+            self._put(name, data, IfMatch=etag)
+        except Conflict:
+            return True
+        return False
+
+    @property
+    def _is_amazon(self) -> bool:
+        return re.fullmatch(r"(.*\.)?amazonaws\.com(\.cn)?(:\d+)?", self._asked("write", "").endpoint) is not None
 
     def _name(self, key: str) -> str:
         return f"{self._root}/{key}" if self._root else key
@@ -576,6 +630,10 @@ def _check_complete(listing: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _prefixes(listing: Mapping[str, Any]) -> Sequence[str]:
     return [str(found["Prefix"]) for found in listing.get("CommonPrefixes", [])]
+
+
+def _bare(etag: Version) -> str:
+    return etag.strip('"')
 
 
 def _date(reply: Mapping[str, Any]) -> float:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.wire import bare_etags
 from tests.servers import CREDENTIALS, Server, fresh_bucket, shared
+from tests.servers.http1 import Message
 from tests.servers.proxy import Fault, Hang, LostReply, Proxy, Reply, Script, SlowBody, StaleClose, proxied, refusal
 from wal_agent.bucket import s3
 from wal_agent.bucket.base import READ_TIMEOUT
@@ -457,6 +459,84 @@ def test_a_store_without_bulk_deletes_gets_single_ones(bucket: S3Bucket, proxy: 
     bucket.delete("a", "b", "none")
     bucket.delete("c", "none")
     assert keys(bucket) == [] and [seen.method for seen in proxy.seen].count("POST") == 1
+
+
+def sent(proxy: Proxy, act: Callable[[], object]) -> list[str]:
+    """The methods of what went to the store meanwhile."""
+    before = len(proxy.seen)
+    act()
+    return [seen.method for seen in proxy.seen[before:]]
+
+
+def test_a_store_that_compares_bare_etags_is_found_out_once(bucket: S3Bucket, proxy: Proxy) -> None:
+    """Ceph's gateway; whether a replace is due or not."""
+    proxy.change = bare_etags
+    old = bucket.put("job/lease.json", b"1")
+    new = bucket.put("job/lease.json", b"2", if_version=old)
+    with pytest.raises(Conflict):
+        bucket.put("job/lease.json", b"3", if_version=old)
+    assert sent(proxy, lambda: bucket.put("job/lease.json", b"4", if_version=new)) == ["PUT"]
+    assert bucket.get("job/lease.json").data == b"4" and keys(bucket) == ["job/lease.json"]
+    again = S3Bucket(bucket.url, proxy.server.endpoint)
+    with pytest.raises(Conflict):
+        again.put("job/lease.json", b"5", if_version=old)
+    assert again.get("job/lease.json").data == b"4" and keys(again) == ["job/lease.json"]
+
+
+def test_a_store_that_takes_the_etag_as_it_is_gets_nothing_else(bucket: S3Bucket, proxy: Proxy) -> None:
+    """One conflict at a bucket's first replace costs an own object's life; after any replace it costs nothing."""
+    wanted: list[str] = []
+
+    def note(request: Message) -> Message:
+        wanted.extend(filter(None, [request.header("if-match")]))
+        return request
+
+    proxy.change = note
+    old = bucket.put("a", b"1")
+    for data in (b"2", b"3"):
+        with pytest.raises(Conflict):
+            bucket.put("a", data, if_version='"0"')
+    new = bucket.put("a", b"4", if_version=old)
+    assert new and [etag[0] for etag in wanted] == ['"'] * 4 and keys(bucket) == ["a"]
+
+
+def test_a_store_that_ignores_a_bare_etag_is_never_asked_with_one(bucket: S3Bucket, proxy: Proxy) -> None:
+    """I2: it refuses what is due and would carry out everything; `check` refuses it then."""
+
+    def change(request: Message) -> Message:
+        etag = request.header("if-match")
+        return request.without("if-match") if etag and etag[0] != '"' else bare_etags(request)
+
+    proxy.change = change
+    old = bucket.put("a", b"1")
+    for _ in range(2):
+        with pytest.raises(Conflict):
+            bucket.put("a", b"2", if_version=old)
+    assert bucket.get("a").data == b"1" and keys(bucket) == ["a"]
+
+
+def test_what_could_not_be_found_out_decides_nothing(bucket: S3Bucket, proxy: Proxy) -> None:
+    proxy.change = bare_etags
+    old = bucket.put("a", b"1")
+    proxy.plan = Script([refusal("s3", 503)], path="/probe/")
+    with pytest.raises(Unavailable):
+        bucket.put("a", b"2", if_version=old)
+    bucket.put("a", b"2", if_version=old)
+    assert bucket.get("a").data == b"2"
+
+
+@pytest.mark.parametrize(
+    ("host", "amazon"),
+    [
+        ("https://s3.eu-central-1.amazonaws.com", True),
+        ("https://s3.cn-north-1.amazonaws.com.cn", True),
+        ("https://s3.amazonaws.com.example.com", False),
+        ("https://rgw.example.com:8080", False),
+    ],
+)
+def test_amazon_is_not_asked(host: str, amazon: bool) -> None:
+    made = S3Bucket("s3://some-bucket", host)
+    assert made._client(READ_TIMEOUT) and made._is_amazon is amazon
 
 
 def test_a_weak_etag_is_told_as_one(bucket: S3Bucket, proxy: Proxy) -> None:
