@@ -23,7 +23,7 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs unit contract faults e2e browser mutants pins tools latest bench bench-crash wording dist clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint docs unit contract ceph faults e2e browser mutants pins tools latest bench bench-crash wording dist clean have-python have-agents have-cc have-systemd have-all
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -53,6 +53,9 @@ unit: have-agents have-cc have-systemd $(DEV) $(CLIS) $(SERVERS) ## The parts, o
 
 contract: have-agents have-cc $(DEV) $(CLIS) $(SERVERS) ## Every bucket and every agent against the contract of its kind.
 	$(PYTEST) tests/contract
+
+ceph: $(DEV) ## The bucket contract on a real Ceph gateway (Debian or Ubuntu, as root; downloads 100 MB; not in CI).
+	bash scripts/ceph-gateway .tools/ceph $(PYTEST) tests/contract/test_bucket.py -k s3-ceph
 
 faults: have-agents $(DEV) $(CLIS) $(SERVERS) ## Models, kills and lost replies.
 	$(PYTEST) tests/faults

@@ -416,7 +416,7 @@ def test_every_target_is_in_the_help() -> None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}  # a make may be above us
     done = subprocess.run(["make", "help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     said = {line.split()[1] for line in done.stdout.splitlines()}
-    parts = {"lint", "docs", "unit", "contract", "faults", "e2e", "bench", "bench-crash", "wording"}
+    parts = {"lint", "docs", "unit", "contract", "ceph", "faults", "e2e", "bench", "bench-crash", "wording"}
     assert said == {"help", "demo", "test", *parts, "browser", "mutants", "pins", "tools", "latest", "dist", "clean"}
 
 
