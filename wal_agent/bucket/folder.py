@@ -418,7 +418,8 @@ def file_id(status: os.stat_result) -> FileId:
     return (status.st_dev, status.st_ino)
 
 
-_ID, _JOBS = "id", "jobs"
+_ID, _JOBS, _CONDITIONS = "id", "jobs", "conditions"
+TRIED_FOR = 86_400.0  # seconds, after which a machine tries a store's conditions again
 
 
 def known_bucket_id(url: str, env: Mapping[str, str]) -> str:
@@ -444,6 +445,25 @@ def remember_run(url: str, id: str, job: str, epoch: int, env: Mapping[str, str]
         with tree.open(parts, make=True) as fd, temp_file(fd, text.encode()) as temp:
             os.rename(temp, name, src_dir_fd=fd, dst_dir_fd=fd)
             sync(fd)
+
+
+def conditions_due(url: str, env: Mapping[str, str], now: float) -> bool:
+    """Whether a start of this machine is to try the bucket's conditions, although its job is known. Only an s3:// store
+    may lose them: by versioning (Ceph), or as another server answers at its address."""
+    if not url.startswith("s3:"):
+        return False
+    tried = _read_text(_bucket_folder(url, env) / _CONDITIONS)
+    return not (tried.isascii() and tried.isdigit() and 0 <= now - int(tried) < TRIED_FOR)
+
+
+def note_conditions(url: str, env: Mapping[str, str], now: float) -> None:
+    """This machine has tried them. OSError: the state folder cannot be written."""
+    folder = _bucket_folder(url, env)
+    with (
+        Tree(folder.parent).open((folder.name,), make=True) as fd,
+        temp_file(fd, str(int(now)).encode()) as temp,
+    ):
+        os.rename(temp, _CONDITIONS, src_dir_fd=fd, dst_dir_fd=fd)
 
 
 def forget_bucket(url: str, job: str | None, env: Mapping[str, str]) -> bool:

@@ -167,8 +167,9 @@ class AcquireOptions(msgspec.Struct, frozen=True):
     """How a start takes its job. R9: `spools` is the folder of what this user's runs spool; `spool`: this run does;
     `accept_loss`: the user gives up what another run's spool may hold. `wait`: for a live owner; `outlast`: until
     the lease of one that is silent has run out, with a countdown; `pauses`: what to do
-    about a pause; `known_epoch`: the one that this machine knows the job to have had; `sign`: the person's
-    key; `end_pause`: called from time to time while the job is paused, returns whether it has ended that."""
+    about a pause; `known_epoch`: the one that this machine knows the job to have had; `probe`: the bucket has to show
+    that it keeps conditions also where the job is known; `sign`: the person's key; `end_pause`: called from time to
+    time while the job is paused, returns whether it has ended that."""
 
     spools: Path
     spool: bool = False
@@ -177,6 +178,7 @@ class AcquireOptions(msgspec.Struct, frozen=True):
     outlast: bool = False
     pauses: Pauses = "wait"
     known_epoch: int = 0
+    probe: bool = False
     sign: bytes = b""
     end_pause: Callable[[], bool] = lambda: False
 
@@ -200,11 +202,12 @@ def acquire_job(
     rng = rng or random.Random()
     owner, watch = SpoolOwner(keys.job, bucket.url), LeaseWatch()
     waiting = _Waiting(clock, options, screen, rng)
-    first = ""  # the version of the lease that was read first
+    first, probe = "", options.probe  # first: the version of the lease that was read first
     while True:
         check_signals()
         try:
-            seen = _read_lease(bucket, keys, clock, rng, options.known_epoch, screen)
+            seen = _read_lease(bucket, keys, clock, rng, options.known_epoch, probe, screen)
+            probe = False
         except Unavailable as error:
             if not options.wait and not waiting.paused:
                 raise
@@ -268,16 +271,16 @@ def acquire_job(
 
 
 def _read_lease(
-    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, known_epoch: int, screen: Screen
+    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, known_epoch: int, probe: bool, screen: Screen
 ) -> StoredLease | None:
-    """The lease as it is now; before a job's first use the bucket has to show that it keeps conditions. Unavailable:
-    also where nothing of the job is there, although this machine knows it."""
+    """The lease as it is now; before a job's first use, or to `probe` it, the bucket has to show that it keeps
+    conditions. Unavailable: also where nothing of the job is there, although this machine knows it."""
     with screen.waiting_for("the bucket, for the job's lease"):
         retries = RetryBudget(clock, rng, PATIENCE)
         seen = retries.call(lambda: leases.read_lease(bucket, keys))
         if seen is None and known_epoch and retries.call(lambda: reader.read_tail(bucket, keys)).seq == 0:
             raise missing_job_error(bucket.url, keys.job, known_epoch)
-        if seen is None:
+        if seen is None or probe:
             require_conditions(bucket, f"{keys.job}/probe", clock)
     return seen
 

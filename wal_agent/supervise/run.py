@@ -22,7 +22,7 @@ from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import COMMAND_BUDGET, EncryptedBucket, load_key
 from wal_agent.bucket.encryption import key_id as id_of
-from wal_agent.bucket.folder import known_epoch, remember_run
+from wal_agent.bucket.folder import conditions_due, known_epoch, note_conditions, remember_run
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
@@ -305,6 +305,7 @@ class Run:
             outlast=options.attended and not options.no_wait,
             pauses="refuse" if options.exit_on_pause else "wait",
             known_epoch=known_epoch(self.bucket.url, settings.job, options.env),
+            probe=conditions_due(self.bucket.url, options.env, self.clock.now()),
             sign=make_person_key(options.env),
             end_pause=self._resumed_by_message,
         )
@@ -324,7 +325,7 @@ class Run:
             if stopped.lease is not None:
                 self._give_back(stopped.lease, stopped)
             raise
-        self._remember(opened.lease)
+        self._remember(opened.lease, wanted.probe)
         self.slot.own(opened.writer, opened.lease.doc.phase)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
@@ -345,8 +346,9 @@ class Run:
         )
         return opened
 
-    def _remember(self, lease: Lease) -> None:
-        """The next start on this machine knows that this bucket holds this job, and that it is this folder's."""
+    def _remember(self, lease: Lease, probed: bool) -> None:
+        """The next start on this machine knows that this bucket holds this job, that it is this folder's, and when its
+        conditions were tried."""
         settings = self.options.settings
         try:
             known = KnownJob(
@@ -354,6 +356,8 @@ class Run:
             )
             remember_job(self.options.env, make_owner(self.options.workspace, self.options.env).folder, known)
             remember_run(self.bucket.url, marker_of(self.bucket.url), settings.job, lease.epoch, self.options.env)
+            if probed:
+                note_conditions(self.bucket.url, self.options.env, self.clock.now())
         except (OSError, BucketError, Damaged) as error:
             self.screen.say(
                 f"this machine could not note that it uses the bucket ({error}): if its disk is not mounted at the "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.bucket import marker_of, open_bucket
+from wal_agent.bucket import folder, marker_of, open_bucket
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.folder import MARKER, forget_bucket, known_bucket_id, known_epoch, remember_run
 from wal_agent.errors import Damaged, NotFound, Unavailable
@@ -259,3 +259,14 @@ def test_a_real_disk_is_unmounted_and_comes_back(tmp_path: Path) -> None:
     command = [*own, sys.executable, "-c", MOUNTED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+@pytest.mark.parametrize(("url", "due"), [("s3://b/p", True), ("gs://b/p", False), ("file:///b", False)])
+def test_conditions_are_tried_once_a_day_and_machine(tmp_path: Path, url: str, due: bool) -> None:
+    """Only where they can get lost. A clock that was set back makes no machine wait."""
+    env = {"HOME": str(tmp_path)}
+    assert folder.conditions_due(url, env, 1e9) is due
+    folder.note_conditions(url, env, 1e9)
+    asked = [folder.conditions_due(url, env, 1e9 + later) for later in (0.0, 86_000.0, 87_000.0, -10.0)]
+    assert asked == [False, False, due, due]
+    assert forget_bucket(url, None, env) and folder.conditions_due(url, env, 1e9) is due

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim
 from wal_agent.bucket.base import Object
-from wal_agent.errors import LeaseHeld, Unavailable
+from wal_agent.errors import ConfigError, LeaseHeld, Unavailable
 from wal_agent.recovery.lease_policy import Pauses
 from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
@@ -345,6 +345,23 @@ def test_a_start_of_a_known_job_asks_for_twenty_seconds(taking: Taking, away: fl
         with pytest.raises(Unavailable, match="503"):
             taking.take("b")
         assert taking.world.clock.at < until
+
+
+def test_conditions_that_a_known_store_has_lost_are_found_out(taking: Taking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I2: as Ceph does when its bucket becomes versioned. The start refuses before it takes the lease."""
+    close_job(taking.take("a"), "released")
+    before, inner = taking.world.inner.get(KEYS.lease).data, taking.world.inner.put
+
+    def put(key: str, data: bytes, *, if_version: str | None = None) -> str:
+        taking.world.inner.delete(key)
+        return inner(key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(taking.world.inner, "put", put)
+        with pytest.raises(ConfigError, match="a second create is refused: it was carried out"):
+            taking.take("b", options=replace(NOWHERE, probe=True))
+    assert taking.world.inner.get(KEYS.lease).data == before
+    assert taking.take("b", options=replace(NOWHERE, probe=True)).lease.epoch == 2
 
 
 def test_who_finds_it_taken_after_the_pause_is_refused(taking: Taking) -> None:
