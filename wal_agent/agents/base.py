@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Env = Mapping[str, str]
 # The message that starts the turn, where the notice stands in the conversation already.
-ACT = "Do now what the notice above says."
+ACT_BEGINS = "Do now what the notice above says"  # in older logs too
+ACT = f"{ACT_BEGINS}: begin with a tool call."
 
 
 class SessionStarted(msgspec.Struct, frozen=True):

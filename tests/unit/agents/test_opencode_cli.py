@@ -38,8 +38,8 @@ def test_command_lines() -> None:
     assert not tui.no_stdin
     lost = ResumeSession("ses_2", "-x")
     assert started(["--auto", "--prompt", "x"], lost) == ["--prompt=-x", "--auto"]
-    assert started(["run", "-f", "a", "b", "--command", "c", "--", "x"], told)[:3] == ["run", "--session", "ses_1"]
-    assert "a" not in started(["run", "-f", "a", "b", "--command", "c", "--", "x"], told)
+    assert started(["run", "-f", "f1", "f2", "--command", "c", "--", "x"], told)[:3] == ["run", "--session", "ses_1"]
+    assert "f1" not in started(["run", "-f", "f1", "f2", "--command", "c", "--", "x"], told)
     assert started(args, ResumeSession("ses_2", "x"))[:2] == ["run", "--auto"], "no session of that id: a new one"
     assert cli.command(CLI, args, plain, False, {"PWD": "/x"}).env == {"PWD": ""}
     assert cli.command(CLI, args, told, False, {}).no_stdin

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent.agents.base import ACT, LoggedCall, Reconciled
+from wal_agent.agents.base import ACT_BEGINS, LoggedCall, Reconciled
 from wal_agent.agents.claude.session import (
     Entry,
     Session,
@@ -304,7 +304,7 @@ def take_queued(read: Session) -> tuple[str, ...]:
     left = {id(e) for e in waiting}
     read.entries = [e for e in read.entries if id(e) not in left]
     texts = [text for e in waiting if isinstance(text := e.value.get("content"), str)]
-    return tuple(text for text in texts if text != ACT and not text.startswith(OWN))
+    return tuple(text for text in texts if not text.startswith((OWN, ACT_BEGINS)))
 
 
 def drop_results(read: Session) -> int:
