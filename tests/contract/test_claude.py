@@ -76,6 +76,23 @@ def result(heard: list[Part], words: str) -> str:
     return found[0]
 
 
+def test_the_plugin_allows_its_command_and_no_option_more(box: Box, tmp_path: Path) -> None:
+    """34.4: an option of a reading command may run a program, so that a prefix is no command to allow."""
+    program = tmp_path / "bin/wal-agent"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "shown: $*" | tee -a ran\n')
+    program.chmod(0o755)
+    plugin = Path(__file__).parents[2] / "deploy/claude-plugin"
+    more = box.shell("wal-agent status --encryption-key-command 'touch ran'")
+    box.extra["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    with box.model(Turn(calls=[more]), Turn("bye")) as model:
+        argv = (str(box.program), "--plugin-dir", str(plugin), "-p", "/wal-agent:status")
+        code, _, err = done(popen(argv, box.env(model), box.ws))
+        asked = "\n".join(said(model.history(0)))
+    assert code == 0, err
+    assert "~~~~text\nshown: status\n" in asked and (box.ws / "ran").read_text() == "shown: status\n"
+
+
 # ---- hooks ---------------------------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,8 @@ PERSONS = {  # each also where the tool has stripped its environment or left its
     "forget": "doctor --forget",
     "loss": "run gemini --accept-loss --job shop",
     "take over": "run gemini --take-over --job shop",
+    "key": "status --encryption-key-command 'touch ran'",
+    "log key": "log -n 5 --encryption-key-command 'touch ran'",
 }
 ANYBODYS = {
     "status": "status",

@@ -82,6 +82,11 @@ def test_the_scan_sees_what_it_should(text: str, is_one: bool) -> None:
     assert bool(ADDRESSES.search(text)) is is_one
 
 
+def test_no_file_holds_the_marks_of_a_merge() -> None:
+    marks = re.compile(rb"^(<{7}|>{7}) ", re.M)
+    assert not [str(path) for path in committed() if marks.search(path.read_bytes())]
+
+
 def test_no_lock_file_is_committed() -> None:
     names = {"package-lock.json", "npm-shrinkwrap.json", "uv.lock", "poetry.lock", "yarn.lock"}
     assert [path for path in committed() if path.name in names] == []

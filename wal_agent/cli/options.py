@@ -85,14 +85,14 @@ AgentName = Annotated[
 ]
 
 
-def setting_option(key: str) -> OptionInfo:
-    """Make the option of a setting, as config.SETTINGS describes it."""
+def setting_option(key: str, check: Callable[[str | None], str | None] | None = None) -> OptionInfo:
+    """Make the option of a setting, as config.SETTINGS describes it. `check`: what the value goes through."""
     setting, name = SETTINGS[key], option_of(key)
     names = f"{name}/--no-{name[2:]}" if setting.option == "switch" else name
     default = default_text(key)
     help = f"{setting.help} [{default}]" if default else setting.help
     complete = complete_job if key == "job" else complete_words(setting.read) if _is_choice(key) else None
-    check = check_typed_job if key == "job" else None
+    check = check_typed_job if key == "job" else check
     return cast(
         OptionInfo, typer.Option(names, help=help, metavar=_metavar(key), autocompletion=complete, callback=check)
     )
@@ -161,10 +161,20 @@ def _with_options(
     return wrapper
 
 
+def check_key_command(command: str | None) -> str | None:
+    """Return the command: one that an agent's user has allowed it to type, such as `wal-agent status ...`, must run no
+    program that the agent names. PersonNeeded."""
+    if command is not None:
+        from wal_agent.supervise.ancestry import require_person
+
+        require_person(f"wal-agent --encryption-key-command {quote_word(command)}")
+    return command
+
+
 BucketUrl = Annotated[str | None, setting_option("bucket")]
 JobName = Annotated[str | None, setting_option("job")]
 KeyFile = Annotated[str | None, setting_option("encryption_key_file")]
-KeyCommand = Annotated[str | None, setting_option("encryption_key_command")]
+KeyCommand = Annotated[str | None, setting_option("encryption_key_command", check_key_command)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 _JOB_OPTIONS: Mapping[str, Any] = {
     "agent": AgentName,
