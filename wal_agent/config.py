@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True):
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
     unverified: Literal["fail", "allow"] = "fail"  # a run without a person that leaves a call that nothing looked at
+    loop_limit: int = 20  # equal calls with equal results in a row, in a run without a person; 0: any
     workspace: Literal["save", "off"] = "save"
     workspace_cap: float = 1024.0  # MiB of the working tree that are saved; of one file, a twentieth
     metrics_addr: str = ""  # host:port, where Prometheus and probes ask
@@ -394,6 +395,11 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         "agent once to look, then exit 79 (fail), or let it end (allow).",
         "a run that leaves a call unverified looks like a completed one",
         lambda value: value == "fail",
+    ),
+    "loop_limit": Setting(
+        _whole(0, 10_000),
+        "Without a person, tell a model that made the same call with the same result so many times in a row, and "
+        "exit 79 after twice as many (0 = never).",
     ),
     "durability": _advice(
         _one_of("intent", "sync"),

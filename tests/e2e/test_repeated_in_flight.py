@@ -122,3 +122,15 @@ def test_a_model_that_only_repeats_a_call_in_flight_ends_the_run(scene: Scene, t
     assert said.count(f"{times} times without checking anything") == said.count("wal-agent ack 1 --job") == 1
     assert len(scene.model.requests) - asked < 2 * times and scene.side() == ["charged"]
     assert machine.status()["state"] == "released" and [o.intent.call for o in scene.replay().state.open] == [1]
+
+
+@pytest.mark.parametrize("scene", ["pi"], indirect=True)
+def test_a_model_that_makes_one_call_for_ever_ends_a_run_without_a_person(scene: Scene) -> None:
+    """Issue 33.5: a real model ran `echo 'stop here'` for ten minutes."""
+    machine = scene.machine("vm-1")
+    scene.script(*[Turn(calls=[machine.rehearsal.shell("echo 'stop here'")])] * 40)
+    run = machine.run(*machine.rehearsal.args("go"), options=("--loop-limit", "2"), wait=True)
+    assert run.process.returncode == 79, run.stderr()
+    assert "stop here" in run.stderr() and machine.status()["state"] == "released"
+    told = [part.text for part in scene.model.history(len(scene.model.requests) - 1) if isinstance(part, Returned)]
+    assert sum("times in a row" in text for text in told) == 1

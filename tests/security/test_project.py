@@ -55,6 +55,7 @@ PERSONS: dict[str, Any] = {
     "on_quota": "handoff:codex",
     "restart_limit": 0,
     "checkpoint_ttl_days": 1,
+    "loop_limit": 0,
     "compact": "turns=1,keep=1",
     "restart_window": 1,
     "metrics_addr": "0.0.0.0:1",

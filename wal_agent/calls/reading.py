@@ -65,7 +65,7 @@ class ReadCall(msgspec.Struct, frozen=True):
 
 
 # Words for people and limits of time of other tools than shells, whose rules say which these are.
-_TALK = split_names(
+TALK = split_names(
     "description explanation justification timeout timeout_ms idle_timeout_ms delay_ms wait_for_previous "
     "run_in_background is_background"
 )
@@ -91,7 +91,7 @@ def read_call(tool: str, input: bytes, folder: str, rules: Rules) -> ReadCall:
         return ReadCall(tool_name(tool), input.decode("utf-8", "replace"), folder=folder)
     shell = rules.shells.get(tool)
     field = shell.field if shell is not None else "" if tool in rules.files else _text_field(fields)
-    said = {k: _spelled(v) for k, v in fields.items() if k not in _TALK and v not in (None, False, "")}
+    said = {k: _spelled(v) for k, v in fields.items() if k not in TALK and v not in (None, False, "")}
     command = said.pop(field, None)
     if command is None:
         return ReadCall(tool_name(tool), _dumped(said), folder=folder)

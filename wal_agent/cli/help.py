@@ -146,6 +146,7 @@ GROUPS: Final[Mapping[str, str]] = {  # of the options of `run`, by the name of 
             "hang_timeout",
             "on_ambiguity",
             "unverified",
+            "loop_limit",
             "accept_logged_args",
         ),
         "Crashes and hangs",

@@ -78,6 +78,14 @@ def deny_shown(tool: str, call: int, shown: Shown) -> str:
     )
 
 
+def deny_loop(tool: str, times: int) -> str:
+    """Deny, once: the agent makes one call again and again, and each result is the same."""
+    return (
+        f"{REFUSED} you made this very call ({tool}) {times} times in a row, and its result was the same each time. "
+        "Nothing was changed now. Go on with the task in another way, or end your turn and say what is missing."
+    )
+
+
 def look_first(calls: Sequence[tuple[int, str, str]]) -> str:
     """At the end of a turn, in place of it, once: number, tool and named check ("" for none) of each open call at whose
     effect nothing has looked."""

@@ -51,6 +51,7 @@ from wal_agent.supervise.compaction import CompactionGuard
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
 from wal_agent.supervise.gate import Gate, unannounced_error
 from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, refusal
+from wal_agent.supervise.loops import Loops
 from wal_agent.text import quote
 from wal_agent.wal.writer import DEFERRED
 
@@ -85,6 +86,8 @@ class Conversation:
         self._notice = launch.notice  # the recovery's words, with which the first turn begins; until it is over
         self._context = launch.context
         self._asks_to_look = not launch.interactive and context.settings.unverified == "fail"
+        if not launch.interactive and context.settings.loop_limit:
+            gate.loops = Loops(context.settings.loop_limit)
         self._lock = threading.Lock()
         self.session = launch.session
         self.phase: Phase = "starting"
@@ -270,7 +273,7 @@ class Conversation:
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
-        self._gate.recovered.begin_turn()
+        self._gate.begin_turn()
         if self._inbox is not None:
             self._inbox.turn_started()
         if self._by_file:

@@ -37,6 +37,7 @@ from wal_agent.recovery.messages import (
     WAS_CUT,
     deny_done,
     deny_in_flight,
+    deny_loop,
     deny_repeated,
     deny_shown,
     deny_unsaved,
@@ -46,6 +47,7 @@ from wal_agent.redact import redact_head
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
+from wal_agent.supervise.loops import Loops
 from wal_agent.supervise.processes import Begun, CallProcesses, Tree
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
@@ -369,6 +371,7 @@ class Gate:
         self._nudged = False
         self._approving: dict[int, Tree | None] = {}  # calls that a person was asked to approve; what there was then
         self.processes: CallProcesses | None = None  # of the agent, once it is started
+        self.loops: Loops | None = None  # in a run without a person
         self.is_stopping: Callable[[], bool] = lambda: False
         self._refusal = ""
         self._draining = ""
@@ -386,6 +389,13 @@ class Gate:
         self.ended_turn: PersonNeeded | None = None  # the same, where the agent may still be prompted again
 
     # ---- before and after
+
+    def begin_turn(self) -> None:
+        """The agent was prompted."""
+        self.recovered.begin_turn()
+        with self._lock:
+            if self.loops is not None:
+                self.loops.clear()
 
     def begin_call(self, event: ToolStarting, nested: str = "") -> Decision:
         """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held. In a run
@@ -411,6 +421,8 @@ class Gate:
             result = inline(redact_head(earlier.output.decode("utf-8", "replace"), SHOWN_RESULT), SHOWN_RESULT)
             reason = deny_done(inline(event.tool, SHOWN_TOOL), earlier.time, earlier.call, result)
             return self._deny(reason, "repeated")
+        if not nested and (looping := self._loop(event)) is not None:
+            return looping
         self.ended_turn = None
         self.confirm()
         facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
@@ -468,6 +480,19 @@ class Gate:
         finally:
             with self._lock:
                 self._unanswered.discard(call)
+
+    def _loop(self, event: ToolStarting) -> Deny | None:
+        """Refuse a call that the agent makes again and again, once; then end the run."""
+        with self._lock:
+            if self.loops is None or self._background:  # it may wait for what runs there
+                return None
+            word, times = self.loops.begin(event.tool, event.input), self.loops.times
+        if not word:
+            return None
+        if word == "end":
+            self.stuck = self.stuck or loop_error(self._agent, event, times, self._settings.job_options)
+        reason = deny_loop(inline(event.tool, SHOWN_TOOL), times)
+        return Deny(reason, stop=word == "end", word="loop")
 
     def _before_compaction(self, event: ToolStarting) -> RecentCall | None:
         return self._done_before().before_compaction(event) if self._writer.state.compactions else None
@@ -573,6 +598,8 @@ class Gate:
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
+            if self.loops is not None and not nested:
+                self.loops.end(event.tool, event.input, event.result, began - running.since)
         well = event.clean and not event.failed and not event.cut and not event.runs_on and not nested
         settled: Sequence[End] = ()
         if well or not (event.cut or event.runs_on or nested or self.stopping):
@@ -923,6 +950,15 @@ class Gate:
         """The session file has all that it will have of calls numbered up to `upto`."""
         with self._lock:
             self._calls.forget(upto)
+
+
+def loop_error(agent: str, event: ToolStarting, times: int, job: str) -> PersonNeeded:
+    """Why a run without a person ends whose agent makes one call again and again. `job`: the options that name it."""
+    return PersonNeeded(
+        f"{agent} made the same call {times} times in a row, each with the same result: "
+        f"{inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))}. The run was stopped.",
+        f"See what it did: wal-agent log {job} -n 20. Then start it again with another prompt, or with --loop-limit 0.",
+    )
 
 
 def begun_shell(running: RunningCall) -> Begun:

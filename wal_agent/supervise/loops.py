@@ -1,0 +1,64 @@
+"""Notice a model that makes the same call with the same result again and again, in a run without a person. Pure, and
+bounded: it keeps two digests and a number.
+
+A call that waits (`WAITS`) polls for something and does not count, nor does one beside work in the background.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Literal
+
+import msgspec
+
+WAITS = 5.0  # seconds
+_VARIES = re.compile(rb"Process Group PGID: \d+|<shellId: [^<> ]*")  # in results of equal calls
+
+
+class Loops:
+    """Not thread-safe: the gate holds its lock."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: so many in a row are told to the model, twice as many end the run."""
+        self._limit = limit
+        self._call = self._result = b""
+        self._told = False
+        self.times = 0  # in a row
+
+    def begin(self, tool: str, input: bytes) -> Literal["", "tell", "end"]:
+        """What follows from a call that is about to begin."""
+        call = _digest_of_call(tool, input)
+        if call != self._call:
+            self.clear()
+            self._call = call
+        if self.times >= 2 * self._limit:
+            return "end"
+        if self.times < self._limit or self._told:
+            return ""
+        self._told = True
+        return "tell"
+
+    def end(self, tool: str, input: bytes, result: bytes, seconds: float) -> None:
+        """A call has ended. `seconds`: how long it took."""
+        if seconds >= WAITS or _digest_of_call(tool, input) != self._call:
+            return
+        found = hashlib.sha256(_VARIES.sub(b"", result)).digest()
+        if found != self._result:
+            self._result, self._told, self.times = found, False, 0
+        self.times += 1
+
+    def clear(self) -> None:
+        """Something else was done, or the agent was prompted."""
+        self._call = self._result = b""
+        self._told, self.times = False, 0
+
+
+def _digest_of_call(tool: str, input: bytes) -> bytes:
+    """Words for people and limits of time make no other call."""
+    from wal_agent.calls.reading import TALK  # late: what only hooks need is imported beside the agent's own start
+    from wal_agent.shell.classify import read_input
+
+    fields = read_input(input)
+    said = input if fields is None else msgspec.json.encode({k: v for k, v in sorted(fields.items()) if k not in TALK})
+    return hashlib.sha256(tool.encode("utf-8", "replace") + b"\0" + said).digest()
