@@ -5,7 +5,7 @@
 const { spawn, spawnSync } = require("node:child_process");
 const { accessSync, constants, realpathSync, statSync } = require("node:fs");
 const { constants: { signals } } = require("node:os");
-const { delimiter, join } = require("node:path");
+const { delimiter, isAbsolute, join } = require("node:path");
 const { version } = require("./package.json");
 
 const CONFIGURATION = 78; // README of wal-agent, "Exit codes"
@@ -14,7 +14,7 @@ const FORWARDED = ["SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2
 function onPath(name) {
   const self = realpathSync(__filename);
   for (const folder of (process.env.PATH || "").split(delimiter)) {
-    if (!folder) continue;
+    if (!isAbsolute(folder)) continue; // a clone may bring programs
     const file = join(folder, name);
     try {
       accessSync(file, constants.X_OK);
@@ -36,8 +36,9 @@ function command() {
   if ((found = onPath("pipx"))) return [found, "run", "--spec", pinned, "wal-agent"];
   for (const name of ["python3", "python"]) {
     found = onPath(name);
-    if (found && spawnSync(found, ["-c", "import wal_agent"], { stdio: "ignore" }).status === 0) {
-      return [found, "-m", "wal_agent"];
+    // -P: a Python file of the folder stands in for no module
+    if (found && spawnSync(found, ["-P", "-c", "import wal_agent"], { stdio: "ignore" }).status === 0) {
+      return [found, "-P", "-m", "wal_agent"];
     }
   }
   return null;

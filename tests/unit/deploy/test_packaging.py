@@ -56,13 +56,13 @@ def test_the_shim_prefers_what_is_installed_then_uvx_pipx_and_python(tmp_path: P
     echo = 'printf "%s\\n" "$(/usr/bin/basename "$0")" "$@"; exit 75'
     pinned = f"wal-agent=={__version__}"
     expected = {
-        "python3": ["python3", "-m", "wal_agent"],
+        "python3": ["python3", "-P", "-m", "wal_agent"],
         "pipx": ["pipx", "run", "--spec", pinned, "wal-agent"],
         "uvx": ["uvx", "--from", pinned, "wal-agent"],
         "wal-agent": ["wal-agent"],
     }
     for name, words in expected.items():  # each is preferred to those before it
-        program(tmp_path, name, 'case "$1" in -c) exit 0;; esac\n' + echo)
+        program(tmp_path, name, 'case "$2" in -c) exit 0;; esac\n' + echo)
         done = shim(tmp_path, "status", "a b")
         assert (done.returncode, done.stdout.splitlines()) == (75, [*words, "status", "a b"])
     program(tmp_path / "own", "other", echo)
