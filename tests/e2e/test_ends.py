@@ -227,3 +227,34 @@ def _leave(term: Terminal) -> None:
             break
         term.press("C-c", "C-c")
     term.code()
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) -> None:
+    """Issue 32, 12: and no more. Claude Code itself runs a job of CronCreate again in the session of this machine; from
+    a bucket it would be anybody's job."""
+    first, second = scene.machine("vm"), scene.machine("vm-2")
+    told, here = scene.root / "told", second if elsewhere else first
+    hook = {"hooks": [{"type": "command", "command": f"(cat; echo) >> {told}"}]}
+    (here.home / ".claude").mkdir(exist_ok=True)
+    (here.home / ".claude/settings.json").write_text(json.dumps({"hooks": {"Stop": [hook]}}))
+    job = ("CronCreate", {"cron": "0 9 * * *", "prompt": "look at the build", "recurring": True})
+    wakeup = ("ScheduleWakeup", {"delaySeconds": 3000, "reason": "later", "prompt": "wake me"})
+    scene.script(Turn(calls=[job, wakeup]), Turn(text="Scheduled."))
+    run = first.run(*first.rehearsal.args(TASK))
+    until(lambda: any(r.get("state") == "completed" for r in scene.records() if r["type"] == "turn"), "it is scheduled")
+    until(lambda: b"Scheduled." in scene.conversation(), "the session is saved")
+    run.kill()
+    run.wait()
+    first.end()
+    told.unlink(missing_ok=True)
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="I am back."))
+    here.run(*here.rehearsal.args(TASK), options=["--wait"])
+    until(lambda: told.exists() and told.read_text().endswith("\n"), "its turn ends")
+    jobs = [cron["schedule"] for cron in json.loads(told.read_text().splitlines()[0])["session_crons"]]
+    texts = [part.text for part in scene.model.history(seen) if isinstance(part, HistoryText)]
+    (notice,) = (text for text in texts if text.startswith("[wal-agent recovery] ") and "UTC" in text)
+    assert jobs == ([] if elsewhere else ["0 9 * * *"])
+    assert ("CronCreate" in notice, "ScheduleWakeup" in notice) == (elsewhere, True)

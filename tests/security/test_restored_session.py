@@ -362,3 +362,16 @@ def test_only_a_command_that_nobody_knows_names_no_list() -> None:
     """Every agent but `generic` says what of its session travels, so a new one cannot forget it."""
     text = [name for name, agent in AGENTS.items() if agent.travels(agent.main_file, Path("/")) == "text"]
     assert text == ["generic"]
+
+
+def test_a_restored_session_schedules_nothing() -> None:
+    """Claude Code runs what CronCreate made again, by the id of its result; this machine's own session has it still."""
+    claude, ws = AGENTS["claude"], Path("/w")
+    result = {"id": "a1b2c3d4", "humanSchedule": "Every minute", "recurring": True, "durable": False}
+    line = {"type": "user", "uuid": "u", "message": {"role": "user", "content": []}, "toolUseResult": result}
+    kept = claude.travels(claude.main_file, ws)
+    assert isinstance(kept, Records)
+    foreign = kept.keep(line) or {}
+    assert foreign["toolUseResult"] == {name: value for name, value in result.items() if name != "id"}
+    own, other = (claude.reconcile(json.dumps(each).encode() + b"\n", "s", ws, []) for each in (line, foreign))
+    assert (own.timers, other.timers) == (("a1b2c3d4",), ())

@@ -317,6 +317,7 @@ class Reconciled(msgspec.Struct, frozen=True):
     repairs: tuple[str, ...] = ()  # one sentence for each part that was cut, mended, or LEFT_OUT
     prompts: tuple[str, ...] | None = None
     queued: tuple[str, ...] = ()  # user prompts that the agent had noted and not read; they are not in the pieces
+    timers: tuple[str, ...] = ()  # ids of what was scheduled and the agent takes up again by itself, from the pieces
 
     @property
     def data(self) -> bytes:
@@ -489,7 +490,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     pairs_by_id: bool = False
     """Its API pairs calls and results by id, wherever they stand; else a result belongs right behind its call."""
     timers: frozenset[str] = frozenset()
-    """Tools that have the agent begin a turn later: what they scheduled is gone with its process."""
+    """Tools that have the agent begin a turn later: what they scheduled is gone with its process, except where the
+    agent takes it up again (`Reconciled.timers`)."""
     ends_its_calls: bool = False
     """All its calls are over once it has exited after its turn. It may exit before it has written their outcomes."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Env
@@ -34,7 +34,7 @@ from wal_agent.supervise.leftovers import Leftovers, find_leftovers
 from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host
 from wal_agent.supervise.prepare import RecoveryCase
 from wal_agent.supervise.provenance import is_vouched, previous_person
-from wal_agent.supervise.recovery_input import logged_calls, observe_log, write_prompt
+from wal_agent.supervise.recovery_input import logged_calls, lost_timers, observe_log, write_prompt
 from wal_agent.supervise.worktree import WorktreeFacts
 from wal_agent.text import quote_word
 from wal_agent.wal import damage
@@ -193,6 +193,7 @@ def _try_to_resume(
             raise with_hint(error) from error
         calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, effects)
         reconciled = agent.reconcile(main.read_bytes(), session, workspace, calls)
+    facts = replace(facts, timers=lost_timers(at, agent, reconciled.timers))
     return write_prompt(facts, reconciled, at, agent, (), load_templates(workspace, env))
 
 

@@ -444,11 +444,13 @@ class Preparation:
         pending = self._unseen_messages()
 
         def prompt_for(reconciled: Reconciled) -> str:
-            if self._is_silent(facts, reconciled, pending):
+            timers = recovery_input.lost_timers(self.at, self.options.agent, reconciled.timers)
+            told = replace(facts, timers=timers)
+            if self._is_silent(told, reconciled, pending):
                 prompts.append("")
                 return ""
             prompt = recovery_input.write_prompt(
-                facts, reconciled, self.at, self.options.agent, self.options.args, templates
+                told, reconciled, self.at, self.options.agent, self.options.args, templates
             )
             prompts.append(prompt + self._repeat_messages(pending, reconciled.pieces))
             return prompts[-1]

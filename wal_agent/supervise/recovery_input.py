@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -336,9 +336,9 @@ def inner_calls(at: Situation) -> tuple[FinishedCall, ...]:
     return tuple(found)
 
 
-def lost_timers(at: Situation, agent: Agent) -> tuple[FinishedCall, ...]:
-    """What the agent of the lost run had scheduled, but for what it took back: the id that the tool gave is then in a
-    later call. Pure."""
+def lost_timers(at: Situation, agent: Agent, back: Iterable[str] = ()) -> tuple[FinishedCall, ...]:
+    """What the agent of the lost run had scheduled, but for what it took back (the id that the tool gave is then in a
+    later call) and what it takes up again by itself: the ids in `back`. Pure."""
     begun = at.home.time if at.home is not None else 0.0
     calls = [c for c in at.before.recent if c.time >= begun and c.how == "done"]
     found = []
@@ -346,7 +346,8 @@ def lost_timers(at: Situation, agent: Agent) -> tuple[FinishedCall, ...]:
         if call.tool in agent.capabilities.timers:
             ids = set(re.findall(rb"[A-Za-z0-9_-]{6,}", call.output))
             later = b" ".join(c.input for c in calls[n + 1 :] if c.tool not in agent.capabilities.timers)
-            if not ids & set(re.findall(rb"[A-Za-z0-9_-]{6,}", later)):
+            gone = set(re.findall(rb"[A-Za-z0-9_-]{6,}", later)) | {id.encode() for id in back}
+            if not ids & gone:
                 found.append(FinishedCall(call.tool, call.input, call.how))
     return tuple(found)
 

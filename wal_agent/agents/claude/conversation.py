@@ -2,7 +2,8 @@
 
 The names are those of Claude's own program. `rendered` would be given to the model as it is, in any role;
 `prompt_snapshot` and `instructions` are its system prompt; `/rewind` writes and deletes the files that a
-`file-history-snapshot` names; `hook_deferred_tool` runs a call at a resume, `session_cron_carry` at any time.
+`file-history-snapshot` names; `hook_deferred_tool` runs a call at a resume, `session_cron_carry` at any time. What
+CronCreate scheduled runs again in a resumed session, by the `id` of its result.
 """
 
 from __future__ import annotations
@@ -74,4 +75,7 @@ def _line(record: Json, workspace: Path) -> Json | None:
     if kind not in _KINDS:
         return None
     kept: Json = keep_fields(record, _KINDS[kind])
+    result = kept.get("toolUseResult")
+    if isinstance(result, dict) and "id" in result:
+        kept["toolUseResult"] = {name: value for name, value in result.items() if name != "id"}
     return {**kept, "cwd": str(workspace)} if "cwd" in kept else kept

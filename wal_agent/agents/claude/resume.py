@@ -36,6 +36,7 @@ from wal_agent.agents.claude.session import (
 )
 from wal_agent.agents.session_files import (
     Json,
+    as_object,
     as_objects,
     as_text,
     call_input,
@@ -282,7 +283,15 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     queued = take_queued(read)
     asked = _asked(read)
     answers = {str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid}
-    return Reconciled(session_pieces(read), put, asked + len(answers), tuple(repairs), None if asked else (), queued)
+    return Reconciled(
+        session_pieces(read), put, asked + len(answers), tuple(repairs), None if asked else (), queued, _timers(read)
+    )
+
+
+def _timers(read: Session) -> tuple[str, ...]:
+    """Return the ids of the jobs of CronCreate, which Claude runs again once it has resumed a session with them."""
+    results = (as_object(e.value.get("toolUseResult")) for e in read.entries if e.kind == "user")
+    return tuple(id for each in results if (id := as_text(each.get("id"))))
 
 
 OWN = "<task-notification>"  # what Claude puts into its queue itself
