@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def drill(tmp_path: Path, program: Path, *words: str, agent: str = "gemini") -> tuple[int, dict[str, Any]]:
     place = {f"WAL_AGENT_{agent.upper()}": str(program)}
@@ -51,6 +53,16 @@ def test_bare_and_a_model_that_repeats_get_other_grades(tmp_path: Path, gemini_c
     assert code == 0 and badly["totals"]["killed"] == 3 and badly["totals"]["repeated"] == 0
     asked = {one["point"]: (one["stopped"], one["exit_code"]) for one in badly["rounds"] if one["asked"]}
     assert asked.keys() >= {"before", "between"} and set(asked.values()) == {(True, 79)}
+
+
+@pytest.mark.parametrize(("policy", "exit_code"), [("respells", 79), ("talks", 79), ("deaf", 0)])
+def test_what_a_real_model_did_repeats_nothing(tmp_path: Path, gemini_cli: Path, policy: str, exit_code: int) -> None:
+    """I8, issue 33: it is refused, or asked to look, and a person is asked; where it has looked, it is refused with
+    what that showed, and goes on."""
+    where = ("--scenario", "charge", "--point", "between", "--rounds", "11")
+    code, found = drill(tmp_path, gemini_cli, "--policy", policy, *where)
+    (one,) = found["rounds"]
+    assert code == 0 and (one["repeated"], one["lost"], one["exit_code"]) == ([], [], exit_code), one
 
 
 def test_a_fast_agent_is_not_killed_behind_the_end_of_its_recovery(

@@ -63,7 +63,12 @@ def drill(
         ),
     ] = "own",
     policy: Annotated[
-        str, typer.Option("--policy", metavar="well|badly|confusedly|naive", help="Behaviour of the scripted model.")
+        str,
+        typer.Option(
+            "--policy",
+            metavar="well|badly|confusedly|naive|respells|talks|deaf",
+            help="Behaviour of the scripted model.",
+        ),
     ] = "well",
     bare: Annotated[bool, typer.Option("--bare", help="Run the agent without wal-agent, for comparison.")] = False,
     login: Annotated[

@@ -19,12 +19,15 @@ from wal_agent.agents.base import Rehearsal
 from wal_agent.drill.scenario import ASK, Scenario, Step
 from wal_agent.rehearsal.model import Called, HistoryText, Json, Model, Part, Returned, Turn
 
-Policy = Literal["well", "badly", "confusedly", "naive"]
+Policy = Literal["well", "badly", "confusedly", "naive", "respells", "talks", "deaf"]
 POLICIES: Final[dict[Policy, str]] = {
     "well": "believes a finding, verifies what is in doubt, asks where nothing can show it",
     "badly": "runs the last command again after each restart, whatever it reads",
     "confusedly": "of what is in doubt it assumes by chance that it happened, repeats it, or asks",
     "naive": "reads no recovery prompt; runs again what has no result in its conversation",
+    "respells": "as naive, each time in other words",
+    "talks": "says that it will check what is in doubt, and ends its turn",
+    "deaf": "verifies what is in doubt, and runs it again whatever that shows",
 }
 assert tuple(POLICIES) == get_args(Policy)
 
@@ -33,6 +36,7 @@ RECOVERY: Final = "[wal-agent recovery]"
 UNCLEAN: Final = "[unclean shutdown]"  # in a prompt that asks to verify the operation in progress, without naming it
 MOST: Final = 60  # requests of a round after which the script ends it
 BEHIND: Final = ">/dev/null 2>&1 &"  # behind a command that is to run in the background
+SPELLINGS: Final = ("timeout 60 {}", "sh -c '{}'", "cd . && {}", "{}; echo $?", "{} 2>&1", "nohup {}")
 _ITEM = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
@@ -136,6 +140,8 @@ class PolicyModel(Model):
         self.facts: list[Collection[str]] = []  # what had happened at each
         self.owed = 0  # restarts after which the policy `badly` has not repeated yet
         self.assumed: dict[str, str] = {}  # what `confusedly` made of a doubt
+        self.spelled = 0  # commands in other words
+        self.unheard = ""  # the effect that `deaf` has just verified
 
     def take(self, body: Json) -> Turn:
         """Log the request and answer it by the policy."""
@@ -156,13 +162,16 @@ class PolicyModel(Model):
         return turn
 
     def _answer(self, heard: Sequence[Part]) -> Turn:
-        believes = self.policy == "well"
+        believes = self.policy in ("well", "talks", "deaf")
         seen = view(self.scenario, heard, reads_recovery=believes)
         if self.policy == "badly" and self.owed and seen.last:
             self.owed = 0
             return self._run(next(step for step in self.scenario.steps if step.effect == seen.last))
         for step in self.scenario.steps:
             known = seen.known[step.effect]
+            if self.unheard == step.effect:
+                self.unheard = ""
+                return self._run(step)
             if step.typed and not _was_asked(step, heard, believes):
                 continue
             if known == "asked" or (known == "doubt" and self.assumed.get(step.effect) == "ask"):
@@ -175,8 +184,16 @@ class PolicyModel(Model):
 
     def _doubt(self, step: Step, looked: int) -> Turn | None:
         """Answer where it is not known whether the step happened; None: go on as if it had."""
+        if self.policy == "respells":
+            self.spelled += 1
+            return self._call(SPELLINGS[self.spelled % len(SPELLINGS)].format(step.run))
         if self.policy in ("badly", "naive") or not step.once:
             return self._run(step)
+        if self.policy == "talks":
+            return Turn(text="I will check first whether it happened.")
+        if self.policy == "deaf" and step.verify:
+            self.unheard = step.effect
+            return self._call(step.verify)
         if self.policy == "well":
             return self._call(step.verify) if step.verify and looked < 3 else self._ask(step)
         choice = self.assumed.setdefault(step.effect, self.chance.choice(("done", "done", "repeat", "ask")))

@@ -48,7 +48,7 @@ class Talk:
             _, given = turn.calls[0]
             command = str(given["command"])
             self.heard.append(Called("run_shell_command", given))
-            step = next((step for step in self.scenario.steps if step.run == command), None)
+            step = next((step for step in self.scenario.steps if step.run in command), None)
             looked = next((step for step in self.scenario.steps if step.verify == command), None)
             if step is not None:
                 self.note("begin", step.effect)
@@ -123,6 +123,17 @@ def test_naive_repeats_what_has_no_result() -> None:
     assert story("naive", CHARGE, True, "completed").repeated == ("charge 49.90",)
 
 
+def test_what_a_real_model_did_is_told_apart() -> None:
+    """Issue 33: another spelling of the call, prose in place of the look, and the call again behind a look."""
+    assert story("respells", CHARGE, True).verified == "no"
+    assert (story("talks", CHARGE, True).attempts, story("talks", CHARGE, False).lost) == (
+        0,
+        ("charge 49.90", "receipt"),
+    )
+    deaf = story("deaf", CHARGE, True)
+    assert (deaf.verified, deaf.repeated) == ("yes", ("charge 49.90",))
+
+
 def test_confusedly_loses_repeats_and_asks_by_chance() -> None:
     found = [story("confusedly", CHARGE, effect, seed=seed) for seed in range(12) for effect in (True, False)]
     assert any(g.lost for g in found) and any(g.repeated for g in found) and any(g.asked for g in found)
@@ -141,6 +152,9 @@ def test_the_grader_tells_the_policies_apart() -> None:
         "badly": (True, False),
         "confusedly": (True, True),
         "naive": (True, False),
+        "respells": (True, False),
+        "talks": (False, True),
+        "deaf": (True, False),
     }
 
 
