@@ -15,7 +15,7 @@ from dataclasses import replace
 from threading import Lock
 
 from bench.crash.peers import PEERS, RESUME, applies, missing
-from bench.crash.plan import Case, cases
+from bench.crash.plan import LEARNED, Case, cases
 from bench.crash.table import PAGE, Key, Result, page, read, result, save
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.drill.play import Round, Setup, plan_rounds, play
@@ -82,7 +82,7 @@ def _play(given: argparse.Namespace, kept: dict[Key, Result]) -> None:
 
 def _wanted(given: argparse.Namespace) -> list[Case]:
     """Return the plan's rounds, or those that `--rounds` asks for, as far as the other options want them."""
-    agents, policies = given.agent or list(RESUME), given.policy or ["well", "naive", "badly"]
+    agents, policies = given.agent or list(RESUME), given.policy or ["well", "naive", "badly", *LEARNED]
     if given.rounds is None:
         found = list(cases())
     else:

@@ -44,6 +44,7 @@ SPREAD: Final[tuple[Kill, ...]] = (
 )
 STOPPED: Final[tuple[Kill, ...]] = tuple(("charge", point) for point in STOPS if point not in AT_TERMINAL)
 PERSON: Final[tuple[Kill, ...]] = tuple(("charge", point) for point in AT_TERMINAL)
+LEARNED: Final[tuple[Policy, ...]] = ("respells", "talks", "deaf")  # what a small real model did
 AT_HAND: Final = ("bare restart", "bare resume", "wal-agent")  # peers that a person can start at a terminal
 
 
@@ -65,6 +66,7 @@ PLAN: Final[tuple[Wave, ...]] = (
     Wave(SPREAD, MAIN, ("naive", "well"), FEW),
     Wave(STOPPED, (*MAIN, *OTHERS), ("naive", "well", "badly"), FEW),
     Wave(PERSON, (*MAIN, *OTHERS), ("naive", "well", "badly"), AT_HAND),
+    Wave(FIRST[:2], MAIN, LEARNED, ("bare resume", "wal-agent")),
 )
 
 Case = tuple[Round, str, Policy, str]  # with the agent's name and the peer's
