@@ -52,9 +52,16 @@ class Location(msgspec.Struct, frozen=True):
         return GitDirs(self.git_dir, work_tree=self.top, cwd=self.top)
 
 
+_PATH_FILE = 4096  # bytes of a file that holds a path
+# What git opens to find out where it is. A pipe among them blocks it for ever; its other files are copied first.
+_OPENED = ("HEAD", "config", "config.worktree", "commondir", "packed-refs", "shallow", "objects/info/alternates")
+
+
 def find_location(git: Git, workspace: Path) -> Location:
-    """`workspace`: a real path."""
+    """`workspace`: a real path. A repository that git cannot read is none."""
     plain = Location(workspace)
+    if _would_block(workspace):
+        return plain
     # A git that does not know the last word repeats it.
     asked = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir", "--show-object-format")
     try:
@@ -69,6 +76,26 @@ def find_location(git: Git, workspace: Path) -> Location:
     except (GitFailed, ValueError, OSError):
         return plain
     return replace(place, object_format="sha256" if said[3] == "sha256" else "sha1")
+
+
+def _would_block(workspace: Path) -> bool:
+    """Whether a file of the repository around is a pipe or a device."""
+    for folder in (workspace, *workspace.parents):
+        git_dir = folder / ".git"
+        if git_dir.is_file():  # of a linked worktree or a submodule
+            git_dir = folder / _named_in(git_dir).removeprefix("gitdir:").strip()
+        if git_dir.is_dir():
+            common = git_dir / _named_in(git_dir / "commondir")
+            return any(_is_special(at / name) for at in (git_dir, common) for name in _OPENED)
+    return False
+
+
+def _named_in(file: Path) -> str:
+    return os.fsdecode(read_plain(file, _PATH_FILE) or b"").strip()
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def _ignores(git: Git, place: Location) -> bool:

@@ -72,7 +72,7 @@ def users_excludes(git: Git, place: Location, env: Mapping[str, str]) -> Path | 
     """`core.excludesFile` as the user's git has it."""
     with suppress(GitFailed):
         words = ("config", "--path", "--get", "core.excludesFile")
-        found = git.text(*words, cwd=place.top, ok=(0, 1), user_settings=True)
+        found = git.text(*words, cwd=place.top if place.git_dir else None, ok=(0, 1), user_settings=True)
         if found:
             return place.top / found
     home = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else "")

@@ -27,6 +27,8 @@ from wal_agent.capture.git import (
     object_sizes,
     reap_others,
 )
+from wal_agent.capture.repository import Location, find_location
+from wal_agent.capture.scan import users_excludes
 
 Fake = Callable[[str], Git]
 
@@ -262,3 +264,20 @@ def test_a_thread_that_would_end_a_git_does_not_keep_us_alive(fake: Fake, monkey
 @pytest.mark.parametrize(("said", "words"), [("why", "git log -1 ended with 2: why"), ("x" * 600, "x" * 500)])
 def test_a_failure_names_two_words_and_the_beginning_of_what_was_said(said: str, words: str) -> None:
     assert str(GitFailed(("log", "-1", "HEAD"), 2, said)).endswith(words)
+
+
+@pytest.mark.parametrize("name", ["HEAD", "config", "commondir", "packed-refs", "objects/info/alternates"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_repository_that_would_block_git_is_none(tmp_path: Path, name: str, linked: bool) -> None:
+    """A stranger's folder with a pipe in `.git`: nothing waits for its writer."""
+    folder = tmp_path / "clone"
+    git_dir = (tmp_path / "elsewhere" if linked else folder) / ".git"
+    subprocess.run(["git", "init", "-q", str(git_dir.parent)], check=True)
+    folder.mkdir(exist_ok=True)
+    if linked:
+        (folder / ".git").write_text(f"gitdir: {git_dir}\n")
+    (git_dir / name).unlink(missing_ok=True)
+    os.mkfifo(git_dir / name)
+    git = Git({"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, timeout=10)
+    began = find_location(git, folder)
+    assert began == Location(folder) and users_excludes(git, began, {}) is None
