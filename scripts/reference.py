@@ -145,6 +145,7 @@ Settings that have no option:
 | `XDG_STATE_HOME` | `wal-agent` in it holds the default bucket, captures, spools and notes; else `~/.local/state` |
 | `XDG_CONFIG_HOME` | `wal-agent` in it holds your own `wal-agent.toml`; else `~/.config` |
 | `AWS_*`, `GOOGLE_*`, `STORAGE_EMULATOR_HOST` | the SDKs' own: [buckets](../BUCKETS.md) |
+| `WAL_AGENT_S3`, `WAL_AGENT_GS` | what a bucket's policy demands of requests: [buckets](../BUCKETS.md) |
 """
 
 

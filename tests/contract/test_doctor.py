@@ -59,6 +59,14 @@ def test_a_good_store_is_found_good(tmp_path: Path, name: str) -> None:
     assert "a replace of an old version is refused" in said and "p95" in said and "clock" in said
 
 
+def test_what_a_policy_demands_is_told_and_goes_along(tmp_path: Path) -> None:
+    url, env = at(shared("ministack"))
+    asked = "sse=AES256&acl=private&checksum=sha256"
+    code, proofs = doctor(tmp_path, url, {**env, "WAL_AGENT_S3": asked})
+    assert (code, failed(proofs)) == (0, {})
+    assert f"bucket {url}, with WAL_AGENT_S3: {asked}" in [proof["what"].strip() for proof in proofs]
+
+
 @pytest.mark.parametrize("name", ["s3rver", "gcp-storage-emulator"])
 def test_a_store_that_ignores_conditions_is_78(tmp_path: Path, name: str) -> None:
     """I2: on these, two owners would both win."""

@@ -22,17 +22,18 @@ buckets in object stores over HTTP share is at the end: whole seconds, bounds, a
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from wal_agent.errors import Conflict, Damaged, NotFound, Unavailable
+from wal_agent.errors import ConfigError, Conflict, Damaged, NotFound, Unavailable
 
 T = TypeVar("T")
 Version = str
@@ -250,6 +251,28 @@ def http_date(header: str) -> float:
     from email.utils import parsedate_to_datetime
 
     return parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp()
+
+
+def request_options(variable: str, allowed: Mapping[str, str]) -> Mapping[str, str]:
+    """The settings in an environment variable, `name=value&name=value`, by name; `allowed` has each with a pattern of
+    its values. ConfigError."""
+    from urllib.parse import parse_qsl
+
+    text = os.environ.get(variable, "")
+    if not text:
+        return {}
+    try:
+        found = parse_qsl(text, keep_blank_values=True, strict_parsing=True)
+    except ValueError:
+        found = []
+    if not found or len(dict(found)) < len(found):
+        raise ConfigError(f"{variable} is {text!r}, which cannot be read.", "Write it as name=value&name=value.")
+    for name, value in found:
+        if name not in allowed:
+            raise ConfigError(f"{variable} sets {name!r}, which is unknown.", f"Known are: {', '.join(allowed)}.")
+        if not re.fullmatch(allowed[name], value, re.ASCII):
+            raise ConfigError(f"{variable} sets {name} to {value!r}, which cannot be.", f"It matches {allowed[name]}.")
+    return dict(found)
 
 
 NOT_THE_STORE = "A proxy or a login page may be between this machine and the store: check the network and the endpoint."

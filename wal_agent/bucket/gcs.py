@@ -58,6 +58,7 @@ from wal_agent.bucket.base import (
     is_key,
     most_bytes,
     object_in_seconds,
+    request_options,
     too_large_error,
 )
 from wal_agent.bucket.http import paced_pools, proxy_of
@@ -260,6 +261,10 @@ _SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, Invalid
 _PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
+OPTIONS: Mapping[str, str] = {"kms-key": r"projects/[\w.:-]+/locations/[\w-]+/keyRings/[\w-]+/cryptoKeys/[\w-]+"}
+SETTINGS = "WAL_AGENT_GS"  # names what is asked of each request, of OPTIONS (docs/BUCKETS.md)
+
+
 class GcsBucket:
     """Nothing is asked before the first call, which loads Application Default Credentials.
 
@@ -267,6 +272,7 @@ class GcsBucket:
     """
 
     def __init__(self, url: str, endpoint: str | None = None) -> None:
+        self._kms_key = request_options(SETTINGS, OPTIONS).get("kms-key")
         self._bucket, self._folder = _parse(url)
         self.url = f"gs://{self._bucket}/{self._folder}".rstrip("/")
         self._endpoint = _with_scheme(endpoint or os.environ.get("STORAGE_EMULATOR_HOST", ""))
@@ -287,7 +293,7 @@ class GcsBucket:
         if if_version is not None and not _GENERATION.fullmatch(if_version):
             raise Conflict(f"{key} in {self.url} is another version.")  # 0 would mean: only if absent
         with self._explained("create" if if_version is None else "replace", key):
-            blob = self._store().bucket.blob(self._folder + key)
+            blob = self._store().bucket.blob(self._folder + key, kms_key_name=self._kms_key)
             blob.cache_control = "no-store"  # what everyone may read is otherwise cached for an hour, by the store
             generation = _upload(blob, bytes(data), int(if_version or 0))
         if not _GENERATION.fullmatch(generation):

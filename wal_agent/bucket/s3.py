@@ -47,6 +47,7 @@ from wal_agent.bucket.base import (
     is_key,
     most_bytes,
     object_in_seconds,
+    request_options,
     too_large_error,
 )
 from wal_agent.bucket.http import paced_pools
@@ -334,10 +335,57 @@ _ETAG = re.compile(r'"[!#-~]*"|[0-9A-Za-z._/+=-]+')  # not `*`, nor a list, whic
 _PRINTABLE = re.compile(r"[ -~]*")
 
 
+OPTIONS: Mapping[str, str] = {
+    "sse": r"AES256|aws:kms|aws:kms:dsse",
+    "kms-key": r"[\w:/+=,.@-]{1,2048}",
+    "bucket-key": r"on|off",
+    "acl": r"private|bucket-owner-read|bucket-owner-full-control",
+    "tagging": r"[\w%&=.:/+@ -]{1,3000}",
+    "storage-class": r"(?!GLACIER$|DEEP_ARCHIVE$)[A-Z_]{1,40}",
+    "checksum": r"md5|crc32|sha1|sha256",
+    "owner": r"[0-9]{12}",
+    "payer": r"requester",
+}
+SETTINGS = "WAL_AGENT_S3"  # names what a bucket's policy asks of each request, of OPTIONS (docs/BUCKETS.md)
+
+
+class Extra(msgspec.Struct, frozen=True):
+    """Parameters of the SDK for these settings: of every request, and of puts besides."""
+
+    every: Mapping[str, str]
+    put: Mapping[str, Any]
+    md5: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Extra:
+        named = {
+            "sse": "ServerSideEncryption",
+            "kms-key": "SSEKMSKeyId",
+            "acl": "ACL",
+            "tagging": "Tagging",
+            "storage-class": "StorageClass",
+        }
+        every = {"owner": "ExpectedBucketOwner", "payer": "RequestPayer"}
+        put: dict[str, Any] = {named[name]: value for name, value in options.items() if name in named}
+        if "kms-key" in options:
+            put.setdefault("ServerSideEncryption", "aws:kms")
+        if "bucket-key" in options:
+            put["BucketKeyEnabled"] = options["bucket-key"] == "on"
+        checksum = options.get("checksum", "")
+        if checksum and checksum != "md5":
+            put["ChecksumAlgorithm"] = checksum.upper()
+        shared = {every[name]: value for name, value in options.items() if name in every}
+        return cls(shared, put | shared, checksum == "md5")
+
+    def of_put(self, data: bytes) -> Mapping[str, Any]:
+        return {**self.put, "ContentMD5": _md5(data)} if self.md5 else self.put
+
+
 class S3Bucket:
     """`s3://bucket[/prefix]`. `endpoint` is for tests; nothing is asked, nor any AWS setting read, before first use."""
 
     def __init__(self, url: str, endpoint: str | None = None) -> None:
+        self._extra = Extra.of(request_options(SETTINGS, OPTIONS))
         self._bucket, self._root = parse_url(url)
         self.url = f"s3://{self._bucket}/{self._root}".rstrip("/")
         self._endpoint = endpoint
@@ -351,7 +399,7 @@ class S3Bucket:
     def get(self, key: str) -> Object:
         name = self._name(check_key(key))
         with self._asking("read", name) as client:
-            reply = client.get_object(Bucket=self._bucket, Key=name)
+            reply = client.get_object(Bucket=self._bucket, Key=name, **self._extra.every)
             data = self._body(reply, name)
             return object_in_seconds(
                 data, self._etag(reply, name), _second(reply["LastModified"].timestamp()), _date(reply)
@@ -391,7 +439,8 @@ class S3Bucket:
         """Now by the store's clock, cut to whole seconds."""
         name = self._name("")
         with self._asking("list", name) as client:
-            return _date(_check_complete(client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=1)))
+            asked = {"Prefix": name, "MaxKeys": 1, **self._extra.every}
+            return _date(_check_complete(client.list_objects_v2(Bucket=self._bucket, **asked)))
 
     def close(self) -> None:
         with self._lock:
@@ -400,7 +449,8 @@ class S3Bucket:
 
     def _put(self, name: str, data: bytes, **condition: str) -> Version:
         with self._asking("write", name, BULK_TIMEOUT if len(data) > BULK else READ_TIMEOUT) as client:
-            return self._etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **condition), name)
+            more = {**condition, **self._extra.of_put(data)}
+            return self._etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **more), name)
 
     def _compares_bare(self, name: str) -> bool:
         """Whether the store compares If-Match with the ETag without its quotes (Ceph's gateway), so that the ETag as it
@@ -472,14 +522,14 @@ class S3Bucket:
 
     def _delete_one(self, name: str) -> None:
         with self._asking("delete", name) as client:
-            client.delete_object(Bucket=self._bucket, Key=name)
+            client.delete_object(Bucket=self._bucket, Key=name, **self._extra.every)
 
     def _delete_many(self, names: Sequence[str]) -> bool:
         """False: the store does not have this request, or not with the checksum that the SDK sends with it."""
         with self._asking("delete", names[0]) as client:
             try:
                 wanted = {"Objects": [{"Key": name} for name in names]}
-                reply = client.delete_objects(Bucket=self._bucket, Delete=wanted)
+                reply = client.delete_objects(Bucket=self._bucket, Delete=wanted, **self._extra.every)
             except sdk.ClientError as refused:
                 if _not_understood(_refusal(refused)):
                     return False
@@ -517,7 +567,7 @@ class S3Bucket:
         name, more = self._name(prefix), dict(first)
         while True:
             with self._asking("list", name) as client:
-                asked = {"Prefix": name, "MaxKeys": PAGE_SIZE, **each, **more}
+                asked = {"Prefix": name, "MaxKeys": PAGE_SIZE, **each, **more, **self._extra.every}
                 reply = _check_complete(client.list_objects_v2(Bucket=self._bucket, **asked))
                 page = read(reply)
                 token = reply["NextContinuationToken"] if reply["IsTruncated"] else None
@@ -616,8 +666,11 @@ def _as_one_request(params: dict[str, Any], context: dict[str, Any], **_: Any) -
 
 def _with_md5(params: dict[str, Any], **_: Any) -> None:
     """Stores older than the SDK's CRC32 insist on Content-MD5 for this one request."""
-    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
-    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+    params["headers"]["Content-MD5"] = _md5(params["body"])
+
+
+def _md5(data: bytes) -> str:
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 def _check_complete(listing: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -288,6 +288,8 @@ def _bucket(name: str, url: str | None) -> Iterator[Proof]:
     except WalAgentError as error:
         yield Proof("the bucket can be used", False, str(error))
         return
-    yield Proof(f"bucket {bucket.url}", True)
+    variable = {"s3": "WAL_AGENT_S3", "gs": "WAL_AGENT_GS"}.get(bucket.url.partition("://")[0], "")
+    asked = f", with {variable}: {os.environ[variable]}" if os.environ.get(variable) else ""
+    yield Proof(f"bucket {bucket.url}{asked}", True)
     for finding in examine(bucket, f"{settings.job}/probe", SystemClock()):
         yield Proof(f"  {finding.check}", finding.ok, finding.detail)

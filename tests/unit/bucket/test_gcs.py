@@ -16,6 +16,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from hashlib import md5
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import requests
@@ -31,7 +32,7 @@ from tests.servers.proxy import Proxy, proxied
 from wal_agent.bucket import gcs, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
-from wal_agent.bucket.gcs import GcsBucket
+from wal_agent.bucket.gcs import SDK_ONE_REQUEST, GcsBucket
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 
 KB, MB = 1 << 10, 1 << 20
@@ -157,6 +158,22 @@ def test_the_sdks_private_upload_still_takes_what_it_is_given() -> None:
     given = "client stream content_type size predefined_acl if_generation_match if_generation_not_match"
     more = "if_metageneration_match if_metageneration_not_match timeout checksum retry"
     inspect.signature(Blob._do_multipart_upload).bind(Blob, **dict.fromkeys([*given.split(), *more.split()]))
+
+
+def test_a_customers_key_is_named_with_each_put(
+    bucket: GcsBucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "projects/p/locations/eu/keyRings/r/cryptoKeys/k"
+    monkeypatch.setenv("WAL_AGENT_GS", f"kms-key={key}")
+    made = GcsBucket(bucket.url, proxy.server.endpoint)
+    made.put("k", b"x")
+    made.put("k2", b"x" * (SDK_ONE_REQUEST + 1))
+    paths = [unquote(seen.path) for seen in proxy.seen if seen.method == "POST"]
+    assert len(paths) == 2 and all(f"kmsKeyName={key}" in path for path in paths)
+    for more in ("kms-key=k", "sse=AES256"):
+        monkeypatch.setenv("WAL_AGENT_GS", more)
+        with pytest.raises(ConfigError, match="WAL_AGENT_GS"):
+            GcsBucket("gs://bucket")
 
 
 def test_nothing_is_kept_by_caches_on_the_way(bucket: GcsBucket, proxy: Proxy) -> None:

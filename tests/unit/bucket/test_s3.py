@@ -6,7 +6,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,14 @@ from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigur
 
 @pytest.fixture(autouse=True)
 def only_the_servers_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+    for name in (
+        "AWS_PROFILE",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_S3",
+        "WAL_AGENT_S3",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, "/dev/null")
@@ -548,6 +555,74 @@ def test_a_weak_etag_is_told_as_one(bucket: S3Bucket, proxy: Proxy) -> None:
 
 
 # --- settings
+
+
+class Headers:
+    """What of each request went to the store, by method."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.seen: list[tuple[str, dict[str, str]]] = []
+        proxy.change = self.note
+
+    def note(self, request: Message) -> Message:
+        self.seen.append((request.method, {name.lower(): value for name, value in request.headers}))
+        return request
+
+
+def test_what_a_policy_demands_goes_with_each_put_and_what_is_of_all_with_all(
+    bucket: S3Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = Headers(proxy)
+    more = (
+        "sse=aws:kms&kms-key=arn:aws:kms:eu-west-1:111122223333:key/1&bucket-key=on&acl=bucket-owner-full-control"
+        "&tagging=team%3Da%26env%3Db&storage-class=STANDARD_IA&checksum=md5&owner=111122223333&payer=requester"
+    )
+    monkeypatch.setenv("WAL_AGENT_S3", more)
+    made = S3Bucket(bucket.url, proxy.server.endpoint)
+    with suppress(WalAgentError):  # ministack may know no such key, owner or checksum
+        made.put("a", b"x")
+    for act in (lambda: made.get("a"), lambda: made.delete("a"), lambda: made.delete("a", "b"), made.time):
+        with suppress(WalAgentError):
+            act()
+    with suppress(WalAgentError):
+        [*made.list("")]
+    assert {"PUT", "GET", "DELETE", "POST"} == {method for method, _ in headers.seen}
+    wanted = {
+        "x-amz-server-side-encryption": "aws:kms",
+        "x-amz-server-side-encryption-aws-kms-key-id": "arn:aws:kms:eu-west-1:111122223333:key/1",
+        "x-amz-server-side-encryption-bucket-key-enabled": "true",
+        "x-amz-acl": "bucket-owner-full-control",
+        "x-amz-tagging": "team=a&env=b",
+        "x-amz-storage-class": "STANDARD_IA",
+        "content-md5": "ndTkYSaMgDT1yFZOFVxnpg==",
+    }
+    for method, sent in headers.seen:
+        assert (sent["x-amz-expected-bucket-owner"], sent["x-amz-request-payer"]) == ("111122223333", "requester")
+        assert method != "PUT" or {name: sent.get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("checksum", ["crc32", "sha1", "sha256"])
+def test_a_put_has_the_checksum_that_object_lock_demands(
+    bucket: S3Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, checksum: str
+) -> None:
+    headers = Headers(proxy)
+    monkeypatch.setenv("WAL_AGENT_S3", f"checksum={checksum}")
+    made = S3Bucket(bucket.url, proxy.server.endpoint)
+    version = made.put("a", b"x")
+    assert made.put("a", b"y", if_version=version) and made.get("a").data == b"y"
+    assert all(f"x-amz-checksum-{checksum}" in sent for method, sent in headers.seen if method == "PUT")
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["x", "x=1", "sse=", "sse=aes", "acl=public-read", "storage-class=GLACIER", "owner=1", "owner=1&owner=2",
+     "sse=AES256&", "kms-key=a b", "kms-key=\u00e4", "tagging=a%0d%0ax", "payer=me"],
+)  # fmt: skip
+def test_settings_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    """What would open the objects to the public, or put them where they cannot be read, is none."""
+    monkeypatch.setenv("WAL_AGENT_S3", more)
+    with pytest.raises(ConfigError, match="WAL_AGENT_S3"):
+        S3Bucket("s3://some-bucket/p")
 
 
 @pytest.mark.parametrize("command", ["echo hello", "/is/not/there"])
