@@ -38,8 +38,8 @@ LOG: Final[Styles] = {  # of the lines of `wal-agent log`
     r"^ *\d+  (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d \S+": "dim",
     r"(?<=  )(start|recovery|agent ended|handoff)(?= )": "bold",
     r"(?<=  )(mutation|unknown)(?=  +\S)": "magenta",
-    r"\bok( \d+ ms)?$": "green",
-    r"\b(no end yet|not completed.*|refused.*|cut|runs on)$": "yellow",
+    r"\b(done|verified|resolved)( \d+ ms)?$": "green",
+    r"\b(open|not completed.*|refused.*|cut|runs on)$": "yellow",
     r"\bfailed( \d+ ms)?$": "red",
     r"^ +-  cut off .*": "red",
 }

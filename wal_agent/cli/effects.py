@@ -25,7 +25,7 @@ RESULTS = {
     "cut_off": "cut off, not known",
     "cut": "cut, not known",
     "runs_on": "runs on in the background",
-    "open": "no end yet",
+    "open": "open",
 }
 _NOTHING = "no logged call changed anything outside the session."
 _NOTHING_OPEN = "the outcome of everything that the log has is known."

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import re
 import sys
 import time
 from collections import deque
@@ -461,9 +460,9 @@ def _word(held: Cut | RunsOn) -> str:
 def _outcome(entry: Entry) -> str:
     end = entry.end
     if end is None:
-        return "no end yet" if entry.held is None else _word(entry.held)
+        return "open" if entry.held is None else _word(entry.held)
     took = f" {end.duration_ms} ms" if end.duration_ms else ""
-    return re.sub(r"^done", "ok", end.how) + took
+    return end.how + took
 
 
 CRASHES = ("opening", "recovery", "run_ended")

@@ -95,8 +95,8 @@ def test_a_log_on_80_columns_has_a_line_for_each_record(tmp_path: Path, at: tupl
 def test_text_of_a_job_is_not_taken_for_markup(tmp_path: Path) -> None:
     from wal_agent.cli.display import LOG, styled
 
-    assert styled("    1  14:02:13 UTC  shell  #1 echo [red]no[/red] :smile:  ok", LOG).plain.endswith(
-        "echo [red]no[/red] :smile:  ok"
+    assert styled("    1  14:02:13 UTC  shell  #1 echo [red]no[/red] :smile:  done", LOG).plain.endswith(
+        "echo [red]no[/red] :smile:  done"
     )
 
 
