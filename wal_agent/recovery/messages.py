@@ -7,13 +7,15 @@ can be reworded here alone. The frame of the agent's prompt is in prompts/*.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from wal_agent.calls.checks import Shown
 from wal_agent.errors import BucketError, Denied
 from wal_agent.records import Finding
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.text import clock_time, duration, moment, plural
+
+if TYPE_CHECKING:
+    from wal_agent.calls.checks import Shown
 
 # ---- why a tool was denied, for the agent ----------------------------------------------------------------------------
 
