@@ -229,7 +229,7 @@ def diff(
 
 
 def _rows(document: Document) -> list[str]:
-    from wal_agent.recovery.checkpoint import seconds_of
+    from wal_agent.recovery.checkpoint import count_steps, marked_steps, seconds_of
 
     task, context, tree = document.active_task, document.context, document.workspace
     made = seconds_of(document.time)
@@ -242,8 +242,9 @@ def _rows(document: Document) -> list[str]:
             ("task", task.title),
             ("", f"{task.phase}, {task.progress} %, begun {timestamp(seconds_of(task.started_at))}"),
         ]
-    done = set(context.completed_steps)
-    rows += [("plan" if n == 0 else "", f"[{'x' if s in done else ' '}] {s}") for n, s in enumerate(context.plan)]
+    if counted := count_steps(context):
+        rows.append(("plan", counted))
+    rows += [("", f"[{'x' if done else ' '}] {step}") for done, step in marked_steps(context)]
     if context.draft:
         rows.append(("note", " ".join(context.draft.split())))
     if tree.commit or tree.branch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from wal_agent import msgspec_compat
 from wal_agent.records import Checkpoint, PlanStep, StepState, TaskPhase, Trigger
 from wal_agent.redact import redact_head
-from wal_agent.text import duration
+from wal_agent.text import duration, plural
 from wal_agent.wal.state import MOST_CHECKPOINT, CheckpointAt, PlanCall, RecentCall, State
 
 SCHEMA: Final = "wal-agent.checkpoint/1"
@@ -29,7 +30,9 @@ INPUT: Final = 200  # characters of a call's input, and
 OUTPUT: Final = 500  # of its result (DESIGN 10)
 TITLE: Final = 160
 NOTE: Final = 2000
-MOST_STEPS: Final = 60  # of a plan
+MOST_STEPS: Final = 60  # of a plan, in a document
+MOST_PLANNED: Final = 500  # steps of a plan that is taken at all
+_NEXT: Final = 5  # open steps that a recovery prompt names
 STEP: Final = 200  # characters of one
 MOST_PATHS: Final = 30
 STALE: Final = 15 * 60.0  # seconds after which a recovery builds a newer one from the log
@@ -60,12 +63,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """`gathered`: what was read lately; `plan`: all steps; `completed_steps`: those of them that are done; `draft`: the
+    """`gathered`: what was read lately; `plan`: its steps from the last done one on, at most MOST_STEPS;
+    `completed_steps`: those of them that are done; `steps`, `steps_done`: how many the whole plan has; `draft`: the
     newest note. `system_prompt_hash`: "", since no hook reports the system prompt."""
 
     gathered: list[str] = []
     plan: list[str] = []
     completed_steps: list[str] = []
+    steps: int = 0
+    steps_done: int = 0
     draft: str = ""
     tool_calls: list[ToolCall] = []
     system_prompt_hash: str = ""
@@ -141,6 +147,7 @@ def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int
     number = number or state.checkpointed + 1
     calls = [_tool_call(c) for c in state.recent]
     plan = plan_of(state)
+    near = _steps_near(plan)
     document = {
         "schema": SCHEMA,
         "checkpoint_id": id or str(uuid.uuid4()),
@@ -156,8 +163,10 @@ def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int
         "context": {
             "system_prompt_hash": "",
             "gathered": list(_paths(state.recent, reads=True)),
-            "plan": [step.text for step in plan],
-            "completed_steps": [step.text for step in plan if step.state == "done"],
+            "plan": [step.text for step in near],
+            "completed_steps": [step.text for step in near if step.state == "done"],
+            "steps": len(plan),
+            "steps_done": sum(step.state == "done" for step in plan),
             "draft": redact_head(state.progress.note, NOTE) if state.progress else "",
             "tool_calls": calls,
         },
@@ -182,7 +191,8 @@ def _shorten(document: dict[str, Any]) -> None:
     if document["workspace"]["modified"]:
         document["workspace"]["modified"] = []
     elif context["plan"]:
-        context["plan"], context["completed_steps"] = context["plan"][:-1], context["completed_steps"][:20]
+        if context["completed_steps"][-1:] == [context["plan"].pop()]:
+            context["completed_steps"].pop()
     else:
         context["completed_steps"], context["draft"] = [], ""
 
@@ -283,12 +293,35 @@ def _workspace(state: State) -> dict[str, Any]:
 # ---- the plan, in each agent's own spelling
 
 
+def _steps_near(plan: Sequence[PlanStep]) -> Sequence[PlanStep]:
+    """The steps from the one before the first that is not done."""
+    first = next((n for n, step in enumerate(plan) if step.state != "done"), len(plan))
+    start = max(0, min(first - 1, len(plan) - MOST_STEPS))
+    return plan[start : start + MOST_STEPS]
+
+
+def marked_steps(context: Context) -> list[tuple[bool, str]]:
+    """Each step of `plan`, and whether it is done; of equal ones the first are."""
+    done = Counter(context.completed_steps)
+    marked = []
+    for step in context.plan:
+        marked.append((done[step] > 0, step))
+        done[step] -= 1
+    return marked
+
+
+def count_steps(context: Context) -> str:
+    """Such as "14 of 20 steps are done"; "" for no plan. An older document holds its whole plan."""
+    all, done = context.steps or len(context.plan), context.steps_done or len(context.completed_steps)
+    return f"{done} of {all} steps are done" if all else ""
+
+
 def plan_of(state: State) -> tuple[PlanStep, ...]:
     """The newest plan: of the agent's plan tool, or what was said with `wal-agent checkpoint --plan`."""
     if state.plan is not None:
         return parse_plan(state.plan)
     said = state.progress.plan if state.progress is not None else None
-    return tuple(_clean_step(step) for step in (said or ())[:MOST_STEPS])
+    return tuple(map(_clean_step, said or ()))
 
 
 def parse_plan(call: PlanCall) -> tuple[PlanStep, ...]:
@@ -300,7 +333,7 @@ def parse_plan(call: PlanCall) -> tuple[PlanStep, ...]:
         if isinstance(rows, str):
             return parse_markdown_plan(rows)
         if isinstance(rows, list):
-            steps = (_step(row) for row in rows[:MOST_STEPS] if isinstance(row, dict))
+            steps = (_step(row) for row in rows[:MOST_PLANNED] if isinstance(row, dict))
             return tuple(step for step in steps if step is not None)
     return ()
 
@@ -326,7 +359,7 @@ def parse_markdown_plan(text: str) -> tuple[PlanStep, ...]:
             steps.append(PlanStep(text=rest, state=state))
         elif words and not words.startswith("#"):
             steps.append(PlanStep(text=words))
-    return tuple(_clean_step(step) for step in steps[:MOST_STEPS] if step.text)
+    return tuple(_clean_step(step) for step in steps if step.text)
 
 
 def _clean_step(step: PlanStep) -> PlanStep:
@@ -435,12 +468,17 @@ def _work_lines(document: Document) -> Iterator[str]:
     task, context = document.active_task, document.context
     if task is None or not (context.plan or context.draft or task.progress):
         return
-    yield f"Task: {task.title} ({task.phase}, {task.progress} %)"
-    done = set(context.completed_steps)
-    for step in context.plan:
-        yield f"[{'x' if step in done else ' '}] {step}"
     if context.draft:
         yield f"Note: {' '.join(context.draft.split())}"
+    yield f"Task: {task.title} ({task.phase}, {task.progress} %)"
+    if counted := count_steps(context):
+        yield f"Plan: {counted}."
+    marked = marked_steps(context)
+    yield from [f"[x] {step}" for done, step in marked if done][-1:]
+    opened = [step for done, step in marked if not done]
+    yield from [f"[ ] {step}" for step in opened[:_NEXT]]
+    if (more := max(context.steps - context.steps_done, len(opened)) - _NEXT) > 0:
+        yield f"and {plural(more, 'more open step')}: see `wal-agent checkpoint show`"
 
 
 def seconds_of(text: str) -> float:

@@ -204,7 +204,8 @@ def _environment() -> Any:
 # ---- the recovery prompt ---------------------------------------------------------------------------------------------
 
 MAX_TOKENS = 4000
-MOST_WORK = 14  # lines of the newest checkpoint
+MOST_WORK = 10  # lines of the newest checkpoint
+WORK_LINE = 600  # characters of one: a note is one line
 EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
 
 _BUILTIN_TEMPLATES = Templates()
@@ -384,7 +385,9 @@ def _template_values(
         "inner_more": max(0, len(facts.inner) - most_finished),
         "timers": [_shown_call(c, chars) for c in facts.timers[-most:] if most],
         "served": [_shown_call(c, chars) for c in facts.served[-most:] if most],
-        "work": [inline(line, 200) for line in facts.work.lines[: MOST_WORK if most >= 10 else most]],
+        "work": [
+            inline(line, min(WORK_LINE, 2 * chars)) for line in facts.work.lines[: MOST_WORK if most >= 10 else most]
+        ],
         "work_from": facts.work.source,
         **_handed_values(facts.handed, most_finished, chars),
         "moved": tuple(inline(path) for path in facts.moved) if facts.moved else None,

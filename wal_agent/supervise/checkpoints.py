@@ -16,7 +16,7 @@ from wal_agent import msgspec_compat
 from wal_agent.errors import UsageError
 from wal_agent.events import CheckpointFailed
 from wal_agent.records import PhaseName, PlanStep, Progress, TaskPhase, Trigger
-from wal_agent.recovery.checkpoint import MOST_STEPS, NOTE, STEP, TITLE, Occasion, checkpoint_of, task_phase
+from wal_agent.recovery.checkpoint import MOST_PLANNED, NOTE, STEP, TITLE, Occasion, checkpoint_of, task_phase
 from wal_agent.supervise.context import RunContext, await_durable, not_durable_error
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import DEFERRED, NOW, Ticket
@@ -124,7 +124,9 @@ def read_progress(question: Mapping[str, Any], now: float, by_agent: bool) -> Pr
     said = _said(dict(question))
     plan = None
     if said.plan is not None:
-        plan = tuple(PlanStep(text=step.text[:STEP], state=step.state) for step in said.plan[:MOST_STEPS])
+        if len(said.plan) > MOST_PLANNED:
+            raise UsageError(f"A plan of {len(said.plan)} steps is too long.", f"At most {MOST_PLANNED}: sum some up.")
+        plan = tuple(PlanStep(text=step.text[:STEP], state=step.state) for step in said.plan)
     if not -1 <= said.progress <= 100:
         raise UsageError(f"--progress {said.progress} is not possible.", "Allowed: 0 to 100, in percent.")
     if not (said.title or said.phase or said.note or plan is not None or said.progress >= 0):

@@ -14,12 +14,14 @@ from tests.unit.recovery.cases import end, intent, opening, payload, started
 from tests.unit.wal.test_codec import some_records
 from wal_agent.records import AnyRecord, Checkpoint, End, PlanStep, Progress, Turn
 from wal_agent.recovery.checkpoint import (
+    MOST_PLANNED,
     Document,
     Occasion,
     canonical,
     checkpoint_of,
     compare,
     list_usable,
+    marked_steps,
     newest_usable,
     parse_markdown_plan,
     plan_of,
@@ -30,6 +32,7 @@ from wal_agent.recovery.checkpoint import (
 from wal_agent.wal.state import KEEP_CHECKPOINTS, KEEP_RECENT, MOST_CHECKPOINT, State, apply, apply_all
 
 SECRET = "ghp_" + "a1B2c3D4e5" * 4
+TASK = "Task: Move the shop to v2 (planning, 50 %)"
 AT = Occasion("shop", "gemini", 9, "manual", 1000.0)
 PLANS: dict[str, tuple[str, dict[str, object]]] = {
     "claude": (
@@ -67,6 +70,30 @@ def test_the_plan_is_that_of_the_agents_own_tool(agent: str) -> None:
     assert (found.context.plan, found.context.completed_steps) == (["a", "b"], ["a"])
     assert found.active_task is not None
     assert (found.active_task.title, found.active_task.progress) == ("Move the shop to v2", 50)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.booleans(), max_size=MOST_PLANNED))
+def test_of_a_long_plan_a_recovery_names_what_is_next_and_counts_the_rest(states: list[bool]) -> None:
+    """Also one of more steps than a document holds, and where what is done stands between what is not."""
+    plan = tuple(PlanStep(text=f"step {n}", state="done" if done else "open") for n, done in enumerate(states))
+    said = Progress(time=3.0, title="T", note="Next: the tests.", plan=plan)
+    note, task, *lines = work_so_far(told(asked(), said), "shop", "gemini").lines
+    assert (note, task.partition(" (")[0]) == ("Note: Next: the tests.", "Task: T")
+    assert len(lines) <= 8
+    if states:
+        assert lines[0] == f"Plan: {sum(states)} of {len(states)} steps are done."
+    still = [step.text for step in plan if step.state != "done"]
+    named = [line.removeprefix("[ ] ") for line in lines if line.startswith("[ ] ")]
+    assert named == still[: len(named)] and (bool(named) or not still)
+    more = [line.split()[1] for line in lines if line.startswith("and ")]
+    assert [int(n) for n in more] == ([len(still) - 5] if len(still) > 5 else [])
+
+
+def test_of_two_steps_with_the_same_words_one_may_be_done() -> None:
+    plan = (PlanStep(text="test", state="done"), PlanStep(text="fix"), PlanStep(text="test"))
+    context = document(told(asked(), Progress(time=3.0, plan=plan))).context
+    assert marked_steps(context) == [(True, "test"), (False, "fix"), (False, "test")]
 
 
 def test_of_two_plans_the_newer_one_counts() -> None:
@@ -178,7 +205,7 @@ def test_a_recovery_uses_the_newest_or_builds_it_from_the_log() -> None:
     moved = msgspec.structs.replace(fresh, time=fresh.checkpoints[-1].record.time + 60)
     found = work_so_far(moved, "shop", "gemini")
     assert (found.number, found.age, found.rebuilt) == (1, 60.0, False)
-    assert found.lines == ("Task: Move the shop to v2 (planning, 50 %)", "[x] a", "[ ] b")
+    assert found.lines == (TASK, "Plan: 1 of 2 steps are done.", "[x] a", "[ ] b")
 
     later = apply_all(moved, 9, 1, [Progress(time=9000.0, progress=90)])
     old = work_so_far(later, "shop", "gemini")

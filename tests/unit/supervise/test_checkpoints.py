@@ -131,6 +131,12 @@ def test_a_question_that_is_none_is_refused(desk: Desk, question: dict[str, Any]
     assert desk.kept() == []
 
 
+def test_a_plan_that_would_be_cut_is_refused(desk: Desk) -> None:
+    with pytest.raises(UsageError, match="501 steps"):
+        answer(desk, plan=[{"text": "a", "state": "open"}] * 501)
+    assert desk.kept() == []
+
+
 def test_a_percentage_beyond_bounds_is_refused(desk: Desk) -> None:
     with pytest.raises(UsageError, match="101"):
         answer(desk, progress=101)
