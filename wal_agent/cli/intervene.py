@@ -59,7 +59,7 @@ def ack(
         raise UsageError("Say either --done or --not-done.")
     what = int(call) if call.isascii() and call.isdigit() and len(call) < 19 else check_name(call)
     require_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
-    at = which.open()
+    at = which.open(asks=True)
     acknowledge_call(at.access, what, done)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
     named = f"call #{what}" if isinstance(what, int) else f"step {what}"
@@ -178,7 +178,7 @@ def unlock(
 
     request = UnlockRequest(epoch, now, reason)
     require_person("wal-agent unlock")
-    at = which.open()
+    at = which.open(asks=True)
     if damaged:
         done = repair_lease(at.bucket, at.keys, request, at.settings.ttl, at.key_id)
     else:
@@ -216,7 +216,7 @@ def rename(
         raise UsageError("Name the job once, and then its new name.", "For example: wal-agent rename JOB NEW")
     require_person("wal-agent rename")
     *typed, new = names
-    at = JobOptions(agent, bucket, typed[0] if typed else job).open()
+    at = JobOptions(agent, bucket, typed[0] if typed else job).open(asks=True)
     if not is_job_there(at.bucket, at.keys.job):
         raise at.missing()
     own = at.keys.job
@@ -311,7 +311,7 @@ def gc(
 
     if not dry_run:
         require_person("wal-agent gc")
-    at = which.open()
+    at = which.open(asks=True)
     seen = at.lease()
     opened = blobs_at_rest(at.bucket, at.keys, seen)
     if dry_run:

@@ -123,9 +123,10 @@ class JobContext(msgspec.Struct, frozen=True):
         return "".join(f" --{name} {shlex.quote(value)}" for name, value in said.items())
 
 
-def open_job(which: JobOptions, *, as_a_run: bool = False) -> JobContext:
+def open_job(which: JobOptions, *, as_a_run: bool = False, asks: bool = False) -> JobContext:
     """Open the bucket of the job that the user means: the named one, else the one that this folder has. `as_a_run`: all
-    settings count, as they would for a run of the agent in this folder, and its job may be a new one.
+    settings count, as they would for a run of the agent in this folder, and its job may be a new one. `asks`: the
+    command deletes or resolves something, so that of several jobs none is chosen for the user.
 
     Raises NoJob, UsageError (several jobs), ConfigError, Denied (the key), and what the bucket raises."""
     from wal_agent.agents import AGENTS, unknown_agent_error
@@ -153,7 +154,7 @@ def open_job(which: JobOptions, *, as_a_run: bool = False) -> JobContext:
         if named:
             name, chosen = find_agent(retrying, Keys(settings.job)), settings.job
         else:
-            name, chosen = job_here(retrying, workspace, agent, settings.job)
+            name, chosen = job_here(retrying, workspace, agent, settings.job, asks)
         if as_a_run and name in AGENTS:
             settings = settings_for(name, workspace, {**flags, "job": chosen})
         agent, settings = name, replace(settings, job=chosen)
@@ -232,9 +233,10 @@ def find_agent(bucket: Bucket, keys: Keys) -> str:
     return ""
 
 
-def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> tuple[str, str]:
-    """Agent and name of the only job that `folder` has, of `agent` where it is named. `default`: the name that a start
-    would give the folder's job. NoJob, UsageError."""
+def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str, asks: bool) -> tuple[str, str]:
+    """Agent and name of the job that `folder` has, of `agent` where it is named; of several the running or the newest
+    one, with a line that says so. `default`: the name that a start would give the folder's job. NoJob, UsageError
+    (several jobs, where the command `asks`)."""
     from wal_agent.fleet.jobs import find_folder_jobs, find_jobs_here
     from wal_agent.supervise.identity import known_folders, read_owner
 
@@ -242,6 +244,13 @@ def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> t
     found = [job for job in every if agent in (None, job.agent or find_agent(bucket, Keys(job.job)) or agent)]
     if len(found) > 1 and agent is not None:
         found = [job for job in found if job.job == default] or found
+    if len(found) > 1 and not asks:
+        chosen = _newest(found)
+        which = (
+            f"job {chosen.title} ({chosen.agent or 'unknown agent'}, {chosen.state}), of {len(found)} of this folder"
+        )
+        say(f"{which}. For another add --job NAME (see: {list_command(bucket.url)} --here)")
+        found = [chosen]
     if len(found) == 1:
         return agent or found[0].agent or find_agent(bucket, Keys(found[0].job)), found[0].job
     if found:
@@ -268,6 +277,15 @@ def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str) -> t
         f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
         f"Start one: wal-agent run {agent or 'AGENT'}. Or name another: --job NAME (see: {list_command(bucket.url)})",
     )
+
+
+def _newest(jobs: Sequence[Job]) -> Job:
+    """The running one, or the one that ran last. A task counts as its caller's, where that one is here too."""
+    from wal_agent.recovery.tasks import MARK
+
+    names = {job.job for job in jobs}
+    own = [job for job in jobs if MARK not in job.job or job.job.partition(MARK)[0] not in names]
+    return min(own, key=lambda job: (job.state != "running", bool(job.problem), job.age, job.job))
 
 
 def list_command(url: str) -> str:

@@ -200,11 +200,11 @@ class JobOptions(msgspec.Struct, frozen=True):
         """Whether the job is not just the one of the run or the folder in which the command was typed."""
         return self.bucket is not None or self.job is not None
 
-    def open(self, *, as_a_run: bool = False) -> JobContext:
+    def open(self, *, as_a_run: bool = False, asks: bool = False) -> JobContext:
         """Open the bucket of the job, as `open_job`."""
         from wal_agent.cli.job import open_job
 
-        return open_job(self, as_a_run=as_a_run)
+        return open_job(self, as_a_run=as_a_run, asks=asks)
 
     def open_existing(self) -> JobContext:
         """As `open`, for a command that needs the job's lease: it is there, and the key is the job's."""

@@ -113,7 +113,7 @@ def rewind(
         raise UsageError("Say one of --to, --last and --undo; --compact goes with the first two.")
     if files and not (to or undo):
         raise UsageError("--files goes with --to or --undo.", "A record's number is in: wal-agent log")
-    at = which.open()
+    at = which.open(asks=True)
     home = _home(at)
     if not (to or last or undo):
         _list_turns(at, home, json)
@@ -165,7 +165,7 @@ def compact(
     limits, now = parse_policy(policy, keep), SystemClock().now()
     if not dry_run:
         require_person("wal-agent compact")
-    at = which.open()
+    at = which.open(asks=True)
     home = _home(at)
     if dry_run:
         done = rewrite.foresee_compaction(at.state(), at.blobs, home, limits, now)

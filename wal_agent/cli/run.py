@@ -318,7 +318,7 @@ def _job_of(before: str, agent: str, workspace: Path, settings: Settings) -> str
     with closing(open_bucket(settings.bucket)) as opened:
         bucket = RetryBucket(opened, SystemClock(), random.Random())
         try:
-            return job_here(bucket, workspace, before, settings.job)[1]
+            return job_here(bucket, workspace, before, settings.job, asks=True)[1]
         except NoJob:
             for job in find_jobs_here(bucket, workspace, os.environ):
                 if job.agent == agent:

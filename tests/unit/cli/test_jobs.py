@@ -44,19 +44,36 @@ def test_a_command_finds_the_only_job_of_its_folder_and_its_agent(run: Run, buck
     assert json.loads(run("status", "--json", "--job", "other")[1])["job"] == "other"
 
 
-def test_several_jobs_of_a_folder_are_named(run: Run, bucket: FileBucket) -> None:
+def test_what_resolves_or_deletes_asks_which_of_several_jobs(run: Run, bucket: FileBucket) -> None:
     here(bucket, "first", "claude", reason=DRAINED)
     here(bucket, "second", "codex", reason=DRAINED)
-    code, out, err = run("status")
-    assert (code, out) == (64, "")
-    commands = [row.split("   ")[0].strip() for row in err.splitlines()[:-1]]
-    assert commands == ["wal-agent status --job first", "wal-agent status --job second"]
-    assert "(claude, released)" in err and "2 jobs" in err.splitlines()[-1]
-    _, _, err = run("resume", "--no-wait", "--", "-p", "it's on")
-    assert shlex.split(err.splitlines()[0].split("   ")[0]) == [
-        *["wal-agent", "resume", "--no-wait", "--job", "first", "--", "-p", "it's on"],
+    for words in ("ack 7 --done", "gc", "unlock --epoch 1", "rename other", "rewind --to 1", "compact"):
+        code, out, err = run(*words.split())
+        assert (code, out) == (64, ""), words
+        commands = [row.split("   ")[0].strip() for row in err.splitlines()[:-1]]
+        assert commands == [f"wal-agent {words} --job {job}" for job in ("first", "second")]
+        assert "(claude, released)" in err and "2 jobs" in err.splitlines()[-1]
+
+
+def test_what_shows_or_continues_takes_the_running_or_the_newest_job(
+    run: Run, bucket: FileBucket, tmp_path: Path
+) -> None:
+    """One line says which, and how to name another."""
+    here(bucket, "old", "claude", reason=DRAINED)
+    here(bucket, "new", "codex", reason=DRAINED)
+    here(bucket, "new.task-1", "codex", reason=DRAINED)
+    os.utime(tmp_path / "bucket/old/lease.json=", (1e9, 1e9))
+    os.utime(tmp_path / "bucket/new/lease.json=", (1e9 + 5, 1e9 + 5))
+    code, out, err = run("status", "--json")
+    assert (code, json.loads(out)["job"]) == (0, "new"), "a task is its caller's"
+    assert err.count("\n") == 1 and "job new (codex, released), of 3" in err
+    assert shlex.split(err.rpartition("(see: ")[2].rstrip(")\n")) == [
+        *["wal-agent", "list", "--bucket", bucket.url, "--here"],
     ]
-    assert json.loads(run("status", "--json", "--job", "second")[1])["job"] == "second"
+    host = replace(HOST, name=socket.gethostname())
+    store(bucket, "old", agent="claude", workspace=str(Path.cwd()), host=host)
+    assert json.loads(run("status", "--json")[1])["job"] == "old"
+    assert json.loads(run("status", "--json", "--job", "new")[1])["job"] == "new"
 
 
 def test_a_folder_without_a_job_is_1(run: Run, bucket: FileBucket) -> None:
@@ -94,10 +111,10 @@ def test_an_agent_that_has_no_job_here(run: Run, bucket: FileBucket) -> None:
     here(bucket, "second", "codex", reason=DRAINED)
     assert json.loads(run("status", "--json", "--agent", "codex")[1])["job"] == "second"
     here(bucket, "third", "codex", reason=DRAINED)
-    code, _, err = run("log", "--agent", "codex", "-n", "3")
+    code, _, err = run("ack", "--agent", "codex", "7", "--done")
     assert code == 64 and [row.split("   ")[0].strip() for row in err.splitlines()[:-1]] == [
-        "wal-agent log -n 3 --job second",
-        "wal-agent log -n 3 --job third",
+        "wal-agent ack 7 --done --job second",
+        "wal-agent ack 7 --done --job third",
     ]
 
 
