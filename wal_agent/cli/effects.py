@@ -137,7 +137,8 @@ def _rows(effect: Effect, options: str) -> list[str]:
         if not effect.by or effect.by == "recovery":
             which = quote_word(effect.step) if effect.step else str(effect.call)
             rows.append(f"       resolve: wal-agent ack {which}{options} --done (or --not-done)")
-    label = {"command": "undo", "look": "look", "impossible": "no undo", "unknown": ""}[effect.undo.kind]
+    labels = {"command": "undo", "partial": "undo in part", "look": "look", "impossible": "no undo", "unknown": ""}
+    label = labels[effect.undo.kind]
     rows += [f"       {label}: {each}" for each in effect.undo.commands]
     if effect.undo.note:
         rows.append(f"       {'note' if effect.undo.commands or not label else label}: {effect.undo.note}")

@@ -20,15 +20,16 @@ from wal_agent.shell.rules import Rules
 from wal_agent.shell.syntax import Simple
 from wal_agent.text import quote_word
 
-Kind = Literal["command", "look", "impossible", "unknown"]
+Kind = Literal["command", "partial", "look", "impossible", "unknown"]
 MOST_TEXT: Final = 4_000  # characters of a command that is looked at
 _MOST_COMMANDS: Final = 20
 _HARMLESS: Final = frozenset(("cd", "true", "echo", "set", "sleep", "pwd", "exit", ":"))
 
 
 class Undo(msgspec.Struct, frozen=True):
-    """How to undo one effect. `kind`: "command": `commands` undo it; "look": they only show what is there, since no
-    command is known that undoes this and nothing else; "impossible": nothing takes it back; "unknown": no rule knows.
+    """How to undo one effect. `kind`: "command": `commands` undo it; "partial": they undo a part of it; "look": they
+    only show what is there, since no command is known that undoes this and nothing else; "impossible": nothing takes
+    it back; "unknown": no rule knows.
     `commands` can be pasted, redacted and quoted, in the order in which they are to be typed. `note`: what to know
     first, one sentence, or ""."""
 
@@ -76,13 +77,16 @@ def undo_of_text(text: str) -> Undo:
         found.append(Undo(one.kind, tuple(" && ".join((*folder, each)) for each in one.commands), one.note))
     if not found:
         return UNKNOWN
-    kinds = [one.kind for one in found]
-    worst = next(kind for kind in ("unknown", "impossible", "look", "command") if kind in kinds)
-    if worst == "unknown" and set(kinds) != {"unknown"}:
-        worst = "look"  # something of it is known: show that, and say that it is not all
-        found.append(Undo("unknown", note="not all of the commands are known"))
+    kinds = {one.kind for one in found}
+    first: tuple[Kind, ...] = ("command", "partial", "look", "impossible", "unknown")
+    kind = next(each for each in first if each in kinds)
+    shown = [one for one in reversed(found) if one.kind == kind or (kind, one.kind) == ("command", "partial")]
     notes = dict.fromkeys(one.note for one in reversed(found) if one.note)
-    return Undo(worst, tuple(each for one in reversed(found) for each in one.commands), "; ".join(notes))
+    if "unknown" in kinds and kind != "unknown":
+        notes = {"not all of the commands are known": None, **notes}
+    if kind == "command" and kinds != {"command"}:
+        kind = "partial"
+    return Undo(kind, tuple(each for one in shown for each in one.commands), "; ".join(notes))
 
 
 def undo_of_words(words: Sequence[str]) -> Undo:
@@ -297,7 +301,7 @@ def _docker_run(words: Sequence[str]) -> Undo:
         return _command("docker", "rm", "--force", name[-1].removeprefix("--name="), note=note)
     if "--rm" in words and not {"-d", "--detach"} & set(words):
         return Undo("look", ("docker ps",), f"the container was removed when it ended; {note}")
-    return Undo("look", ("docker ps --all --last 5",), f"it has no name: find it, then docker rm --force ID; {note}")
+    return Undo("look", ("docker ps --all -n 5",), f"it has no name: find it, then docker rm --force ID; {note}")
 
 
 def _docker_build(words: Sequence[str]) -> Undo:
@@ -356,11 +360,8 @@ def _cloud_copy(*remove: str) -> Rule:
 
 
 def _terraform_apply(words: Sequence[str]) -> Undo:
-    note = (
-        "to go back, apply the configuration from before; the command only shows what a destroy of everything, not "
-        "just of this apply, would remove"
-    )
-    return Undo("look", ("terraform plan -destroy",), note)
+    note = "to go back, apply the configuration from before; the command shows all that is managed, not just this apply"
+    return Undo("look", ("terraform state list",), note)
 
 
 _GONE: Final = "what was deleted is gone, but for backups; files of the working tree: wal-agent restore"
@@ -403,9 +404,9 @@ _RULES: Final[Mapping[str, Rule]] = {
     "helm rollback": _helm("history", "choose the revision from before, then helm rollback NAME REVISION"),
     "helm uninstall": _fixed("impossible", "install it again; data of deleted volumes is gone"),
     "terraform apply": _terraform_apply,
-    "tofu apply": lambda words: Undo("look", ("tofu plan -destroy",), _terraform_apply(words).note),
+    "tofu apply": lambda words: Undo("look", ("tofu state list",), _terraform_apply(words).note),
     "terraform destroy": _fixed("impossible", "apply again makes new ones; their data is gone"),
-    "pulumi up": _fixed("look", "to go back, deploy the program from before", "pulumi history"),
+    "pulumi up": _fixed("look", "to go back, deploy the program from before", "pulumi stack history"),
     "docker run": _docker_run,
     "docker build": _docker_build,
     "docker compose": _compose,
