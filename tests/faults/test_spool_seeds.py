@@ -274,7 +274,7 @@ class Walk:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes die, the disk does not, so nobody waits for it."""
+    """Kill the processes. The disk stays, so that no run waits for it."""
     for module in (files, spool):
         monkeypatch.setattr(module, "sync", lambda _: None)
 

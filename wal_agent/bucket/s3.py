@@ -415,11 +415,10 @@ class S3Bucket:
         try:
             made = self._put(name, data, IfMatch=_bare(if_version) if bare else if_version)
         except Conflict:
-            if bare is None and self._compares_bare(name):
-                return self._put(
-                    name, data, IfMatch=_bare(if_version)
-                )  # the first was refused, so this is the only one
-            raise
+            if bare is not None or not self._compares_bare(name):
+                raise
+            # The first put was refused, so this is the only one.
+            return self._put(name, data, IfMatch=_bare(if_version))
         if bare is None:
             self._bare = False
         return made

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-ANYTHING = "*"  # in a line: whatever stands there
+ANYTHING = "*"  # matches any text of a line
 ENDS_WELL = "exit 0"
 MOST_LINES = 2000  # of a result
 MOST_LINE = 2000  # characters; a longer line is not read

@@ -229,7 +229,7 @@ def diff(
 
 
 def _rows(document: Document) -> list[str]:
-    from wal_agent.recovery.checkpoint import count_steps, marked_steps, seconds_of
+    from wal_agent.recovery.checkpoint import describe_counts, marked_steps, seconds_of
 
     task, context, tree = document.active_task, document.context, document.workspace
     made = seconds_of(document.time)
@@ -242,7 +242,7 @@ def _rows(document: Document) -> list[str]:
             ("task", task.title),
             ("", f"{task.phase}, {task.progress} %, begun {timestamp(seconds_of(task.started_at))}"),
         ]
-    if counted := count_steps(context):
+    if counted := describe_counts(context):
         rows.append(("plan", counted))
     rows += [("", f"[{'x' if done else ' '}] {step}") for done, step in marked_steps(context)]
     if context.draft:

@@ -63,9 +63,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """`gathered`: what was read lately; `plan`: its steps from the last done one on, at most MOST_STEPS;
-    `completed_steps`: those of them that are done; `steps`, `steps_done`: how many the whole plan has; `draft`: the
-    newest note. `system_prompt_hash`: "", since no hook reports the system prompt."""
+    """`gathered`: what was read lately; `plan`: its steps from the one before the first open one, at most
+    MOST_STEPS; `completed_steps`: those of them that are done; `steps`, `steps_done`: how many the whole plan has;
+    `draft`: the newest note. `system_prompt_hash`: "", since no hook reports the system prompt."""
 
     gathered: list[str] = []
     plan: list[str] = []
@@ -310,10 +310,19 @@ def marked_steps(context: Context) -> list[tuple[bool, str]]:
     return marked
 
 
-def count_steps(context: Context) -> str:
-    """Such as "14 of 20 steps are done"; "" for no plan. An older document holds its whole plan."""
-    all, done = context.steps or len(context.plan), context.steps_done or len(context.completed_steps)
-    return f"{done} of {all} steps are done" if all else ""
+def count_steps(context: Context) -> tuple[int, int]:
+    """How many steps of the whole plan are done and open. An older document holds the whole plan."""
+    if not context.steps:
+        done, every = len(context.completed_steps), len(context.plan)
+    else:
+        done, every = context.steps_done, context.steps
+    return done, every - done
+
+
+def describe_counts(context: Context) -> str:
+    """Such as "14 of 20 steps are done"; "" for no plan."""
+    done, left = count_steps(context)
+    return f"{done} of {done + left} steps are done" if done + left else ""
 
 
 def plan_of(state: State) -> tuple[PlanStep, ...]:
@@ -471,13 +480,13 @@ def _work_lines(document: Document) -> Iterator[str]:
     if context.draft:
         yield f"Note: {' '.join(context.draft.split())}"
     yield f"Task: {task.title} ({task.phase}, {task.progress} %)"
-    if counted := count_steps(context):
+    if counted := describe_counts(context):
         yield f"Plan: {counted}."
     marked = marked_steps(context)
     yield from [f"[x] {step}" for done, step in marked if done][-1:]
     opened = [step for done, step in marked if not done]
     yield from [f"[ ] {step}" for step in opened[:_NEXT]]
-    if (more := max(context.steps - context.steps_done, len(opened)) - _NEXT) > 0:
+    if (more := count_steps(context)[1] - len(opened[:_NEXT])) > 0:
         yield f"and {plural(more, 'more open step')}: see `wal-agent checkpoint show`"
 
 

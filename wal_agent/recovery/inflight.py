@@ -390,7 +390,7 @@ class Resolver:
         for asked, reading in meant:
             found = True
             line = shows_done(reading, well, result)
-            if line is not None and (len(meant) > 1 or not (not reading.source or once(asked))):
+            if line is not None and (len(meant) > 1 or (reading.source and not once(asked))):
                 line = None  # it may be about another one
             with self._lock:
                 done = self._read_as_done.setdefault(asked.call, {})

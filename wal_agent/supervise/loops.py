@@ -20,7 +20,7 @@ class Loops:
     """Not thread-safe: the gate holds its lock."""
 
     def __init__(self, limit: int) -> None:
-        """`limit`: so many in a row are told to the model, twice as many end the run."""
+        """`limit`: after so many equal calls in a row the model is told; after twice as many the run ends."""
         self._limit = limit
         self._call = self._result = b""
         self._told = False

@@ -279,7 +279,7 @@ class SentTwice(MemoryBucket):
 
 
 def test_a_put_that_met_itself_has_landed() -> None:
-    """Of what is due to succeed, what stands there is read; what is to be refused stays refused."""
+    """A refused put that should succeed is read back. One that should be refused is not."""
     store = SentTwice()
     require_conditions(store, "job")
     assert all(finding.ok for finding in examine(store, "job/probe", FakeClock()))
