@@ -6,17 +6,17 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from msgspec.structs import replace
 
 from wal_agent.cli.options import JobOptions, complete_agent, with_settings
 from wal_agent.clock import SystemClock
-from wal_agent.errors import ConfigError, Damaged, NoJob, PersonNeeded, UsageError, WalAgentError
+from wal_agent.errors import ConfigError, Damaged, LeaseHeld, NoJob, PersonNeeded, UsageError, WalAgentError
 from wal_agent.text import bucket_words, is_utf8, lines, printable, quote_word, redraw, say
 
 if TYPE_CHECKING:
@@ -343,10 +343,11 @@ MAX_SHOWN = 3  # unfinished jobs; the others are counted
 
 def settle_folder(options: RunOptions) -> RunOptions:
     """Before a start that names no job: print the unfinished jobs of this folder, of those above and below it, and of
-    other agents. Where one has a call in flight, a person decides; `--fresh` is such a decision.
+    other agents. Where one has a call in flight, a person decides; `--fresh` is such a decision. Where the folder's own
+    job runs here already, a person is offered a second one beside it.
 
-    Returns the options with the job to carry on with. PersonNeeded: nobody can be asked, or the answer is no. A bucket
-    that does not answer in time holds up no start: the run itself reports it."""
+    Returns the options with the job to carry on with. PersonNeeded, LeaseHeld: nobody can be asked, or the answer is
+    no. A bucket that does not answer in time holds up no start: the run itself reports it."""
     from wal_agent.concurrency import call_with_timeout
     from wal_agent.fleet.jobs import LOOK_TIME, describe_other
     from wal_agent.supervise.ancestry import outer_runs
@@ -354,10 +355,10 @@ def settle_folder(options: RunOptions) -> RunOptions:
     settings = options.settings
     if settings.sources.get("job") != "default" or options.agent.passthrough(options.args) or outer_runs():
         return options
-    none: tuple[list[FolderJob], str] = ([], "")
+    none: tuple[list[FolderJob], str, Held | None] = ([], "", None)
     try:
         with _unsignalled():
-            others, earlier = call_with_timeout(2 * LOOK_TIME, lambda: _look_around(options), none)
+            others, earlier, held = call_with_timeout(2 * LOOK_TIME, lambda: _look_around(options), none)
     except (WalAgentError, OSError):
         return options
     if earlier:
@@ -368,7 +369,65 @@ def settle_folder(options: RunOptions) -> RunOptions:
     if len(others) > MAX_SHOWN:
         say(f"{len(others) - MAX_SHOWN} more jobs of this folder are not finished. See: wal-agent fleet ls{option}")
     stuck = [each for each in others if each.calls]
-    return options if options.fresh or not stuck else _decide(options, stuck[0])
+    if stuck and not options.fresh:
+        options = _decide(options, stuck[0])
+    return options if held is None or options.settings.job != settings.job else _begin_beside(options, held)
+
+
+class Held(NamedTuple):
+    """The folder's own job runs on this machine: what is said of that, what else can be done, and the name of a job
+    for a second session."""
+
+    what: str
+    hint: str
+    free: str
+
+
+def _begin_beside(options: RunOptions, held: Held) -> RunOptions:
+    """Return the options for a second session in the folder, which a person wants. LeaseHeld: nobody can be asked, or
+    the answer is no."""
+    from wal_agent.supervise.provenance import shown_command
+
+    settings = options.settings
+    beside = replace(settings, job=held.free, sources={**settings.sources, "job": "flag"})
+    if options.attended and not options.no_wait:
+        say(held.what)
+        if typer.confirm(f"Start a second session beside it, as job {held.free}?", default=True, err=True):
+            return replace(options, settings=beside)
+    command = shown_command(options.agent.name, beside, options.args)
+    raise LeaseHeld(held.what, f"For a second session beside it: `{command}`. {held.hint}")
+
+
+def _find_holder(bucket: Bucket, options: RunOptions) -> Held | None:
+    """What the start's own job is doing, where a process of this machine has it for sure."""
+    from wal_agent.fleet.jobs import Reader
+    from wal_agent.recovery.lease_policy import Decline, admit, same_kernel
+    from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
+    from wal_agent.wal.keys import Keys
+    from wal_agent.wal.lease import read_lease
+
+    job = options.settings.job
+    seen = read_lease(bucket, Keys(job))
+    local = probe_holder(seen, this_host(options.env, Path(os.devnull)), spools_dir(options.env), bucket.url)
+    if options.wait or seen is None or not (same_kernel(seen, local) and local.lock == "alive"):
+        return None
+    decided = admit(job, seen, local, url=bucket.url)
+    if not isinstance(decided, Decline):
+        return None
+    reader = Reader.of(bucket, options.env)
+    return Held(decided.sentence, decided.hint, second_name(job, lambda name: _is_free(reader.one(name))))
+
+
+def _is_free(job: Job | None) -> bool:
+    return job is None or job.state == "closed"
+
+
+def second_name(job: str, is_free: Callable[[str], bool]) -> str:
+    """Return the first of JOB-2, JOB-3, ... that `is_free`. Pure."""
+    from wal_agent.wal.keys import LONGEST
+
+    names = (f"{job[: LONGEST - 5]}-{n}" for n in range(2, 1000))
+    return next(filter(is_free, names), f"{job[: LONGEST - 5]}-1000")
 
 
 @contextmanager
@@ -383,9 +442,9 @@ def _unsignalled() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _look_around(options: RunOptions) -> tuple[list[FolderJob], str]:
-    """The unfinished jobs beside the start's own; and where the start has none of its own yet, the name of the one that
-    an earlier wal-agent gave this folder, or that this folder has from another machine."""
+def _look_around(options: RunOptions) -> tuple[list[FolderJob], str, Held | None]:
+    """The unfinished jobs beside the start's own; where the start has none of its own yet, the name of the one that
+    an earlier wal-agent gave this folder, or that this folder has from another machine; and what runs it here now."""
     from wal_agent.bucket import open_bucket
     from wal_agent.fleet.jobs import LOOK_TIME, find_others, find_unowned
     from wal_agent.supervise.identity import earlier_default_job
@@ -399,10 +458,10 @@ def _look_around(options: RunOptions) -> tuple[list[FolderJob], str]:
         others, known = find_others(bucket, options.workspace, options.env, settings.job, counted, LOOK_TIME)
         earlier = earlier_default_job(options.agent.name, options.workspace)
         if known:
-            return others, ""
+            return others, "", _find_holder(bucket, options)
         if find_unowned(bucket, earlier, options.workspace, options.env):
-            return others, earlier
-        return others, default_job_elsewhere(others, options.agent.name, earlier)
+            return others, earlier, None
+        return others, default_job_elsewhere(others, options.agent.name, earlier), None
 
 
 def default_job_elsewhere(others: Sequence[FolderJob], agent: str, prefix: str) -> str:

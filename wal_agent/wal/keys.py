@@ -8,7 +8,8 @@ import msgspec
 
 from wal_agent.errors import UsageError
 
-_JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+LONGEST = 100  # characters of a job's name
+_JOB = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{LONGEST - 1}}}")
 _SEQ = re.compile(r"[0-9]{20}")
 _BLOB = re.compile(r"([0-9a-f]{64})(?:-([1-9][0-9]{0,17})(?:-[1-9][0-9]{0,17})?)?")
 

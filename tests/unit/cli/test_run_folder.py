@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +22,9 @@ from wal_agent.agents import AGENTS
 from wal_agent.bucket.file import FileBucket
 from wal_agent.cli import run as command
 from wal_agent.cli.options import complete_job
-from wal_agent.cli.run import settle_folder
+from wal_agent.cli.run import second_name, settle_folder
 from wal_agent.clock import SystemClock
-from wal_agent.errors import PersonNeeded
+from wal_agent.errors import LeaseHeld, PersonNeeded
 from wal_agent.records import Owner
 from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
 from wal_agent.supervise.machine import this_host
@@ -49,10 +52,10 @@ class Place:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def job(self, name: str, agent: str, folder: str, calls: int, owner: Owner | None = None) -> None:
-        """A job that was given up with so many calls in flight."""
+    def job(self, name: str, agent: str, folder: str, calls: int, owner: Owner | None = None, lock: str = "") -> None:
+        """A job that was given up with so many calls in flight; one that runs, where a process holds `lock`."""
         at = self.folder(folder)
-        host = this_host(self.env, Path("/dev/null"))
+        host = this_host(self.env, Path(lock or "/dev/null"))
         owner = make_owner(at, self.env) if owner is None else owner
         claim = LeaseRequest("a" * 16, host, agent, str(at), 30.0, owner=owner)
         fields = OpeningFields(agent_version="1", version="0", args=())
@@ -71,7 +74,8 @@ class Place:
         for n in range(calls):
             made.writer.append(intent(n + 1, command="./charge.sh"))
             commit(made)
-        made.lease.settle("released", "stopped: the agent failed", budget=5.0)
+        if not lock:
+            made.lease.settle("released", "stopped: the agent failed", budget=5.0)
 
     def wish(self, agent: str, folder: str, *, job: str | None = None, attended: bool = False) -> RunOptions:
         at = self.folder(folder)
@@ -203,6 +207,48 @@ def replace_owner(place: Place, folder: str) -> Owner:
     """The same user on another machine."""
     mine = make_owner(place.folder(folder), place.env)
     return Owner(user=mine.user, person="p" * 16, folder="f" * 16)
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[str]:
+    """The lock of a run that lives."""
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.name
+
+
+def test_a_second_terminal_begins_a_second_session(place: Place, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One keystroke; the next names are those of jobs that are not at work either."""
+    wish = place.wish("gemini", "shop", attended=True)
+    own = wish.settings.job
+    place.job(own, "gemini", "shop", calls=1, lock=lock)
+    answers(monkeypatch, True)
+    assert settle_folder(wish).settings.job == f"{own}-2"
+    place.job(f"{own}-2", "gemini", "shop", calls=0, lock=lock)
+    answers(monkeypatch, True)
+    third = settle_folder(wish)
+    assert (third.settings.job, third.settings.sources["job"]) == (f"{own}-3", "flag")
+    answers(monkeypatch, False)
+    with pytest.raises(LeaseHeld):
+        settle_folder(wish)
+
+
+def test_a_second_start_without_a_person_prints_the_command_of_a_second_session(place: Place, lock: str) -> None:
+    wish = place.wish("gemini", "shop")
+    place.job(wish.settings.job, "gemini", "shop", calls=0, lock=lock)
+    with pytest.raises(LeaseHeld) as refused:
+        settle_folder(wish)
+    command = refused.value.hint.split("`")[1]
+    settings = wish.settings
+    names = [f"--bucket={settings.bucket}", f"--job={settings.job}-2"]
+    assert shlex.split(command) == ["wal-agent", "run", "gemini", *names, "--", "-p", "go"]
+    waits = replace(wish, wait=True)
+    assert settle_folder(waits) == waits
+
+
+def test_the_name_of_a_second_session_can_name_a_job() -> None:
+    taken = {f"{'x' * 95}-2"}
+    assert Keys(second_name("x" * 100, lambda name: name not in taken)).job == f"{'x' * 95}-3"
 
 
 def test_job_names_are_completed_from_local_notes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
