@@ -27,6 +27,7 @@ from tests.faults.ruins import (
 )
 from tests.faults.trial import EVIL, READS, Ruin
 from wal_agent.bucket.base import Bucket
+from wal_agent.budget import FOREIGN
 from wal_agent.records import AgentStarted, Edit, FileDelta, FileGone, Host, Intent, Opening, Payload, Turn
 from wal_agent.wal import codec
 from wal_agent.wal.reader import read_tail
@@ -195,7 +196,7 @@ def many_calls(bucket: Bucket) -> None:
     empty = Intent(time=0.0, call=1, tool="", input=Payload(size=0), cls="unknown", rule="", session="")
     call = msgspec.msgpack.encode(OpenCall(1, 1, empty))
     raw = msgspec.msgpack.encode(msgspec.structs.replace(made, state=msgspec.structs.replace(made.state, open=())))
-    count = min(1_000_000, (codec.MAX_SNAPSHOT - len(raw) - 100) // len(call))
+    count = min(1_000_000, (FOREIGN.snapshot - len(raw) - 100) // len(call))
     assert count > 20 * MOST_OPEN
     packed = raw.replace(b"\xa4open\x90", b"\xa4open\xdd" + count.to_bytes(4, "big") + call * count)
     assert len(packed) > len(raw)

@@ -8,29 +8,43 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from tests.security.test_adoption import World, forge
+from tests.unit.recovery.lab import Lab
+from tests.unit.recovery.test_restore_workspace_hostile import Forge, nothing_changes
 from tests.unit.supervise.crew import short_folder
-from wal_agent.bucket.base import MAX_BYTES, most_bytes
+from wal_agent.bucket.base import Bucket, MemoryBucket
+from wal_agent.budget import FOREIGN, Budget
 from wal_agent.capture.git import Git, GitFailed
-from wal_agent.errors import Exhausted
-from wal_agent.records import Pack
-from wal_agent.recovery.restore_tree import plausible_files
+from wal_agent.capture.shadow import GitState
+from wal_agent.cli.stats import measure
+from wal_agent.errors import Damaged, Exhausted
+from wal_agent.fleet.stats import Measured, Stats
+from wal_agent.records import Workspace
 from wal_agent.recovery.restore_workspace import _Restore
 from wal_agent.wal import codec
+from wal_agent.wal.codec import Snapshot
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.state import State
 
-# Decodes one object in a process that may have 700 MiB, and says what was wrong with it.
+# Decodes one object in a process that may have 300 MiB, and says what was wrong with it.
 DECODE = """
 import resource, sys
 from wal_agent.errors import Damaged
 from wal_agent.wal import codec
-resource.setrlimit(resource.RLIMIT_DATA, (700 << 20, 700 << 20))
+from wal_agent.wal.codec import Snapshot
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.state import State
+resource.setrlimit(resource.RLIMIT_DATA, (300 << 20, 300 << 20))
 decode = codec.decode_segment if sys.argv[1] == "segment" else codec.decode_snapshot
 try:
     decode(sys.stdin.buffer.read(), job="j", seq=1)
@@ -45,9 +59,26 @@ def bomb(size: int, what: bytes) -> bytes:
     return codec.compress(raw)
 
 
-@pytest.mark.parametrize(("kind", "size"), [("segment", 15 << 20), ("segment", 2_000_000), ("snapshot", 60 << 20)])
-def test_a_small_object_stays_small_in_memory(kind: str, size: int) -> None:
-    data = bomb(size, b"\x90")
+def known(size: int) -> bytes:
+    """A snapshot with `size` of the smallest elements that its own fields may have."""
+    capture = Workspace(time=0.0, holds=0, commit="0" * 40, packs=(), whole=True, also=(7,))
+    made = Snapshot(format=1, job="j", seq=1, hash=bytes(32), state=State(workspace=capture), time=0.0)
+    raw = msgspec.msgpack.encode(made)
+    return codec.compress(raw.replace(b"\xa4also\x91\x07", b"\xa4also\xdd" + struct.pack(">I", size) + b"\x01" * size))
+
+
+BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "segment of lists": ("segment", lambda: bomb(15 << 20, b"\x90")),
+    "small segment of lists": ("segment", lambda: bomb(2_000_000, b"\x90")),
+    "snapshot of lists": ("snapshot", lambda: bomb(60 << 20, b"\x90")),
+    "snapshot of what it may hold": ("snapshot", lambda: known(60 << 20)),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_object_stays_small_in_memory(name: str) -> None:
+    kind, make = BOMBS[name]
+    data = make()
     assert len(data) < 10_000
     done = subprocess.run(
         [sys.executable, "-c", DECODE, kind], input=data, capture_output=True, timeout=120, check=False
@@ -86,9 +117,33 @@ def test_one_bad_job_costs_the_list_its_row() -> None:
 
 
 def test_every_kind_of_object_has_its_bound() -> None:
-    assert most_bytes("j/lease.json") < most_bytes("j/log/1") < most_bytes("j/snapshots/1") < most_bytes("j/blobs/x")
-    assert most_bytes("j/blobs/x") == most_bytes("names.json") == MAX_BYTES
-    assert most_bytes("prefix/j/log/1") > codec.MAX_READ and most_bytes("prefix/j/snapshots/1") > codec.MAX_SNAPSHOT
+    of = FOREIGN.of_object
+    assert of("j/lease.json") < of("j/log/1") < of("j/snapshots/1") < of("j/blobs/x") == FOREIGN.object
+    assert of("j/inbox/x") < of("job-names.json") < of("j/log/1") * 8
+    assert of("prefix/j/log/1") > FOREIGN.segment and of("prefix/j/snapshots/1") > FOREIGN.snapshot
+
+
+def test_one_bad_job_costs_the_stats_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that takes all memory, one that takes for ever, and one that is sound."""
+    bucket, waiting = MemoryBucket(), threading.Event()
+    for job in ("greedy", "slow", "sound"):
+        bucket.put(f"{job}/lease.json", b"{}")
+
+    def measure_job(bucket: Bucket, keys: Keys, key_id: str) -> Measured:
+        if keys.job == "greedy":
+            raise MemoryError
+        if keys.job == "slow":
+            waiting.wait(60)
+        return Measured(Stats(job=keys.job))
+
+    monkeypatch.setattr("wal_agent.fleet.stats.measure_job", measure_job)
+    monkeypatch.setattr("wal_agent.budget.FOREIGN", Budget(log_seconds=0.2))
+    try:
+        found, unread = measure(bucket, None, "")
+    finally:
+        waiting.set()
+    assert [each.stats.job for each in found] == ["sound"]
+    assert all(isinstance(unread[job], Exhausted) and f"--job={job}" in unread[job].hint for job in ("greedy", "slow"))
 
 
 def _entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
@@ -133,10 +188,23 @@ def test_git_gets_no_more_memory_than_it_needs(tmp_path: Path) -> None:
         git.run("index-pack", str(path), cwd=tmp_path / "r", foreign=True)
 
 
-def test_a_tree_fits_its_packs_and_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pack of 644 bytes that names two million files; and a disk with too few inodes."""
-    small = cast("Pack", SimpleNamespace(size=644))
-    assert plausible_files([small]) < 2_000_000 < plausible_files([small] * 10_000)
+@pytest.mark.parametrize("state", [None, GitState()], ids=["alone", "in git"])
+def test_a_tree_fits_its_packs(tmp_path: Path, state: GitState | None) -> None:
+    """A pack of some hundred bytes that names 390,625 files, in git and outside of it."""
+    lab = Lab(tmp_path)
+    (tmp_path / "outside").mkdir()
+    forge = Forge(lab)
+    work = forge.object("blob", b"")
+    for depth in range(4):
+        mode = "40000" if depth else "100644"
+        work = forge.tree(*((mode, f"{n:02}", work) for n in range(25)))
+    captured = forge.capture(work, state)
+    assert captured.packs[0].size < 2000
+    assert "more" in str(nothing_changes(lab, captured, Damaged))
+
+
+def test_a_tree_fits_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk with too few inodes."""
     here = cast("_Restore", SimpleNamespace(folder=tmp_path))
     _Restore._room(here, 1, 1)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_files=100, f_favail=10))

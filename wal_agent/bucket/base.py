@@ -228,9 +228,6 @@ class MemoryBucket:
         pass
 
 
-MAX_BYTES = 256 << 20  # of an object that is read into memory; wal-agent's end at 64 MiB
-_MOST_OF_ONE = {"log": 4 << 20, "snapshots": 80 << 20}  # bytes, by folder: twice what wal-agent writes
-_MOST_OF_A_LEASE = 1 << 20
 PAGE_SIZE = 1000  # entries; the most that the stores put into one page
 MAX_IDLE_PAGES = 1000  # in a row that bring nothing new
 CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
@@ -276,15 +273,6 @@ def request_options(variable: str, allowed: Mapping[str, str]) -> Mapping[str, s
 
 
 NOT_THE_STORE = "A proxy or a login page may be between this machine and the store: check the network and the endpoint."
-
-
-def most_bytes(key: str) -> int:
-    """How many bytes of an object are read into memory, by what its key says that it is: who writes the bucket chooses
-    its size."""
-    *folders, name = key.split("/")
-    if name == "lease.json":
-        return _MOST_OF_A_LEASE
-    return _MOST_OF_ONE.get(folders[-1], MAX_BYTES) if folders else MAX_BYTES
 
 
 def too_large_error(what: str, most: int) -> Damaged:

@@ -43,7 +43,6 @@ from wal_agent.bucket.base import (
     check_key,
     check_prefix,
     is_key,
-    most_bytes,
     too_large_error,
 )
 from wal_agent.bucket.folder import (
@@ -58,6 +57,7 @@ from wal_agent.bucket.folder import (
     sync,
     temp_file,
 )
+from wal_agent.budget import FOREIGN
 from wal_agent.errors import Conflict, Damaged, Newer, NotFound
 
 _MAGIC = b"walobj\r\n"
@@ -142,7 +142,7 @@ class FileBucket:
         return ""
 
     def _read(self, folder: int, name: str, key: str) -> tuple[bytes, float]:
-        most = most_bytes(key)
+        most = FOREIGN.of_object(key)
         raw, updated = read_file(folder, name, most + FRAME_OVERHEAD + 1)
         if len(raw) > most + FRAME_OVERHEAD:
             raise too_large_error(str(self._path(key)), most)

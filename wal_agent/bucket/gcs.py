@@ -56,12 +56,12 @@ from wal_agent.bucket.base import (
     checked_folders,
     http_date,
     is_key,
-    most_bytes,
     object_in_seconds,
     request_options,
     too_large_error,
 )
 from wal_agent.bucket.http import paced_pools, proxy_of
+from wal_agent.budget import FOREIGN
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.text import quote
@@ -286,7 +286,7 @@ class GcsBucket:
             with closing(store.download(self._folder + key)) as reply:
                 if reply.status_code != 200:
                     raise self._refused("get", key, reply.status_code, reply.raw.read(1 << 16, decode_content=True))
-                return _read(reply, f"{key} in {self.url}", most_bytes(key))
+                return _read(reply, f"{key} in {self.url}", FOREIGN.of_object(key))
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         check_key(key)

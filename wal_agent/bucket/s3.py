@@ -45,12 +45,12 @@ from wal_agent.bucket.base import (
     checked_entries,
     checked_folders,
     is_key,
-    most_bytes,
     object_in_seconds,
     request_options,
     too_large_error,
 )
 from wal_agent.bucket.http import paced_pools
+from wal_agent.budget import FOREIGN
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import (
     BucketError,
@@ -500,7 +500,7 @@ class S3Bucket:
         return etag
 
     def _body(self, reply: Mapping[str, Any], name: str) -> bytes:
-        body, size, most = reply["Body"], reply.get("ContentLength"), most_bytes(name)
+        body, size, most = reply["Body"], reply.get("ContentLength"), FOREIGN.of_object(name)
         try:
             if size is None and "transfer-encoding" not in reply["ResponseMetadata"]["HTTPHeaders"]:
                 raise Unavailable(f"The store did not say how long s3://{self._bucket}/{name} is.")

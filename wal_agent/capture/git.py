@@ -22,8 +22,8 @@ from typing import IO
 
 import msgspec
 
-TIMEOUT = 600.0  # seconds of one git process
-MOST_MEMORY = 3 << 30  # bytes of a git that reads what the bucket gave; a file of a capture has 50 MiB
+from wal_agent.budget import FOREIGN
+
 MAX_OUTPUT = 64 << 20  # bytes of output that are held in memory
 MOST_WARNED = 1 << 20  # bytes of warnings
 NICE = 10
@@ -122,7 +122,7 @@ class Git(msgspec.Struct):
 
     env: Mapping[str, str]
     keep: Collection[int] = ()
-    timeout: float = TIMEOUT
+    timeout: float = FOREIGN.git_seconds
     project: Path | None = None  # a real path; what is in it is never run
     _searched: tuple[object, str] | None = None  # the folders of PATH that count, and for what that was found
     _running: subprocess.Popen[bytes] | None = None
@@ -296,7 +296,7 @@ def _bound_memory(pid: int) -> None:
     """Before it has read much; a process that has ended already needs none."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError):
-            resource.prlimit(pid, resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+            resource.prlimit(pid, resource.RLIMIT_DATA, (FOREIGN.git_memory, FOREIGN.git_memory))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -302,7 +302,7 @@ class Shadow(msgspec.Struct, frozen=True):
         """Read a capture. Damaged when it is not one, or not all of it is here."""
         at = self.at(*alternates)
         try:
-            listed = self.git.run("ls-tree", "-z", "--full-tree", commit, at=at, most=MOST_LISTED)
+            listed = self.git.run("ls-tree", "-z", "--full-tree", commit, at=at, most=MOST_LISTED, foreign=True)
             found = {}
             for entry in listed.split(b"\0")[:-1]:
                 head, _, name = entry.partition(b"\t")
@@ -311,7 +311,7 @@ class Shadow(msgspec.Struct, frozen=True):
             state_id, state = "", GitState()
             if STATE in found:
                 state_id = found[STATE][2]
-                state = read_state(self.git.run("cat-file", "blob", state_id, at=at, most=MOST_STATE))
+                state = read_state(self.git.run("cat-file", "blob", state_id, at=at, most=MOST_STATE, foreign=True))
             trees = {name: found[name][2] for name in (WORK, INDEX) if name in found and found[name][1] == "tree"}
         except (GitFailed, ValueError) as error:
             raise Damaged(f"The captured working tree {commit[:12]} cannot be read: {error}.") from error

@@ -14,7 +14,7 @@ from wal_agent.cli.job import ANY_AGENT, list_command, own_name, say_bucket
 from wal_agent.cli.job import settings_for as load_settings
 from wal_agent.cli.options import AsJson, BucketUrl, KeyCommand, KeyFile, check_typed_job, complete_job
 from wal_agent.clock import SystemClock
-from wal_agent.errors import Damaged, Denied, Newer, NoJob, UsageError, WalAgentError
+from wal_agent.errors import Damaged, Denied, Exhausted, Newer, NoJob, UsageError, WalAgentError
 from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, lines, plural, redraw, timestamp
 
@@ -120,8 +120,8 @@ def measure(bucket: Bucket, job: str | None, key: str) -> tuple[list[Measured], 
         if len(names) > 1:
             redraw(f"reading job {n} of {len(names)}: {name}")
         try:
-            measured = measure_job(bucket, Keys(name), key)
-        except (Damaged, Denied, Newer) as error:
+            measured = measure_job(bucket, Keys(name), key) if job else _measure_in_time(bucket, name, key)
+        except (Damaged, Denied, Newer, Exhausted) as error:
             unread[name] = error
             continue
         if measured is not None:
@@ -129,6 +129,26 @@ def measure(bucket: Bucket, job: str | None, key: str) -> tuple[list[Measured], 
     if len(names) > 1:
         redraw("")
     return found, unread
+
+
+def _measure_in_time(bucket: Bucket, job: str, key: str) -> Measured | None:
+    """One of many jobs: what is wrong with it costs its own figures. Damaged, Denied, Newer; Exhausted."""
+    from wal_agent.budget import FOREIGN
+    from wal_agent.concurrency import call_with_timeout
+    from wal_agent.fleet.stats import measure_job
+    from wal_agent.wal.keys import Keys
+
+    late: Measured | Exhausted | None = Exhausted(
+        f"Its log takes more than {FOREIGN.log_seconds:g} s to read.", f"See: wal-agent stats --job={job}"
+    )
+
+    try:
+        found = call_with_timeout(FOREIGN.log_seconds, lambda: measure_job(bucket, Keys(job), key), late)
+    except (MemoryError, RecursionError):
+        raise Exhausted("Its log takes more memory than there is.", f"See: wal-agent stats --job={job}") from None
+    if isinstance(found, Exhausted):
+        raise found
+    return found
 
 
 def table(jobs: Sequence[Stats], total: Stats, url: str) -> list[str]:

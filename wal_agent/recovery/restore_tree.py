@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from wal_agent.budget import FOREIGN
 from wal_agent.capture.candidates import FULL, IGNORED
 from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import find_location
@@ -36,8 +37,6 @@ from wal_agent.safefs import open_plain
 from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
 
-MAX_LISTING = 512 << 20  # bytes of a tree's listing
-MAX_FILES = 5_000_000
 FILE_MODES = frozenset({"100644", "100755", "120000"})
 NESTED_REPOSITORY = "160000"  # a repository inside: its files are not saved
 _REFUSED = re.compile("not uptodate|would be overwritten|would be removed|would lose")
@@ -69,12 +68,14 @@ class Changes(msgspec.Struct, frozen=True):
 NO_CHANGES = Changes()
 
 
-def list_tree(shadow: Shadow, tree: str, *alternates: Path, whole: bool = True) -> dict[str, TreeEntry]:
-    """List all paths of a tree. Damaged for what no folder can hold or what leads out of it, and where parts are
-    missing; not `whole`: contents of files may be."""
+def list_tree(
+    shadow: Shadow, tree: str, *alternates: Path, whole: bool = True, most: int = FOREIGN.files
+) -> dict[str, TreeEntry]:
+    """List all paths of a tree, at most `most`. Damaged for what no folder can hold or what leads out of it, and where
+    parts are missing; not `whole`: contents of files may be."""
     try:
         words = ("ls-tree", "-r", "-z", "-l", "--full-tree", tree)
-        found = shadow.git.run(*words, at=shadow.at(*alternates), most=MAX_LISTING)
+        found = shadow.git.run(*words, at=shadow.at(*alternates), most=FOREIGN.of_listing(most), foreign=True)
     except GitFailed as error:
         raise Damaged(f"The captured working tree cannot be read: {error}.") from error
     entries: dict[str, TreeEntry] = {}
@@ -87,8 +88,8 @@ def list_tree(shadow: Shadow, tree: str, *alternates: Path, whole: bool = True) 
         if path in entries or mode not in (*FILE_MODES, NESTED_REPOSITORY) or not _stays_inside(path):
             raise Damaged(f"The captured working tree names what cannot be restored: {shorten(path)}.")
         entries[path] = TreeEntry(mode, id, int(size) if size.isdigit() else 0)
-    if len(entries) > MAX_FILES:
-        raise Damaged(f"The captured working tree has {len(entries)} files, more than are restored.")
+    if len(entries) > most:
+        raise Damaged(f"The captured working tree has {len(entries)} files, more than are restored ({most}).")
     for path in entries:
         if file := next((p for p in parent_paths(path) if p in entries), None):
             raise Damaged(f"The captured working tree has {shorten(file)} both as a file and as a folder.")
@@ -167,7 +168,7 @@ def checkout_tree(
 def _merge_tree(shadow: Shadow, at: GitDirs, base: str, tree: str) -> None:
     """git itself refuses, before it writes anything, to replace what is not as the index has it."""
     try:
-        shadow.git.run("read-tree", "-m", "-u", base, tree, at=at)
+        shadow.git.run("read-tree", "-m", "-u", base, tree, at=at, foreign=True)
     except GitFailed as error:
         if _REFUSED.search(error.said):
             raise ChangedMeanwhile(shorten(error.said.strip(), 200)) from error
@@ -196,15 +197,7 @@ def sync_filesystem(folder: Path) -> None:
         os.close(fd)
 
 
-MAX_PACK_BYTES = 256 << 30  # of all packs together
-MAX_PART = 256 << 20  # bytes of one part, which is held in memory
 _STREAM = "core.bigFileThreshold=1m"  # bytes: what is bigger is not unpacked in memory
-
-
-def plausible_files(packs: Iterable[Pack]) -> int:
-    """The most files of a tree whose objects are all in these packs: a tree of trees that are all the same one names
-    millions of files in some hundred bytes."""
-    return 10_000 + 4 * sum(pack.size for pack in packs)
 
 
 def fetch_packs(shadow: Shadow, captured: Workspace, blobs: Blobs, *alternates: Path) -> None:
@@ -232,9 +225,9 @@ def check_packs(captured: Workspace) -> None:
         raise Damaged("The log names a captured working tree by what is no commit's id.")
     for pack in captured.packs:
         parts = [part.size for part in pack.parts]
-        if pack.size != sum(parts) or not all(0 < size <= MAX_PART for size in parts):
+        if pack.size != sum(parts) or not all(0 < size <= FOREIGN.part for size in parts):
             raise Damaged("The log names a pack of the working tree whose parts cannot make it up.")
-    if sum(pack.size for pack in captured.packs) > MAX_PACK_BYTES:
+    if sum(pack.size for pack in captured.packs) > FOREIGN.packs:
         raise Damaged("The log names packs of the working tree that are bigger than any that was saved.")
 
 

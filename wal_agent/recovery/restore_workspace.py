@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.budget import FOREIGN
 from wal_agent.capture.candidates import is_within
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS, Location, find_location, mark_folder
@@ -60,7 +61,6 @@ from wal_agent.recovery.restore_tree import (
     list_tree,
     move_aside,
     parent_paths,
-    plausible_files,
     restrict_modes,
     tree_size,
 )
@@ -327,9 +327,7 @@ class _Restore:
         contents, tree = self._brought(blobs)
         check_git_state(contents)
         if contents.index and self.decided.make_repository:
-            list_tree(shadow, contents.index, whole=not contents.state.missing)
-        if captured.repository is None and len(tree) > plausible_files(captured.packs):
-            raise Damaged("The captured working tree has more files than its packs can hold.")
+            list_tree(shadow, contents.index, whole=not contents.state.missing, most=self._most())
         self._room(tree_size(tree), len(tree))
         with self._closed(bool(contents.state.private)):
             done = self._replace(place, contents, tree)
@@ -350,13 +348,17 @@ class _Restore:
         try:
             fetch_packs(shadow, captured, blobs)
             contents = shadow.contents(captured.commit)
-            return contents, list_tree(shadow, contents.work)
+            return contents, list_tree(shadow, contents.work, most=self._most())
         except (GitFailed, Damaged, OSError):
             if self._fresh:
                 raise
         shadow.wipe()
         self._fresh = shadow.ensure(object_format(captured))
         return self._brought(blobs)
+
+    def _most(self) -> int:
+        """Files that a tree of this capture can have."""
+        return FOREIGN.of_tree(pack.size for pack in self.captured.packs)
 
     @contextmanager
     def _closed(self, close: bool) -> Iterator[None]:

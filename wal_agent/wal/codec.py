@@ -18,6 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from wal_agent import msgspec_compat
+from wal_agent.budget import FOREIGN
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import FORMAT, AnyRecord, Opening
 from wal_agent.text import shorten
@@ -30,7 +31,6 @@ else:
     from backports import zstd
 
 T = TypeVar("T")
-MOST_LOOSE = 4 << 20  # bytes of MessagePack that are read as whatever they are, to find what a newer version added
 
 LEVEL = 3
 _OPTIONS: dict[int, int] = {
@@ -105,8 +105,8 @@ def find_newer(raw: bytes, type: Any) -> str:
     field or a word of a list of words that is not known; "" where it is none for another reason."""
     if what := find_newer_format(raw):
         return what
-    if len(raw) > MOST_LOOSE:
-        return ""  # one byte may be an object of 64 bytes
+    if len(raw) > FOREIGN.loose:
+        return ""
     try:
         return _unknown(msgspec.msgpack.decode(raw), inspect.type_info(type))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, TypeError, RecursionError):
@@ -186,14 +186,13 @@ def _add_tag(raw: bytes, key: bytes, kind: str) -> bytes:
 
 def is_tagged(data: bytes, key: bytes, kind: Literal["segment", "snapshot"]) -> bool:
     """Whether whoever made this object had the person's `key`: the tag is right. Damaged."""
-    raw = decompress(data, MAX_READ if kind == "segment" else MAX_SNAPSHOT)
+    raw = decompress(data, FOREIGN.segment if kind == "segment" else FOREIGN.of_snapshot(len(data)))
     end = len(raw) - TAG_SIZE
     body, head, tag = raw[1 : end - len(_TAG)], raw[end - len(_TAG) : end], raw[end:]
     return bool(key) and head == _TAG and hmac.compare_digest(tag, _tag_of(body, key, kind))
 
 
 MAX_SEGMENT = 1 << 20  # bytes of MessagePack that a writer puts into one segment
-MAX_READ = 2 << 20  # bytes of MessagePack that a reader takes from one
 OVERHEAD = 1024  # generous: everything in a segment but its records (job <= 100, run <= 200 bytes)
 START = bytes(32)  # `prev` of segment 1
 
@@ -301,7 +300,7 @@ def encode_segment(
 def decode_segment(data: bytes, *, job: str, seq: int) -> Segment:
     """The segment at `seq` of `job`; Damaged names the record number and what is wrong; Newer."""
     try:
-        segment = unpack(data, _SEGMENT, MAX_READ, f"Record {seq} of job {job}")
+        segment = unpack(data, _SEGMENT, FOREIGN.segment, f"Record {seq} of job {job}")
         if segment.format != FORMAT:
             raise Damaged(f"there is no format {segment.format}")
         if segment.job != job or segment.seq != seq:
@@ -309,9 +308,6 @@ def decode_segment(data: bytes, *, job: str, seq: int) -> Segment:
     except Damaged as error:
         raise Damaged(f"record {seq} of job {job} is damaged: {error.what}.") from error
     return segment
-
-
-MAX_SNAPSHOT = 64 << 20  # bytes of MessagePack
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -332,15 +328,16 @@ _SNAPSHOT: msgspec.msgpack.Decoder[Snapshot] = msgspec_compat.of_msgpack(Snapsho
 def encode_snapshot(snapshot: Snapshot, sign: bytes = b"") -> bytes:
     """The snapshot's bytes; ValueError when no reader would take it. `sign`: as a segment's."""
     raw = _add_tag(msgspec.msgpack.encode(snapshot), sign, "snapshot")
-    if len(raw) > MAX_SNAPSHOT:
-        raise ValueError(f"a snapshot of {len(raw)} bytes is more than readers take ({MAX_SNAPSHOT})")
-    return compress(raw)
+    data = compress(raw)
+    if len(raw) > (most := FOREIGN.of_snapshot(len(data))):
+        raise ValueError(f"a snapshot of {len(raw)} bytes is more than readers take ({most})")
+    return data
 
 
 def decode_snapshot(data: bytes, *, job: str, seq: int) -> Snapshot:
     """Damaged; Newer."""
     try:
-        snapshot = unpack(data, _SNAPSHOT, MAX_SNAPSHOT, f"Snapshot {seq} of job {job}")
+        snapshot = unpack(data, _SNAPSHOT, FOREIGN.of_snapshot(len(data)), f"Snapshot {seq} of job {job}")
         if snapshot.job != job or snapshot.seq != seq:
             raise Damaged(f"it calls itself snapshot {snapshot.seq} of job {shorten(repr(snapshot.job))}")
         if why := exceeded_limit(snapshot.state):

@@ -36,6 +36,7 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.bucket.folder import Tree, read_file, sync, temp_file
+from wal_agent.budget import FOREIGN
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.failpoints import failpoint
 from wal_agent.safefs import flock_state, try_lock
@@ -370,7 +371,7 @@ def _write(folder: int, seq: int, data: bytes) -> None:
 
 def _read(folder: int, seq: int) -> bytes:
     name = _number(seq)
-    if os.stat(name, dir_fd=folder, follow_symlinks=False).st_size > codec.MAX_READ:
+    if os.stat(name, dir_fd=folder, follow_symlinks=False).st_size > FOREIGN.segment:
         raise Damaged(f"record {seq} is too large")
     return read_file(folder, name)[0]
 

@@ -16,6 +16,7 @@ import msgspec
 
 from wal_agent.agents.base import Status
 from wal_agent.bucket.base import Bucket
+from wal_agent.budget import FOREIGN
 from wal_agent.records import End, Intent
 from wal_agent.supervise import ends
 from wal_agent.wal import codec, lease, reader
@@ -102,7 +103,7 @@ class Ghost:
             raise Violation(f"END: epoch {doc.epoch} was given up at record {doc.seq}, the log ends at {self.top}")
 
     def _segment_landed(self, data: bytes) -> None:
-        found = msgspec.msgpack.decode(packing.decompress(data, codec.MAX_READ), type=Segment)
+        found = msgspec.msgpack.decode(packing.decompress(data, FOREIGN.segment), type=Segment)
         self.archive[codec.digest(data)] = found
         if found.epoch < self.taken and found.opening is None:
             self.late.add(codec.digest(data))

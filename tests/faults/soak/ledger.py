@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.budget import FOREIGN
 from wal_agent.records import AnyRecord, End, Intent, Opening
-from wal_agent.wal import codec, reader
 from wal_agent.wal import codec as packing
+from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State
@@ -84,7 +85,7 @@ class Ledger:
     def log(self) -> list[Segment]:
         found = []
         for key in sorted(self.segments):
-            raw = packing.decompress(self.segments[key], codec.MAX_READ)
+            raw = packing.decompress(self.segments[key], FOREIGN.segment)
             found.append(msgspec.msgpack.decode(raw, type=Segment))
         return found
 

@@ -33,6 +33,7 @@ from wal_agent.bucket import gcs, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.gcs import SDK_ONE_REQUEST, GcsBucket
+from wal_agent.budget import Budget
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 
 KB, MB = 1 << 10, 1 << 20
@@ -346,7 +347,7 @@ def test_an_object_that_is_too_large_is_damage_and_not_read(
     bucket: GcsBucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket.put("b", bytes(11))
-    monkeypatch.setattr(gcs, "most_bytes", lambda _: 10)
+    monkeypatch.setattr(gcs, "FOREIGN", Budget(object=10))
     proxy.plan = Script([SlowBody(0)])  # whoever reads finds nothing there
     with pytest.raises(Damaged, match="larger than"):
         bucket.get("b")

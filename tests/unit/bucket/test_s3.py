@@ -18,6 +18,7 @@ from tests.servers.proxy import Fault, Hang, LostReply, Proxy, Reply, Script, Sl
 from wal_agent.bucket import s3
 from wal_agent.bucket.base import READ_TIMEOUT
 from wal_agent.bucket.s3 import S3Bucket, parse_url
+from wal_agent.budget import Budget
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, Unavailable, WalAgentError
 
 
@@ -252,9 +253,9 @@ def test_a_listing_that_is_cut_short_is_never_a_shorter_listing(bucket: S3Bucket
 
 def test_what_we_cannot_have_written_is_not_read_into_memory(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.put("a", b"x" * 1000)
-    monkeypatch.setattr(s3, "most_bytes", lambda _: 1000)
+    monkeypatch.setattr(s3, "FOREIGN", Budget(object=1000))
     assert len(bucket.get("a").data) == 1000
-    monkeypatch.setattr(s3, "most_bytes", lambda _: 999)
+    monkeypatch.setattr(s3, "FOREIGN", Budget(object=999))
     with pytest.raises(Damaged, match="larger than"):
         bucket.get("a")
 

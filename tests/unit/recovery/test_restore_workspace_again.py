@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
+from wal_agent.budget import Budget
 from wal_agent.capture.git import Git
 from wal_agent.capture.repository import read_marks
 from wal_agent.capture.shadow import SAVED, Contents, Shadow
@@ -346,7 +347,7 @@ def test_the_index_is_bounded_like_the_files(lab: Lab, monkeypatch: pytest.Monke
     for n in range(20):
         (first.work / f"staged-{n}").unlink()
     first.capture()
-    monkeypatch.setattr(restore_tree, "MAX_FILES", 10)
+    monkeypatch.setattr(restore_workspace, "FOREIGN", Budget(files=10))
     second = lab.machine("c")
     with pytest.raises(Damaged, match="more than are restored"):
         second.restore()

@@ -17,6 +17,7 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.recovery.lab import Lab, files, git, raw, repository, write
+from wal_agent.budget import Budget
 from wal_agent.capture.shadow import MOST_STATE, GitState
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.records import Pack, Repository, Workspace
@@ -152,7 +153,7 @@ def test_packs_that_do_not_hold(lab: Lab, what: str, monkeypatch: pytest.MonkeyP
         case "not an id":
             bad = replace(good, commit="--upload-pack=touch x")
         case "too big":
-            monkeypatch.setattr(restore_tree, "MAX_PACK_BYTES", 10)
+            monkeypatch.setattr(restore_tree, "FOREIGN", Budget(packs=10))
             bad = good
         case _:
             bad = replace(good, packs=())

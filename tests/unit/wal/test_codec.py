@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.wal.world import end, intent
+from wal_agent.budget import FOREIGN, Budget
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import AnyRecord, Edit, FileDelta, Payload, RunEnded, Turn
 from wal_agent.wal import codec
@@ -94,9 +95,9 @@ def test_a_segment_that_stands_elsewhere_than_it_says(job: str, seq: int) -> Non
 
 def test_a_bomb_is_not_unpacked() -> None:
     with pytest.raises(Damaged, match="it says it holds"):
-        codec.decode_segment(zstd.compress(bytes(codec.MAX_READ + 1)), job="j", seq=1)
+        codec.decode_segment(zstd.compress(bytes(FOREIGN.segment + 1)), job="j", seq=1)
     lying = bytearray(zstd.compress(bytes(5_000_000)))
-    streamed = zstd.compress(bytes(codec.MAX_READ * 4), options={zstd.CompressionParameter.content_size_flag: False})
+    streamed = zstd.compress(bytes(FOREIGN.segment * 4), options={zstd.CompressionParameter.content_size_flag: False})
     for data in (bytes(lying[:20]), streamed):
         with pytest.raises(Damaged):
             codec.decode_segment(data, job="j", seq=1)
@@ -214,8 +215,8 @@ def test_what_an_older_reader_cannot_know_is_found_wherever_it_is(
 def test_a_snapshot_is_written_up_to_the_size_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = codec.Snapshot(format=1, job="j", seq=3, hash=bytes(32), state=State(), time=1.0)
     size = len(msgspec.msgpack.encode(snapshot))
-    monkeypatch.setattr(codec, "MAX_SNAPSHOT", size)
+    monkeypatch.setattr(codec, "FOREIGN", Budget(snapshot=size))
     assert codec.decode_snapshot(codec.encode_snapshot(snapshot), job="j", seq=3) == snapshot
-    monkeypatch.setattr(codec, "MAX_SNAPSHOT", size - 1)
+    monkeypatch.setattr(codec, "FOREIGN", Budget(snapshot=size - 1))
     with pytest.raises(ValueError, match="more than readers take"):
         codec.encode_snapshot(snapshot)

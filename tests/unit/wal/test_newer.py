@@ -18,6 +18,7 @@ from tests.unit.wal.world import KEYS, World, intent
 from wal_agent.bucket import file
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.folder import MARKER
+from wal_agent.budget import FOREIGN
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
 from wal_agent.fleet import watch
@@ -32,7 +33,7 @@ from wal_agent.wal.retention import Retention
 
 def later(data: bytes, **fields: object) -> bytes:
     """A segment or snapshot of format 2."""
-    value = msgspec.msgpack.decode(packing.decompress(data, codec.MAX_READ))
+    value = msgspec.msgpack.decode(packing.decompress(data, FOREIGN.segment))
     return packing.pack({**value, "format": 2, **fields})
 
 
