@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import time
-from typing import Any
+from typing import Any, Final
 
 from wal_agent.redact import redact, redact_head
 
@@ -67,9 +67,24 @@ def bucket_words(url: str) -> list[str]:
 
 
 def job_command(verb: str, job: str, url: str) -> str:
-    """Return a command about one job, to be pasted in any folder: "wal-agent status --job J --bucket URL". `url`: ""
-    where it is not known."""
-    return " ".join(map(quote_word, ("wal-agent", verb, "--job", job, *(bucket_words(url) if url else ()))))
+    """Return a command about one job, to be pasted in any folder: "wal-agent status --job J --bucket URL". `verb`: a
+    command, with its subcommand; `url`: "" where it is not known."""
+    return " ".join(map(quote_word, ("wal-agent", *verb.split(), "--job", job, *(bucket_words(url) if url else ()))))
+
+
+JOB_VERBS: Final = (  # commands that mean the job of the folder in which they are typed, unless it is named
+    "ack|checkpoint|compact|diff|effects|gc|inbox|log|mark|pause|recall|recover|report|restore|resume|rewind|send|state"
+    "|status|stop|trace|unlock"
+)
+_UNNAMED = re.compile(
+    rf"wal-agent (?:{JOB_VERBS})\b(?: (?:list|show|diff|get|put|delete))?(?![^`;]*? --job)(?=[ `.,;)]|$)"
+)
+
+
+def name_job(text: str, options: str) -> str:
+    """Return what a person is told, with `options` (Settings.job_options) in each command that names no job, so that it
+    works as pasted in any folder."""
+    return _UNNAMED.sub(lambda found: f"{found[0]} {options}", text)
 
 
 def yield_reason(why: str) -> str:

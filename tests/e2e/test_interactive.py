@@ -53,7 +53,7 @@ def leave(term: Terminal) -> None:
     assert "-icanon" not in after
 
 
-CONTINUE = "wal-agent: to continue this session: wal-agent run gemini --continue"
+CONTINUE = "wal-agent: to continue this session: wal-agent run gemini"
 
 
 def ours(screen: str) -> list[str]:

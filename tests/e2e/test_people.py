@@ -49,7 +49,7 @@ def test_a_person_decides(scene: Scene) -> None:
         refused = machine.run("-y", "-p", TASK, options=option, wait=True)
         assert refused.process.returncode == 79, refused.stderr()
         assert "#1 run_shell_command" in refused.stderr()
-        assert "wal-agent ack N --done (or --not-done)" in refused.stderr()
+        assert "wal-agent ack --job job" in refused.stderr()
     assert len(scene.model.requests) == 1, "no agent was started for that"
 
     scene.script(Turn(text="I looked; and I know the new wish."))

@@ -108,7 +108,7 @@ def test_an_agent_that_dies_in_a_call_is_started_again_and_the_loop_ends(small: 
     assert done.stderr.count("gemini: killed by SIGKILL. Starting it again") == 2
     assert done.stderr.count("gemini: killed by SIGKILL. That is crash 3 of --restart-limit 3: looking") == 1
     assert "3 crashes in 10 minutes, the last one in run_shell_command `make step-3` (killed)." in done.stderr
-    assert "See: wal-agent log --crashes" in done.stderr
+    assert "See: wal-agent log --job job" in done.stderr
     assert [(r.code, r.cls) for r in small.ends()] == [(-9, "killed")] * 3
 
 

@@ -82,7 +82,7 @@ def test_a_damaged_lease_is_replaced_and_the_job_goes_on(scene: Scene) -> None:
         lease = Keys("job").lease
         bucket.put(lease, b"{", if_version=bucket.get(lease).version)
     refused = second.run("-y", "-p", "work", options=LONG_TTL, wait=True)
-    assert refused.process.returncode == 73 and "wal-agent unlock --damaged" in refused.stderr(), refused.stderr()
+    assert refused.process.returncode == 73 and "wal-agent unlock --job job" in refused.stderr(), refused.stderr()
     assert second.cli("unlock", "--damaged", "--now").returncode == 64
     mended = second.cli("unlock", "--damaged", "--epoch", "1", "--now")
     assert mended.returncode == 0, mended.stderr

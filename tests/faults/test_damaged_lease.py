@@ -51,7 +51,7 @@ LEASES: dict[str, Damage] = {
 def test_a_lease_that_is_none(ruin: Ruin, name: str) -> None:
     """R8: the way out is named, and the log is untouched by all of it: what it holds can be had."""
     ruin.damage(LEASES[name])
-    ruin.refused("The lease of job shop is damaged", "wal-agent unlock --damaged --job shop")
+    ruin.refused("The lease of job shop is damaged", "wal-agent unlock --job shop")
     said = ruin.reads("unlock")
     assert said.code == 73 and "--damaged" in said.err
     ruin.holds(LAST)

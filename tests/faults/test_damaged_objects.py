@@ -148,7 +148,7 @@ def test_two_objects_in_each_others_place(ruin: Ruin, a: str, b: str) -> None:
 
     ruin.damage(swap)
     if KEYS.lease in (a, b):
-        ruin.refused("The lease of job shop is damaged", "wal-agent unlock --damaged")
+        ruin.refused("The lease of job shop is damaged", "wal-agent unlock --job shop")
     elif KEYS.segment(8) in (a, b):
         ruin.refused("record 8 of job shop is damaged", "wal-agent restore --", good=7)
     else:
@@ -291,7 +291,7 @@ def test_the_same_on_a_store(name: str, prober: Prober, tmp_path: Path, monkeypa
         ruin.refused("record 8 of job shop is damaged", "wal-agent restore --", good=7)
         ruin.holds(7)
         ruin.damage(lambda bucket: put(bucket, KEYS.lease, b"junk"))
-        ruin.refused("The lease of job shop is damaged", "unlock --damaged")
+        ruin.refused("The lease of job shop is damaged", "wal-agent unlock --job shop")
     finally:
         machine.end()
 

@@ -71,11 +71,11 @@ def checkpoint(
         question["progress"] = progress
     if plan is not None:
         question["plan"] = _read_plan(plan)
-    done = checkpoint_own_run(os.environ, question) if not which.is_named else None
+    done, options = checkpoint_own_run(os.environ, question) if not which.is_named else None, ""
     if done is None:
         at = which.open()
-        done = checkpoint_job(at.bucket, at.keys, question)
-    say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: wal-agent checkpoint show")
+        done, options = checkpoint_job(at.bucket, at.keys, question), at.options()
+    say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: wal-agent checkpoint show{options}")
 
 
 def _read_plan(name: str) -> list[dict[str, str]]:

@@ -78,7 +78,7 @@ def settle(
     from wal_agent.supervise.intervene import answer_for_call
 
     answer_for_call(os.environ, call, because)
-    say(f"recorded. Call #{call} stays open until a person confirms it: wal-agent ack {call} --done (or --not-done)")
+    say(f"recorded. Call #{call} stays open until a person confirms it (`wal-agent ack`).")
 
 
 @with_job

@@ -16,7 +16,7 @@ from wal_agent.cli.options import AsJson, BucketUrl, KeyCommand, KeyFile, check_
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Denied, Exhausted, Newer, NoJob, UsageError, WalAgentError
 from wal_agent.redact import redact
-from wal_agent.text import answer, answer_json, lines, plural, redraw, timestamp
+from wal_agent.text import answer, answer_json, job_command, lines, plural, redraw, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -99,7 +99,7 @@ def stats(
     damaged = [each for each in found if each.problem]
     if damaged:
         more = f" So are {plural(len(damaged) - 1, 'log')} more." if len(damaged) > 1 else ""
-        look = f"Look: wal-agent status --job {damaged[0].stats.job}"
+        look = f"Look: {job_command('status', damaged[0].stats.job, opened.url)}"
         raise Damaged(f"The figures lack records. {damaged[0].problem}{more}", look)
     if any(isinstance(error, Damaged) for error in unread.values()):
         raise Damaged("Some jobs are damaged and were not counted.", "Look: wal-agent fleet ls --state damaged")

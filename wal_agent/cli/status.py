@@ -226,16 +226,18 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         tokens = f"about {r.tokens:,} tokens before, {r.left:,} after"
         rows.append(("", f"{what} {timestamp(r.time)}: {tokens} (wal-agent trace show {r.n}{options})"))
     if view.messages:
-        rows.append(("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox)"))
+        rows.append(
+            ("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox{options})")
+        )
     if view.files is not None:
         rows += file_rows(view.files, now, view.state == "running")
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
         rows += [("", describe_crash(c)) for c in view.crashes[-5:]]
     rows += call_rows(view, options)
-    rows += [describe_step(step, now) for step in view.steps[:MOST_STEPS_SHOWN]]
+    rows += [describe_step(step, now, options) for step in view.steps[:MOST_STEPS_SHOWN]]
     if len(view.steps) > MOST_STEPS_SHOWN:
-        rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: wal-agent state list"))
+        rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: wal-agent state list{options}"))
     rows += [
         ("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged")
         for c in view.unlogged[:MOST_CALLS_SHOWN]
@@ -364,14 +366,14 @@ def describe_held(call: Call, text: str, live: bool) -> tuple[str, str]:
     return "background", f"{text}   {'still runs' if live else f'ran when its run ended; {checked}'}"
 
 
-def describe_step(step: Step, now: float) -> tuple[str, str]:
+def describe_step(step: Step, now: float, options: str) -> tuple[str, str]:
     """The row of a step that has no end."""
     text = f"step {step.step} `{step.command}`"
     if step.running:
         return "in flight", f"{text}   for {duration(max(0.0, now - step.since))}"
     return (
         "unverified",
-        f"{text}   cut off; type it again with --verify, or: wal-agent ack {step.step} --done (or --not-done)",
+        f"{text}   cut off; type it again with --verify, or: wal-agent ack {step.step}{options} --done (or --not-done)",
     )
 
 

@@ -23,7 +23,7 @@ from wal_agent.cli.options import (
 )
 from wal_agent.config import variable_of
 from wal_agent.errors import PersonNeeded, UsageError
-from wal_agent.text import answer, answer_json, printable, say
+from wal_agent.text import answer, answer_json, job_command, printable, say
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -112,7 +112,7 @@ def task(
         if budget_calls and spent_by(at.bucket, child.state()) > budget_calls:
             say(f"its budget of {budget_calls} calls is used up; to continue, give a larger --budget-calls.")
         say(f"the task is not complete ({code}). The same command continues it.")
-        say(f"its log: wal-agent log --job {made}")
+        say(f"its log: {job_command('log', made, at.bucket.url)}")
         raise typer.Exit(code)
     found = read_result(child, result, budget_calls)
     if json:

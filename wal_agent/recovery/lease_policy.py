@@ -27,7 +27,6 @@ COUNTDOWN = 1.0  # seconds between reads of the lease of a silent owner, while a
 POLL_INTERVAL = 2.0  # seconds between reads of a live owner's lease
 LONGEST_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
 MAX_REASON = 500  # characters of why it is paused
-END_PAUSE = "wal-agent pause --end"
 
 
 LeaseView = Literal["crashed", "due", "released", "unlocked", "running", "paused", "closed"]
@@ -94,10 +93,10 @@ def admit(
         return Acquire("first")
     doc = seen.doc
     if pauses != "ignore" and (left := pause_left(seen, local.unchanged)) > 0:
-        why = f"job {job} is paused until {pause_text(seen)}"
+        why, end = f"job {job} is paused until {pause_text(seen)}", end_pause_command(job, url)
         if pauses == "refuse":
-            return Decline(f"{why}.", f"Start it then, on any machine; or end the pause with: {_end_pause(job, url)}")
-        return Wait(left, f"{why}; to start it now, end the pause: {_end_pause(job, url)}")
+            return Decline(f"{why}.", f"Start it then, on any machine; or end the pause with: {end}")
+        return Wait(left, f"{why}; to start it now, end the pause: {end}")
     if doc.state in ("closed", "released"):
         return Acquire(doc.state)
     if doc.spool and not accept_loss and not spool_is_here(seen, local):
@@ -235,7 +234,7 @@ def _decline_running(job: str, seen: StoredLease, local: Local, url: str, starts
     return Decline(_describe_holder(job, seen), f"Wait for it with --wait, {look_or_stop}")
 
 
-def _end_pause(job: str, url: str) -> str:
+def end_pause_command(job: str, url: str) -> str:
     return f"{job_command('pause', job, url)} --end"
 
 

@@ -30,6 +30,7 @@ from wal_agent.recovery.lease_policy import (
 )
 from wal_agent.supervise.identity import person_key
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
+from wal_agent.text import job_command
 from wal_agent.wal import lease as leases
 from wal_agent.wal.damage import missing_lease_error, sound_state, unknown_job_error
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
@@ -147,7 +148,7 @@ def leaving(job: OpenedJob, seen: StoredLease, wanted: Literal["closed", "releas
     if ended == "left":
         raise Unavailable(
             "The bucket did not take it in time, so it is not known whether that is saved.",
-            f"See: wal-agent status --job {job.keys.job}",
+            f"See: {job_command('status', job.keys.job, job.blobs.url)}",
         )
 
 

@@ -24,7 +24,6 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError, Damaged, LeaseHeld, UsageError
 from wal_agent.records import End, StepEnded
 from wal_agent.recovery.lease_policy import (
-    END_PAUSE,
     LONGEST_PAUSE,
     MAX_REASON,
     Acquire,
@@ -32,6 +31,7 @@ from wal_agent.recovery.lease_policy import (
     Local,
     Wait,
     admit,
+    end_pause_command,
     lease_age,
     owner_is_dead,
     pause_left,
@@ -100,7 +100,7 @@ def unlock(bucket: Bucket, keys: Keys, request: UnlockRequest, env: Mapping[str,
         raise unknown_job_error(bucket, keys)
     here = this_host(env, Path(os.devnull))
     local = probe_holder(seen, here, spools_dir(env), bucket.url)
-    if idle := nothing_to_unlock(seen, local, request):
+    if idle := nothing_to_unlock(seen, local, request, bucket.url):
         return idle
     check_request(seen, local, request, bucket.url)
     with suppress(BucketError, Damaged):  # what is of no use without a key, or damaged, can be unlocked all the same
@@ -128,7 +128,8 @@ def repair_lease(bucket: Bucket, keys: Keys, request: UnlockRequest, ttl: float,
     if request.epoch != end.epoch:
         raise UsageError(
             f"{damage} The log's newest epoch is {end.epoch}.",
-            f"Make sure that nobody runs the job, then: {leases.REPAIR} --epoch {end.epoch} --job {keys.job}",
+            f"Make sure that nobody runs the job, then: {job_command('unlock', keys.job, bucket.url)} --damaged "
+            f"--epoch {end.epoch}",
         )
     repaired = replace_damaged_lease(
         bucket,
@@ -161,14 +162,14 @@ def repair_lease(bucket: Bucket, keys: Keys, request: UnlockRequest, ttl: float,
     )
 
 
-def nothing_to_unlock(seen: StoredLease, local: Local, request: UnlockRequest) -> Unlocked | None:
+def nothing_to_unlock(seen: StoredLease, local: Local, request: UnlockRequest, url: str) -> Unlocked | None:
     """What to say when the next start can have the job anyhow; None when there is something to unlock.
 
     No error: what was asked for is so, and a script may go on."""
     doc, job = seen.doc, seen.doc.job
     if (left := pause_left(seen)) > 0:
         said = f"nothing to unlock: job {job} is paused until {pause_text(seen)}, and a start waits for that."
-        return unlock_result(seen, False, f"{said} To end the pause: {END_PAUSE} --job {job}", left)
+        return unlock_result(seen, False, f"{said} To end the pause: {end_pause_command(job, url)}", left)
     if doc.state in ("closed", "released"):
         return unlock_result(seen, False, f"nothing to unlock: job {job} is {doc.state}. {next_start_line(0.0)}")
     other = request.epoch is not None and request.epoch != doc.epoch
@@ -319,7 +320,7 @@ def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
     if hook_server.unless_refused(ask_own_run(env, hook_server.SETTLE, {"call": call, "because": because})) is None:
         raise UsageError(
             "`wal-agent settle` is for the agent, in a tool of its run; no such run answers here.",
-            f"A person resolves a call with: wal-agent ack {call} --done (or --not-done)",
+            f"A person resolves a call with: wal-agent ack {call} --job JOB --done (or --not-done)",
         )
 
 
@@ -346,7 +347,7 @@ def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict
     if said is None:
         raise UsageError(
             f"Job {keys.job} does not run on this machine, so no checkpoint was made.",
-            "Its state as of its newest record: wal-agent checkpoint show --at RECORD",
+            f"Its state as of its newest record: {job_command('checkpoint show', *reversed(job))}",
         )
     return said
 
@@ -439,7 +440,7 @@ def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> 
     if step := env.get("WAL_AGENT_STEP"):
         question["step"] = step
     answer = ask_own_run(env, hook_server.PAUSE, question)
-    return None if answer is None else _pausing(answer, now, question, agents=True)
+    return None if answer is None else _pausing(answer, "", now, question, agents=True)
 
 
 def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str, str]) -> PauseResult:
@@ -459,15 +460,16 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
             now_doc = reschedule_pause(
                 bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=lasts, reason=clean_reason(wanted.reason)
             )
-            return _paused(keys.job, seen.now + lasts, seen.now, now_doc.reason)
+            return _paused(keys.job, bucket.url, seen.now + lasts, seen.now, now_doc.reason)
         case Decline(sentence, _):
             question = _question(wanted, seen.now)
             answer = hook_server.ask_run(doc.host, doc.run, (bucket.url, keys.job), hook_server.PAUSE, question)
             if answer is None:
                 raise LeaseHeld(
-                    sentence, f"It cannot be reached from here; pause it there: wal-agent pause --job {keys.job} ..."
+                    sentence,
+                    f"It cannot be reached from here; pause it there: {job_command('pause', keys.job, bucket.url)}",
                 )
-            return _pausing(answer, seen.now, question, agents=env.get(MARKER) == doc.run)
+            return _pausing(answer, bucket.url, seen.now, question, agents=env.get(MARKER) == doc.run)
         case Wait(_, why):
             raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "There is nothing to pause until it is started.")
         case Acquire(_):
@@ -493,7 +495,7 @@ def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
         keys.job,
         "ended",
         f"the pause of job {keys.job}, until {pause_text(seen)}, is ended. A start that waits for it goes on within "
-        "30 s; else start it with `wal-agent run`.",
+        f"30 s; else start it with `{job_command('resume', keys.job, bucket.url)}`.",
         reason=seen.doc.reason,
     )
 
@@ -502,7 +504,7 @@ def _question(wanted: PauseRequest, now: float) -> dict[str, Any]:
     return {"seconds": wanted.seconds(now), "reason": clean_reason(wanted.reason)}
 
 
-def _pausing(answer: dict[str, Any], now: float, question: Mapping[str, Any], *, agents: bool) -> PauseResult:
+def _pausing(answer: dict[str, Any], url: str, now: float, question: Mapping[str, Any], *, agents: bool) -> PauseResult:
     """`question`: as it was asked at `now`; answering may have taken until the time that was meant. `agents`: a tool of
     this very run asked, so the words are for its agent; else a person reads them."""
     hook_server.unless_refused(answer)
@@ -516,7 +518,7 @@ def _pausing(answer: dict[str, Any], now: float, question: Mapping[str, Any], *,
     else:
         follows = (
             "Its run now saves, stops and continues then; the pause counts once the run is saved, and is then "
-            f"ended with: {END_PAUSE} --job {job}"
+            f"ended with: {end_pause_command(job, url)}"
         )
     return PauseResult(
         job,
@@ -527,9 +529,10 @@ def _pausing(answer: dict[str, Any], now: float, question: Mapping[str, Any], *,
     )
 
 
-def _paused(job: str, until: float, now: float, reason: str) -> PauseResult:
+def _paused(job: str, url: str, until: float, now: float, reason: str) -> PauseResult:
     when = _when(until, now, until - now)
-    said = f"job {job} is paused until {when}. Whoever starts it waits for that; end it with: {END_PAUSE} --job {job}"
+    end = end_pause_command(job, url)
+    said = f"job {job} is paused until {when}. Whoever starts it waits for that; end it with: {end}"
     return PauseResult(job, "paused", said, until, reason)
 
 

@@ -145,11 +145,11 @@ def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen:
 
 
 def typed_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
-    """The start with its arguments typed, for a shell; without a bucket whose URL holds a secret. `more`: options
-    besides those that were typed."""
-    names = ["bucket"] if bucket_words(settings.bucket) else []
-    options = [f"--{name}={getattr(settings, name)}" for name in (*names, "job") if _flag(settings, name)]
-    options += more
+    """The start with its arguments typed, for a shell on any machine; without a bucket whose URL holds a secret.
+    `more`: further options."""
+    named = settings.sources.get("bucket") != "default" and bucket_words(settings.bucket)
+    options = [f"--bucket={settings.bucket}"] if named else []
+    options += [f"--job={settings.job}", *more]
     return " ".join(map(quote_word, ("wal-agent", "run", agent, *options, "--", *args)))
 
 
@@ -167,10 +167,6 @@ def resume_command(options: RunOptions, *more: str) -> str:
     if options.agent.capabilities.hookless is None:
         return shown_command(options.agent.name, settings, (), *more)
     return f"wal-agent resume {settings.job_options}"
-
-
-def _flag(settings: Settings, name: str) -> bool:
-    return settings.sources.get(name) == "flag"
 
 
 def _ask(options: RunOptions, args: Sequence[str], screen: Screen, check: Callable[[], None]) -> None:

@@ -41,7 +41,7 @@ from wal_agent.supervise.rewrite import (
     undo,
     undoable,
 )
-from wal_agent.text import shorten
+from wal_agent.text import job_command, shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.damage import sound_state
 from wal_agent.wal.job import OpenedJob
@@ -234,7 +234,8 @@ def rewind_live(bucket: Bucket, keys: Keys, asked: FoundRewind) -> Rewritten | N
     said = hook_server.ask_run(doc.host, doc.run, at, hook_server.REWIND, question, PAUSE_BUDGET * 2 + DOING)
     if said is None:
         raise Unavailable(
-            "The run ended before it answered.", f"Whether it was done: wal-agent trace list --job {keys.job}"
+            "The run ended before it answered.",
+            f"Whether it was done: {job_command('trace list', keys.job, bucket.url)}",
         )
     hook_server.unless_refused(said)
     placed = Path(str(said["placed"])) if said.get("placed") else None

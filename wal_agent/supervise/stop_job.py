@@ -25,7 +25,7 @@ from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, sam
 from wal_agent.supervise import ancestry, hook_server
 from wal_agent.supervise.at_rest import JobAccess, act_unowned, require_lease
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.text import duration, printable, quote_word, shorten
+from wal_agent.text import duration, job_command, printable, quote_word, shorten
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
@@ -213,5 +213,5 @@ def _check_answered(state: State, options: str) -> None:
 
 def _close(job: OpenedJob) -> None:
     if close_job(job, "closed", "") == "left":
-        see = f"See: wal-agent status --job {job.keys.job}"
+        see = f"See: {job_command('status', job.keys.job, job.blobs.url)}"
         raise Unavailable("The bucket did not take it in time, so the job may be open still.", see)

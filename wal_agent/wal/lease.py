@@ -172,12 +172,9 @@ def decode_lease(data: bytes, job: str) -> LeaseDoc:
     return doc
 
 
-REPAIR = "wal-agent unlock --damaged"
-
-
 def read_lease(bucket: Bucket, keys: Keys) -> StoredLease | None:
     """Return the stored lease, None when there is none; Damaged (with the way out), Unavailable, Denied."""
-    repair = f"Put a sound one in its place with: {REPAIR} --job {keys.job}"
+    repair = f"Put a sound one in its place with: {job_command('unlock', keys.job, bucket.url)} --damaged"
     try:
         found = bucket.get(keys.lease)
     except NotFound:

@@ -125,7 +125,7 @@ def test_neither_log_nor_status_shows_a_value(run: Run, where: tuple[str, ...]) 
 
 def test_status_names_the_step_and_the_way_out(run: Run, where: tuple[str, ...]) -> None:
     out = run("status", *where)[1]
-    assert "step cut" in out and "wal-agent ack cut --done" in out and "step one" not in out
+    assert "step cut" in out and "wal-agent ack cut --job shop" in out and "step one" not in out
     steps = json.loads(run("status", *where, "--json")[1])["steps"]
     assert [(s["step"], s["running"]) for s in steps] == [("cut", False)]
 

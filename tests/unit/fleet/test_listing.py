@@ -53,7 +53,7 @@ def test_what_is_no_job_is_passed_over_and_a_damaged_lease_is_told(tmp_path: Pat
         (tmp_path / "b" / "link").symlink_to(tmp_path / "b" / "good")
     found = {job.job: job for job in eyes(bucket).all()}
     assert {name: job.state for name, job in found.items()} == {"good": "running", "bad": "damaged", "other": "damaged"}
-    assert "unlock --damaged --job bad" in found["bad"].problem
+    assert "wal-agent unlock --job bad" in found["bad"].problem
 
 
 def test_a_bucket_without_jobs_and_one_that_is_away() -> None:

@@ -194,7 +194,7 @@ def test_a_person_is_not_told_what_is_meant_for_the_agent(
     said = pause_job(shelf.bucket, KEYS, PauseRequest("10m", None), env)
     assert said.state == "pausing" and "job shop is being paused until" in said.said
     assert ("Start nothing new" in said.said) is tool
-    assert ("ended with: wal-agent pause --end --job shop" in said.said) is not tool
+    assert ("ended with: wal-agent pause --job shop" in said.said) is not tool
 
 
 # ---- a job that nobody runs
