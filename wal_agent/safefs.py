@@ -20,9 +20,9 @@ from wal_agent.errors import ConfigError
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
-def open_plain(path: Path | str) -> BinaryIO:
-    """A regular file, to be read. OSError: there is none, or something else."""
-    fd = os.open(path, READ)
+def open_plain(path: Path | str, follow: bool = False) -> BinaryIO:
+    """A regular file, to be read. `follow`: links too. OSError: there is none, or something else."""
+    fd = os.open(path, READ & ~os.O_NOFOLLOW if follow else READ)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -21,3 +21,14 @@ def test_each_line_names_a_test_that_is_there() -> None:
         for file, test in named:
             assert not test or f"def {test}(" in (TESTS / file).read_text(), row
             assert (TESTS / file).exists(), row
+
+
+def test_no_recipe_takes_its_folder_from_the_bucket() -> None:
+    """Issue 34.9: an empty `FLEET_WORKSPACE` made `cd ""` succeed."""
+    pages = [*(TESTS.parent / "docs").rglob("*.md"), TESTS.parent / "README.md", *(TESTS.parent / "deploy").rglob("*")]
+    texts = [page.read_text(errors="replace") for page in pages if page.is_file()]
+    recipes = [
+        line for text in texts for line in text.splitlines() if re.search(r"--on-(?:crash|message)[ =]['\"]", line)
+    ]
+    assert len(recipes) > 1
+    assert [line for line in recipes if re.search(r"\$\{?FLEET_WORKSPACE", line)] == []

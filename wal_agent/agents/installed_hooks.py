@@ -27,7 +27,7 @@ from wal_agent import msgspec_compat
 from wal_agent.agents.base import HookSetup, HooksToInstall, HookTable
 from wal_agent.agents.hook_line import client_command
 from wal_agent.errors import ConfigError
-from wal_agent.safefs import replace_file
+from wal_agent.safefs import open_plain, replace_file
 
 _GAP = re.compile(r"(?:[ \t\r\n\ufeff]|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _SCALAR = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null')
@@ -368,7 +368,8 @@ def _read_memo(path: Path) -> InstallMemo | None:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        with open_plain(path, follow=True) as file:
+            return file.read()
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -28,6 +28,7 @@ import psutil
 from wal_agent.agents.base import Cli, Env, ExitCause
 from wal_agent.errors import ConfigError
 from wal_agent.limits import exhausted
+from wal_agent.safefs import open_plain
 from wal_agent.text import quote_word
 
 ASKING = 30.0  # seconds for `--version`
@@ -245,7 +246,7 @@ _COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)',
 def read_object(path: Path, parse: Callable[[bytes], Any] = json.loads) -> dict[str, Any] | None:
     """Read a settings file. None where it is absent, or damaged: then the agent itself reports it or ignores it."""
     try:
-        with path.open("rb") as f:
+        with open_plain(path, follow=True) as f:
             values = parse(f.read(_LIMIT))
     except (OSError, ValueError, RecursionError):
         return None

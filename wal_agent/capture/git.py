@@ -11,12 +11,15 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -125,6 +128,7 @@ class Git(msgspec.Struct):
     timeout: float = FOREIGN.git_seconds
     project: Path | None = None  # a real path; what is in it is never run
     _searched: tuple[object, str] | None = None  # the folders of PATH that count, and for what that was found
+    pipes: tuple[Path, ...] = ()  # where git would read a file; it was seen to wait for whoever writes one
     _running: subprocess.Popen[bytes] | None = None
     _stopped: bool = False
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
@@ -194,7 +198,7 @@ class Git(msgspec.Struct):
             process = self._start([*argv, *words], env, folder, given or source, said, out)
             if foreign:
                 _bound_memory(process.pid)
-            timer = threading.Timer(timeout or self.timeout, lambda: _kill(process))
+            timer = _Watch(self, process, timeout or self.timeout, _places(at, folder))
             timer.daemon = True
             timer.start()
             try:
@@ -290,6 +294,72 @@ def _read(process: subprocess.Popen[bytes], most: int) -> bytes:
     if size > most:
         _kill(process)
     return b"".join(parts)
+
+
+LOOK = 1.0  # seconds between two looks at a git that goes on
+FEED = 0.02  # the same, where pipes are known
+MOST_PIPES = 10_000
+SEARCH_TIME = 20.0  # seconds
+_READ_BY_GIT = (".gitignore", ".gitattributes", ".gitmodules", ".git")
+
+
+class _Watch(threading.Timer):
+    """Ends a git after its time. One that stands still may wait for whoever writes a pipe that has the name of a file
+    which git reads (`.gitignore` in any folder, anything in a `.git`): it is given an empty one, as often as it takes
+    to open it. Nobody else's pipe is touched."""
+
+    def __init__(self, git: Git, process: subprocess.Popen[bytes], seconds: float, places: Collection[Path]) -> None:
+        super().__init__(seconds, lambda: _kill(process))
+        self._git, self._pid, self._places = git, process.pid, places
+
+    def run(self) -> None:
+        began = time.monotonic()
+        until, look, pause, before = began + self.interval, began + LOOK, LOOK, None
+        while (left := until - time.monotonic()) > 0:
+            if self.finished.wait(min(left, FEED if self._git.pipes else pause)):
+                return
+            if time.monotonic() >= look:
+                now = _standstill(self._pid)
+                if now is not None and now == before:
+                    self._git.pipes = find_pipes(self._places)
+                    pause *= 2  # it may wait for something else
+                look, before = time.monotonic() + pause, now
+            for pipe in self._git.pipes:
+                with suppress(OSError):  # most often: nobody waits for it
+                    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
+        self.function()
+
+
+def _standstill(pid: int) -> object:
+    """Equal for two looks between which a process that waits has done nothing; None where it works, or is gone."""
+    if sys.platform != "linux":
+        return ()
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        return tuple(fields[11:13]) if fields[0] == "S" else None  # CPU times
+    return None
+
+
+def _places(at: GitDirs | None, folder: Path) -> tuple[Path, ...]:
+    """The folders in which git looks for its files."""
+    own = at.git_dir if at else None
+    linked = own.parent.parent if own is not None and own.parent.name == "worktrees" else None
+    return tuple({each for each in (folder, at.work_tree if at else None, own, linked) if each is not None})
+
+
+def find_pipes(places: Iterable[Path]) -> tuple[Path, ...]:
+    """The pipes below these folders that git would open as files of its own. Bounded."""
+    until, found = time.monotonic() + SEARCH_TIME, dict[Path, None]()
+    for base, _, files in chain.from_iterable(os.walk(place) for place in places):
+        inside = ".git" in base.split("/")
+        for name in files if inside else set(files).intersection(_READ_BY_GIT):
+            path = Path(base, name)
+            with suppress(OSError):
+                if stat.S_ISFIFO(path.lstat().st_mode):
+                    found[path] = None
+        if time.monotonic() > until or len(found) >= MOST_PIPES:
+            break
+    return tuple(found)
 
 
 def _bound_memory(pid: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +33,24 @@ def test_only_the_chosen_agent_is_imported(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {module.split(".")[2] for module in done.stdout.split() if module.startswith("wal_agent.agents.")}
     assert loaded & set(AGENTS) == {name}
+
+
+PIPES = """.claude/settings.json .claude/settings.local.json .codex/config.toml .gemini/settings.json .gemini/.env
+.qwen/settings.json .qwen/.env .env .pi/settings.json .opencode/opencode.json opencode.json .github/hooks.json
+.copilot/config.json .github/copilot/settings.json .wal-agent/wal-agent.toml"""
+
+
+@pytest.mark.parametrize("name", list(AGENTS))
+def test_pipes_in_the_place_of_a_projects_settings_block_nothing(name: str, tmp_path: Path) -> None:
+    """A stranger's folder: nothing waits for whoever would write them."""
+    work, home = tmp_path / "work", tmp_path / "home"
+    for pipe in PIPES.split():
+        (work / pipe).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(work / pipe)
+    home.mkdir()
+    code = (
+        "import sys; from pathlib import Path; from wal_agent.agents import AGENTS; "
+        "AGENTS[sys.argv[1]].hooks_off_reason([], Path(sys.argv[2]), {'HOME': sys.argv[3], 'PATH': ''})"
+    )
+    words = [sys.executable, "-c", code, name, str(work), str(home)]
+    subprocess.run(words, check=True, timeout=30)

@@ -61,6 +61,35 @@ def repository(log: Log) -> Repository:
     return log.now.repository
 
 
+@pytest.mark.parametrize("in_git", [False, True])
+def test_pipes_in_the_place_of_files_block_nobody(
+    user: User, log: Log, tmp_path: Path, in_git: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: git and we open files of the folder by name, and the folder is a stranger's."""
+    monkeypatch.setattr("wal_agent.capture.git.LOOK", 0.1)
+    names = [".gitignore", ".gitattributes", ".gitmodules", ".wal-agentignore", "sub/.gitignore", "sub/.gitattributes"]
+    if in_git:
+        user.init()
+        user.write("sub/a", b"old\n")
+        user.commit()
+        names += [f".git/{name}" for name in ("info/exclude", "info/attributes", "refs/heads/x", "MERGE_HEAD")]
+        names += ["inside/.git/HEAD", "inside/.git/config"]
+        subprocess.run(["git", "init", "-q", str(user.top / "inside")], check=True)
+        user.write("inside/b")
+    user.write("sub/a", b"new\n")
+    user.write("c")
+    for name in names:
+        (user.top / name).parent.mkdir(exist_ok=True)
+        (user.top / name).unlink(missing_ok=True)
+        os.mkfifo(user.top / name)
+    capture = capture_of(user, tmp_path, log=log)
+    capture.git.timeout = 20.0
+    log.must(capture)
+    files = {b"sub/a": ("100644", b"new\n"), b"c": ("100644", b"x\n")}
+    assert files.items() <= Elsewhere(log, tmp_path).files().items()
+    assert (log.now.repository is not None) == in_git
+
+
 # ---- what is sent
 
 

@@ -71,7 +71,7 @@ def parse_dotenv(text: str) -> dict[str, str]:
 def read_dotenv(path: Path) -> dict[str, str]:
     """Empty where it cannot be read, as for Qwen."""
     try:
-        with path.open("rb") as f:
+        with open_plain(path, follow=True) as f:
             return parse_dotenv(f.read(_LIMIT).decode(errors="replace"))
     except OSError:
         return {}
