@@ -1,5 +1,16 @@
-"""`python -m wal_agent`."""
+"""`wal-agent`, and `python -m wal_agent`: where an interrupt counts from the first import on."""
 
-from wal_agent.cli.main import main
+import sys
 
-main()
+
+def main() -> None:
+    try:
+        from wal_agent.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:  # Ctrl-C while the command is still being loaded
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -84,14 +84,15 @@ def hooks_silent_error(agent: str) -> ConfigError:
     )
 
 
-def no_hooks_error(agent: str, code: int) -> ConfigError:
-    """`code`: the agent's exit code. With an error of its own (no login, a wrong option) it mostly was too early for
-    hooks; that it had none does not follow from that."""
-    if 0 < code < 128:
-        return ConfigError(
-            f"{agent} exited with {code} before starting a session (message above).",
-            f"Anything it did was not logged. Check its hooks: wal-agent doctor {agent}",
-        )
+def no_session_line(agent: str, code: int) -> str:
+    """Why nothing is logged, where a person or an error of the agent's own (no login, a wrong option, a dialog that was
+    declined) ended it before its first hook: that its hooks are off does not follow from that."""
+    above = " (message above)" if 0 < code < 128 else ""
+    return f"{agent} ended before its session began{above}, so there is nothing to log or to continue."
+
+
+def no_hooks_error(agent: str) -> ConfigError:
+    """For a run without a person that ended with 0: it did something, and no hook was heard."""
     return ConfigError(
         f"{agent} ended and its hooks never ran, so what it did was not logged.",
         f"Find out why: wal-agent doctor {agent}",
@@ -197,7 +198,7 @@ def end_run(
     if isinstance(ended.stopped, Fenced):
         raise ended.stopped
     if ended.silent and not options.interactive and ended.exit.code == 0:
-        ended = replace(ended, stopped=no_hooks_error(options.agent.name, ended.exit.code))
+        ended = replace(ended, stopped=no_hooks_error(options.agent.name))
     failpoint("run.before_seal")
     word = exit_reason(options.agent, ended, options.interactive, clock.now())
     closing = _Closing(options, opened, ended, word, clock)
@@ -322,11 +323,10 @@ class _Closing(msgspec.Struct, frozen=True):
                 f"job {job} was not saved completely within {options.settings.drain:.0f} s: the next start "
                 "treats it as a crash, once its lease has expired, and resumes what was saved."
             )
-        if settled == "closed" and options.attended and not ended.drained:
+        if settled == "closed" and options.attended and not ended.drained and not ended.silent:
             say(messages.continue_with(resume_command(options, "--continue")))
         if ended.silent and ended.stopped is None:
-            silence = no_hooks_error(options.agent.name, ended.exit.code)
-            say(f"{silence.what} {silence.hint}")
+            say(no_session_line(options.agent.name, ended.exit.code))
 
     def _lost(self) -> list[int]:
         """This run's compactions that left the agent nothing; none where the next start mends them."""

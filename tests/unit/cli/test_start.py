@@ -6,11 +6,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.unit.cli.shelf import full
+from wal_agent.__main__ import main
 from wal_agent.cli.commands import COMMANDS, _Loaded, first_sentence
 
 # Modules of wal_agent and of the packages that it installs, at the end of the command.
@@ -113,3 +116,21 @@ def test_the_list_of_commands_says_what_their_own_help_says() -> None:
         name: first_sentence(command.help) for name, command in commands.items()
     }
     assert not any(command.hidden for command in commands.values())
+
+
+def test_an_interrupt_while_the_command_is_loaded_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the first 0.1 s: no traceback."""
+
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "wal_agent.cli.main", Interrupted("wal_agent.cli.main"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+
+
+def test_the_entry_point_catches_it() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"]["wal-agent"] == f"{main.__module__}:{main.__name__}"
