@@ -177,18 +177,19 @@ export const WalAgent = async ({ client }) => {
     },
 
     "chat.message": async (input, output) => {
-      const first = say && output?.parts?.find((part) => part.type === "text" && !part.synthetic)
-      if (first) {
-        first.text = say.text
+      const typed = output?.parts?.filter((part) => part.type === "text" && !part.synthetic)
+      const words = typed?.map((part) => part.text)
+      if (say && typed?.length) {
+        typed[0].text = say.front ? `${say.text}\n\n${typed[0].text}` : say.text
+        if (!say.front) words[0] = say.text
         say = null
       }
-      const said = output?.parts?.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text)
       await quietly(async () => {
         const session = await root(input.sessionID)
         if (session !== input.sessionID) return
         failed.delete(session)
         await begin(session, created.has(session) ? "startup" : "resume")
-        await tell("turn", { session, prompt: (said ?? []).join("\n") })
+        await tell("turn", { session, prompt: (words ?? []).join("\n") })
       })
     },
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, until
 from tests.e2e.terminal import Terminal
+from wal_agent.agents.base import ACT_BEGINS
 from wal_agent.rehearsal.model import Call, HistoryText, Turn
 
 CHARGE = "echo charged >> side; sleep 600; echo over >> side"
@@ -258,3 +259,46 @@ def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) 
     (notice,) = (text for text in texts if text.startswith("[wal-agent recovery] ") and "UTC" in text)
     assert jobs == ([] if elsewhere else ["0 9 * * *"])
     assert ("CronCreate" in notice, "ScheduleWakeup" in notice) == (elsewhere, True)
+
+
+@pytest.mark.parametrize("scene", ["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"], indirect=True)
+def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene) -> None:
+    """Issue 32, 11: the agent acted on it by itself, in a turn that nobody had asked for."""
+    machine = scene.machine("vm")
+    scene.script(Turn(calls=[machine.rehearsal.shell("echo paid >> side; sleep 600")]))
+    run = machine.run(*machine.rehearsal.args(TASK))
+    until(lambda: scene.side() == ["paid"], "it is paid")
+    run.kill()
+    run.wait()
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="It was paid once."))
+    term = Terminal(machine, machine.rehearsal.interactive_args(TASK) or (), options=["--wait"])
+    try:
+        until(lambda: any(r["type"] == "recovery" for r in scene.records()), "it is recovered")
+        term.shows(TASK)  # before that the terminal itself shows what is typed
+        _type(term, "where are we now", lambda: len(scene.model.requests) > seen)
+        term.shows("It was paid once")
+        until(lambda: [r["state"] for r in scene.records() if r["type"] == "turn"][-1] == "completed", "it is told")
+        _leave(term)
+    finally:
+        term.close()
+    heard = [part.text for part in scene.model.history(seen) if isinstance(part, HistoryText)]
+    told = [n for n, text in enumerate(heard) if "[wal-agent recovery]" in text and "UTC" in text]
+    asked = [n for n, text in enumerate(heard) if "where are we now" in text]
+    assert len(told) == 1 and asked[-1] >= told[0] and ACT_BEGINS not in "".join(heard)
+    prompts = [r["prompt"] for r in scene.records() if r["type"] == "turn" and r.get("prompt")]
+    assert scene.side() == ["paid"] and len(prompts) == 2
+
+
+def _type(term: Terminal, text: str, sent: Callable[[], bool]) -> None:
+    """Type a prompt once the agent takes one, and send it: keys that come too soon are lost, or part of a paste."""
+    for _ in range(30):
+        if term.showed(text, within=0.1):
+            break
+        term.type(text)
+        term.showed(text, within=2)
+    for _ in range(20):
+        term.press("Enter")
+        if _happens(sent, 2):
+            return
+    raise AssertionError(term.screen())

@@ -65,7 +65,7 @@ def ours(screen: str) -> list[str]:
 
 
 def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
-    """I1, I4, I6, I8: approved by a person, killed, and back with the old turns; the recovery speaks by itself."""
+    """I1, I4, I6, I8: approved by a person, killed, and back with the old turns; the notice waits for the person."""
     scene.script(
         Turn(text="First a step.", calls=[shell("echo one >> side")]),
         Turn(text="Now the long one.", calls=[shell(LONG)]),
@@ -85,17 +85,17 @@ def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
         assert term.code() == 137
     before = scene.records()
 
-    scene.script(Turn(text="I verified: it began."), Turn(text="You are welcome."))
+    scene.script(Turn(text="I verified: it began."))
     seen = len(scene.model.requests)
     second = scene.machine("vm-2")
     with terminal(second, "--wait") as term:
-        screen = term.shows("I verified: it began")
+        screen = term.shows(rf"(?s)\[wal-agent recovery\] The machine that you worked on.*{EMPTY}")
         assert TASK in screen
         assert "First a step." in screen
-        assert "[wal-agent recovery] The machine that you worked on" in screen
         assert ours(screen) == []
-        ask(term, "thank you")
-        term.shows("You are welcome")
+        assert len(scene.model.requests) == seen, "nobody has asked for anything"
+        ask(term, "where are we?")
+        term.shows("I verified: it began")
         leave(term)
         screen = term.screen()
     assert screen.count(CONTINUE) == 0, "nothing has looked at the call, so the same command goes on"

@@ -187,11 +187,16 @@ class NewSession(msgspec.Struct, frozen=True):
 
 class ResumeSession(msgspec.Struct, frozen=True):
     """Continue a restored session. `prompt`: the recovery prompt, which replaces the user's own if not empty. `asked`:
-    the agent has got the user's own prompt already."""
+    the agent has got the user's own prompt already, and waits for the next one; `prompt` goes in front of that."""
 
     id: str
     prompt: str
     asked: bool = False
+
+    @property
+    def acts(self) -> bool:
+        """Whether the agent begins a turn on `prompt` by itself."""
+        return self.prompt != "" and not self.asked
 
     @property
     def drops_prompt(self) -> bool:

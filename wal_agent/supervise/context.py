@@ -234,6 +234,7 @@ class Launch(msgspec.Struct, frozen=True):
     session: str
     resumed: bool = False
     notice: str = ""  # the recovery's words, with which its first turn begins
+    waits: bool = False  # the first turn is a person's, with the notice in front
     turn_open: bool = False  # the session has a turn that is not completed
     interactive: bool = True  # a person sits before it
     args: tuple[str, ...] = ()  # the user's own

@@ -84,6 +84,7 @@ class Conversation:
         # Only the session's file shows which calls it has, and hooks only that a turn before is whole.
         self._by_file = context.agent.capabilities.boundary == "file"
         self._notice = launch.notice  # the recovery's words, with which the first turn begins; until it is over
+        self._typed = launch.waits or not launch.notice  # a person's words begin it
         self._context = launch.context
         self._asks_to_look = not launch.interactive and context.settings.unverified == "fail"
         if not launch.interactive and context.settings.loop_limit:
@@ -269,7 +270,7 @@ class Conversation:
 
     def _begin_turn(self, session: str, prompt: str) -> None:
         text = prompt.encode("utf-8", "replace")[:MAX_PROMPT]
-        asked = Payload(size=len(text), data=text) if text and (self.turned or not self._notice) else None
+        asked = Payload(size=len(text), data=text) if text and (self.turned or self._typed) else None
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True

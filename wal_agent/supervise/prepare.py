@@ -195,7 +195,7 @@ class Preparation:
         self.at: Situation = read_situation(opened)
         self.handoff: Handoff | None = None
         self.interactive = options.interactive
-        self.silent, self.typed = False, ""  # no notice; the user's new words with this start
+        self.typed = ""  # the user's new words with this start
         if options.handoff:
             self.at, self.handoff = recovery_input.hand_over_to_opening(self.at)
         self.left = Leftovers()  # of the lost run
@@ -363,13 +363,17 @@ class Preparation:
         rows([*lost_lines(facts.lost), *in_flight_lines(facts.calls), *unannounced_lines(facts.unannounced)])
         self._record(alert, verdicts, prompt, named, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
+        # A person who is there says what is next, and reads the notice first: no turn begins that nobody asked for.
+        waits = bool(restored) and self.interactive and not self.typed and alert not in ("paused", "handoff")
+        by_hook = waits and agent.capabilities.inject_prompt is None and "turn_started" in agent.capabilities.speaks
         return PreparedStart(
-            ResumeSession(place.session, prompt, asked=self.silent and not self.typed),
+            ResumeSession(place.session, prompt, asked=waits),
             decided.args,
             dict(self.at.before.files) if restored else {},
             verdicts,
             harmless_calls(facts.calls),
             asked_calls(facts.calls),
+            context=prompt if by_hook else "",
             repeated=self.repeated,
             exact=restored.kept / EXACT if restored else None,
         )
@@ -517,9 +521,8 @@ class Preparation:
             new = agent.prompt_from_args(args) or ""  # asked for again, if need be in the same words
         self.typed = new
         steps = self.at.before.undecided_steps
-        quiet = facts.is_quiet and not pending and not steps and lost in ("", new)
-        self.silent = quiet and (self.interactive or bool(facts.turn_completed and new))
-        return self.silent
+        quiet = facts.is_quiet and not facts.replaces and not pending and not steps and lost in ("", new)
+        return quiet and (self.interactive or bool(facts.turn_completed and new))
 
     def _unseen_messages(self) -> dict[MessageAt, Message | None]:
         """Those that the lost run gave to the agent, each with its words, if these can be had within a few seconds."""

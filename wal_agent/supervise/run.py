@@ -590,6 +590,7 @@ class Run:
             session.id,
             resumed,
             session.prompt if isinstance(session, ResumeSession) else "",
+            isinstance(session, ResumeSession) and session.asked,
             resumed and open_turn,
             self.interactive,
             args,

@@ -504,7 +504,7 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
     ours, given = _injected(given, env)
-    prompted = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.acts
     behind: list[str] = []
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]

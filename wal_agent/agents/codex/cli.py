@@ -277,7 +277,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     ours = [*run_flags(env), *(() if given.headless or is_given(given.options, "no-daemon") else ("--no-daemon",))]
     if isinstance(session, NewSession):
         return Command((program, *ours, *args), own)
-    prompted = session.prompt != ""
+    prompted = session.acts
     dropped = PICKS | {"cd", "image"}
     kept = [(arg, n < given.before) for n, arg in enumerate(given.options) if arg.name not in dropped]
     first = to_words(arg for arg, early in kept if early)

@@ -183,7 +183,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         if not any(arg.name in SESSION_OPTIONS or arg.name == "trust-folder" for arg in given):
             ours += ["--session-id", session.id]
         return Command((str(native_program(cli.path)), *ours, *to_words(given)), {})
-    prompted = session.prompt != ""
+    prompted = session.acts
     left_out = SESSION_OPTIONS | FIRST | (PROMPT_OPTIONS if session.drops_prompt else frozenset())
     given = [arg for arg in given if arg.name not in left_out]
     # Without a session only the prompt tells the agent what happened: its own was not saved.

@@ -130,7 +130,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     more = {"PWD": ""} if "PWD" in env else {}
     ours: list[str] = []
     behind: list[str] = []
-    prompted = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.acts
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in _SESSION]
         known = resume.resumable(session.id, Path(), env)  # else only the prompt: its session was not saved
@@ -141,6 +141,8 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
             more[SAY] = json.dumps({"text": session.prompt}, ensure_ascii=False)
         elif session.asked:
             given = [arg for arg in given if arg.name not in (_PROMPT if word == "run" else ("prompt",))]
+            if session.prompt:
+                more[SAY] = json.dumps({"text": session.prompt, "front": True}, ensure_ascii=False)
         elif prompted:
             given = [arg for arg in given if arg.name != "prompt"]
             if known:

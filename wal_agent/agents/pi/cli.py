@@ -181,7 +181,7 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
     ours: list[str] = []
-    prompted = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.acts
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours = ["--session", session.id]

@@ -262,7 +262,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         # which takes all words up to the next one.
         name = extension_name(run)
         given.insert(at, Arg("extensions", name, ("--extensions", name)))
-    prompted = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.acts
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours += ["--resume", session.id]
