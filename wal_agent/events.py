@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, Late, PhaseName, Trigger
+from wal_agent.records import CallState, Cause, Class, Ending, ExitClass, Finding, Late, PhaseName, Trigger
 
 
 class LeaseTaken(msgspec.Struct, frozen=True):
@@ -68,10 +68,11 @@ class Recovered(msgspec.Struct, frozen=True):
     old_host: str
     stopped: float
     alert: str
-    findings: tuple[Finding, ...]  # one for each call in flight
+    findings: tuple[Finding, ...]  # one for each open call
     put_back: int
     seconds: float
     trace: str = ""
+    states: tuple[CallState, ...] = ()  # of the same calls
 
 
 class Halted(msgspec.Struct, frozen=True):
@@ -85,10 +86,10 @@ class Halted(msgspec.Struct, frozen=True):
 
 
 class LeftOpen(msgspec.Struct, frozen=True):
-    """The run is over and nothing takes the job up by itself; of these calls (number and tool), which are not as well
-    done twice, nobody can tell whether they happened. A person can."""
+    """The run is over and nothing takes the job up by itself; of these calls (number, tool, state), which are not as
+    well done twice, nobody can tell whether they happened. A person can."""
 
-    calls: tuple[tuple[int, str], ...]
+    calls: tuple[tuple[int, str, CallState], ...]
 
 
 class Ready(msgspec.Struct, frozen=True):

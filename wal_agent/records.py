@@ -15,6 +15,7 @@ FORMAT = 1
 
 Class = Literal["read_only", "idempotent", "mutation", "unknown"]
 Finding = Literal["completed", "not_started", "partial", "unknown"]
+CallState = Literal["open", "runs_on", "cut", "refused", "done", "failed", "verified", "resolved"]
 Ending = Literal["done", "failed", "refused", "verified", "resolved", "denied", "interrupted", "acknowledged"]
 """How a call ended (PROTOCOL.md, I8). The last three are words of older logs; `ending` spells them as today's."""
 Cause = Literal["first", "closed", "released", "unlocked", "dead"]
@@ -256,6 +257,20 @@ class RunsOn(Record, frozen=True, kw_only=True, tag="runs_on"):
     pids: tuple[int, ...] = ()
     serves: bool = False
     result: Payload | None = None
+
+
+def call_state(held: Cut | RunsOn | None = None, how: Ending | Literal[""] = "") -> CallState:
+    """Return the one word for a call (GLOSSARY). `held`: the newest word on an open one; `how` it ended, "" for not."""
+    if how == "interrupted":
+        return "cut"
+    if how:
+        return ending(how)  # type: ignore[return-value]
+    return "open" if held is None else "cut" if isinstance(held, Cut) else "runs_on"
+
+
+def state_text(state: CallState) -> str:
+    """Return the word as people read it."""
+    return {"runs_on": "runs on", "resolved": "resolved by a person"}.get(state, state)
 
 
 class Edit(Data, frozen=True):

@@ -26,7 +26,7 @@ LOGS = Path(__file__).parent / "older_logs"
 KEY = bytes(range(32)).hex() + "\n"
 NOT_OF_THE_LOG = {"bucket", "heartbeat_age", "owner_now", "phase_age", "left", "locked", "key"}  # of here or now
 OF_A_CALL = ("calls", "tool", "input", "class", "rule", "finding")
-LATER = {"answered", "looked", "because", "held"}  # what `status` says of a call since
+LATER = {"answered", "looked", "because", "held", "state"}  # what `status` says of a call since
 STATES_THEN = {"crashed": "cut_off"}  # other words of `status` since
 ENDS_THEN = {"refused": "denied", "verified": "interrupted", "resolved": "acknowledged"}  # and of ends
 Command = Callable[..., str]
@@ -100,7 +100,8 @@ def as_then(value: Any) -> Any:
             "size": value["size"],
             "data": text if len(text) <= 2000 else f"{text[:2000]}… ({len(text)} characters)",
         }
-    return {name: ENDS_THEN.get(one, one) if name == "how" else as_then(one) for name, one in value.items()}
+    then = {name: one for name, one in value.items() if not (name == "state" and value.get("type") == "intent")}
+    return {name: ENDS_THEN.get(one, one) if name == "how" else as_then(one) for name, one in then.items()}
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.xz") for path in LOGS.glob("*.tar.xz")))

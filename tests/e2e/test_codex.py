@@ -57,7 +57,7 @@ def test_a_command_that_the_turn_leaves_running(
             until(lambda: scene.side() == ["up"], "the command runs")
             hold.set()
             assert run.wait() == 0, run.stderr()
-            assert "unverified: #1" in run.stderr()
+            assert "open: #1" in run.stderr()
             kinds = {r["type"] for r in scene.records() if r.get("call") == 1}
             assert kinds & {"cut", "runs_on"} and "end" not in kinds
             assert one.status()["state"] == "released"

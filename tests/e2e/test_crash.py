@@ -56,7 +56,7 @@ def test_kill_in_a_shell_call_on_another_machine_with_an_empty_home(scene: Scene
     assert text.count("The machine that you worked on") == 1
     assert any("unknown" in str(r["response"]) for r in responses_in(request))
     assert "vm-1" not in again.stdout()
-    assert "in flight" in again.stderr()
+    assert "\n  open  " in again.stderr()
     assert HALF_DONE[:30] in again.stderr()
     assert scene.side() == ["one", "begun"]
     assert [c["tool"] for c in second.status()["unsettled"]] == ["run_shell_command"]

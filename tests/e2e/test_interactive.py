@@ -101,7 +101,7 @@ def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
     assert screen.count(CONTINUE) == 0, "nothing has looked at the call, so the same command goes on"
     lines = ours(screen)
     assert len(lines) == 1, "\n".join(lines)
-    assert lines[0].startswith("wal-agent: unverified: #2 run_shell_command `")
+    assert lines[0].startswith("wal-agent: open: #2 run_shell_command `")
     assert len(notices(scene.model.requests[seen])) == 1
     check_log(scene, second, before)
     assert scene.side() == ["one", "begun"]

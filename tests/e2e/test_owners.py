@@ -89,7 +89,7 @@ def test_agent_alone_killed(scene: Scene) -> None:
     status = machine.status()
     assert status["state"] == "released"
     assert [c["tool"] for c in status["unsettled"]] == ["run_shell_command"]
-    assert "unverified" in run.stderr()
+    assert "open: #" in run.stderr()
     assert not still_runs(machine.home, "touch started; sleep 600")
 
 

@@ -67,7 +67,7 @@ def test_a_person_decides(scene: Scene) -> None:
     assert "is settled" in acked.stderr
     hold.set()
     assert run.wait() == 0, run.stderr()
-    assert "unverified" not in run.stderr()
+    assert "open: #" not in run.stderr()
     assert machine.status()["state"] == "closed"
 
     scene.script(Turn(text="As you like."))
@@ -95,7 +95,7 @@ def test_ack_after_the_end(scene: Scene) -> None:
     first_answer, nudged = scene.model.requests[asked:]
     said = look_first([(1, "`run_shell_command`", "")])
     assert [any(said in text for text in texts_in(request)) for request in (first_answer, nudged)] == [False, True]
-    assert "unverified: #1 run_shell_command" in run.stderr()
+    assert "open: #1 run_shell_command" in run.stderr()
     check_exact(scene, second)
     status = second.status()
     unlooked = "nothing has looked at it, so the job is not complete"

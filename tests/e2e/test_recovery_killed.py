@@ -50,7 +50,7 @@ def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
 
     scene.script(Turn(text="I verified the first; now this.", calls=[shell(long_call("second"))]))
     second = killed_in(scene, hosts[1], "second")
-    assert "in flight" in second.stderr()
+    assert "\n  open  " in second.stderr()
     before = scene.records()
 
     scene.script()
@@ -81,7 +81,7 @@ def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
     check_exact(scene, hosts[3])
     assert scene.side() == ["one", "first-begun", "second-begun"]
     assert [c["call"] for c in hosts[3].status()["unsettled"]] == [2, 3]
-    (line,) = (line for line in last.stderr().splitlines() if "unverified: #2 run_shell_command" in line)
+    (line,) = (line for line in last.stderr().splitlines() if "open: #2 run_shell_command" in line)
     assert ", #3 run_shell_command" in line
 
 

@@ -66,7 +66,7 @@ def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Sc
     about = messages.open_calls_context([(1, "run_shell_command", b"{}", ())]).splitlines()[0]
     assert sum(about in text for text in texts_in(request)) == 1, "the new session reads of the open call"
     job = f"--job job --bucket {scene.url}"
-    named = name_calls([call.intent for call in scene.replay().state.open])
+    named = name_calls(scene.replay().state.open)
     assert messages.still_open(1, named, "only begun is in side", job) in other.stderr()
     assert machine.run("-y", "-p", "another task", options=["--once"], wait=True).process.returncode == 0
     assert len(scene.model.requests) == seen + 1

@@ -31,14 +31,14 @@ STATE: Final[Styles] = {  # of what a job's state begins with
 }
 STATUS: Final[Styles] = {  # of the rows of `wal-agent status`
     r"(?m)^\w[\w ]{10}(?= )": "cyan",
-    r"(?m)^(unverified|unlogged|spool) .*": "yellow",
+    r"(?m)^((open|cut|runs on) .* (wal-agent ack .*|the agent was asked to check)|(unlogged|spool) .*)$": "yellow",
     **{rf"(?m)(?<=^state {{7}}){words.removeprefix('^')}": style for words, style in STATE.items()},
 }
 LOG: Final[Styles] = {  # of the lines of `wal-agent log`
     r"^ *\d+  (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d \S+": "dim",
     r"(?<=  )(start|recovery|agent ended|handoff)(?= )": "bold",
     r"(?<=  )(mutation|unknown)(?=  +\S)": "magenta",
-    r"\b(done|verified|resolved)( \d+ ms)?$": "green",
+    r"\b(done|verified|resolved by a person)( \d+ ms)?$": "green",
     r"\b(open|not completed.*|refused.*|cut|runs on)$": "yellow",
     r"\bfailed( \d+ ms)?$": "red",
     r"^ +-  cut off .*": "red",

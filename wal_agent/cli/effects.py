@@ -9,6 +9,7 @@ import typer
 from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.errors import Damaged
+from wal_agent.records import state_text
 from wal_agent.redact import redact
 from wal_agent.text import answer_json, lines, plural, quote_word, say, shorten, timestamp
 
@@ -18,15 +19,7 @@ if TYPE_CHECKING:
     from wal_agent.wal.blobs import Blobs
 
 MOST_INPUT = 1 << 20  # bytes of a call's input that are read; a command for which there is an undo is shorter
-RESULTS = {
-    "done": "done",
-    "failed": "failed, maybe after a part",
-    "partial": "done in part",
-    "cut_off": "cut off, not known",
-    "cut": "cut, not known",
-    "runs_on": "runs on in the background",
-    "open": "open",
-}
+FOUND = {"completed": "it was done", "partial": "it was done in part"}
 _NOTHING = "no logged call changed anything outside the session."
 _NOTHING_OPEN = "the outcome of everything that the log has is known."
 
@@ -111,6 +104,8 @@ def effect_json(effect: Effect) -> dict[str, Any]:
         "text": effect_text(effect),
         "class": effect.cls,
         "result": effect.result,
+        "finding": effect.finding,
+        "unsettled": effect.needs_a_look,
         "by": effect.by,
         "why": redact(effect.why)[:2000],
         "because": redact(effect.because)[:2000],
@@ -119,15 +114,23 @@ def effect_json(effect: Effect) -> dict[str, Any]:
     }
 
 
+def _state(effect: Effect) -> str:
+    """The state of the call, and what is known of it where that word does not say it."""
+    found = FOUND.get(effect.finding or "", "it is not known whether it was done" if effect.needs_a_look else "")
+    if effect.result == "failed":
+        found = "maybe after a part"
+    return ", ".join(filter(None, (state_text(effect.result), found)))
+
+
 def _rows(effect: Effect, options: str) -> list[str]:
 
     name = f"step {effect.step}" if effect.step else f"#{effect.call} {effect.tool}"
     place = f"{timestamp(effect.time)} on {shorten(effect.host, 60)}"
     rows = [
-        f"{effect.record:>5}  {place}  {shorten(redact(name), 80)}  {effect.cls}  {RESULTS[effect.result]}",
+        f"{effect.record:>5}  {place}  {shorten(redact(name), 80)}  {effect.cls}  {_state(effect)}",
         f"       {effect_text(effect)}",
     ]
-    if effect.result in ("cut_off", "cut", "partial", "failed") and effect.why:
+    if (effect.needs_a_look or effect.result == "failed") and effect.why:
         rows.append(f"       found: {shorten(redact(effect.why))}")
     if effect.because and effect.needs_a_look:
         rows.append(f"       the agent says: {shorten(redact(effect.because))}")

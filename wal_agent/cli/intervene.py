@@ -288,7 +288,7 @@ def describe_removal(found: Removal, verb: str) -> list[str]:
     rows = [f"job {found.job}: {parts[0]}, {parts[1]} and {parts[2]} ({size(found.size)}) {verb}"]
     if found.open_calls:
         calls = f"{', '.join(found.open_calls[:5])}{' ...' if len(found.open_calls) > 5 else ''}"
-        rows.append(f"  in flight: {calls}; whether that happened is not checked any more")
+        rows.append(f"  open calls: {calls}; whether that happened is not checked any more")
     return rows
 
 

@@ -29,6 +29,7 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    CallState,
     Cause,
     Checkpoint,
     Compaction,
@@ -57,6 +58,8 @@ from wal_agent.records import (
     StepPaused,
     Turn,
     Workspace,
+    call_state,
+    state_text,
 )
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_words
@@ -245,6 +248,11 @@ class Entry(msgspec.Struct, frozen=True):
     end: End | None = None
     held: Cut | RunsOn | None = None
 
+    @property
+    def state(self) -> CallState:
+        """Of an intent's call."""
+        return call_state(self.held, self.end.how if self.end is not None else "")
+
 
 def read_entries(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[Entry]:
     """All kept records from segment `start` on, oldest first. Reads them once and holds them (not the blobs) in memory.
@@ -277,8 +285,9 @@ def record_type(record: AnyRecord) -> str:
 
 
 def as_json(entry: Entry, raw: bool = False) -> str:
-    """One JSON object: `record` (number), `epoch`, `type`, and the record's own fields, redacted and shortened. Bytes
-    of files are a size and a hash; `raw`: base64 of them, as they are in the log."""
+    """One JSON object: `record` (number), `epoch`, `type`, and the record's own fields, redacted and shortened; of an
+    intent also the call's `state`. Bytes of files are a size and a hash; `raw`: base64 of them, as they are in the
+    log."""
     record = entry.record
     bare: AnyRecord = record
     if isinstance(record, FileDelta):
@@ -306,6 +315,8 @@ def as_json(entry: Entry, raw: bool = False) -> str:
             {"size": p.size, "sha256": _short(p.sha256), "parts": [_bytes_json(part, raw) for part in p.parts]}
             for p in record.packs
         ]
+    if isinstance(record, Intent):
+        shown["state"] = entry.state
     shown.pop("t", None)
     return json_line({"record": entry.seq, "epoch": entry.epoch, "type": entry.kind, **shown})
 
@@ -373,9 +384,9 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             late = "; it ran before it was logged" if r.unlogged and entry.end else ""
             return r.tool, f"#{r.call} {preview(r.input, 60)}", f"{r.cls:<10} {_outcome(entry)}{late}"
         case Cut() | RunsOn():
-            return "open", f"#{r.call} {_word(r)} ({r.by})", redact(r.why)[:80]
+            return "open", f"#{r.call} {state_text(call_state(r))} ({r.by})", redact(r.why)[:80]
         case End():
-            return "end", f"#{r.call} {r.how} ({r.by})", redact(r.why)[:80]
+            return "end", f"#{r.call} {state_text(call_state(how=r.how))} ({r.by})", redact(r.why)[:80]
         case FileDelta():
             sent = sum(e.data.size for e in r.edits)
             return "saved", f"{r.path} +{size(sent)}", f"{size(r.size)} in all"
@@ -387,7 +398,7 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Recovery():
             return (
                 "recovery",
-                f"{plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back (from epoch {r.from_epoch})",
+                f"{plural(len(r.verdicts), 'open call')}, {r.put_back} put back (from epoch {r.from_epoch})",
                 "",
             )
         case Answer():
@@ -453,16 +464,9 @@ def _quoted(prompt: Payload | None) -> str:
     return "" if prompt is None else f'"{preview(prompt, 50)}"'
 
 
-def _word(held: Cut | RunsOn) -> str:
-    return "cut" if isinstance(held, Cut) else "runs on"
-
-
 def _outcome(entry: Entry) -> str:
-    end = entry.end
-    if end is None:
-        return "open" if entry.held is None else _word(entry.held)
-    took = f" {end.duration_ms} ms" if end.duration_ms else ""
-    return end.how + took
+    took = f" {entry.end.duration_ms} ms" if entry.end is not None and entry.end.duration_ms else ""
+    return state_text(entry.state) + took
 
 
 CRASHES = ("opening", "recovery", "run_ended")

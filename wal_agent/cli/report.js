@@ -65,6 +65,8 @@ const GROUPS = {
   compaction: "checkpoint", turn: "turn", message: "turn", message_seen: "turn", phase: "phase",
 };
 const groupOf = (type) => own(GROUPS, type) || (/^(step|state)/.test(type) ? "step" : "other");
+const TONES = { done: "good", verified: "good", resolved: "good", refused: "warn" };
+const stateText = (state) => own(data.words, state) || state;
 const CLASSES = { read_only: "good", mutation: "warn", unknown: "warn" };
 
 // ---- what is in the log
@@ -94,9 +96,8 @@ function rowOf(entry) {
     row.name = `#${entry.call} ${entry.tool}`;
     row.what = preview(entry.input);
     row.cls = entry.cls;
-    row.result = effect && effect.result !== "done" && effect.result !== "failed" ? effect.result : end ? end.how : "no end";
-    row.result = row.result.replaceAll("_", " ");
-    row.tone = { done: "good", failed: "bad", denied: "warn" }[row.result] || "bad";
+    row.result = stateText(entry.state);
+    row.tone = own(TONES, entry.state) || "bad";
     row.ms = end ? end.duration_ms || 0 : 0;
   } else {
     row.what = summary(entry);
@@ -105,8 +106,8 @@ function rowOf(entry) {
       row.tone = entry.completed ? "good" : "bad";
     } else if (entry.type === "opening" && entry.cause === "dead") {
       row.result = "after a crash"; row.tone = "bad";
-    } else if (entry.type === "step_begun" && effect && effect.result === "cut_off") {
-      row.result = "cut off"; row.tone = "bad";
+    } else if (entry.type === "step_begun" && effect && effect.result === "open") {
+      row.result = "open"; row.tone = "bad";
     } else if (entry.type === "step_ended") {
       row.result = entry.how; row.tone = entry.how === "done" ? "good" : "bad";
     } else if (entry.type === "recovery") {
@@ -119,7 +120,7 @@ function rowOf(entry) {
 function summary(e) {
   switch (e.type) {
     case "opening": return `epoch ${e.epoch} on ${own(e.host, "name") || "?"} (${e.cause}), ${e.agent} ${e.agent_version}, ${moment(e.time)}`;
-    case "recovery": return `of epoch ${e.from_epoch}: ${(e.verdicts || []).length} in flight, ${e.put_back || 0} put back`;
+    case "recovery": return `of epoch ${e.from_epoch}: ${(e.verdicts || []).length} open calls, ${e.put_back || 0} put back`;
     case "turn": return `${e.state} ${textOf(e.prompt)}`;
     case "message": return `from ${e.sender}${e.verb ? ` (${e.verb})` : ""}: ${textOf(e.text)}`;
     case "message_seen": return `from ${e.sender}: ${e.id}`;
@@ -130,7 +131,9 @@ function summary(e) {
     case "phase": return `${e.phase} ${e.tool || ""} (was ${e.was})`;
     case "run_ended": return `code ${e.code} ${e.why || ""}`;
     case "step_begun": return `${e.name}: ${(e.command || []).join(" ")}`;
-    case "end": return `#${e.call} ${e.how} (${e.by}) ${e.why || ""}`;
+    case "cut":
+    case "runs_on": return `#${e.call} ${stateText(e.type)} (${e.by}) ${e.why || ""}`;
+    case "end": return `#${e.call} ${stateText(e.how)} (${e.by}) ${e.why || ""}`;
     default: return [e.name, e.step, e.path, e.agent, e.session, e.because, e.reason].filter((x) => typeof x === "string").join(" ");
   }
 }
@@ -151,10 +154,10 @@ function head() {
   const calls = rows.filter((row) => row.entry.type === "intent");
   const facts = [
     [calls.length, "calls"], [calls.filter((r) => r.cls !== "read_only").length, "may change something"],
-    [calls.filter((r) => r.result === "failed").length, "failed"], [calls.filter((r) => r.result === "denied").length, "denied"],
+    [calls.filter((r) => r.result === "failed").length, "failed"], [calls.filter((r) => r.result === "refused").length, "refused"],
     [epochs.length, "starts"], [epochs.filter((e) => e.entry.cause === "dead").length, "after a crash"],
     [rows.filter((r) => r.entry.type === "recovery").length, "recoveries"],
-    [data.effects.filter((e) => e.result === "cut_off" || e.result === "partial").length, "not known for certain"],
+    [data.effects.filter((e) => e.unsettled).length, "not known for certain"],
   ];
   for (const [count, name] of facts) {
     const item = document.createElement("li");
@@ -225,7 +228,7 @@ function asOf() {
   const fold = (name, content) => place.append(folded(name, content));
   place.append(title);
   if (then.short.length) place.append(make("p", `Not whole: ${then.short.join("; ")}`, "bad"));
-  place.append(make("p", then.open.length ? `Calls that had no end then: ${then.open.map((n) => `#${n}`).join(", ")}` : "No call was in flight."));
+  place.append(make("p", then.open.length ? `Calls that were open then: ${then.open.map((each) => `#${each.call} (${stateText(each.state)})`).join(", ")}` : "No call was open."));
   const changed = then.files.filter((file) => file.change).length;
   const all = then.files.length + then.more;
   fold(`Working tree: ${all} ${all === 1 ? "file" : "files"}${changed ? `, ${changed} added or changed by then` : ""}`, () => fileList(then));
@@ -286,7 +289,7 @@ function unfold(row) {
     part(body, "Input", pretty(textOf(entry.input)));
     if (verdict) part(body, "Verdict of the recovery", `${verdict.finding}: ${verdict.why}${verdict.verify ? `\nlook with: ${verdict.verify}` : ""}`);
     if (end) {
-      part(body, "End", `${end.how}, by ${end.by}${end.why ? `: ${end.why}` : ""}`);
+      part(body, "End", `${row.result}, by ${end.by}${end.why ? `: ${end.why}` : ""}`);
       part(body, "Result", end.result ? pretty(textOf(end.result)) : "");
     }
     diff(body, data.trees.find((tree) => tree.after < entry.call && entry.call <= tree.to));

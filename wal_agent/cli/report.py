@@ -14,13 +14,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
 from wal_agent.cli.options import HERE, JobOptions, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, Exhausted, UsageError
+from wal_agent.records import CallState, state_text
 from wal_agent.redact import MARGIN, redact, redact_ends, redact_head
 from wal_agent.text import json_line, moment, plural, say
 
@@ -38,6 +39,7 @@ MOST_FILES: Final = 5_000  # names of the working tree with --at
 MOST_FILE: Final = 20_000  # characters of each of its files, and
 MOST_TREE: Final = 2_000_000  # of all; those that the job changed come first
 MOST_DIFFS: Final = 300  # captures whose differences are in a page
+WORDS: Final = {state: state_text(state) for state in get_args(CallState)}  # for the page's script
 
 
 @with_job
@@ -154,7 +156,7 @@ def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
     return {
         "record": then.seq,
         "time": then.time,
-        "open": [call.intent.call for call in then.state.open],
+        "open": [{"call": call.intent.call, "state": call.state} for call in then.state.open],
         "session": texts,
         "files": files,
         "more": len(tree) - len(files),
@@ -260,7 +262,7 @@ def render_page(
         "SUBTITLE": html.escape(subtitle),
         "STYLE": style,
         "SCRIPT": script,
-        "DATA": embed_json({"entries": entries, "effects": effects, "trees": trees, "then": then}),
+        "DATA": embed_json({"entries": entries, "effects": effects, "trees": trees, "then": then, "words": WORDS}),
     }
     parts = (here / "report.html").read_text("utf-8").split("@")  # once: what is filled in is not looked at again
     return "".join(filled.get(part, part) if i % 2 else part for i, part in enumerate(parts))

@@ -284,13 +284,17 @@ def _describe_export(found: Replay, done: Exported, folder: Path) -> str:
 def _rows(found: Replay) -> list[str]:
     """What one must know of that place: which calls ran then, and which call's effects the tree has."""
     from wal_agent.cli.view import preview
+    from wal_agent.records import state_text
     from wal_agent.recovery.report import describe_pending, one_line, row
 
     state = found.state
     rows = []
     if state.open:
-        shown = ", ".join(f"#{o.intent.call} {one_line(preview(o.intent.input, 60), 60)}" for o in state.open[:3])
-        rows.append(row("running", f"{plural(len(state.open), 'call')} had no end then: {shown}"))
+        shown = ", ".join(
+            f"#{o.intent.call} {one_line(preview(o.intent.input, 60), 60)} ({state_text(o.state)})"
+            for o in state.open[:3]
+        )
+        rows.append(row("open", f"{plural(len(state.open), 'call')} then: {shown}"))
     if (tree := state.workspace) is None:
         rows.append(row("tree", "no working tree had been saved then"))
     else:

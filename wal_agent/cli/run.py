@@ -347,7 +347,7 @@ MAX_SHOWN = 3  # unfinished jobs; the others are counted
 
 def settle_folder(options: RunOptions) -> RunOptions:
     """Before a start that names no job: print the unfinished jobs of this folder, of those above and below it, and of
-    other agents. Where one has a call in flight, a person decides; `--fresh` is such a decision. Where the folder's own
+    other agents. Where one has an open call, a person decides; `--fresh` is such a decision. Where the folder's own
     job runs here already, a person is offered a second one beside it.
 
     Returns the options with the job to carry on with. PersonNeeded, LeaseHeld: nobody can be asked, or the answer is
@@ -477,7 +477,7 @@ def default_job_elsewhere(others: Sequence[FolderJob], agent: str, prefix: str) 
 
 
 def _decide(options: RunOptions, other: FolderJob) -> RunOptions:
-    """What a person says about a job with a call in flight. PersonNeeded."""
+    """What a person says about a job with an open call. PersonNeeded."""
     from wal_agent.fleet.jobs import carry_on_command
     from wal_agent.supervise.provenance import shown_command
 
@@ -492,7 +492,7 @@ def _decide(options: RunOptions, other: FolderJob) -> RunOptions:
             return options
     fresh = shown_command(options.agent.name, settings, options.args, "--fresh")
     raise PersonNeeded(
-        f"Job {job.job} has a call in flight here, and a new job would not know of it. Nothing was run.",
+        f"Job {job.job} has an open call here, and a new job would not know of it. Nothing was run.",
         f"To carry on: {carry_on_command(other, options.workspace, _bucket_option(options))} (to start anew: {fresh})",
     )
 

@@ -15,6 +15,7 @@ from wal_agent.cli.job import settings_for as load_settings
 from wal_agent.cli.options import AsJson, BucketUrl, KeyCommand, KeyFile, check_typed_job, complete_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Denied, Exhausted, Newer, NoJob, UsageError, WalAgentError
+from wal_agent.records import state_text
 from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, job_command, lines, plural, redraw, timestamp
 
@@ -170,8 +171,9 @@ def table(jobs: Sequence[Stats], total: Stats, url: str) -> list[str]:
         rows.append(_row("put back", plural(total.put_back, "call")))
         rows.append(_row("verdicts", f"{sum(total.verdicts.values())}{_listed(total.verdicts)}"))
         if total.verdicts:
-            by = {"recovery": "by recovery", "agent": "answered by the agent", "person": "by a person"}
-            rows.append(_row("settled", _listed({by.get(k, k): n for k, n in total.settled.items()}, "")))
+            states = {state_text(k): n for k, n in total.settled.items()}  # type: ignore[arg-type]
+            answered = f"; {total.answered} answered by the agent" if total.answered else ""
+            rows.append(_row("now", f"{_listed(states, '')}{answered}"))
         again = {f"{k.replace('_', ' ')} before": n for k, n in total.repeated.items()}
         rows.append(_row("repeated", f"{plural(sum(again.values()), 'changing call')}{_listed(again)}"))
     if total.times:

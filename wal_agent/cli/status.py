@@ -15,6 +15,7 @@ import typer
 from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
 from wal_agent.cli.options import HERE, AsJson, JobOptions, check_seconds, with_job
 from wal_agent.errors import Damaged, Unavailable
+from wal_agent.records import state_text
 from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
@@ -239,7 +240,7 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     if len(view.steps) > MOST_STEPS_SHOWN:
         rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: wal-agent state list{options}"))
     rows += [
-        ("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged")
+        ("unlogged", f"#{c.call} {c.tool} `{c.input}`   {state_text(c.state)}; it ran before it was logged")
         for c in view.unlogged[:MOST_CALLS_SHOWN]
     ]
     if len(view.unlogged) > MOST_CALLS_SHOWN:
@@ -338,7 +339,8 @@ def describe_crash(c: Crash) -> str:
 
 
 def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
-    """The row of a call that has no end. A person is asked only where a recovery has looked in vain."""
+    """The row of an open call: its state, and what is next. A person is asked only where a recovery has looked in
+    vain."""
     text = f"#{call.call} {call.tool} `{call.input}`"
     if call.asks:
         works = view.state == "running" and view.phase != "awaiting_user"
@@ -347,34 +349,28 @@ def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
             hint = "the agent was asked to check"
         looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""
         said = f"   the agent says: {call.because}" if call.because else ""
-        return "unverified", f"{text}{looked}{said}   {hint}"
-    if call.held and not call.finding:
-        return describe_held(call, text, view.state == "running")
+        return state_text(call.state), f"{text}{looked}{said}   {hint}"
+    return state_text(call.state), f"{text}   {_next_step(call, view.state == 'running')}".rstrip()
+
+
+def _next_step(call: Call, live: bool) -> str:
+    """`live`: its run works."""
     if call.finding:
-        found = "harmless to repeat" if call.finding == "unknown" else f"checked: {call.finding.replace('_', ' ')}"
-        return "in flight", f"{text}   {found}"
-    return "in flight", text if view.state == "running" else f"{text}   the next start will check whether it happened"
-
-
-def describe_held(call: Call, text: str, live: bool) -> tuple[str, str]:
-    """The row of a call that the agent is done with, and that is not over. `live`: its run works."""
-    checked = "the next start will check whether it happened"
-    if call.held == "cut":
-        return "cut", f"{text}   {'it may have begun' if live else checked}"
+        return "harmless to repeat" if call.finding == "unknown" else f"checked: {call.finding.replace('_', ' ')}"
     if call.held == "serves":
-        return "background", f"{text}   {'is to keep running' if live else 'ended with its run'}"
-    return "background", f"{text}   {'still runs' if live else f'ran when its run ended; {checked}'}"
+        return "it is to keep running" if live else "it ended with its run"
+    if not live:
+        return "the next start will check whether it happened"
+    return {"": "", "cut": "it may have begun", "runs_on": "in the background"}[call.held]
 
 
 def describe_step(step: Step, now: float, options: str) -> tuple[str, str]:
     """The row of a step that has no end."""
     text = f"step {step.step} `{step.command}`"
     if step.running:
-        return "in flight", f"{text}   for {duration(max(0.0, now - step.since))}"
-    return (
-        "unverified",
-        f"{text}   cut off; type it again with --verify, or: wal-agent ack {step.step}{options} --done (or --not-done)",
-    )
+        return "open", f"{text}   for {duration(max(0.0, now - step.since))}"
+    ways = f"type it again with --verify, or: wal-agent ack {step.step}{options} --done (or --not-done)"
+    return "open", f"{text}   its run ended before it did; {ways}"
 
 
 def no_job_text(view: View) -> str:

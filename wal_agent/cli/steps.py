@@ -142,7 +142,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
     )
     how = ""
     if run is not None:
-        how = {"open": "no end yet", "failed": f"failed ({run.code})"}.get(run.state, run.state)
+        how = {"failed": f"failed ({run.code})"}.get(run.state, run.state)
         how = f"{how}: {show_words(run.command)}"
     elif entry.paused is not None:
         how = f"paused until {timestamp(entry.paused.until)}"

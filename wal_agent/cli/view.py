@@ -13,7 +13,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
-from wal_agent.records import Cut, Intent, Opening, Payload, RewriteKind
+from wal_agent.records import CallState, Cut, Intent, Opening, Payload, RewriteKind, call_state
 from wal_agent.records import Late as LateFor
 from wal_agent.recovery.lease_policy import (
     CRASH_CLASSES,
@@ -68,6 +68,7 @@ class Call(msgspec.Struct, frozen=True):
     looked: tuple[int, ...] = ()  # calls that the agent looked with
     because: str = ""  # the agent's own words, which prove nothing
     held: Held = ""  # why it is open although the agent is done with it
+    state: CallState = "open"
 
     @property
     def asks(self) -> bool:
@@ -294,7 +295,7 @@ def make_view(
         unsettled=tuple(unsettled_calls(state)),
         steps=tuple(open_steps(state, doc.epoch if kind == "running" else 0)),
         rewritten=newest_rewrite(state),
-        unlogged=tuple(_call(c.intent) for c in state.unlogged),
+        unlogged=tuple(msgspec.structs.replace(_call(c.intent), state=call_state(how=c.how)) for c in state.unlogged),
         damage=redact(str(damaged_log_error(found.damage))) if found.damage else "",
     )
 
@@ -375,7 +376,7 @@ def unsettled_calls(state: State) -> list[Call]:
         call, answer = _call(o.intent, found.get(o.intent.call, "")), answers.get(o.intent.call)
         if o.held is not None:
             held: Held = "serves" if o.serves else "cut" if isinstance(o.held, Cut) else "runs_on"
-            call = msgspec.structs.replace(call, held=held)
+            call = msgspec.structs.replace(call, held=held, state=o.state)
         if answer is not None:
             words = printable(redact(answer.because))
             call = msgspec.structs.replace(call, answered=True, looked=answer.looked, because=words)

@@ -253,7 +253,7 @@ LOOK_TIME = 3.0  # seconds
 
 
 class FolderJob(msgspec.Struct, frozen=True):
-    """A job of a folder, of one above it or of one below it, by any agent. `calls`: in flight, by the log; None where
+    """A job of a folder, of one above it or of one below it, by any agent. `calls`: open ones, by the log; None where
     the log was not read. `known`: this machine's notes name the job."""
 
     job: Job
@@ -311,7 +311,7 @@ def _noted_jobs(reader: Reader, folder: Path, owner: Owner, env: Mapping[str, st
 def find_others(
     bucket: Bucket, folder: Path, env: Mapping[str, str], own: str, counted: Callable[[Job], Bucket], seconds: float
 ) -> tuple[list[FolderJob], bool]:
-    """Find the unfinished jobs of `folder` and around it, but `own`, with their calls in flight, and return whether
+    """Find the unfinished jobs of `folder` and around it, but `own`, with their open calls, and return whether
     `own` exists. `counted`: the bucket that decrypts the log of a job. As find_folder_jobs."""
     end = time.monotonic() + seconds
     found = find_folder_jobs(bucket, folder, env, seconds=seconds)
@@ -342,7 +342,7 @@ def describe_other(each: FolderJob, folder: Path, bucket_option: str) -> str:
     """An unfinished job of this folder or around it, with the command that carries it on, or shows it. Pure."""
     job = each.job
     where = {"here": "in this folder", "above": f"in {job.workspace}, above", "below": f"in {job.workspace}, below"}
-    calls = f", with {plural(each.calls, 'call')} in flight" if each.calls else ""
+    calls = f", with {plural(each.calls, 'open call')}" if each.calls else ""
     host = f" on {job.host}" if job.host else ""
     what = f"job {job.job} ({where[each.relation]}) {_STATE_WORDS.get(job.state, 'did not finish')}{host}{calls}."
     if job.state in ("damaged", "newer", "running") or not job.agent:
@@ -381,7 +381,7 @@ def relate(folder: Path, other: Path) -> Relation | None:
 
 
 class OpenWork(msgspec.Struct, frozen=True):
-    """What a job's log says of its work: the calls in flight, and what the agent is to do (foreign)."""
+    """What a job's log says of its work: the open calls, and what the agent is to do (foreign)."""
 
     calls: int
     task: str
@@ -409,7 +409,7 @@ def describe_task(state: State) -> str:
 
 
 def count_calls(bucket: Bucket, job: str, end: float) -> int | None:
-    """As `read_work`, the calls in flight alone."""
+    """As `read_work`, the open calls alone."""
     work = read_work(bucket, job, end)
     return None if work is None else work.calls
 

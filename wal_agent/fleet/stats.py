@@ -23,6 +23,7 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    CallState,
     Cut,
     End,
     FileDelta,
@@ -33,6 +34,7 @@ from wal_agent.records import (
     RunsOn,
     Turn,
     Workspace,
+    call_state,
 )
 from wal_agent.recovery.lease_policy import CRASH_CLASSES, call_key
 from wal_agent.wal import lease as leases
@@ -72,8 +74,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     `missing`: records that are no longer kept. `recoveries` are those that were read, `recoveries_ever` all of the
     job's. `after`: how the runs before them ended (records.Cause). `times`: samples by part. `crashes`: by cause;
     `loss_unknown`: crashes whose records are not all there. `verdicts`: calls by their newest finding, `verdicts_given`
-    also those that were given again, `settled`: who ended these calls since. `repeated`: changing calls that equal one
-    of the turn that was cut off, by what had become of that one."""
+    also those that were given again, `settled`: these calls by their state, `answered`: of those that are open.
+    `repeated`: changing calls that equal one of the turn that was cut off, by what had become of that one."""
 
     job: str = ""
     records: int = 0
@@ -94,6 +96,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: dict[str, int] = {}
     verdicts_given: int = 0
     settled: dict[str, int] = {}
+    answered: int = 0
     repeated: dict[str, int] = {}
 
 
@@ -160,7 +163,8 @@ class LogReader(msgspec.Struct):
     _lost: deque[Loss] = msgspec.field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     _times: dict[str, deque[float]] = msgspec.field(default_factory=dict)
     _verdicts: dict[int, Fate] = msgspec.field(default_factory=dict)
-    _settled: dict[int, str] = msgspec.field(default_factory=dict)
+    _states: dict[int, CallState] = msgspec.field(default_factory=dict)  # of calls that are not plainly open
+    _answered: set[int] = msgspec.field(default_factory=set)
     _open: dict[int, tuple[str, Intent]] = msgspec.field(default_factory=dict)  # calls in flight, with their keys
     _done: dict[str, Fate] = msgspec.field(default_factory=dict)  # changing calls of this turn, by key
     _watched: dict[str, Fate | int] = msgspec.field(default_factory=dict)  # of the turn cut off; a call: in flight
@@ -190,7 +194,7 @@ class LogReader(msgspec.Struct):
             crashes[run.ended.cls] += 1
             loss = self._loss(run, run.ended.cls, run.ended.time, same_machine=True)
             lost, unknown = (lost, unknown + 1) if loss is None else ([*lost, loss], unknown)
-        states = (self._settled.get(call, "open") for call in self._verdicts)
+        states = {call: self._states.get(call, "open") for call in self._verdicts}
         return Stats(
             job=self.job,
             records=self._found["records"],
@@ -210,7 +214,8 @@ class LogReader(msgspec.Struct):
             put_back=self._found["put_back"],
             verdicts=dict(Counter(self._verdicts.values())),
             verdicts_given=self._found["verdicts"],
-            settled=dict(Counter(states)),
+            settled=dict(Counter(states.values())),
+            answered=sum(states[call] in ("open", "cut", "runs_on") for call in self._answered),
             repeated=dict(self._repeated + Counter(self._repeating.values())),
         )
 
@@ -292,6 +297,10 @@ class LogReader(msgspec.Struct):
                 self._work(run, record.time)
                 self._intent(record)
             case Cut() | RunsOn() | End(how="interrupted"):
+                self._states[record.call] = (
+                    call_state(how=record.how) if isinstance(record, End) else call_state(record)
+                )
+                _cut(self._states)
                 key, intent = self._open.get(record.call, ("", None))
                 if intent is not None and _may_change(intent):
                     self._watched[key] = record.call
@@ -306,7 +315,7 @@ class LogReader(msgspec.Struct):
                 self._recovery(run, record)
             case Answer():
                 if record.call in self._verdicts:
-                    self._settled.setdefault(record.call, "agent")
+                    self._answered.add(record.call)
             case RunEnded():
                 run.ended = record
                 self._ends[record.cls or ("completed" if record.completed else "unknown")] += 1
@@ -336,7 +345,9 @@ class LogReader(msgspec.Struct):
     def _end(self, run: _Run, end: End) -> None:
         key, intent = self._open.pop(end.call, ("", None))
         if end.call in self._verdicts:
-            self._settled[end.call] = {"recovery": "recovery", "person": "person"}.get(end.by, "later")
+            self._states[end.call] = call_state(how=end.how)
+        else:
+            self._states.pop(end.call, None)
         if (repeat := self._repeating.pop(end.call, None)) is not None and end.how != "refused":
             self._repeated[repeat] += 1
         if end.by in ("recovery", "person"):
@@ -424,6 +435,7 @@ def merge_stats(found: Iterable[Stats]) -> Stats:
         verdicts=counts("verdicts"),
         verdicts_given=total("verdicts_given"),
         settled=counts("settled"),
+        answered=total("answered"),
         repeated=counts("repeated"),
     )
 

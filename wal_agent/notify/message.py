@@ -24,6 +24,7 @@ from wal_agent import events
 from wal_agent.config import FILE, check_keys, own_document
 from wal_agent.errors import ConfigError, CrashLoop, Fenced, LeaseHeld, Unavailable, UsageError, WalAgentError
 from wal_agent.paths import config_dir
+from wal_agent.records import CallState, state_text
 from wal_agent.text import bucket_words, describe_reach, duration, moment, plural, quote
 
 Level = Literal["info", "recovery", "person_needed"]
@@ -155,18 +156,19 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Notification | N
 def _recovered(facts: Facts, at: float, event: events.Recovered) -> Notification:
     counts = Counter(event.findings)
     findings = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
-    calls = plural(len(event.findings), "tool call")
-    in_flight = f"In flight: {calls}: {findings}." if findings else "No tool call was in flight."
+    calls = plural(len(event.findings), "call")
+    states = ", ".join(f"{n} {state_text(state)}" for state, n in Counter(event.states).items())
+    left = f"Open: {calls} ({states}): {findings}." if findings else "No call was open."
     ended = {"preempted": "drained", "paused": "paused"}.get(event.alert, "cut off")
     lines = [
         f"It was {ended} on {event.old_host or 'a machine'} and continues on "
         f"{facts.host}; that took {event.seconds:.1f} s.",
-        in_flight,
+        left,
     ]
     if event.put_back:
         lines.append(f"Put back: {plural(event.put_back, 'finished call')} that the agent had not saved.")
     if counts["unknown"] or counts["partial"]:
-        lines.append(f"The agent is asked to verify before it continues. What it had in flight: {facts.command('log')}")
+        lines.append(f"The agent is asked to verify before it continues. Its calls: {facts.command('log')}")
     return _message(
         facts,
         at,
@@ -202,11 +204,12 @@ def _same(event: events.Halted) -> str:
     return re.sub(r"[0-9]+", "#", event.what) if event.code == CrashLoop.exit_code else event.what
 
 
-def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> Notification | None:
+def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str, CallState], ...]) -> Notification | None:
     if not calls:
         return None
     lines = [
-        f"#{call} {tool}: {facts.command('ack', str(call))} --done (or --not-done)" for call, tool in calls[:MAX_CALLS]
+        f"#{call} {tool} ({state_text(state)}): {facts.command('ack', str(call))} --done (or --not-done)"
+        for call, tool, state in calls[:MAX_CALLS]
     ]
     if len(calls) > MAX_CALLS:
         lines.append(f"... and {len(calls) - MAX_CALLS} more: {facts.command('status')}")
@@ -214,7 +217,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> N
         facts,
         at,
         "person_needed",
-        f"{plural(len(calls), 'call')} not settled",
+        f"{plural(len(calls), 'open call')}",
         "It is unknown whether it happened. Check, then record it:",
         *lines,
         key=f"open:{calls}",

@@ -22,6 +22,7 @@ from wal_agent import events
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import ConfigError
 from wal_agent.events import Event, Listener
+from wal_agent.records import state_text
 from wal_agent.text import plural, quote
 
 MAX_QUEUED = 10_000  # events; a run emits some tens a second
@@ -138,9 +139,9 @@ def lines_of(event: events.Event) -> list[Line]:
         case events.Halted(code=code, what=what, hint=hint):
             return [Line("error", "run.halted", what, {"code": code, "hint": hint})]
         case events.LeftOpen(calls=calls):
-            named = " ".join(f"#{call} {tool}" for call, tool in calls[:20])
+            named = " ".join(f"#{call} {tool} ({state_text(state)})" for call, tool, state in calls[:20])
             open_: dict[str, Value] = {"count": len(calls), "calls": named}
-            return [Line("warning", "calls.left_open", f"{plural(len(calls), 'call')} not settled", open_)]
+            return [Line("warning", "calls.left_open", f"{plural(len(calls), 'open call')}", open_)]
         case events.Ready():
             return [Line("info", "run.ready", "lease, restore and hooks are proven; the agent works")]
         case events.AgentBegan(pid=pid, session=session, resumed=resumed):
@@ -218,7 +219,7 @@ def _recovered(it: events.Recovered) -> list[Line]:
     fields |= {each: it.findings.count(each) for each in ("completed", "not_started", "partial", "unknown")}
     return [
         Line("info", "restore.done", f"what {it.old_host or 'the run before'} left is restored", done),
-        Line("info", "recovery.prompted", f"the prompt names {len(it.findings)} calls in flight", fields),
+        Line("info", "recovery.prompted", f"the prompt names {len(it.findings)} open calls", fields),
     ]
 
 

@@ -7,7 +7,6 @@ denied calls, and those that evidence or a person settled as not started, are le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -15,8 +14,10 @@ from msgspec.structs import replace
 from wal_agent.records import (
     Answer,
     AnyRecord,
+    CallState,
     Cut,
     End,
+    Finding,
     Intent,
     Opening,
     Payload,
@@ -25,21 +26,19 @@ from wal_agent.records import (
     StepBegun,
     StepEnded,
     Verdict,
+    call_state,
 )
 from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
 from wal_agent.shell.rules import Rules
 from wal_agent.wal.state import PLAN_TOOLS
 
-Result = Literal["done", "failed", "partial", "cut_off", "cut", "runs_on", "open"]
-"""`failed`: it ran, and may have changed something before it failed; `cut`: it was stopped after it may have begun;
-`cut_off`: its run is lost, or a recovery could not know. In a run that may still live: `runs_on`: in the background;
-`open`: no end is logged."""
-
 
 class Effect(msgspec.Struct, frozen=True):
     """`record`: where the log has it. `call`: 0 for a step, which `step` names. `host`: where it ran. `input`: the
-    agent's own, JSON; of a step its command. `by`: who knew the end, "" for nobody; `why`: a foreign sentence on the
-    end or the newest verdict. `because`: the agent's own words, which prove nothing. `verify`: a foreign command."""
+    agent's own, JSON; of a step its command. `result`: the call's state; of a step done, failed or open. `finding`: of
+    evidence or a person. `live`: its run may be, or it was meant to serve until its run's end. `by`: who knew the end,
+    "" for nobody; `why`: a foreign sentence on the end or the newest verdict. `because`: the agent's own words, which
+    prove nothing. `verify`: a foreign command."""
 
     record: int
     time: float
@@ -51,7 +50,9 @@ class Effect(msgspec.Struct, frozen=True):
     input: Payload
     command: tuple[str, ...]
     cls: str
-    result: Result
+    result: CallState
+    finding: Finding | None = None
+    live: bool = False
     by: str = ""
     why: str = ""
     because: str = ""
@@ -61,7 +62,8 @@ class Effect(msgspec.Struct, frozen=True):
     @property
     def needs_a_look(self) -> bool:
         """Whether a person should look at the world: what became of it is not known for certain."""
-        return self.result in ("cut_off", "cut", "partial") and self.cls != "idempotent"
+        known = self.result in ("done", "failed", "resolved") or self.finding == "completed" or self.cls == "idempotent"
+        return not known and (not self.live or self.result == "cut")
 
 
 def effects_of(
@@ -102,7 +104,8 @@ def effects_of(
     listed = [
         _settled(
             one,
-            _without_end(one, epoch + over, held.get(one.call)),
+            epoch + over,
+            held.get(one.call),
             ends.get(one.call),
             verdicts.get(one.call),
             answers.get(one.call),
@@ -132,33 +135,27 @@ def _ended_step(effect: Effect | None, end: StepEnded) -> Effect | None:
     return replace(effect, result="failed" if end.how in ("failed", "paused") else "done", by=end.by)
 
 
-def _without_end(effect: Effect, newest: int, held: Cut | RunsOn | None) -> Result:
-    """What it is as long as no end is known."""
-    if isinstance(held, Cut):
-        return "cut"
-    if effect.epoch < newest:
-        return "cut_off"
-    return "open" if held is None else "runs_on"
-
-
 def _settled(
-    effect: Effect, unended: Result, end: End | None, verdict: Verdict | None, answer: Answer | None
+    effect: Effect,
+    newest: int,
+    held: Cut | RunsOn | None,
+    end: End | None,
+    verdict: Verdict | None,
+    answer: Answer | None,
 ) -> Effect | None:
     """The effect with what is known of its end; None where it is known that it had none."""
+    serves = isinstance(held, RunsOn) and held.serves
+    effect = replace(effect, live=effect.epoch >= newest or serves)
     if not effect.call:
-        return replace(effect, result=unended) if effect.result == "open" else effect
+        return effect
     finding = end.finding if end is not None and end.finding is not None else verdict.finding if verdict else None
-    if finding == "not_started" or (end is not None and end.how == "refused"):
+    state = call_state(held, end.how if end is not None else "")
+    if finding == "not_started" or state == "refused":
         return None
-    result = unended
-    if end is not None:
-        results: dict[str, Result] = {"done": "done", "failed": "failed"}
-        result = results.get(end.how, "cut_off")
-    if result in ("cut_off", unended) and finding is not None:
-        result = "done" if finding == "completed" else "partial" if finding == "partial" else "cut_off"
     return replace(
         effect,
-        result=result,
+        result=state,
+        finding=None if state in ("done", "failed") else finding,
         by=end.by if end is not None else "recovery" if verdict is not None else "",
         why=(end.why if end is not None else "") or (verdict.why if verdict is not None else ""),
         because=answer.because if answer is not None else "",

@@ -26,7 +26,7 @@ from wal_agent.calls.equality import would_repeat
 from wal_agent.calls.reading import ReadCall, read_call
 from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
-from wal_agent.records import Answer, Class, End, Fact, Finding, Intent, Recovery, Verdict
+from wal_agent.records import Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
 from wal_agent.recovery import messages
 from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
 from wal_agent.shell.quote import inline, safe
@@ -187,6 +187,7 @@ class InFlight(msgspec.Struct, frozen=True):
     folder: str = ""
     look: str = ""
     reads: tuple[Reading, ...] = ()
+    state: CallState = "open"  # "open" where they differ
 
     @property
     def asks(self) -> bool:
@@ -221,15 +222,15 @@ def group_calls(
 
     found = {v.call: v for v in verdicts}
     ended = Counter(key(e.intent) for e in finished if e.intent.call in inputs)
-    groups: dict[_GroupKey, list[Intent]] = {}
+    groups: dict[_GroupKey, list[OpenCall]] = {}
     for o in open:
-        groups.setdefault(key(o.intent), []).append(o.intent)
+        groups.setdefault(key(o.intent), []).append(o)
     return tuple(
         _describe_group(
             group,
-            inputs.get(group[0].call),
+            inputs.get(group[0].intent.call),
             ended[key],
-            [found.get(i.call) or Verdict(call=i.call, finding="unknown", why="") for i in group],
+            [found.get(n := o.intent.call) or Verdict(call=n, finding="unknown", why="") for o in group],
             rules,
             key[2],
             moved[1],
@@ -248,7 +249,7 @@ def _folder_here(intent: Intent, there: str, here: str) -> str:
 
 
 def _describe_group(
-    group: list[Intent],
+    group: list[OpenCall],
     data: bytes | None,
     ended: int,
     verdicts: list[Verdict],
@@ -256,7 +257,7 @@ def _describe_group(
     folder: str,
     workspace: str,
 ) -> InFlight:
-    first = group[0]
+    first, states = group[0].intent, {o.state for o in group}
     known = classify(first.tool, data, rules) if data is not None else NO_RULE
     cls = worse_class(first.cls, known.cls)  # rules may have changed since
     finding, because = verdicts[0].finding, verdicts[0].why
@@ -265,7 +266,7 @@ def _describe_group(
     sent = sent_line(first.tool, data or b"", first.before, workspace) if SENT in known.done_if else ""
     advice = advise(cls, finding, known, rules, folder, sent)
     return InFlight(
-        calls=tuple(intent.call for intent in group),
+        calls=tuple(o.intent.call for o in group),
         issued=len(group) + ended,
         tool=first.tool,
         input=data,
@@ -281,6 +282,7 @@ def _describe_group(
         folder=folder,
         look=advice.look,
         reads=advice.reads,
+        state=states.pop() if len(states) == 1 else "open",
     )
 
 

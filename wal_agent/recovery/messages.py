@@ -136,13 +136,7 @@ _ENDED: Final[dict[str, str]] = {
     "cut_off": "was cut off",
     "preempted": "was stopped and saved",
     "paused": "was paused",
-    "unsettled": "ended with calls in flight",
-}
-_FINDING: Final[dict[Finding, str]] = {
-    "completed": "completed",
-    "not_started": "not started",
-    "partial": "interrupted",
-    "unknown": "unknown",
+    "unsettled": "ended with open calls",
 }
 VERIFYING = "the agent is asked to verify"
 WOULD_VERIFY = "the agent would be asked to verify"
@@ -194,7 +188,7 @@ def stopped(count: int, shown: str) -> str:
 
 def ended_in_background(calls: str) -> str:
     """A drain, or any end of a run: what ended with it. The lines on open calls say what is to be done."""
-    return f"ran in the background and ended with the run: {calls}"
+    return f"what still ran ended with this run: {calls}"
 
 
 def put_back(count: int, agent: str) -> str:
@@ -203,7 +197,7 @@ def put_back(count: int, agent: str) -> str:
 
 def found(finding: Finding, because: str) -> str:
     """`because`: the evidence in a sentence, or who looks."""
-    return f"{_FINDING[finding]}: {because}"
+    return f"{finding.replace('_', ' ')}: {because}"
 
 
 def unlogged(cls: str, how: str) -> str:
@@ -238,8 +232,8 @@ def continue_with(command: str) -> str:
 
 
 def to_settle(calls: str, first: int, job: str) -> str:
-    """`calls`: "#1 tool, #2 tool"; `job`: the options that name it."""
-    return f"unverified: {calls}. Check whether it happened, then: wal-agent ack {first} {job} --done (or --not-done)"
+    """`calls`: by report.name_calls; `job`: the options that name it."""
+    return f"open: {calls}. Check whether it happened, then: wal-agent ack {first} {job} --done (or --not-done)"
 
 
 def still_open(call: int, named: str, because: str, job: str) -> str:
@@ -274,10 +268,10 @@ def _others(calls: Sequence[object]) -> list[str]:
     return [f"- {more} more: see `wal-agent status`"] if more > 0 else []
 
 
-def left_in_flight(calls: str, follows: bool) -> str:
+def left_open(calls: str, follows: bool) -> str:
     """`follows`: the job is started again by itself."""
     next_step = "the next start will check whether it happened" if follows else "harmless to repeat"
-    return f"in flight: {calls}; {next_step}."
+    return f"open: {calls}; {next_step}."
 
 
 # ---- why nothing is started ------------------------------------------------------------------------------------------
@@ -328,11 +322,11 @@ def stuck_hint(call: int | None) -> str:
 
 
 def halted(calls: str) -> str:
-    return f"The outcome of calls in flight is unknown ({calls}). Stopped, as --on-ambiguity says; a person is needed."
+    return f"The outcome of open calls is unknown ({calls}). Stopped, as --on-ambiguity says; a person is needed."
 
 
 def would_forget(calls: str) -> str:
-    return f"--fresh would forget unverified calls ({calls})."
+    return f"--fresh would forget open calls ({calls})."
 
 
 # ---- why it resumes, or starts again ---------------------------------------------------------------------------------
@@ -341,12 +335,12 @@ NOTHING_TO_RECOVER = "nothing to recover"
 NEW_AS_ASKED = "a new session, as asked"
 WAS_OVER = "its last run had come to its end"
 CONTINUED = f"{WAS_OVER}; continuing it, as asked"
-NONE_IN_FLIGHT = "nothing was in flight"
-NOT_KNOWN = "what was in flight is not known"
+NONE_OPEN = "no call was open"
+NOT_KNOWN = "which calls were open is not known"
 
 
 def with_calls(end: str, count: int) -> str:
-    return f"{end} with {plural(count, 'call')} in flight"
+    return f"{end} with {plural(count, 'open call')}"
 
 
 def nothing_recorded(end: str) -> str:

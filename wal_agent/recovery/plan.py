@@ -346,7 +346,7 @@ def resume_idle(alert: Alert) -> Callable[[PlanInputs], Plan]:
     """No call is open."""
 
     def resume(c: PlanInputs) -> Plan:
-        idle = messages.NOT_KNOWN if c.local.unlogged else messages.NONE_IN_FLIGHT
+        idle = messages.NOT_KNOWN if c.local.unlogged else messages.NONE_OPEN
         return _resume_or_start_again(c, alert, f"{_describe_end(c)}; {idle}")
 
     return resume

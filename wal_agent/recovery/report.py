@@ -13,7 +13,7 @@ import msgspec
 
 from wal_agent.capture.candidates import IGNORED
 from wal_agent.evidence.model import STILL_RAN
-from wal_agent.records import Intent, Pending, Repository, Workspace
+from wal_agent.records import Pending, Repository, Workspace, state_text
 from wal_agent.recovery import messages
 from wal_agent.recovery.restore_target import Keep, KeptFiles, PutBack, RestoreBackup
 from wal_agent.shell.quote import inline, safe, show_input
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from wal_agent.recovery.prompt import LostCalls
     from wal_agent.recovery.restore_tree import Changes
     from wal_agent.recovery.restore_workspace import TreeResult
+    from wal_agent.wal.state import OpenCall
 
-_MAX_CALLS = 5  # calls in flight
+_MAX_CALLS = 5  # calls that lines are about
 _MAX_NAMED = 3  # calls within a sentence
 _MAX_LOST = 3
 
@@ -86,21 +87,24 @@ def left_out_line(names: Sequence[str]) -> str:
 def in_flight_lines(calls: Sequence[InFlight], foreseen: bool = False) -> list[str]:
     """Format one line a call: what, class, and the finding with its reason. `foreseen`: nothing has been done yet."""
     verifying = messages.WOULD_VERIFY if foreseen else messages.VERIFYING
-    texts = []
+    lines = []
     for call in calls[:_MAX_CALLS]:
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
         because = messages.WOULD_STOP if foreseen and call.because == STILL_RAN else call.because or verifying
         finding = one_line(messages.found(call.finding, because), 180)
         cls = "class unknown" if call.cls == "unknown" else call.cls  # beside a finding that may be unknown too
-        texts.append(f"{one_line(show_input(call.tool, call.input), 60)}{times}  {cls}  {finding}")
-    return _call_lines("in flight", texts, len(calls))
+        text = f"{one_line(show_input(call.tool, call.input), 60)}{times}  {cls}  {finding}"
+        lines.append(row(state_text(call.state), text))
+    return [*lines, *_more_lines(len(calls))]
 
 
-def name_calls(calls: Sequence[Intent]) -> str:
-    """Name calls within a sentence: number, tool and input."""
+def name_calls(calls: Sequence[OpenCall]) -> str:
+    """Name open calls within a sentence: number, tool, input, and the state where it is another word."""
     shown = ", ".join(
-        f"#{call.call} {one_line(call.tool, 80)} `{one_line(show_input(call.tool, call.input.data), 60)}`"
-        for call in calls[:_MAX_NAMED]
+        f"#{o.intent.call} {one_line(o.intent.tool, 80)} "
+        f"`{one_line(show_input(o.intent.tool, o.intent.input.data), 60)}`"
+        + (f" ({state_text(o.state)})" if o.state != "open" else "")
+        for o in calls[:_MAX_NAMED]
     )
     return f"{shown} and {len(calls) - _MAX_NAMED} more" if len(calls) > _MAX_NAMED else shown
 
@@ -115,7 +119,11 @@ def unannounced_lines(calls: Sequence[Unannounced]) -> list[str]:
 
 def _call_lines(name: str, texts: Sequence[str], count: int) -> list[str]:
     lines = [row("" if n else name, text) for n, text in enumerate(texts)]
-    return [*lines, row("", messages.more_calls(count - _MAX_CALLS))] if count > _MAX_CALLS else lines
+    return [*lines, *_more_lines(count)]
+
+
+def _more_lines(count: int) -> list[str]:
+    return [row("", messages.more_calls(count - _MAX_CALLS))] if count > _MAX_CALLS else []
 
 
 def lost_lines(lost: LostCalls) -> list[str]:

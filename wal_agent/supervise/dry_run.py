@@ -246,6 +246,7 @@ def _start_kind(seen: ForeseenStart) -> str:
 def _call_json(call: InFlight) -> dict[str, Any]:
     return {
         "calls": list(call.calls),
+        "state": call.state,
         "issued": call.issued,
         "tool": call.tool,
         "input": cut(show_input(call.tool, call.input), MAX_INPUT),

@@ -326,8 +326,8 @@ class Live:
         """The run in one line, for who asks by a message."""
         job, talk, waiting = self._context.job, self.conversation, self.inbox.waiting if self.inbox else 0
         since = duration(max(0.0, self._clock.now() - talk.since))
-        calls = plural(len(self._writer.acked.state.open), "call")
-        said = f"epoch {job.lease.epoch}, {self._agent.name}, {talk.phase} for {since}, {calls} in flight"
+        calls = plural(len(self._writer.acked.state.open), "open call")
+        said = f"epoch {job.lease.epoch}, {self._agent.name}, {talk.phase} for {since}, {calls}"
         return f"{said}, {plural(waiting, 'message')} for the agent" if waiting else said
 
     def progress(self) -> RunProgress:

@@ -274,10 +274,11 @@ class Preparation:
         """A line on each call that earlier sessions left open."""
         state = self.at.before
         said = {a.call: one_line(a.because, 120) for a in state.answers}
-        calls = [o.intent for o in state.open if not o.serves]
+        calls = [o for o in state.open if not o.serves]
         job = self.options.settings.job_options
         texts = [
-            messages.still_open(c.call, name_calls([c]), said.get(c.call, ""), job) for c in calls[:MOST_OPEN_LINES]
+            messages.still_open(n := o.intent.call, name_calls([o]), said.get(n, ""), job)
+            for o in calls[:MOST_OPEN_LINES]
         ]
         if len(calls) > MOST_OPEN_LINES:
             texts.append(messages.more_calls(len(calls) - MOST_OPEN_LINES))
@@ -592,6 +593,7 @@ class Preparation:
         if word == "undecided":
             raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
         failpoint("recovery.after_record")
+        states = {o.intent.call: o.state for o in self.at.before.open}
         self.options.emit(
             Recovered(
                 from_epoch=home.epoch if home else 0,
@@ -602,6 +604,7 @@ class Preparation:
                 put_back=put_back,
                 seconds=self._elapsed(),
                 trace=home.trace if home else "",
+                states=tuple(states.get(v.call, "open") for v in verdicts),
             )
         )
 

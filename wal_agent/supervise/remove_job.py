@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from wal_agent.bucket.base import Bucket, Entry
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import Conflict, Unavailable, UsageError
-from wal_agent.records import End, Progress
+from wal_agent.records import End, Progress, state_text
 from wal_agent.recovery.lease_policy import REMOVED
 from wal_agent.supervise.at_rest import JobAccess, act_unowned, leaving
 from wal_agent.wal import codec, reader
@@ -55,8 +55,8 @@ CLEANED: Final = "a person deleted what the job no longer needs"
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """What `wal-agent rm` deletes, or has deleted: objects and their bytes. `open_calls`: calls in flight, whose fate
-    nobody asks about any more. `kept`: small objects that lock old runs out."""
+    """What `wal-agent rm` deletes, or has deleted: objects and their bytes. `open_calls`: whose fate nobody
+    asks about any more. `kept`: small objects that lock old runs out."""
 
     job: str
     segments: Tally
@@ -70,9 +70,13 @@ class Removal(msgspec.Struct, frozen=True):
         return self.segments.size + self.snapshots.size + self.blobs.size
 
 
+def _names(state: State) -> tuple[str, ...]:
+    return tuple(f"#{o.intent.call} {o.intent.tool} ({state_text(o.state)})" for o in state.open)
+
+
 def foresee_removal(bucket: Bucket, keys: Keys, state: State) -> Removal:
     """Return what `remove_job` would delete now. Reads only. `state`: of the log."""
-    names = tuple(f"#{o.intent.call} {o.intent.tool}" for o in state.open)
+    names = _names(state)
     kept = _kept_segments(bucket, keys, state)
     doomed = [entry for entry in bucket.list(keys.log) if keys.seq_of(entry.key) not in kept]
     snapshots, blobs = _tally(bucket.list(keys.snapshots)), _tally(bucket.list(keys.blobs))
@@ -149,7 +153,7 @@ def _with(done: RetentionResult, before: RetentionResult) -> RetentionResult:
 
 def _empty(bucket: Bucket, keys: Keys, job: OpenedJob, clock: Clock) -> Removal:
     state, now = sound_state(job.replay), clock.now()
-    names = tuple(f"#{o.intent.call} {o.intent.tool}" for o in state.open)
+    names = _names(state)
     for each in state.open:  # I8
         job.writer.append(End(time=now, call=each.intent.call, how="resolved", by="person", why=WHY))
     command = f"wal-agent rm {keys.job}"

@@ -109,7 +109,7 @@ def check_at_rest(state: State, home: Home) -> None:
     if state.open:
         call = state.open[0].intent
         raise PersonNeeded(
-            f"Call #{call.call} {call.tool} is in flight, so the conversation is not rewritten.",
+            f"Call #{call.call} {call.tool} is open, so the conversation is not rewritten.",
             f"Start the job, or resolve the call: wal-agent ack {call.call} {home.options} --done (or --not-done)",
         )
     here = local_file(state, home)

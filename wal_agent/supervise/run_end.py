@@ -145,18 +145,18 @@ def continues_by_itself(cls: ExitClass, until: float, restarts: bool) -> bool:
 
 def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
     """What a person is asked of `calls`: nothing of those that are as well done twice."""
-    matters = [o.intent for o in calls if o.intent.cls in ("mutation", "unknown")]
-    return LeftOpen(tuple((intent.call, intent.tool) for intent in matters)) if matters else None
+    matters = [o for o in calls if o.intent.cls in ("mutation", "unknown")]
+    return LeftOpen(tuple((o.intent.call, o.intent.tool, o.state) for o in matters)) if matters else None
 
 
 def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool, job: str) -> str:
     """What is said of `calls` without an end; `left`: those that a person is asked of; `job`: the options that name
     the job."""
     if left is not None:
-        asked = {call for call, _ in left.calls}
-        named = name_calls([o.intent for o in calls if o.intent.call in asked])
+        asked = {call for call, _, _ in left.calls}
+        named = name_calls([o for o in calls if o.intent.call in asked])
         return messages.to_settle(named, left.calls[0][0], job)
-    return messages.left_in_flight(name_calls([o.intent for o in calls]), follows)
+    return messages.left_open(name_calls(calls), follows)
 
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
@@ -294,7 +294,7 @@ class _Closing(msgspec.Struct, frozen=True):
             shown = ", ".join(one_line(text, 80) for text in ended.leftovers[:3])
             say(f"ended what the agent left running: {shown}")
         epoch = self.opened.lease.doc.epoch
-        if ran := [o.intent for o in self.opened.writer.state.open if o.epoch == epoch and isinstance(o.held, RunsOn)]:
+        if ran := [o for o in self.opened.writer.state.open if o.epoch == epoch and isinstance(o.held, RunsOn)]:
             say(messages.ended_in_background(name_calls(ran)))
         answered = {a.call for a in self.opened.replay.state.answers}  # said at the start
         if open_calls := [o for o in self.opened.writer.state.open if o.intent.call not in answered]:

@@ -121,7 +121,7 @@ class StartChecks:
         if not known:
             what += " This machine has no note of it, so whoever can write the bucket may have made it."
         if log.state.unlooked:
-            what += f" In flight: {name_calls([call.intent for call in log.state.unlooked])}."
+            what += f" Open: {name_calls(log.state.unlooked)}."
         if options.attended and not outer_runs():
             self._screen.say(what)
             question = f"That continues its conversation and files here, and locks {host} out. Take it over?"

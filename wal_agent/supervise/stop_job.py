@@ -199,7 +199,7 @@ def _check_answered(state: State, options: str) -> None:
     if calls := ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in state.unlooked[:5]):
         first = state.unlooked[0].intent.call
         raise PersonNeeded(
-            f"Calls are in flight whose outcome is not known ({calls}), so the job is not closed.",
+            f"Calls are open ({calls}), so the job is not closed.",
             f"Check each, then `wal-agent ack {first}{options} --done`, or the same with --not-done.",
         )
     if state.undecided_steps:

@@ -12,6 +12,7 @@ from wal_agent.records import (
     AgentStarted,
     Answer,
     AnyRecord,
+    CallState,
     Checkpoint,
     Class,
     Compaction,
@@ -42,6 +43,7 @@ from wal_agent.records import (
     TaskOf,
     Turn,
     Workspace,
+    call_state,
     ending,
 )
 
@@ -103,6 +105,10 @@ class OpenCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     epoch: int
     intent: Intent
     held: Cut | RunsOn | None = None
+
+    @property
+    def state(self) -> CallState:
+        return call_state(self.held)
 
     @property
     def serves(self) -> bool:

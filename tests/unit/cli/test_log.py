@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.cli.shelf import KEYS, LAST, SECRET, Run, Shelf, commit, full, intent, payload
 from wal_agent.cli.log import Entry, as_json, as_line, describe, read_entries, record_type
-from wal_agent.records import AnyRecord, Cut, End, ExitClass, FileDelta, RunEnded, RunsOn, Turn
+from wal_agent.records import AnyRecord, End, ExitClass, FileDelta, RunEnded, Turn
 
 
 @pytest.fixture
@@ -134,28 +134,3 @@ def test_a_line_fits_a_narrow_terminal_and_keeps_what_it_is_about(found: list[En
         assert line.startswith(f"{entry.seq:>5}  ")
         if entry.kind in ("intent", "end") and hasattr(entry.record, "call"):
             assert f"#{entry.record.call}" in line
-
-
-CUT = Cut(time=6.0, call=1, by="hook", why="a limit")
-RUNS_ON = RunsOn(time=6.0, call=1, by="hook", why="its child lives")
-STATES: dict[str, tuple[AnyRecord, ...]] = {
-    "open": (),
-    "cut": (CUT,),
-    "runs on": (RUNS_ON,),
-    "refused": (End(time=7.0, call=1, how="refused", by="supervisor"),),
-    "done": (RUNS_ON, End(time=7.0, call=1, how="done", by="session")),
-    "failed": (End(time=7.0, call=1, how="failed", by="hook"),),
-    "verified": (CUT, End(time=7.0, call=1, how="verified", by="recovery")),
-    "resolved": (CUT, End(time=7.0, call=1, how="resolved", by="person")),
-}
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_a_calls_state_has_its_one_word(tmp_path: Path, state: str) -> None:
-    """Issue 32, 13: as the glossary has it; the list said "ok" and "no end yet"."""
-    shelf = Shelf(tmp_path)
-    job = shelf.open()
-    job.writer.append(intent(1, command="ls"), *STATES[state])
-    commit(job)
-    (call,) = (entry for entry in read_entries(shelf.bucket, KEYS) if entry.kind == "intent")
-    assert describe(call)[2].split(None, 1)[1] == state

@@ -186,7 +186,7 @@ def test_session_and_tree_are_those_of_the_place_asked_for(tmp_path: Path, run: 
     found = Page(text).data
     assert code == 0 and SECRET not in text, err
     assert found["then"]["record"] == first == max(entry["record"] for entry in found["entries"])
-    assert found["then"]["open"] == [1] and not found["then"]["short"]
+    assert found["then"]["open"] == [{"call": 1, "state": "open"}] and not found["then"]["short"]
     assert found["then"]["files"][0]["path"] == "a.txt" and len(found["then"]["files"]) == 2
     assert found["then"]["files"][0]["text"] == "one-[redacted]"
     assert found["then"]["session"][0]["text"].startswith("one-") and "two" not in found["then"]["session"][0]["text"]

@@ -89,7 +89,7 @@ def test_session_and_tree_as_they_were(story: Story, run: Run, tmp_path: Path) -
     assert (old / "session" / MAIN).read_text() == "one" * 3
     assert tree(old / "workspace") == {"a.txt": "one", "one.sh": "#!/bin/sh\n"}
     assert (old / "workspace" / "one.sh").stat().st_mode & 0o111
-    assert f"as of record {first} (" in err and "1 call had no end then: #1 make one" in err
+    assert f"as of record {first} (" in err and "1 call then: #1 make one (open)" in err
     assert "with the effects of calls up to #0" in err
     code, out, err = run("restore", *story.where, "--to", "new", "--json")
     told = json.loads(out)

@@ -47,7 +47,7 @@ def test_what_is_left_locks_old_runs_out_and_holds_nothing_else(story: Story, ru
     assert code == 0 and keys_of(shelf) == before and foreseen["open_calls"]
     assert foreseen["blobs"]["count"] == len([key for key in before if "/blobs/" in key]) > 0
     code, out, err = run("rm", *where(shelf), "--yes")
-    assert code == 0 and "in flight: #1 run_shell_command" in out, err
+    assert code == 0 and "open calls: #1 run_shell_command (open)" in out, err
     left = keys_of(shelf)
     assert not [key for key in left if "/blobs/" in key] and len(left) <= 8
     found = replay(shelf.bucket, KEYS)

@@ -114,7 +114,7 @@ def test_a_call_in_flight_of_another_job_around_needs_a_person(place: Place, age
     carry_on = f"{cd}wal-agent run {agent} --bucket={wish.settings.bucket} --job=paying"
     assert f"To carry on: {carry_on} (" in refused.value.hint and "--fresh -- -p go" in refused.value.hint
     assert place.stored() == before
-    assert [line.endswith(f"1 call in flight. To carry on: {carry_on}") for line in place.said] == [True]
+    assert [line.endswith(f"1 open call. To carry on: {carry_on}") for line in place.said] == [True]
 
 
 def test_fresh_or_a_typed_job_is_consent(place: Place) -> None:

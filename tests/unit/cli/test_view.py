@@ -231,7 +231,7 @@ def test_what_the_agent_is_done_with_and_runs_on_has_a_row_of_its_own() -> None:
     calls = unsettled_calls(state)
     assert [call.held for call in calls] == ["", "cut", "runs_on", "serves"]
     for live in (JOB_RUNS, JOB_GONE):
-        assert [describe_call(call, live)[0] for call in calls] == ["in flight", "cut", "background", "background"]
+        assert [describe_call(call, live)[0] for call in calls] == ["open", "cut", "runs on", "runs on"]
     assert describe_call(calls[2], JOB_RUNS) != describe_call(calls[2], JOB_GONE)
 
 
@@ -241,16 +241,16 @@ def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
         name, text = describe_call(call, View(job="shop", bucket="b", state=state, phase=phase))
         return name, text.removeprefix("#3 sh `git push`").strip()
 
-    assert row("running", "executing_tools") == ("in flight", "")
+    assert row("running", "executing_tools") == ("open", "")
     for state in ("crashed", "released", "paused", "unlocked"):
-        assert row(state) == ("in flight", "the next start will check whether it happened")
-    ask = ("unverified", "resolve: wal-agent ack 3 --done (or --not-done)")
+        assert row(state) == ("open", "the next start will check whether it happened")
+    ask = ("open", "resolve: wal-agent ack 3 --done (or --not-done)")
     assert row("released", finding="unknown") == row("running", "awaiting_user", "unknown") == ask
     assert row("crashed", finding="unknown", cls="unknown") == ask
-    assert row("running", "awaiting_model", "unknown") == ("unverified", "the agent was asked to check")
+    assert row("running", "awaiting_model", "unknown") == ("open", "the agent was asked to check")
     for cls in ("read_only", "idempotent"):
-        assert row("released", finding="unknown", cls=cls) == ("in flight", "harmless to repeat")
-    assert row("released", finding="partial") == ("in flight", "checked: partial")
+        assert row("released", finding="unknown", cls=cls) == ("open", "harmless to repeat")
+    assert row("released", finding="partial") == ("open", "checked: partial")
 
 
 def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_were_in_flight(t
     commit(job)
     found = read_view(shelf.bucket, KEYS, {})
     assert found.state == "crashed"
-    assert "in flight   #1 run_shell_command `git push`   the next start will check whether it happened" in shown(found)
+    assert "open        #1 run_shell_command `git push`   the next start will check whether it happened" in shown(found)
     assert "ack" not in shown(found)
 
 

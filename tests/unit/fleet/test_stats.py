@@ -174,7 +174,7 @@ def test_three_crashes_are_counted_and_measured() -> None:
 
 def test_verdicts_count_each_call_once_with_its_newest_finding() -> None:
     got = read(*THREE_CRASHES)
-    assert (got.verdicts, got.verdicts_given, got.settled) == ({"completed": 1}, 2, {"recovery": 1})
+    assert (got.verdicts, got.verdicts_given, got.settled) == ({"completed": 1}, 2, {"verified": 1})
     start: list[AnyRecord] = [
         opening(1, 1.0, "first"),
         began(1.0),
@@ -184,7 +184,7 @@ def test_verdicts_count_each_call_once_with_its_newest_finding() -> None:
     ends = (Answer(time=7.0, call=1), end(2, 8.0, "resolved", "person"), end(3, 8.0, "failed", "session"))
     got = read(*start, opening(2, 5.0), asked, *ends)
     assert got.verdicts == {"unknown": 2, "partial": 1, "not_started": 1}
-    assert got.settled == {"agent": 1, "person": 1, "later": 1, "open": 1}
+    assert (got.settled, got.answered) == ({"resolved": 1, "failed": 1, "open": 2}, 1)
 
 
 def test_a_repeat_is_a_changing_call_of_the_turn_that_was_cut_off() -> None:

@@ -17,19 +17,19 @@ EVIL = "\x1b[2J\x9b31m\u202e\r\n"
 
 TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
     (
-        h.Recovered(3, "vm-17", AT - 240, "crash", ("completed", "unknown", "unknown"), 2, 1.94),
+        h.Recovered(3, "vm-17", AT - 240, "crash", ("completed", "unknown", "unknown"), 2, 1.94, states=("cut",) * 3),
         "recovery",
         "shop: recovered on vm-22",
         (
             "Job shop (gemini) on vm-22, since 22:09:20 UTC (4 min ago), in gs://acme/jobs.",
             "It was cut off on vm-17 and continues on vm-22; that took 1.9 s.",
-            "In flight: 3 tool calls: 1 completed, 2 unknown.",
+            "Open: 3 calls (3 cut): 1 completed, 2 unknown.",
             "Put back: 2 finished calls",
             "wal-agent log --job shop --bucket gs://acme/jobs",
             "Look: wal-agent status --job shop --bucket gs://acme/jobs",
         ),
     ),
-    (h.Recovered(1, "vm", AT, "cut_off", (), 0, 0.5), "recovery", "recovered", ("No tool call was in flight.",)),
+    (h.Recovered(1, "vm", AT, "cut_off", (), 0, 0.5), "recovery", "recovered", ("No call was open.",)),
     (h.Recovered(1, "vm", AT, "preempted", (), 0, 0.5), "recovery", "continues on vm-22", ("It was drained on vm",)),
     (h.Recovered(1, "vm", AT, "paused", (), 0, 0.5), "recovery", "continues on vm-22", ("It was paused on vm",)),
     *[
@@ -58,10 +58,13 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
     (h.TakesLong("tool", 1860.0, "bash"), "info", "shop: bash runs for 31 min", ("left alone",)),
     (h.HungUp(600.0), "recovery", "shop: hangs: no answer", ("not started again; the next", "Start it: wal-agent run")),
     (
-        h.LeftOpen(((412, "deploy"), (413, "push"))),
+        h.LeftOpen(((412, "deploy", "open"), (413, "push", "cut"))),
         "person_needed",
-        "shop: 2 calls not settled",
-        ("#412 deploy: wal-agent ack 412 --job shop --bucket gs://acme/jobs --done (or --not-done)", "#413 push"),
+        "shop: 2 open calls",
+        (
+            "#412 deploy (open): wal-agent ack 412 --job shop --bucket gs://acme/jobs --done (or --not-done)",
+            "#413 push",
+        ),
     ),
     (h.LeftOpen(()), None, "", ()),
     (h.Restarting(2, 8.0, "heap"), "info", "shop: the agent died (heap)", ("Attempt 2, in 8 s.",)),
@@ -132,7 +135,7 @@ def test_only_a_halt_that_needs_a_person_insists() -> None:
         h.Recovered(3, f"vm{EVIL}{SECRET}", AT - 5, "x", ("unknown",), 0, 1.0),
         h.Halted(78, f"token={SECRET}{EVIL}" * 200, f"password={SECRET}{EVIL}"),
         h.TakesLong("approval", 300.0, f"mcp{EVIL}{SECRET}"),
-        h.LeftOpen(tuple((n, f"tool{EVIL} {SECRET}") for n in range(50))),
+        h.LeftOpen(tuple((n, f"tool{EVIL} {SECRET}", "open") for n in range(50))),
         h.Paused(1e300, f"{SECRET}{EVIL}"),
         h.LeaseLost(f"{SECRET}{EVIL}"),
     ],

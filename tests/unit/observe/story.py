@@ -74,6 +74,6 @@ STORY: tuple[Event, ...] = (
     Paused(99_999.0, "rate limit"),
     LeaseLost("job shop-job was taken over"),
     Halted(79, f"a person is needed: token={SECRET}", "wal-agent ack 412"),
-    LeftOpen(((412, "mcp__internal__deploy"),)),
+    LeftOpen(((412, "mcp__internal__deploy", "cut"),)),
     LeaseSettled("released", "drained"),
 )

@@ -206,9 +206,9 @@ def test_an_agent_that_died_was_not_given_up_in_good_order() -> None:
     job = Job().run("first", E2E, dies="out_of_memory")
     got = job.next()
     assert isinstance(got, Resume) and got.alert == "crash"
-    assert got.why == "died on vm-17 (killed: out of memory) with 1 call in flight"
+    assert got.why == "died on vm-17 (killed: out of memory) with 1 open call"
     between = Job().run("first", E2E, dies="incomplete", inside=False).next()
     assert isinstance(between, Resume) and between.alert == "cut_off"
-    assert between.why == "died on vm-17 (ended in the middle of a turn); nothing was in flight"
+    assert between.why == "died on vm-17 (ended in the middle of a turn); no call was open"
     drained = Job().run("first", E2E, dies="drained").next()
     assert isinstance(drained, Resume) and drained.alert == "preempted"

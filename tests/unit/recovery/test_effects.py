@@ -84,8 +84,8 @@ def test_each_effect_says_what_is_known_of_it() -> None:
         Cut(time=5.0, call=9, by="hook", why="Esc"), RunsOn(time=5.0, call=10, by="hook", why="&"),
     )  # fmt: skip
     assert {key: one.result for key, one in found.items()} == {
-        1: "failed", 2: "done", 3: "partial", 4: "cut_off", 5: "done", 7: "cut_off", 8: "open", 9: "cut", 10: "runs_on",
-        "lost": "cut_off", "twice": "done",
+        1: "failed", 2: "verified", 3: "open", 4: "open", 5: "resolved", 7: "open", 8: "open", 9: "cut", 10: "runs_on",
+        "lost": "open", "twice": "done",
     }  # fmt: skip
     assert {key for key, one in found.items() if one.needs_a_look} == {3, 4, 7, 9, "lost"}
     assert (found[4].because, found[4].why, found[4].verify, found[4].by) == (

@@ -73,7 +73,7 @@ def test_a_call_in_flight_resumes_with_the_alert() -> None:
     assert isinstance(got, Resume)
     assert (got.session, got.alert, got.args) == ("s1", "crash", ("-p", "do it"))
     assert [o.intent.call for o in got.dangling] == [2] and [e.intent.call for e in got.finished] == [1]
-    assert got.why == "was cut off on vm-17 with 1 call in flight"
+    assert got.why == "was cut off on vm-17 with 1 open call"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_ended_when_a_person_settled_its_last_call_was_not_given_up() -> No
     """The run left a call open, so its job was released; `ack` settled that, and closed the job."""
     state = state_of(*RAN, turn("completed"), intent(), run_ended(), opening(2, "released"), end())
     asked = plan(with_home(state, RAN[0]), opening(3, "closed"), LOCAL, replace(POLICY, resume_closed=True))
-    assert isinstance(asked, Resume) and asked.why == "had ended on vm-17; nothing was in flight"
+    assert isinstance(asked, Resume) and asked.why == "had ended on vm-17; no call was open"
 
 
 @pytest.mark.parametrize("calls", [(), (intent(),)])

@@ -45,7 +45,7 @@ CALL = InFlight((412,), 1, "run_shell_command", b'{"command":"make"}', 1.0, "unk
         ("crash", "was cut off"),
         ("cut_off", "was cut off"),
         ("preempted", "was stopped and saved"),
-        ("unsettled", "ended with calls in flight"),
+        ("unsettled", "ended with open calls"),
     ],
 )
 def test_the_headline(alert: Alert, how: str) -> None:
@@ -89,17 +89,17 @@ def test_calls_in_flight() -> None:
     half = replace(CALL, finding="partial", because="Its file is longer than before.")
     done = replace(CALL, cls="idempotent", finding="not_started", because="The file `a` is as it was.", calls=(1, 2))
     assert in_flight_lines([CALL, dark, half, done]) == [
-        "  in flight  make  class unknown  unknown: the agent is asked to verify",
-        "             make  read_only  unknown: The process is gone and left no result.",
-        "             make  class unknown  interrupted: Its file is longer than before.",
-        "             make (2 times)  idempotent  not started: The file `a` is as it was.",
+        "  open       make  class unknown  unknown: the agent is asked to verify",
+        "  open       make  read_only  unknown: The process is gone and left no result.",
+        "  open       make  class unknown  partial: Its file is longer than before.",
+        "  open       make (2 times)  idempotent  not started: The file `a` is as it was.",
     ]
     assert in_flight_lines([]) == []
     runs = replace(CALL, finding="partial", because=STILL_RAN)
-    assert in_flight_lines([runs])[0].endswith("interrupted: It was still running; wal-agent stopped it.")
+    assert in_flight_lines([runs])[0].endswith("partial: It was still running; wal-agent stopped it.")
     assert in_flight_lines([runs, CALL], foreseen=True) == [  # `recover --dry-run` has done nothing yet
-        "  in flight  make  class unknown  interrupted: It is still running; a start would stop it.",
-        "             make  class unknown  unknown: the agent would be asked to verify",
+        "  open       make  class unknown  partial: It is still running; a start would stop it.",
+        "  open       make  class unknown  unknown: the agent would be asked to verify",
     ]
     assert in_flight_lines([CALL] * 9)[-1] == "             and 4 more: see wal-agent log"
 

@@ -91,18 +91,18 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
 
     kinds: tuple[Class, ...] = ("read_only", "idempotent", "mutation", "unknown")
     calls = [call(number, cls) for number, cls in enumerate(kinds)]
-    assert left_open(calls) == LeftOpen(((2, "mutation"), (3, "unknown")))
+    assert left_open(calls) == LeftOpen(((2, "mutation", "open"), (3, "unknown", "open")))
     assert left_open(calls[:2]) is None and left_open([]) is None
 
     follows = open_calls_line(calls, None, True, "--job shop")
     assert follows.startswith(
-        "in flight: #0 read_only `x0`, #1 idempotent `x1`, #2 mutation `x2` and 1 more; the next start will check"
+        "open: #0 read_only `x0`, #1 idempotent `x1`, #2 mutation `x2` and 1 more; the next start will check"
     )
     asked = open_calls_line(calls, left_open(calls), False, "--job shop")
-    assert asked.startswith("unverified: #2 mutation `x2`, #3 unknown `x3`. Check")
+    assert asked.startswith("open: #2 mutation `x2`, #3 unknown `x3`. Check")
     assert "wal-agent ack 2 --job shop --done" in asked
     assert open_calls_line(calls[:2], None, False, "--job shop").startswith(
-        "in flight: #0 read_only `x0`, #1 idempotent `x1`; harmless to repeat"
+        "open: #0 read_only `x0`, #1 idempotent `x1`; harmless to repeat"
     )
 
 
@@ -222,7 +222,7 @@ def test_an_agent_that_ends_although_it_was_asked_to_look(short_path: Path, unve
     job.lease.settle("released", "", budget=5.0)
     more = {"WAL_AGENT_JOB": KEYS.job, "STUB_BEGAN": str(short_path / "began"), "WAL_AGENT_UNVERIFIED": unverified}
     done = run(short_path, "gemini", STUB, "-p", "do it", **more)
-    assert done.returncode == code and "unverified: #1" in done.stderr, done.stderr
+    assert done.returncode == code and "open: #1" in done.stderr, done.stderr
     assert replay(shelf.bucket, KEYS).state.turn == "completed"
 
 
