@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from tests.e2e.scene import Scene, agent_scene, check_exact, check_log, until
 from tests.e2e.terminal import Terminal
 from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
+from wal_agent.rehearsal.model import Call, Called, HistoryText, Part, Returned, Turn
 
 HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
 TASK = "please do the work"
@@ -71,6 +72,52 @@ def test_no_arguments_on_a_terminal(scene: Scene) -> None:
         assert not 64 <= terminal.code() <= 80, terminal.screen()
     finally:
         terminal.close()
+
+
+TODOS = ({"content": "dig", "status": "completed"}, {"content": "fill", "status": "pending"})
+# How each one's plan tool is switched on where it is off, and what calls of it state. Copilot and pi have none.
+PLANS: Mapping[str, tuple[tuple[str, ...], Sequence[Call]]] = {
+    "claude": (
+        (),
+        (
+            ("ToolSearch", {"query": "select:TaskCreate,TaskUpdate", "max_results": 2}),
+            ("TaskCreate", {"subject": "dig", "description": "dig"}),
+            ("TaskCreate", {"subject": "fill", "description": "fill"}),
+            ("TaskUpdate", {"taskId": "1", "status": "completed"}),
+        ),
+    ),
+    "codex": (
+        ("-c", "tools.update_plan.enabled=true"),
+        (("update_plan", {"plan": [{"step": row["content"], "status": row["status"]} for row in TODOS]}),),
+    ),
+    "gemini": (
+        (),
+        (("write_todos", {"todos": [{"description": row["content"], "status": row["status"]} for row in TODOS]}),),
+    ),
+    "opencode": ((), (("todowrite", {"todos": [{**row, "priority": "low"} for row in TODOS]}),)),
+    "qwen": ((), (("todo_write", {"todos": [{**row, "id": row["content"]} for row in TODOS]}),)),
+}
+UNPLANNED = ("claude", "codex", "qwen")  # have no plan tool as they come, with this model
+
+
+@pytest.mark.parametrize("scene", sorted(PLANS), indirect=True)
+def test_the_plan_of_the_agents_own_tool_is_in_its_checkpoint(scene: Scene) -> None:
+    machine = scene.machine("vm-1")
+    options, calls = PLANS[scene.agent]
+    scene.script(Turn("All is done."))
+    machine.run(*machine.rehearsal.args("hello"), wait=True)
+    declared = json.dumps(scene.model.requests[-1]["tools"])
+    off = not any(tool in declared for tool, _ in calls if tool != "ToolSearch")
+    assert off == (scene.agent in UNPLANNED), "docs/CHECKPOINTS.md says which plan tools are there"
+    if scene.agent == "qwen":
+        settings = machine.home / ".qwen/settings.json"
+        settings.write_text(json.dumps({**json.loads(settings.read_text()), "tools": {"todoWrite": {"enabled": True}}}))
+    scene.script(*(Turn(calls=[call]) for call in calls), Turn("All is done."))
+    run = machine.run(*options, *machine.rehearsal.args(TASK), wait=True, CLAUDE_CODE_ENABLE_TODO_TOOLS="1")
+    assert run.process.returncode == 0, run.stderr()
+    shown = machine.cli("checkpoint", "show", "--at", str(scene.records()[-1]["record"]), "--json")
+    context = json.loads(shown.stdout)["context"]
+    assert (context["plan"], context["completed_steps"]) == (["dig", "fill"], ["dig"]), scene.model.history()
 
 
 BEHIND = """\

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from wal_agent.paths import shipped
+
+# The command that the standing protocol names to an agent without a plan tool.
+PLAN = next(part for part in shipped("prompts/protocol.md").read_text().split("`") if part.startswith("printf"))
 SCRIPT = f"""
 w() {{ {sys.executable} -m wal_agent "$@"; }}
 set -e
 w checkpoint --title "the heron sleeps" --progress 40
+{PLAN.replace("wal-agent", "w")}
 w checkpoint show
 w checkpoint list
 w recall heron
@@ -41,6 +46,7 @@ def test_commands_inside_a_run_need_no_options(tmp_path: Path, encrypted: bool) 
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("the heron sleeps") == 3 and "40 %" in done.stdout and "running" in done.stdout
+    assert done.stdout.count("the heron sleeps") == 4 and "40 %" in done.stdout and "running" in done.stdout
+    assert "[x] DONE\n" in done.stdout and "[ ] NEXT\n" in done.stdout and "WHAT TO KNOW" in done.stdout
     indexes = list((tmp_path / "home").rglob("*.sqlite"))
     assert len(indexes) == (0 if encrypted else 1)

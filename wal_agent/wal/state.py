@@ -77,9 +77,10 @@ KEEP_TASKS = 256
 KEEP_PAST = 32  # transcripts of sessions that the job has left
 MOST_CHECKPOINT = 22 << 10  # bytes of one
 MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
-PLAN_TOOLS = frozenset(  # of Claude Code, Gemini CLI, Codex, OpenCode, Qwen Code, Copilot; pi has none
-    ("TodoWrite", "write_todos", "update_plan", "todowrite", "todo_write", "update_todo")
-)
+TASK_TOOLS = frozenset(("TaskCreate", "TaskUpdate"))  # of Claude Code: a call for each step and each change of one
+PLAN_TOOLS = TASK_TOOLS | {  # and, the whole plan in one call, of the others and of older Claude Code
+    "TodoWrite", "write_todos", "update_plan", "todowrite", "todo_write", "update_todo"
+}  # fmt: skip
 MOST_STEPS = 2000  # names under which values and results are kept
 STEP_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/@+-]{0,99}")  # safe in a command that is shown for pasting
 MOST_STEP_RECORD = 10 << 10  # bytes of a record about one, in MessagePack; bulk is in blobs
@@ -146,7 +147,8 @@ class RecentCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The newest call that stated the agent's plan, with its input as the agent spelled it."""
+    """The newest call that stated the agent's plan, with its input as the agent spelled it; of Claude Code's tasks the
+    list that its calls have made so far."""
 
     call: int
     time: float
@@ -661,10 +663,19 @@ def _planned(state: State, ended: list[OpenCall], end: End) -> dict[str, object]
     """The fields that change where the ended call stated a plan."""
     for intent in (c.intent for c in ended if c.intent.tool in PLAN_TOOLS and end.how == "done"):
         data = intent.input.data
+        if data is not None and intent.tool in TASK_TOOLS:
+            data = _task_list(state.plan, intent.tool, data, end)
         if data is not None and len(data) <= MOST_PLAN:
             said = state.progress and msgspec.structs.replace(state.progress, plan=None)
             return {"plan": PlanCall(intent.call, intent.time, intent.tool, data), "progress": said}
     return {}
+
+
+def _task_list(plan: PlanCall | None, tool: str, data: bytes, end: End) -> bytes | None:
+    from wal_agent.wal.task_list import merge_call
+
+    listed = plan.input if plan is not None and plan.tool in TASK_TOOLS else b""
+    return merge_call(listed, tool, data, (end.result and end.result.data) or b"")
 
 
 def _merged_progress(before: Progress | None, said: Progress) -> Progress:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -158,6 +160,36 @@ def test_the_plan_is_the_newest_that_was_stated_and_done() -> None:
     assert after(*plan_call(1, size=MOST_PLAN + 1)).plan is None
     bulk = msgspec.structs.replace(intent(1), tool="TodoWrite", input=Payload(size=3, blob="0" * 64 + "-1"))
     assert after(bulk, end(1)).plan is None, "a plan is never read from a blob"
+
+
+def task_call(call: int, tool: str, given: object, result: object = None) -> list[AnyRecord]:
+    sent, got = (json.dumps(value).encode() for value in (given, result))
+    asked = msgspec.structs.replace(intent(call), tool=tool, input=Payload(size=len(sent), data=sent))
+    return [asked, msgspec.structs.replace(end(call), result=Payload(size=len(got), data=got))]
+
+
+def test_claudes_tasks_are_one_plan_whose_steps_come_and_change_one_by_one() -> None:
+    """The inputs and results are those of Claude Code 2.1.330."""
+
+    def made(call: int, id: str, subject: str) -> list[AnyRecord]:
+        return task_call(call, "TaskCreate", {"subject": subject}, {"task": {"id": id, "subject": subject}})
+
+    def plan(state: State) -> list[tuple[str, str]]:
+        assert state.plan is not None
+        return [(row["content"], row["status"]) for row in json.loads(state.plan.input)["todos"]]
+
+    state = after(*made(1, "1", "a"), *made(2, "2", "b"), *made(3, "3", "c"))
+    changes = ({"taskId": "1", "status": "completed"}, {"taskId": "2", "status": "in_progress", "subject": "B"})
+    state = after(*(r for n, c in enumerate(changes, 4) for r in task_call(n, "TaskUpdate", c)), state=state)
+    assert plan(state) == [("a", "completed"), ("B", "in_progress"), ("c", "pending")]
+    state = after(*task_call(6, "TaskUpdate", {"taskId": "3", "status": "deleted"}), state=state)
+    assert plan(state) == [("a", "completed"), ("B", "in_progress")] and state.plan is not None and state.plan.call == 6
+    for odd in ({"taskId": "9", "status": "completed"}, {"status": 1}, [], "x", None):
+        assert after(*task_call(7, "TaskUpdate", odd), state=state).plan == state.plan
+    assert after(*task_call(7, "TaskCreate", {"subject": "x"}, "?"), state=state).plan == state.plan
+    assert plan(after(*made(7, "1", "of a new session"), state=state)) == [("of a new session", "pending")]
+    full = after(*(r for n in range(1, 300) for r in made(n, str(n), "word " * 40)))
+    assert full.plan is not None and len(full.plan.input) <= MOST_PLAN
 
 
 def test_of_two_plans_the_newer_one_counts() -> None:
