@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,21 @@ def test_what_a_new_history_lacks_is_said_where_a_hook_can_speak(scene: Scene) -
     asked = "go on" if name in RESUMES else "move the shop to v2"  # the newest words of the person's
     assert "wal-agent recall" in told and asked in told and PHRASE not in told
     assert PHRASE in machine.cli("recall", "heron", "building").stdout, "what the new history lacks is found"
+    if name == "gemini":  # whose session a recovery writes anew, without what was compacted
+        scene.script(Turn(calls=[shell("echo more >> side")]), Turn("It was killed."))
+        asked_before, held = len(scene.model.requests), scene.hold_turn(1)
+        run = machine.run(*machine.rehearsal.args("go on"), options=("--continue",), PATH=PATH)
+        scene.asked(asked_before + 2)
+        run.kill()
+        run.died()
+        held.set()
+        machine.end()
+        scene.script(Turn("All is done."))
+        run = machine.run(*machine.rehearsal.args("go on"), options=("--continue",), wait=True, PATH=PATH)
+        assert run.process.returncode == 0, run.stderr()
+        shutil.rmtree(machine.home / ".local/state/wal-agent/recall")
+        found = json.loads(machine.cli("recall", "heron", "building", "--json").stdout)
+        assert [PHRASE in hit["text"] for hit in found if hit["role"] == "assistant"] == [True], found
     if name in ("qwen", "opencode", "pi"):
         assert any("Keep in the summary, word for word" in json.dumps(body) for body in scene.model.asides)
 

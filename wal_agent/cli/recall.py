@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +42,9 @@ def recall(
     role: Annotated[
         str, typer.Option("--role", help="Only what this role said.", metavar="user|assistant|tool|system")
     ] = "",
+    regex: Annotated[
+        str, typer.Option("--regex", help="Search for a regular expression (Python's), in any case.", metavar="RE")
+    ] = "",
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=MOST, help="Maximum number of hits.")] = 10,
     which: JobOptions = HERE,
     json: AsJson = False,
@@ -58,18 +62,24 @@ def recall(
     from wal_agent.wal.keys import Keys
 
     wanted = tuple(word for text in words or () for word in text.split())
-    if not (wanted or call or before or role):
+    if wanted and regex:
+        raise UsageError("Words and --regex do not go together.", "Put them into the expression.")
+    if not (wanted or regex or call or before or role):
         raise UsageError("Name what to look for.", "For example: wal-agent recall migration failed")
     said_by = next((known for known in ("", *ROLES) if known == role), None)
     if said_by is None:
         raise UsageError(f"--role {role[:40]} is not possible.", f"Allowed: {', '.join(ROLES)}.")
-    query = Query(wanted, call, before, said_by, limit)
+    try:
+        pattern = re.compile(regex, re.IGNORECASE) if regex else None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"--regex is no regular expression: {error}.", "Quote it, or search for words.") from error
+    query = Query(wanted, call, before, said_by, limit, pattern)
     at = which.open()
     with suppress(Damaged):  # the log can be read without the lease
         at.lease()
 
     def progress(done: int) -> None:
-        redraw(f"{done} records read" if done else "")
+        redraw("another search reads the log; this one waits" if done < 0 else f"{done} records read" if done else "")
 
     found = search(at.bucket, at.keys, at.blobs, query, os.environ, in_memory=bool(at.key_id), progress=progress)
     hits = [("", hit) for hit in found]

@@ -243,7 +243,7 @@ def show_trace(
 ) -> None:
     """Print what a rewind, a compaction or a task kept out of the conversation, redacted."""
     from wal_agent.recovery.tasks import MARK
-    from wal_agent.recovery.transcript import parse_line
+    from wal_agent.recovery.transcript import parse_lines
     from wal_agent.supervise.rewrite import left_out, read_main, read_trace
 
     if raw and sys.stdout.isatty():
@@ -265,7 +265,7 @@ def show_trace(
     if raw:
         sys.stdout.buffer.write(whole)
         return
-    shown = [line for raw_line in data.splitlines(keepends=True) if (line := parse_line(raw_line))]
+    shown = parse_lines(data)
     if json:
         answer_json({**row, "lines": [{"role": e.role, "time": e.time, "text": redact(e.text)} for e in shown]})
         return

@@ -1,20 +1,22 @@
 """Search all that a job ever said and did: its log, and its conversations, compacted or not, over all agents.
 
 The index is SQLite's FTS5, in this user's state folder (0600), kept up by what is new since the last search and built
-again from the log whenever it is missing, damaged or another log's. It holds what the log holds, so it is no more
-secret than the session files on this machine; of an encrypted job it lives in memory alone. What leaves it is redacted
+again from the log whenever it is missing, damaged or another log's; a lock lets one search at a time write it. It holds
+what the log holds, so it is no more secret than the session files on this machine; of an encrypted job it lives in
+memory alone. Letters of scripts without blanks between words are words of their own in it. What leaves it is redacted
 and cut.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -27,6 +29,7 @@ from wal_agent.records import (
     Answer,
     AnyRecord,
     End,
+    FileDelta,
     Intent,
     Payload,
     Progress,
@@ -38,14 +41,16 @@ from wal_agent.records import (
 )
 from wal_agent.recovery.transcript import MOST_TEXT, Role, read_lines
 from wal_agent.redact import redact
+from wal_agent.safefs import try_lock
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Fetched, fetch_segments, replay
 from wal_agent.wal.state import CompactionAt, FileState, RewriteAt, State
 
-VERSION: Final = "2"  # of the tables; another one is built anew
+VERSION: Final = "3"  # of the tables; another one is built anew
 MOST_WORDS: Final = 16
 SNIPPET: Final = 400  # characters of a hit
+MOST_VERSIONS: Final = 32  # of session files that were written anew, the newest of what is new in the log
 MOST_CALL: Final = 4000  # characters of each part of one call, where that is asked for
 BATCH: Final = 512  # segments between two commits
 Kind = Literal["call", "result", "prompt", "message", "note"]
@@ -53,13 +58,14 @@ Kind = Literal["call", "result", "prompt", "message", "note"]
 _TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE file (name TEXT, session TEXT, size INTEGER, sha256 TEXT, upto INTEGER, PRIMARY KEY (name, session));
+CREATE TABLE captured (name TEXT, session TEXT, size INTEGER, PRIMARY KEY (name, session));
 CREATE TABLE entry (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, role TEXT NOT NULL, seq INTEGER NOT NULL, epoch INTEGER NOT NULL,
     call INTEGER NOT NULL, time REAL NOT NULL, tool TEXT NOT NULL, name TEXT NOT NULL, session TEXT NOT NULL,
-    at INTEGER NOT NULL, text TEXT NOT NULL
+    at INTEGER NOT NULL, text TEXT NOT NULL, digest BLOB NOT NULL
 );
 CREATE INDEX entry_call ON entry (call);
-CREATE INDEX entry_file ON entry (name, session);
+CREATE UNIQUE INDEX entry_line ON entry (session, digest) WHERE name <> '';
 CREATE VIRTUAL TABLE words USING fts5 (text, content = 'entry', content_rowid = 'id', tokenize = 'unicode61');
 """
 _COLUMNS: Final = "id, kind, role, seq, epoch, call, time, tool, name, session, at, text"
@@ -81,14 +87,15 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """What is looked for: all `words` (or any of them, where nothing has all); without words the newest that there is.
-    `before`: a compaction's number."""
+    """What is looked for: all `words` (or any of them, where nothing has all), or `regex`; without either the newest
+    that there is. `before`: a compaction's number."""
 
     words: tuple[str, ...] = ()
     call: int = 0
     before: int = 0
     role: Role = ""
     limit: int = 10
+    regex: re.Pattern[str] | None = None
 
 
 def recall(
@@ -101,13 +108,14 @@ def recall(
     in_memory: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[Found]:
-    """Search the job, the best first. `progress` is given the number of records read so far, and 0 at their end.
+    """Search the job, the best first. `progress` is given the number of records read so far, and 0 at their end; -1
+    where it waits for another search that builds the index.
 
     UsageError: there is no such compaction; ConfigError: this Python's SQLite has no FTS5; Damaged; BucketError."""
     path = None if in_memory else index_path(bucket, keys, env)
     for attempt in range(2):
         try:
-            with closing(_open(path)) as index:
+            with _alone(path, progress), closing(_open(path)) as index:
                 return _search(index, bucket, keys, blobs, query, progress)
         except sqlite3.DatabaseError as error:
             if "fts5" in str(error):
@@ -120,6 +128,23 @@ def recall(
     raise AssertionError("the loop returns or raises")
 
 
+@contextmanager
+def _alone(path: Path | None, progress: Callable[[int], None]) -> Iterator[None]:
+    """While no other search has the index: the one that comes second reads on from what the first has read."""
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        if not try_lock(lock):
+            progress(-1)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
 def index_path(bucket: Bucket, keys: Keys, env: Mapping[str, str]) -> Path:
     """Where this user's index of the job is."""
     name = hashlib.sha256(f"{bucket.url}\n{keys.job}".encode("utf-8", "replace")).hexdigest()[:24]
@@ -128,7 +153,6 @@ def index_path(bucket: Bucket, keys: Keys, env: Mapping[str, str]) -> Path:
 
 def _open(path: Path | None) -> sqlite3.Connection:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     index = sqlite3.connect(path or ":memory:", timeout=30, isolation_level=None)
@@ -142,7 +166,9 @@ def _search(
     state = replay(bucket, keys).state
     index.execute("BEGIN IMMEDIATE")
     _prepare(index, bucket, keys)
-    _read_log(index, bucket, keys, blobs, progress)
+    anew = _read_log(index, bucket, keys, blobs, progress)
+    for seq in anew[-MOST_VERSIONS:]:
+        _read_versions(index, replay(bucket, keys, seq - 1).state, blobs)
     _read_files(index, state, blobs)
     index.execute("COMMIT")
     return _find(index, state, query)
@@ -159,7 +185,7 @@ def _prepare(index: sqlite3.Connection, bucket: Bucket, keys: Keys) -> None:
     if known and {**known, **wanted} == known and (not seq or _is_same_log(bucket, keys, seq, hash)):
         return
     for (name,) in index.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('words', 'meta', 'file', 'entry')"
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ('words', 'meta', 'file', 'captured', 'entry')"
     ).fetchall():
         index.execute(f"DROP TABLE {name}")
     for statement in _TABLES.split(";"):
@@ -182,7 +208,10 @@ def _is_same_log(bucket: Bucket, keys: Keys, seq: int, hash: str) -> bool:
 
 def _read_log(
     index: sqlite3.Connection, bucket: Bucket, keys: Keys, blobs: Blobs, progress: Callable[[int], None]
-) -> None:
+) -> list[int]:
+    """Read what is new in the log. Return the records that write a session's file anew, after which nothing but the
+    version before them holds all that was said."""
+    anew: list[int] = []
     known = dict(index.execute("SELECT key, value FROM meta WHERE key IN ('seq', 'hash')"))
     last = int(known.get("seq", 0))
     listed = bucket.list(keys.log, keys.segment(last) if last else "")
@@ -192,6 +221,8 @@ def _read_log(
         if isinstance(one, Damaged):
             continue  # `wal-agent log` names it; what can be read is found all the same
         for record in one.segment.records:
+            if isinstance(record, FileDelta) and record.path.endswith(".jsonl") and _writes_anew(index, record):
+                anew.append(seq)
             if (row := _row(record, seq, one.segment.carried or one.segment.epoch, blobs)) is not None:
                 _add(index, row)
         last, hash = seq, one.hash.hex()
@@ -200,6 +231,16 @@ def _read_log(
     if len(seqs) > BATCH:
         progress(0)
     index.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("seq", str(last)), ("hash", hash)])
+    return anew
+
+
+def _writes_anew(index: sqlite3.Connection, delta: FileDelta) -> bool:
+    """Whether the capture changes what the one before it held, so that lines may be gone."""
+    place = (delta.path, delta.session)
+    known = index.execute("SELECT size FROM captured WHERE name = ? AND session = ?", place).fetchone()
+    index.execute("INSERT OR REPLACE INTO captured VALUES (?, ?, ?)", (*place, delta.size))
+    size: int = known[0] if known else 0
+    return size > delta.size or any(edit.offset < size for edit in delta.edits)
 
 
 Row = tuple[Kind, Role, int, int, int, float, str, str, str, int, str]
@@ -254,12 +295,37 @@ def _text(payload: Payload | None, blobs: Blobs) -> str:
 
 
 def _add(index: sqlite3.Connection, row: Row) -> None:
-    at = index.execute(
-        "INSERT INTO entry (kind, role, seq, epoch, call, time, tool, name, session, at, text) VALUES "
-        "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        row,
-    ).lastrowid
-    index.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (at, row[-1]))
+    """Add an entry, and of a session's lines each once."""
+    digest = hashlib.blake2b(f"{row[1]}\n{row[-1]}".encode("utf-8", "replace"), digest_size=12).digest()
+    added = index.execute(
+        "INSERT OR IGNORE INTO entry (kind, role, seq, epoch, call, time, tool, name, session, at, text, digest) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, digest),
+    )
+    if added.rowcount:
+        index.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (added.lastrowid, part_words(row[-1])))
+
+
+# Scripts that put no blanks between words: Chinese, Japanese, Korean (whose endings are glued on), Thai, Lao, Khmer,
+# Burmese. Each letter counts as a word, and a word of them is found as its letters in a row.
+_UNPARTED: Final = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
+
+def part_words(text: str) -> str:
+    """Put blanks around each letter of a script that has none between words."""
+    return _UNPARTED.sub(r" \g<0> ", text) if not text.isascii() else text
+
+
+def _read_versions(index: sqlite3.Connection, state: State, blobs: Blobs) -> None:
+    """Add what the captured files of the session said before they were written anew."""
+    for name, file in sorted(state.files.items()):
+        if name.endswith(".jsonl") and file.size:
+            with tempfile.TemporaryDirectory(prefix="wal-agent-recall-") as folder, suppress(Damaged):
+                write_file(blobs, file, Path(folder) / "file")
+                _read_file(index, name, file, Path(folder) / "file", None)
 
 
 def _read_files(index: sqlite3.Connection, state: State, blobs: Blobs) -> None:
@@ -306,15 +372,7 @@ def _read_file(
     start = 0
     if known is not None and known[0] <= file.size and _digest(path, known[0]) == known[1]:
         start = known[2]
-    elif known is not None:
-        place = (name, file.session)
-        index.execute(
-            "INSERT INTO words (words, rowid, text) "
-            "SELECT 'delete', id, text FROM entry WHERE name = ? AND session = ?",
-            place,
-        )
-        index.execute("DELETE FROM entry WHERE name = ? AND session = ?", place)
-    upto = start
+    upto = start  # of a file that was written anew all is read, and what it no longer says stays
     with path.open("rb") as source:
         for line in read_lines(source, start):
             _add(index, ("message", line.role, 0, 0, 0, line.time, "", name, file.session, line.at, line.text))
@@ -337,7 +395,7 @@ def _digest(path: Path, size: int) -> str:
 
 
 # What an earlier search printed, and its command: it holds the words once more, and goes behind what it found.
-_ECHO = re.compile(r"wal-agent recall | · (?:record \d+|session [0-9a-f]{8})(?: of task \S+)? · ")
+_ECHO = re.compile(r"wal-agent recall | · (?:record \d+|session [0-9a-z_]{8})(?: of task \S+)? · ")
 
 
 def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
@@ -353,11 +411,14 @@ def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
         where.append(sentence)
         values += bounds
     condition = " AND ".join(where)
-    limit = query.limit * 4  # some are the same text twice, in the log and in the session
+    limit = query.limit * 8  # some are the same text twice, in the log and in the session
+    if query.regex is not None:
+        newest = index.execute(f"SELECT {_COLUMNS} FROM entry WHERE {condition} ORDER BY time DESC, id DESC", values)
+        return _distinct((row for row in newest if query.regex.search(row[-1])), query)
     if not query.words:
         order = "seq, at, id" if query.call else "time DESC, id DESC"
         sql = f"SELECT {_COLUMNS} FROM entry WHERE {condition} ORDER BY {order} LIMIT ?"
-        return _distinct(index.execute(sql, (*values, limit)).fetchall(), query)
+        return _distinct(index.execute(sql, (*values, limit)), query)
     columns = ", ".join(f"entry.{column}" for column in _COLUMNS.split(", "))
     sql = (
         f"SELECT {columns} FROM words JOIN entry ON entry.id = words.rowid WHERE words MATCH ? AND {condition} "
@@ -372,7 +433,7 @@ def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
 def matches(words: Sequence[str]) -> Iterator[str]:
     """FTS5 queries for words that are data: all of them, then any. Nothing in a word is syntax."""
     plain = (word.encode("utf-8", "replace").decode().replace("\0", " ") for word in words[:MOST_WORDS])
-    quoted = ['"{}"'.format(word.replace('"', '""')) for word in plain]
+    quoted = ['"{}"'.format(part_words(word).replace('"', '""')) for word in plain]
     yield " AND ".join(quoted)
     if len(quoted) > 1:
         yield " OR ".join(quoted)
@@ -388,7 +449,8 @@ def _compaction(state: State, n: int) -> CompactionAt:
 
 def _before(at: CompactionAt) -> tuple[str, list[object]]:
     """What was there when the compaction began: records before it, and the files up to their length then."""
-    files = [("(name = ? AND session = ? AND at < ?)", (name, at.session, size)) for name, size, _ in at.files]
+    before = "(name = ? AND session = ? AND at < ? AND time <= ?)"  # lines of earlier versions stand elsewhere
+    files = [(before, (name, at.session, size, at.time)) for name, size, _ in at.files]
     clauses = ["(name = '' AND seq < ?)", "(name <> '' AND session <> ? AND time < ?)", *(sql for sql, _ in files)]
     values: list[object] = [at.seq, at.session, at.time]
     for _, bounds in files:
@@ -396,28 +458,79 @@ def _before(at: CompactionAt) -> tuple[str, list[object]]:
     return f"({' OR '.join(clauses)})", values
 
 
-def _distinct(rows: Sequence[tuple[Any, ...]], query: Query) -> list[Found]:
+def _distinct(rows: Iterable[tuple[Any, ...]], query: Query) -> list[Found]:
+    """The hits, each once: what the log and the conversation both say stands as the log has it, with its number."""
     seen: set[str] = set()
     found: list[Found] = []
+    places: list[frozenset[str]] = []  # of each, the pieces that were looked for
     for row in rows:
         _, kind, role, seq, epoch, call, time, tool, _, session, _, text = row
-        shown = snippet(text, query.words, MOST_CALL if query.call else SNIPPET)
-        if shown in seen:
-            continue
+        at = _first(text, query)
+        shown = snippet(text, at, MOST_CALL if query.call else SNIPPET)
+        one = Found(kind, role, seq, epoch, call, time, redact(tool), _shown_id(session), shown)
+        pieces = _pieces(text, query)
+        same = next((n for n, each in enumerate(found) if _is_same(one, each, pieces, places[n])), None)
+        if same is not None and found[same].kind == "message" != kind:
+            found[same], places[same] = one, pieces
+        elif same is None and shown not in seen:
+            if len(found) == query.limit:
+                break
+            found.append(one)
+            places.append(pieces)
         seen.add(shown)
-        found.append(Found(kind, role, seq, epoch, call, time, redact(tool), redact(session), shown))
-        if len(found) == query.limit:
-            break
     return found
 
 
-def snippet(text: str, words: Sequence[str], most: int) -> str:
-    """At most `most` characters of the redacted text, around the first of the words."""
+_SPEAKERS: Final = {"user": "user", "system": "system"}  # the others say, call and return what an agent did
+
+
+def _is_same(one: Found, other: Found, pieces: frozenset[str], others: frozenset[str]) -> bool:
+    """Whether two entries tell one thing: of the log and the conversation, or of two lines of that. Those of the log
+    have their numbers, and are never the same."""
+    if "message" not in (one.kind, other.kind) or _SPEAKERS.get(one.role) != _SPEAKERS.get(other.role):
+        return False
+    few, many = (pieces, others) if len(pieces) <= len(others) else (others, pieces)
+    return bool(few) and all(any(a in b or b in a for b in many) for a in few)
+
+
+_EDGES: Final = re.compile(r'["{}\[\]\n]')  # where a string ends, in JSON too
+
+
+def _pieces(text: str, query: Query) -> frozenset[str]:
+    """Lines and strings of a text that hold what is looked for, without what spelling adds."""
+    low = [word.casefold() for word in query.words]
+    parts = (part for part in _EDGES.split(text))
+    if query.regex is not None:
+        parts = (part for part in parts if query.regex.search(part))
+    elif low:
+        parts = (part for part in parts if any(word in part.casefold() for word in low))
+    return frozenset(filter(None, (re.sub(r"\W+", " ", part).strip().casefold() for part in parts)))
+
+
+_SESSION_ID: Final = re.compile(r"ses_[0-9A-Za-z]{20,30}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _shown_id(session: str) -> str:
+    """A session's id, which looks like a secret and is none."""
+    return session if _SESSION_ID.fullmatch(session) else redact(session)
+
+
+def _first(text: str, query: Query) -> str:
+    """What is shown in the middle of a hit."""
+    if query.regex is not None:
+        hit = query.regex.search(text)
+        return hit.group()[:200] if hit else ""
+    low = text.casefold()
+    return min(
+        (word for word in query.words if word.casefold() in low), key=lambda w: low.find(w.casefold()), default=""
+    )
+
+
+def snippet(text: str, around: str, most: int) -> str:
+    """At most `most` characters of the redacted text."""
     clean = redact(text)
     if len(clean) <= most:
         return clean
-    low = clean.casefold()
-    places = [at for word in words if (at := low.find(word.casefold())) >= 0]
-    start = max(0, (min(places) if places else 0) - most // 3)
+    start = max(0, max(0, clean.casefold().find(around.casefold())) - most // 3)
     cut = clean[start : start + most]
     return f"{'…' if start else ''}{cut}{'…' if start + most < len(clean) else ''}"

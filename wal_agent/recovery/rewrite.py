@@ -15,7 +15,7 @@ import msgspec
 
 from wal_agent.agents.base import Compacted, RequestedCall, Unit
 from wal_agent.errors import UsageError
-from wal_agent.recovery.transcript import parse_line
+from wal_agent.recovery.transcript import parse_lines
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_input
 from wal_agent.text import moment, plural, shorten
@@ -218,7 +218,7 @@ def _older(summary: str) -> str:
 
 def _turn(units: Sequence[Unit], turn: ConversationTurn, summary: str = "") -> str:
     data = b"".join(unit.data for unit in units)
-    lines = [line for raw in data.splitlines(keepends=True) if (line := parse_line(raw)) is not None]
+    lines = parse_lines(data)
     answer = next((line.text for line in reversed(lines) if line.role == "assistant"), "")
     answered = {id for unit in units for id in unit.answers}
     failed = {id for unit in units for id in unit.failed}

@@ -2,13 +2,14 @@
 
 All agents keep JSON Lines that only grow; a compaction or a rewind adds lines and leaves the old ones. So the lines,
 not the agent's view of them, are the whole conversation. One reader for all seven formats takes each line's role, time
-and texts by the names that the formats share; what is no text of the conversation (ids, signatures, copies of requests)
-is left out. Lines are hostile: depth, number and length are bounded.
+and words by the names that the formats share; what nobody said (ids, signatures, instructions, reminders, hooks, copies
+of requests) is left out. Lines are hostile: depth, number and length are bounded.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -42,24 +43,33 @@ _ROLES: Final[Mapping[str, Role]] = {
     "tool.execution_complete": "tool",
     "system.message": "system",
     "bashExecution": "tool",
+    "compacted": "system",
     "system": "system",
     "developer": "system",
 }
 _NO_TALK_WORDS: Final = """
 api-request api-request-shape api-request-blob atis-latch tools-used cost-state last-prompt queue-operation
-file-history-snapshot session_meta turn_context world_state session model_change thinking_level_change
-"""  # types of lines that hold copies or settings
+file-history-snapshot session session_meta turn_context world_state model_change thinking_level_change event_msg
+token_usage_record system.message
+"""  # types of lines that hold copies, settings or instructions
 _NO_TALK: Final = frozenset(_NO_TALK_WORDS.split())
+_SAID_WORDS: Final = """
+content parts text thinking reasoning summary summaryContent message name tool toolName arguments input output result
+toolCalls toolRequests thoughts state error
+"""  # keys of a message that hold what was said, called or returned
+_SAID: Final = frozenset(_SAID_WORDS.split())
 _NO_TEXT_WORDS: Final = """
 id uuid parentUuid parentId leafUuid logicalParentUuid sessionId session_id sessionID messageID messageId callID
 call_id tool_use_id toolCallId type subtype role model modelID providerID timestamp version cwd gitBranch requestId
-signature thoughtSignature encrypted_content hash sha256 replacement_history replacement_history_metadata
-base_instructions transformedContent status stop_reason entrypoint userType originalFile structuredPatch snapshot usage
-originatingMessageId interactionId turnId parentAgentTaskId apiCallId compactionAttemptId checkpointPath toolTelemetry
-toolTitle
-"""  # keys of what is no text
+signature thoughtSignature encrypted_content hash sha256 replacement_history status stop_reason snapshot usage metadata
+diffs time title displayName resultDisplay detailedContent toolTitle toolTelemetry turnId interactionId
+"""  # keys inside of these that hold no words, or the words once more
 _NO_TEXT: Final = frozenset(_NO_TEXT_WORDS.split())
-_ENVELOPE: Final = ("message", "toolUseResult")  # where a line has a message, all beside these describes the request
+_ASIDES: Final = re.compile(  # what agents add to a message that nobody said
+    r"<(system[-_]reminder|session_context|hook_context|environment_context|skills_instructions|user_instructions"
+    r"|current_datetime|reminder|permissions instructions)\b[^>]*>.*?</\1>",
+    re.S,
+)
 _TEXTLIKE: Final = 400  # characters in a row without a blank that are no text: base64, hashes
 
 
@@ -77,29 +87,67 @@ class Line(msgspec.Struct, frozen=True):
 def read_lines(file: IO[bytes], start: int = 0) -> Iterator[Line]:
     """The lines with text from byte `start` on, which begins a line; the last one only if it is whole."""
     file.seek(start)
-    at = start
+    at, roles = start, dict[str, Role]()
     while data := file.readline(MOST_LINE):
         if not data.endswith(b"\n"):
             if len(data) < MOST_LINE:
                 return
             at += len(data)  # the rest of it is read as a line that is no JSON
             continue
-        if (line := parse_line(data, at)) is not None:
+        if (line := parse_line(data, at, roles)) is not None:
             yield line
         at += len(data)
 
 
-def parse_line(data: bytes, at: int = 0) -> Line | None:
-    """What one line says; None where it is no text of the conversation."""
+def parse_lines(data: bytes) -> list[Line]:
+    """As read_lines, of all lines of `data`, the last one too."""
+    roles: dict[str, Role] = {}
+    return [line for raw in data.splitlines(keepends=True) if (line := parse_line(raw, 0, roles)) is not None]
+
+
+def parse_line(data: bytes, at: int = 0, roles: dict[str, Role] | None = None) -> Line | None:
+    """What one line says; None where it is no text of the conversation. `roles`: of the messages before whose parts are
+    lines of their own (OpenCode), by id; it grows."""
     given = _fields(data)
     if given is None or (isinstance(kind := given.get("type"), str) and kind in _NO_TALK):
         return None
+    role, said = _said(given, {} if roles is None else roles)
     parts: list[str] = []
     with suppress(_Full):
-        enveloped = isinstance(given.get("message"), dict)
-        _collect({key: given.get(key) for key in _ENVELOPE} if enveloped else given, parts, [MOST_TEXT], 0)
+        _collect(said, parts, [MOST_TEXT], 0)
     text = "\n".join(dict.fromkeys(parts))  # some agents keep a tool's output twice
-    return Line(at, at + len(data), role_of(given), time_of(given), text) if text.strip() else None
+    return Line(at, at + len(data), role, time_of(given), text) if text.strip() else None
+
+
+def _said(line: dict[str, Any], roles: dict[str, Role]) -> tuple[Role, Any]:
+    """Who speaks in a line, and the part of it that holds the words; None for none."""
+    role, inner = role_of(line), _message(line)
+    kind, id = inner.get("type"), line.get("message")
+    if inner.get("role") == "developer":
+        return "system", None
+    if isinstance(id, str) and line.get("type") == "part":
+        known = roles.get(id, "assistant")  # a message's own line stands before those of its parts
+        return "tool" if kind == "tool" else known, _only_said(inner) if kind in ("text", "reasoning", "tool") else None
+    if line.get("type") == "message" and isinstance(line.get("id"), str) and inner is line.get("data"):
+        roles[line["id"]] = role
+        return role, None
+    if isinstance(change := line.get("$set"), dict):  # Gemini's history, set anew
+        return "system", [_only_said(one) for one in change.get("messages") or () if isinstance(one, dict)]
+    if kind == "queued_command":  # typed while Claude Code worked
+        return "user", inner.get("prompt")
+    if not role:  # a format that is not known, or none of the conversation
+        return "", None if {"type", "sessionId"} & line.keys() else line
+    return role, _only_said(inner)
+
+
+def _message(line: dict[str, Any]) -> dict[str, Any]:
+    return next(
+        (p for key in ("message", "payload", "data", "attachment") if isinstance(p := line.get(key), dict)), line
+    )
+
+
+def _only_said(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: part for key, part in message.items() if key in _SAID}
 
 
 def words_of(data: bytes) -> str:
@@ -129,9 +177,9 @@ def role_of(line: Mapping[str, Any]) -> Role:
     """Who speaks: by the innermost role that the line names, results of tools before all."""
     inner = [line, *(part for key in ("message", "payload", "data", "info") if isinstance(part := line.get(key), dict))]
     for part in reversed(inner):
-        content = part.get("content")
+        content = part.get("content") or part.get("parts")
         blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-        if any(block.get("type") == "tool_result" for block in blocks):
+        if any(block.get("type") == "tool_result" or "functionResponse" in block for block in blocks):
             return "tool"
         for key in ("role", "type"):
             if isinstance(named := part.get(key), str) and named in _ROLES:
@@ -160,6 +208,7 @@ def _collect(value: Any, parts: list[str], room: list[int], depth: int) -> None:
     if depth > _DEPTH:
         return
     if isinstance(value, str):
+        value = _ASIDES.sub("", value[: MOST_TEXT * 2]) if "</" in value else value
         if is_text(value):
             parts.append(value[: room[0]])
             room[0] -= len(value)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.recovery.transcript import MOST_TEXT, Line, parse_line, read_lines, words_of
+from wal_agent.recovery.transcript import MOST_TEXT, Line, parse_line, parse_lines, read_lines, words_of
 
 WORDS = "the heron sleeps"
 AT = "2026-11-22T14:02:13.000Z"
@@ -87,6 +87,62 @@ def test_the_names_of_copilots_events_are_no_words() -> None:
     data = {"content": WORDS, "transformedContent": f"<time>now</time> {WORDS}", **dict.fromkeys(names, "0e1e")}
     found = parse_line(json.dumps({"type": "assistant.message", "timestamp": AT, "data": data}).encode())
     assert found is not None and (found.role, found.text) == ("assistant", WORDS)
+
+
+NOBODY = [  # lines of the real programs, shortened
+    {"type": "attachment", "attachment": {"type": "environment", "rendered": WORDS}, "rendered": WORDS},
+    {"type": "system", "subtype": "stop_hook_summary", "hookInfos": [{"command": f"bash -c '{WORDS}'"}]},
+    {"type": "event_msg", "payload": {"type": "item_completed", "item": {"content": WORDS}}},
+    {"type": "response_item", "payload": {"type": "message", "role": "developer", "content": [{"text": WORDS}]}},
+    {"type": "hook.start", "data": {"hookType": "preToolUse", "input": {"command": WORDS}}},
+    {"type": "system.message", "data": {"role": "system", "content": WORDS}},
+    {"type": "system", "systemPayload": {"uiEvent": {"response_text": WORDS}}, "message": None},
+    {"sessionId": "s", "kind": WORDS},
+    {"$set": {"lastUpdated": WORDS}},
+    {"type": "part", "message": "msg_1", "data": {"type": "step-finish", "reason": WORDS}},
+    {"type": "message", "id": "msg_1", "data": {"role": "user", "agent": WORDS}},
+    {"type": "user", "content": f"<system-reminder>\n{WORDS}\n</system-reminder>"},
+    {"type": "user", "content": [{"text": f"<session_context>{WORDS}</session_context>"}]},
+]
+
+
+@pytest.mark.parametrize("line", NOBODY, ids=str)
+def test_what_nobody_said_is_left_out(line: dict[str, Any]) -> None:
+    assert parse_line(json.dumps(line).encode()) is None
+
+
+def test_a_reminder_is_cut_out_of_what_was_said() -> None:
+    """And ids, names of models and copies for the screen stand in no text."""
+    block = {"type": "text", "text": f"{WORDS}<system-reminder>be good</system-reminder> well"}
+    call = {"type": "toolCall", "id": "toolu_0011", "name": "bash", "arguments": {"command": "ls"}}
+    message = {"role": "assistant", "model": "m", "responseId": "msg_1", "content": [block, call]}
+    found = parse_line(json.dumps({"type": "message", "id": "e1", "message": message}).encode())
+    assert found is not None and found.text == f"{WORDS} well\nbash\nls"
+
+
+def test_parts_that_are_lines_of_their_own_have_their_messages_role() -> None:
+    """OpenCode; a part whose message is not known is the assistant's."""
+    lines = [
+        {"type": "message", "id": "msg_1", "data": {"role": "user"}},
+        {"type": "part", "message": "msg_1", "data": {"type": "text", "text": "go"}},
+        {"type": "part", "message": "msg_2", "data": {"type": "text", "text": "gone"}},
+        {
+            "type": "part",
+            "message": "msg_1",
+            "data": {"type": "tool", "tool": "bash", "callID": "c", "state": {"output": "x"}},
+        },
+    ]
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    assert [(line.role, line.text) for line in parse_lines(data)] == [
+        ("user", "go"), ("assistant", "gone"), ("tool", "bash\nx"),
+    ]  # fmt: skip
+
+
+def test_results_that_a_user_message_carries_are_the_tools() -> None:
+    parts = [{"functionResponse": {"id": "1", "name": "ls", "response": {"output": WORDS}}}]
+    for line in ({"type": "user", "content": parts}, {"type": "user", "message": {"role": "user", "parts": parts}}):
+        found = parse_line(json.dumps(line).encode())
+        assert found is not None and (found.role, found.text) == ("tool", f"ls\n{WORDS}")
 
 
 def test_what_a_line_says_twice_is_read_once() -> None:
