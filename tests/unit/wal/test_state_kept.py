@@ -184,7 +184,8 @@ def test_claudes_tasks_are_one_plan_whose_steps_come_and_change_one_by_one() -> 
     assert plan(state) == [("a", "completed"), ("B", "in_progress"), ("c", "pending")]
     state = after(*task_call(6, "TaskUpdate", {"taskId": "3", "status": "deleted"}), state=state)
     assert plan(state) == [("a", "completed"), ("B", "in_progress")] and state.plan is not None and state.plan.call == 6
-    for odd in ({"taskId": "9", "status": "completed"}, {"status": 1}, [], "x", None):
+    odds: tuple[object, ...] = ({"taskId": "9", "status": "completed"}, {"status": 1}, [], "x", None)
+    for odd in odds:
         assert after(*task_call(7, "TaskUpdate", odd), state=state).plan == state.plan
     assert after(*task_call(7, "TaskCreate", {"subject": "x"}, "?"), state=state).plan == state.plan
     assert plan(after(*made(7, "1", "of a new session"), state=state)) == [("of a new session", "pending")]
