@@ -164,8 +164,9 @@ MAX_REDACTED = 1_000_000  # characters of one that are looked at
 
 
 def say(text: str) -> None:
-    """Write one message as one line, redacted. A closed stderr loses it."""
-    _write([shorten(f"wal-agent: {redact(text[:MAX_REDACTED])}", MAX_MESSAGE)])
+    """Write one message as one line, redacted; one that another wal-agent wrote has the name in front already. A closed
+    stderr loses it."""
+    _write([shorten(f"wal-agent: {redact(text[:MAX_REDACTED].removeprefix('wal-agent: '))}", MAX_MESSAGE)])
 
 
 def lines(rows: list[str]) -> None:

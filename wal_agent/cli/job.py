@@ -185,20 +185,17 @@ def with_own_name(settings: Settings, bucket: Bucket) -> Settings:
 
 
 def own_name(name: str, bucket: Bucket) -> str:
-    """Return the own name of the job that a person calls `name`; say so where it is another one.
-
-    UsageError: it can name no job. Damaged, Newer, Unavailable."""
+    """Return the own name of the job that a person calls `name`. UsageError: it can name no job. Damaged, Newer,
+    Unavailable."""
     from wal_agent.wal.names import resolve_name
 
-    own = resolve_name(bucket, name, os.environ)
-    if own != name:
-        say(f"{name} is the display name of job {own}.")
-    return own
+    return resolve_name(bucket, name, os.environ)
 
 
 def say_bucket(settings: Settings) -> None:
-    """Who chose the bucket, before it is asked for anything."""
-    if settings.origin:
+    """Who chose the bucket, before it is asked for anything: only a project's file, since a person knows what they
+    said. A start says it always."""
+    if settings.origin and settings.sources.get("bucket") == "file":
         say(settings.origin)
 
 

@@ -133,6 +133,8 @@ def resume(
     """
     given = {name: value if isinstance(value := flags.get(name), str) else None for name in ("bucket", "job")}
     at = JobOptions(bucket=given["bucket"], job=given["job"]).open()
+    if given["job"] not in (None, at.keys.job):
+        say(f"{given['job']} is the display name of job {at.keys.job}.")
     args = tuple(context.args)
     if not args and at.agent.capabilities.hookless:
         args = _last_command(at)
@@ -140,7 +142,7 @@ def resume(
         at.agent.name,
         args,
         {**flags, "job": at.keys.job},
-        said=at.settings.origin,
+        said=at.settings.origin if at.settings.sources.get("bucket") == "file" else "",
         go_on=True,
         found=at.settings.sources.get("job") not in ("flag", "environment"),
         accept_loss=accept_loss,
@@ -261,7 +263,10 @@ def _settle_name(settings: Settings) -> Settings:
     if known_epoch(settings.bucket, check_job(settings.job), os.environ):  # an own name, so no bucket need be opened
         return settings
     with closing(open_bucket(settings.bucket)) as bucket:
-        return with_own_name(settings, RetryBucket(bucket, SystemClock(), random.Random()))
+        own = with_own_name(settings, RetryBucket(bucket, SystemClock(), random.Random()))
+    if own.job != settings.job:
+        say(f"{settings.job} is the display name of job {own.job}.")
+    return own
 
 
 def _successors(agent: str, settings: Settings) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def task(
     asked = Question(task_text(prompt, text), caller, form, wanted)
     code, said, result = ask_child(child, asked, start, budget_seconds)
     if code:
-        for line in said.splitlines()[-5:]:
+        for line in why_it_failed(said):
             say(printable(line))
         if budget_calls and spent_by(at.bucket, child.state()) > budget_calls:
             say(f"its budget of {budget_calls} calls is used up; to continue, give a larger --budget-calls.")
@@ -119,6 +119,13 @@ def task(
         answer_json(asdict(found))
     else:
         answer([printable(line) for line in found.render().splitlines()])
+
+
+def why_it_failed(said: str) -> list[str]:
+    """Return the lines of a child's stderr that say why it failed: wal-agent's own; where it has none, the agent's last
+    one. What an agent warns about is in its log. Pure."""
+    rows = [row for row in said.splitlines() if row.strip()]
+    return [row for row in rows if row.startswith("wal-agent: ")][-2:] or rows[-1:]
 
 
 def _read_schema(path: Path | None) -> tuple[Any, str]:

@@ -33,7 +33,7 @@ def test_every_command_takes_the_display_name(run: Run, shelf: Shelf) -> None:
     assert json.loads(run("status", "--json", "--job", "nightly")[1])["job"] == "shop"
     for words in ("log", "status", "recover --dry-run", "checkpoint list", "effects", "stats", "inbox", "gc --dry-run"):
         code, _, err = run(*words.split(), "--job", "nightly")
-        assert code in (0, 75) and err.startswith("wal-agent: nightly is the display name of job shop.\n"), words
+        assert code in (0, 75) and "is the display name" not in err, words
     code, _, err = run("rm", "nightly", "--dry-run")
     assert code == 0, err
     code, _, err = run("stop", "--done", "--job", "nightly")

@@ -131,7 +131,6 @@ def test_of_two_watchers_one_acts_and_the_other_takes_over_when_it_is_killed_in_
     until(lambda: yard.watching(first), "the first one watches")
     second = yard.watch(NOTE, "--at-once", "2", "--most", "10")
     assert second.stderr is not None
-    assert "(from WAL_AGENT_BUCKET)" in second.stderr.readline()
     assert "standing by" in second.stderr.readline()
     yard.crashed(names[:12])
     assert first.wait(60) == -signal.SIGKILL
