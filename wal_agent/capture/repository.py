@@ -28,7 +28,7 @@ from wal_agent.capture.candidates import bound_paths
 from wal_agent.capture.git import Git, GitDirs, GitFailed, list_reachable, object_sizes, trees_of
 from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
 from wal_agent.records import Repository
-from wal_agent.safefs import file_signature, open_plain, read_plain
+from wal_agent.safefs import file_signature, open_plain, read_end, read_plain
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -446,6 +446,8 @@ def _copy_index(source: Path, target: Path, most: int) -> tuple[int, ...] | None
 
 
 MOST_REFS = 2000
+MOST_STASHES = 100
+MOST_STASH_LOG = 64 << 10  # bytes
 MOST_SPARSE = 64 << 10  # bytes of the sparse patterns
 
 
@@ -487,7 +489,8 @@ class RepositoryReader:
             return RepositoryState()
         files = dict(read_progress_files(place.git_dir))
         refs, remotes, head, branch = self._refs(place)
-        roots = tuple(dict.fromkeys((*progress_heads(files), *refs.values())))
+        stashes = _older_stashes(place, refs)
+        roots = tuple(dict.fromkeys((*progress_heads(files), *refs.values(), *stashes)))
         key = (place, head, roots, remotes)
         if self._commits is None or self._commits[0] != key:
             self._commits = (key, self._history.commits(place, head, roots, remotes))
@@ -499,6 +502,7 @@ class RepositoryReader:
             branch=branch,
             files=files,
             refs=refs,
+            stashes=stashes,
             commits=commits,
             shallow=shallow,
             missing=any(True for objects in place.alternates for _ in objects.glob("pack/*.promisor")),
@@ -539,6 +543,15 @@ class RepositoryReader:
             head = self._git.text("rev-parse", "-q", "--verify", "HEAD^{commit}", at=at, ok=(0, 1, 128))
         name = os.fsencode(branch).decode(errors="backslashreplace")
         return refs, tuple(sorted(set(remotes))), head if is_object_id(head) else "", name
+
+
+def _older_stashes(place: Location, refs: Mapping[str, str]) -> tuple[str, ...]:
+    """All but the newest, the newest first: only their log names them."""
+    if "refs/stash" not in refs or place.common is None:
+        return ()
+    lines = read_end(place.common / "logs/refs/stash", MOST_STASH_LOG).decode("ascii", "replace").split("\n")
+    ids = (words[1] for line in reversed(lines) if len(words := line.split(" ", 2)) == 3)
+    return tuple(islice((id for id in ids if is_object_id(id) and id != refs["refs/stash"]), MOST_STASHES))
 
 
 def _stages(unmerged: bytes) -> Iterator[str]:

@@ -77,7 +77,8 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The repository around the working tree. Bytes are base64 in the JSON.
 
     `files`: of the git folder, by their names in it (MERGE_HEAD, rebase-merge/done, ...): what shows a merge,
-    rebase, cherry-pick, revert or bisect in progress. `refs`: local branches and the stash. `commits`: commits of the
+    rebase, cherry-pick, revert or bisect in progress. `refs`: local branches and the newest stash; `stashes`: the older
+    ones, the newest first. `commits`: commits of the
     user's that the packs hold whole, with all their files: HEAD, and what no remote-tracking ref has. `shallow`: those
     of them with parents that the packs do not hold, as git's `shallow` file wants it. `missing`: some files of these
     commits were not on the machine (a partial clone). `unmerged`: `git ls-files -u -z`. `sparse`: what of the
@@ -93,6 +94,7 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     branch: str = ""
     files: dict[str, bytes] = {}
     refs: dict[str, str] = {}
+    stashes: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
     shallow: tuple[str, ...] = ()
     missing: bool = False
@@ -347,7 +349,7 @@ class Shadow(msgspec.Struct, frozen=True):
 def read_state(data: bytes) -> GitState:
     """ValueError for what is not one."""
     state = _STATE.decode(data)
-    ids = (*state.commits, *state.shallow, *state.refs.values(), *filter(None, [state.head]))
+    ids = (*state.commits, *state.shallow, *state.refs.values(), *state.stashes, *filter(None, [state.head]))
     if not all(map(is_object_id, ids)):
         raise ValueError("an id in it is none")
     return state

@@ -213,6 +213,11 @@ def tree_lines(done: TreeResult) -> list[str]:
         lines.append(
             row("git", f"HEAD here is {_head_text(done.repository)}, the saved tree was on {_head_text(lost)}{get}")
         )
+    if back := _git_back(done):
+        lines.append(row("git", f"put back as saved: {back}"))
+    if offered := _git_offered(done, one_line):
+        get = f": {one_line(done.kept.get_commits, 400)}" if done.kept is not None else ""
+        lines.append(row("git", f"saved, and not put back: {offered}{get}"))
     if done.stays:
         lines.append(row("unchanged", messages.not_covered(done.stays)))
     if done.unread:
@@ -278,6 +283,29 @@ def _head_text(repository: Repository) -> str:
     return f"{head} ({branch})" if branch else head
 
 
+def _git_back(done: TreeResult) -> str:
+    """ "staged changes, 2 stashes"."""
+    return ", ".join([*["staged changes"] * done.git.staged, *_stashes(done.git.stashes)])
+
+
+def _git_offered(done: TreeResult, quoted: Callable[[str, int], str]) -> str:
+    """ "staged changes, 2 stashes, branches a, b, the commits of the rebase"."""
+    names = list(done.git.offered)
+    branches = [name.removeprefix("heads/") for name in names if name.startswith("heads/")]
+    busy = done.captured.repository.busy if done.captured and done.captured.repository else ""
+    found = ["staged changes"] if "staged" in names else []
+    found += _stashes(sum(name.startswith("stash-") for name in names))
+    if branches:
+        found.append(f"{'branch' if len(branches) == 1 else 'branches'} {_first_of(branches, quoted, 60)}")
+    if any(name.startswith("in-progress-") for name in names):
+        found.append(f"the commits of the {quoted(busy or 'merge', 20)}")
+    return ", ".join(found)
+
+
+def _stashes(n: int) -> list[str]:
+    return [f"{n} stashes" if n > 1 else "1 stash"] if n else []
+
+
 def _left_out(captured: Workspace | None) -> tuple[str, ...]:
     """What nobody chose to leave out."""
     return tuple(line for line in captured.left_out if not line.endswith(f": {IGNORED}")) if captured else ()
@@ -326,6 +354,11 @@ def _git_sentences(done: TreeResult) -> list[str]:
             f"HEAD here is {inline(_head_text(here))}, and the saved files stood on {inline(_head_text(saved))}; "
             + (f"get that commit by {get}." if get else "that commit is here too.")
         )
+    if back := _git_back(done):
+        parts.append(f"Put back as saved: {back}.")
+    if offered := _git_offered(done, inline):
+        command = inline(done.kept.get_commits, 400) if done.kept is not None else ""
+        parts.append(f"Saved, and not put back: {offered}; {command} fetches them into refs/wal-agent/.")
     if saved.busy and saved.busy != here.busy:
         parts.append(f"A {inline(saved.busy, 20)} was in progress there; here only its files are.")
     return parts

@@ -102,6 +102,7 @@ KEEP_BACKUPS = 5  # restores; older ones are dropped behind MIN_BACKUP_AGE
 MIN_BACKUP_AGE = 14 * 86400.0  # seconds
 STAMP = "%Y%m%dT%H%M%SZ"
 LOCAL = "local"
+OFFERED = "refs/saved/"
 _AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 
@@ -146,12 +147,14 @@ class RestoreBackup(msgspec.Struct, frozen=True):
 
     folder: Path
 
-    def make(self, shadow: Shadow, alternates: tuple[Path, ...], local: str, head: str, cut: tuple[str, ...]) -> None:
-        """Make it, or add to it. `local`: commit to keep whole, "" for none. `head`: commit to offer, "" for none;
-        `cut`: commits that the shadow has without their parents. GitFailed, OSError."""
+    def make(
+        self, shadow: Shadow, alternates: tuple[Path, ...], local: str, offers: Mapping[str, str], cut: tuple[str, ...]
+    ) -> None:
+        """Make it, or add to it. `local`: commit to keep whole, "" for none. `offers`: commits to offer, by name, HEAD
+        among them; `cut`: commits that the shadow has without their parents. GitFailed, OSError."""
         git = shadow.git
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        chosen = ["--object-format=sha256"] if len(local or head) == 64 else []
+        chosen = ["--object-format=sha256"] if len(next(iter((local, *offers.values())))) == 64 else []
         git.run("init", "-q", "--bare", "--template=", *chosen, ".", cwd=self.folder)
         (self.folder / "info").mkdir(exist_ok=True)
         (self.folder / "info" / "attributes").write_text(_AS_IS)
@@ -162,20 +165,25 @@ class RestoreBackup(msgspec.Struct, frozen=True):
             git.run(*words, at=shadow.at(*alternates), input=f"{local}\n".encode())
             n = len(self.saves) + 1
             git.run("update-ref", f"refs/heads/{LOCAL}{f'-{n}' if n > 1 else ''}", local, at=self._at)
-        if head:
-            asked = "".join(f"--shallow {id}\n" for id in cut) + f"{head}\n"
+        if offers:
+            asked = "".join(f"--shallow {id}\n" for id in cut) + "".join(f"{id}\n" for id in offers.values())
             git.run(*words, at=shadow.at(), input=asked.encode())
-            self._offer(shadow, alternates, head, cut)
+            self._offer(shadow, alternates, offers, cut)
         sync_filesystem(self.folder)
 
-    def _offer(self, shadow: Shadow, alternates: tuple[Path, ...], head: str, cut: tuple[str, ...]) -> None:
-        """Let `git fetch` get `head`: with its history where the clone here has that, else shallow."""
+    def _offer(
+        self, shadow: Shadow, alternates: tuple[Path, ...], offers: Mapping[str, str], cut: tuple[str, ...]
+    ) -> None:
+        """Let `git fetch` get these: with their history where the clone here has that, else shallow."""
         borrowed = self.folder / "objects" / "info" / "alternates"
         borrowed.parent.mkdir(exist_ok=True)
         borrowed.write_text("".join(f"{path}\n" for path in alternates if "\n" not in str(path)))
-        shadow.git.run("update-ref", "--no-deref", "HEAD", head, at=self._at)
+        for name, id in offers.items():
+            with suppress(GitFailed):  # no name of a ref
+                at = ("--no-deref", "HEAD") if name == "HEAD" else (f"{OFFERED}{name}",)
+                shadow.git.run("update-ref", *at, id, at=self._at)
         try:
-            shadow.git.run("rev-list", "--count", head, at=self._at)
+            shadow.git.run("rev-list", "--count", *offers.values(), at=self._at)
         except GitFailed:
             borrowed.unlink()
             (self.folder / "shallow").write_text("".join(f"{id}\n" for id in cut))
@@ -227,9 +235,16 @@ class RestoreBackup(msgspec.Struct, frozen=True):
 
     @property
     def get_commits(self) -> str:
-        """The command that fetches the captured tree's base commit into the repository here."""
+        """The command that fetches what is offered into the repository here."""
         more = " --update-shallow" if (self.folder / "shallow").exists() else ""
-        return f"git fetch{more} {shlex.quote(str(self.folder))} HEAD"
+        refs = ["HEAD"] if self._heads else []
+        refs += [f"'{OFFERED}*:refs/wal-agent/*'"] if (self.folder / OFFERED).is_dir() else []
+        return f"git fetch{more} {shlex.quote(str(self.folder))} {' '.join(refs)}"
+
+    @property
+    def _heads(self) -> bool:
+        """Whether a commit is offered as HEAD."""
+        return not (read_plain(self.folder / "HEAD", MAX_MARKER) or b"ref:").startswith(b"ref:")
 
 
 class KeptFiles(msgspec.Struct, frozen=True):

@@ -26,13 +26,21 @@ from msgspec.structs import replace
 from wal_agent.budget import FOREIGN
 from wal_agent.capture.candidates import is_within
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
-from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS, Location, find_location, mark_folder
+from wal_agent.capture.repository import (
+    PROGRESS_FILES,
+    PROGRESS_FOLDERS,
+    Location,
+    find_location,
+    mark_folder,
+    progress_heads,
+)
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, Exhausted, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import failed
 from wal_agent.records import Repository, Workspace
+from wal_agent.recovery.restore_git import STASH, GitPutBack, put_back_git, saved_stashes, write_stash
 from wal_agent.recovery.restore_target import (
     Keep,
     KeptFiles,
@@ -119,14 +127,17 @@ def _build_repository(shadow: Shadow, contents: Contents, built: Path, identity:
     git.run("init", "-q", "--template=", *chosen, ".", cwd=built)
     at = GitDirs(built / ".git", cwd=built)
     (built / ".git" / "info").mkdir(exist_ok=True)
-    had = _existing_commits(shadow, {state.head, *state.refs.values(), *state.commits} - {""})
+    had = _known_commits(shadow, contents)
     _write_objects(shadow, contents, built / ".git", had)
     if cut := [id for id in state.shallow if id in had]:
         (built / ".git" / "shallow").write_text("".join(f"{id}\n" for id in cut))
     for name, id in state.refs.items():
-        if id in had and _is_ref(git, name):
+        if id in had and name != STASH and _is_ref(git, name):
             with suppress(GitFailed):  # a/b beside a
-                git.run("update-ref", *_reflog_options(git, at, name, id), name, id, at=at)
+                git.run("update-ref", name, id, at=at)
+    for id in reversed(saved_stashes(contents)):
+        if id in had:
+            write_stash(shadow, at, id)
     _write_head(git, at, state.branch, state.head if state.head in had else "")
     for name, data in state.files.items():
         if _is_progress_file(name):
@@ -138,11 +149,11 @@ def _build_repository(shadow: Shadow, contents: Contents, built: Path, identity:
         git.run("config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*", at=at)
 
 
-def _reflog_options(git: Git, at: GitDirs, name: str, id: str) -> list[str]:
-    """A stash is listed only out of its log. Older ones than the newest are not captured."""
-    if name != "refs/stash":
-        return []
-    return ["--create-reflog", "-m", git.text("log", "-1", "--format=%s", id, at=at)[:200] or "WIP"]
+def _known_commits(shadow: Shadow, contents: Contents) -> frozenset[str]:
+    """Return those of a capture's commits that are here."""
+    state = contents.state
+    heads = (state.head, *state.refs.values(), *state.stashes, *progress_heads(state.files))
+    return _existing_commits(shadow, {*heads, *state.commits} - {""})
 
 
 def _existing_commits(shadow: Shadow, ids: Collection[str]) -> frozenset[str]:
@@ -177,7 +188,7 @@ def _write_head(git: Git, at: GitDirs, branch: str, head: str) -> None:
 
 
 def _is_ref(git: Git, name: str) -> bool:
-    if not (name.startswith("refs/heads/") or name == "refs/stash"):
+    if not name.startswith("refs/heads/"):
         return False
     try:
         git.run("check-ref-format", name)
@@ -224,8 +235,9 @@ class TreeResult(msgspec.Struct, frozen=True):
     """What was done with the working tree. `kept`: the backup. `files_kept`: it has files that no commit here has.
     `stays`: how many files here the capture did not cover, so that they are as they were.
     `aside`: the new names of what was in the way. `repository`: around the folder before. `offers`: `kept` has the
-    captured tree's base commit, which the repository here lacks. `unread`: git cannot read the `.git` here, so no
-    repository was made. `runs`: commands that the rebase in the repository that was made would run when it goes on."""
+    captured tree's base commit, which the repository here lacks; `git`: what else of the repository. `unread`: git
+    cannot read the `.git` here, so no repository was made. `runs`: commands that the rebase in the repository that was
+    made would run when it goes on."""
 
     decided: Keep | PutBack
     captured: Workspace | None = None
@@ -236,6 +248,7 @@ class TreeResult(msgspec.Struct, frozen=True):
     aside: tuple[str, ...] = ()
     repository: Repository | None = None
     offers: bool = False
+    git: GitPutBack = GitPutBack()
     tree: Tree | None = None  # what was put back
     unread: bool = False
     runs: tuple[str, ...] = ()
@@ -314,6 +327,7 @@ class _Restore:
         self.target, self.shadow, self.captured, self.decided, self.now = target, shadow, captured, decided, now
         self.folder = target.folder
         self.begun = RestoreMarker(captured.commit)
+        self.git = GitPutBack()
         self._fresh = False  # nothing in the shadow is of an earlier run
 
     def go(self, blobs: Blobs, note: str) -> TreeResult:
@@ -409,17 +423,21 @@ class _Restore:
         saves = kept.trees(shadow) if kept else []
         files = here is not None and found.any and not here.clean and _has_unsaved(old, tree, saves)
         head = contents.state.head
-        offers = head in contents.state.commits and not self.decided.make_repository and not self._has(place, head)
+        made = self.decided.make_repository
+        offers = {"HEAD": head} if head in contents.state.commits and not made and not self._has(place, head) else {}
+        if here is not None and not made:
+            self.git = self.git.then(put_back_git(shadow, place, here, contents, _known_commits(shadow, contents)))
+            offers |= self.git.offered
         if files or offers:
             kept = kept or new_backup(self.target, self.now)
             local = here.contents.commit if here is not None and files else ""
-            kept.make(shadow, place.alternates, local, head if offers else "", contents.state.shallow)
+            kept.make(shadow, place.alternates, local, offers, contents.state.shallow)
             if here is not None and files and (names := uncommitted_files(shadow, place, here, old, tree)):
                 kept.note_uncommitted(names)
                 self.announce(names, kept)
             self.begun = replace(self.begun, kept=kept.folder.name)
             write_marker(shadow, self.begun)
-        made, lost = self.decided.make_repository, self.captured.repository
+        lost = self.captured.repository
         return TreeResult(
             self.decided,
             self.captured,
@@ -427,7 +445,8 @@ class _Restore:
             kept,
             files_kept=bool(saves) or files,
             repository=here.repository if here and not made else None,
-            offers=offers,
+            offers="HEAD" in offers,
+            git=self.git,
             unread=lost is not None and not lost.prefix and not made and place.git_dir is None,
             runs=rebase_commands(contents) if made else (),
         )
@@ -499,7 +518,7 @@ def _swap(target: RestoreTarget, shadow: Shadow, kept: KeptFiles, now: float) ->
         found = count_changes(old, tree)
         if here is not None and found.any and not here.clean:
             backup = backup or new_backup(target, now)
-            backup.make(shadow, place.alternates, here.contents.commit, "", ())
+            backup.make(shadow, place.alternates, here.contents.commit, {}, ())
             backup.note_uncommitted(uncommitted_files(shadow, place, here, old, tree))
         _, same = move_aside(target.folder, old, tree, now)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -363,3 +364,91 @@ def test_the_next_run_of_a_named_job_goes_on_from_what_was_put_back(lab: Lab) ->
     assert shadow.ref(shadow.name(SAVED)) == lab.captured.commit
     assert read_marks(target.folder, "shop") in ((lab.captured.commit,), ()), "() where nothing can be marked"
     assert second.decide() == Keep("newest"), "whoever put it back: it stands here"
+
+
+# ---- what git keeps beside the files --------------------------------------------------------------------------------
+
+
+def stash_twice(machine: Machine) -> list[str]:
+    for n in (1, 2):
+        write(machine.work, b=f"stash {n}\n")
+        git(machine.work, "stash", "push", "-q", "-m", f"number {n}")
+    return git(machine.work, "stash", "list").splitlines()
+
+
+def test_staged_changes_and_stashes_come_into_a_clone(lab: Lab) -> None:
+    """I7: where nothing is staged here, and on top of the stashes that are here."""
+    first, second = clones(lab)
+    listed = stash_twice(first)
+    write(second.work, sub__c="mine\n")
+    git(second.work, "stash", "push", "-q", "-m", "mine")
+    mine = git(second.work, "rev-parse", "stash")
+    write(first.work, a="staged\n", new="staged\n")
+    git(first.work, "add", "-A")
+    write(first.work, a="and more\n")
+    first.capture()
+    done = second.restore()
+    assert (done.git.staged, done.git.stashes, done.git.offered) == (True, 2, {})
+    for words in (["status", "--porcelain"], ["diff"], ["diff", "--cached"]):
+        assert git(second.work, *words) == git(first.work, *words) != "", words
+    assert [line.partition(": ")[2] for line in git(second.work, "stash", "list").splitlines()] == [
+        *(line.partition(": ")[2] for line in listed),
+        "On main: mine",
+    ]
+    assert git(second.work, "rev-parse", "stash@{2}") == mine
+    git(second.work, "fsck", "--strict", "--no-dangling")
+    assert "staged changes, 2 stashes" in " ".join(tree_lines(done))
+    assert "staged changes, 2 stashes" in describe_tree(done, False)
+
+
+@pytest.mark.parametrize("why", ["staged here", "another commit", "a merge here"])
+def test_staged_changes_that_would_replace_others_are_offered(lab: Lab, why: str) -> None:
+    first, second = clones(lab)
+    write(first.work, a="staged\n")
+    git(first.work, "add", "a")
+    first.capture()
+    match why:
+        case "staged here":
+            write(second.work, b="mine\n")
+            git(second.work, "add", "b")
+        case "another commit":
+            git(second.work, "reset", "-q", "--hard", "HEAD~1")
+        case _:
+            (second.work / ".git/MERGE_HEAD").write_text(git(second.work, "rev-parse", "HEAD~1") + "\n")
+    index = git(second.work, "ls-files", "-s")
+    done = second.restore()
+    assert not done.git.staged and [*done.git.offered] == ["staged"] and done.kept is not None
+    assert git(second.work, "ls-files", "-s") == index
+    assert os.system(f"cd {second.work} && {done.kept.get_commits} 2>/dev/null") == 0
+    assert git(second.work, "show", "refs/wal-agent/staged:a") == "staged"
+    assert done.kept.get_commits in " ".join(tree_lines(done))
+
+
+def test_branches_and_a_rebase_in_progress_are_offered(lab: Lab) -> None:
+    first, second = clones(lab)
+    git(first.work, "checkout", "-q", "-b", "side")
+    write(first.work, a="side\n")
+    git(first.work, "commit", "-qam", "side")
+    side = git(first.work, "rev-parse", "HEAD")
+    git(first.work, "checkout", "-q", "main")
+    write(first.work, a="main\n")
+    git(first.work, "commit", "-qam", "main")
+    git(first.work, "rebase", "-q", "side", ok=False)
+    first.capture()
+    git_had = git(second.work, "for-each-ref")
+    done = second.restore()
+    assert done.kept is not None and done.offers and set(done.git.offered.values()) >= {side}
+    assert git(second.work, "for-each-ref") == git_had
+    assert os.system(f"cd {second.work} && {done.kept.get_commits} 2>/dev/null") == 0
+    assert git(second.work, "rev-parse", "refs/wal-agent/heads/side") == side
+    told = " ".join(tree_lines(done))
+    assert "branches main, side" in told and "the commits of the rebase" in told
+
+
+def test_all_stashes_come_to_an_empty_machine(lab: Lab) -> None:
+    first, _ = clones(lab)
+    listed = stash_twice(first)
+    first.capture()
+    third = lab.machine("c")
+    third.restore()
+    assert git(third.work, "stash", "list").splitlines() == listed
