@@ -124,6 +124,68 @@ def restrict_modes(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
                 os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o700)
 
 
+MOST_COMPARED = 256 << 20  # bytes of files whose content is compared
+_BATCH = 32 << 20
+_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\n")
+_MOST_POINTER = 1024  # bytes
+
+
+def filtered_files(shadow: Shadow, files: Tree, committed: Tree, *alternates: Path) -> frozenset[str]:
+    """Those of the files that the commit has in the form in which git keeps them: with other ends of lines, or as a
+    pointer of git-lfs. Bounded, and no filter runs. GitFailed."""
+    room, asked = MOST_COMPARED, []
+    for path, entry in files.items():
+        known = committed.get(path)
+        if known is not None and known.mode == entry.mode != "120000" and known.size < entry.size:
+            room -= entry.size
+            if room < 0:
+                break
+            asked.append((path, entry, known))
+    found: set[str] = set()
+    while asked:
+        size, taken = 0, 0
+        for _, entry, _ in asked:
+            size, taken = size + entry.size, taken + 1
+            if size > _BATCH:
+                break
+        now, asked = asked[:taken], asked[taken:]
+        pointers = {k.id for _, _, k in now if k.size <= _MOST_POINTER}
+        blobs = _read_blobs(shadow, {*(e.id for _, e, _ in now), *pointers}, *alternates)
+        found |= {path for path, e, k in now if _is_filtered(blobs.get(e.id, b""), k.id, blobs.get(k.id, b""))}
+    return frozenset(found)
+
+
+def _is_filtered(data: bytes, id: str, kept: bytes) -> bool:
+    if pointer := _POINTER.match(kept):
+        return hashlib.sha256(data).hexdigest() == pointer[1].decode()
+    return b"\r\n" in data and _blob_id(data.replace(b"\r\n", b"\n"), len(id)) == id
+
+
+def _blob_id(data: bytes, digits: int) -> str:
+    head = b"blob %d\0" % len(data)
+    return hashlib.new("sha1" if digits == 40 else "sha256", head + data, usedforsecurity=False).hexdigest()
+
+
+def _read_blobs(shadow: Shadow, ids: Iterable[str], *alternates: Path) -> dict[str, bytes]:
+    said = shadow.git.run(
+        "cat-file",
+        "--batch",
+        at=shadow.at(*alternates),
+        input="".join(f"{id}\n" for id in ids).encode(),
+        most=4 * _BATCH,
+    )
+    found: dict[str, bytes] = {}
+    at = 0
+    while at < len(said):
+        end = said.index(b"\n", at)
+        words, at = said[at:end].split(), end + 1
+        if len(words) == 3:
+            size = int(words[2])
+            found[words[0].decode()] = said[at : at + size]
+            at += size + 1
+    return found
+
+
 def tree_size(tree: Tree) -> int:
     """Bytes."""
     return sum(entry.size for entry in tree.values())

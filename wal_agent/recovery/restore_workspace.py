@@ -66,6 +66,7 @@ from wal_agent.recovery.restore_tree import (
     checkout_tree,
     count_changes,
     fetch_packs,
+    filtered_files,
     list_tree,
     move_aside,
     parent_paths,
@@ -540,7 +541,8 @@ def uncommitted_files(shadow: Shadow, place: Location, here: SavedHere, old: Tre
     def differs(entry: TreeEntry, other: TreeEntry | None) -> bool:
         return other is None or (entry.mode, entry.id) != (other.mode, other.id)
 
-    return sorted(p for p, e in old.items() if differs(e, committed.get(p)) and differs(e, tree.get(p)))
+    found = {p: e for p, e in old.items() if differs(e, committed.get(p)) and differs(e, tree.get(p))}
+    return sorted(found.keys() - filtered_files(shadow, found, committed, *place.alternates))
 
 
 def new_backup(target: RestoreTarget, now: float) -> RestoreBackup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -364,6 +365,24 @@ def test_the_next_run_of_a_named_job_goes_on_from_what_was_put_back(lab: Lab) ->
     assert shadow.ref(shadow.name(SAVED)) == lab.captured.commit
     assert read_marks(target.folder, "shop") in ((lab.captured.commit,), ()), "() where nothing can be marked"
     assert second.decide() == Keep("newest"), "whoever put it back: it stands here"
+
+
+def test_files_that_a_commit_has_in_another_form_are_not_said_to_be_in_none(lab: Lab) -> None:
+    """Issue 36.13: other ends of lines, and pointers of git-lfs; what was edited is named."""
+    first, second = clones(lab)
+    origin, big = lab.root / "origin", b"big\0" * 1000
+    for folder in (first.work, second.work):
+        git(folder, "config", "filter.lfs.clean", "false")
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{hashlib.sha256(big).hexdigest()}\nsize 4000\n"
+    write(origin, w="one\ntwo\n", edited="one\ntwo\n", big=pointer, fake=pointer)
+    git(origin, "add", "-A")
+    git(origin, "commit", "-qm", "third")
+    git(second.work, "pull", "-q")
+    for name, data in (("w", b"one\r\ntwo\r\n"), ("edited", b"one\r\ntwo!\r\n"), ("big", big), ("fake", big + b"x")):
+        (second.work / name).write_bytes(data)
+    first.capture()
+    done = second.restore()
+    assert done.kept is not None and done.kept.uncommitted("local") == (2, ("edited", "fake"))
 
 
 # ---- what git keeps beside the files --------------------------------------------------------------------------------
