@@ -46,7 +46,7 @@ def test_a_free_host_takes_the_job_of_a_lost_one(lost: Yard) -> None:
     claim = ("fleet", "claim", "--root", str(lost.root))
     toy = ("--generic", "--", sys.executable, str(lost.root / "toy.py"), "wait")
     _, said = (refused := second.start(*claim)).communicate(timeout=60)
-    assert refused.returncode == 0 and "--generic" in said and "no job needs a host" in said
+    assert refused.returncode == 0 and "--generic" in said and "none may run here" in said
     _, said = (outside := second.start("fleet", "claim", *toy)).communicate(timeout=60)
     assert outside.returncode == 0 and f"is not below {second.work}" in said
 

@@ -80,13 +80,14 @@ def ls(
         return
     answer_jobs(shown, read_open_work(opened, shown))
     needing = sum(job.needs_host for job in jobs)
-    rest = (
-        f"; {needing} need{'s' if needing == 1 else ''} a host: wal-agent fleet claim, or `wal-agent run` for each"
-        if needing
-        else ""
-    )
+    rest = f"; {needing} need{'s' if needing == 1 else ''} a host: {claim_command(opened.url)}" if needing else ""
     many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
     answer([f"{many} in {opened.url}{': ' if jobs else ''}{count_states(jobs)}{rest}"])
+
+
+def claim_command(url: str) -> str:
+    """The command with which a host takes a job: only folders below --root, which by default is where it is typed."""
+    return " ".join(map(quote_word, ("wal-agent", "fleet", "claim", *bucket_words(url), "--root", "DIR")))
 
 
 def list_jobs(
@@ -381,10 +382,8 @@ def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
 
 def describe_loss(job: Job, url: str) -> tuple[str, str]:
     """Title and text of the message about a job that has no host."""
-    import shlex
-
     what = {"crashed": "crashed", "due": "its pause is over", "released": "its machine went away"}
-    at = shlex.join(["--job", job.job, *bucket_words(url)])
+    at = " ".join(map(quote_word, ("--job", job.job, *bucket_words(url))))
     words = f"Job {job.job} ({shorten(job.agent, WIDEST)}) has had no host for {duration(job.waits)}"
     where = f"It ran on {shorten(job.host, WIDEST)} in {shorten(job.workspace, 200)}." if job.host else ""
     only = (
@@ -397,7 +396,7 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
         where,
         only,
         f"Look: wal-agent status {at}",
-        f"Carry on: {shlex.join(['wal-agent', 'fleet', 'claim', *bucket_words(url)])}",
+        f"Carry on: {claim_command(url)}",
     ]
     return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)
 

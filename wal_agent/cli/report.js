@@ -155,7 +155,7 @@ function head() {
   const facts = [
     [calls.length, "calls"], [calls.filter((r) => r.cls !== "read_only").length, "may change something"],
     [calls.filter((r) => r.result === "failed").length, "failed"], [calls.filter((r) => r.result === "refused").length, "refused"],
-    [epochs.length, "starts"], [epochs.filter((e) => e.entry.cause === "dead").length, "after a crash"],
+    [epochs.length, "starts"], [data.crashes, "crashes"],
     [rows.filter((r) => r.entry.type === "recovery").length, "recoveries"],
     [data.effects.filter((e) => e.unsettled).length, "not known for certain"],
   ];
@@ -168,8 +168,10 @@ function head() {
   for (const each of epochs) {
     const line = document.createElement("tr");
     const e = each.entry;
-    for (const text of [e.epoch, own(e.host, "name") || "?", `${e.agent} ${e.agent_version}`, moment(each.from), took(1000 * (each.to - each.from)), e.cause, each.calls, each.changed, each.lost ? "lost" : ""])
-      line.append(make("td", text, text === "lost" ? "bad" : ""));
+    for (const text of [e.epoch, own(e.host, "name") || "?", `${e.agent} ${e.agent_version}`, moment(each.from), took(1000 * (each.to - each.from)), e.cause, each.calls, each.changed])
+      line.append(make("td", text));
+    const [ended, crash] = own(data.ends, e.epoch) || ["", false];
+    line.append(make("td", ended, crash ? "bad" : ""));
     body.append(line);
   }
   lanes();
@@ -254,7 +256,7 @@ function element(row) {
   const line = document.createElement("summary");
   const when = make("span", time(entry.time));
   when.title = moment(entry.time);
-  line.append(make("span", entry.record, "number"), when, make("span", row.name), make("span", row.what, "what"),
+  line.append(make("span", entry.record, "number"), when, make("span", row.name, "name"), make("span", row.what, "what"),
     make("span", row.cls.replaceAll("_", " "), "class " + (own(CLASSES, row.cls) || "")), make("span", row.result, row.tone), make("span", took(row.ms), "took"));
   fold.append(line);
   fold.addEventListener("toggle", () => { if (fold.open && fold.childElementCount === 1) fold.append(unfold(row)); });

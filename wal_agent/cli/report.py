@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
@@ -21,7 +22,7 @@ import typer
 from wal_agent.cli.options import HERE, JobOptions, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, Exhausted, UsageError
-from wal_agent.records import CallState, state_text
+from wal_agent.records import AgentStarted, AnyRecord, CallState, Opening, RunEnded, state_text
 from wal_agent.redact import MARGIN, redact, redact_ends, redact_head
 from wal_agent.text import json_line, moment, plural, say
 
@@ -102,6 +103,7 @@ def report(
         [effect_json(each) for each in effects],
         _tree_steps(at, entries, blobs) if diffs else [],
         _as_of(at, then, blobs) if then else None,
+        how_starts_ended([entry.record for entry in entries], over),
     )
     if html_file == "-":
         sys.stdout.write(text)
@@ -242,6 +244,28 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     return shown
 
 
+def how_starts_ended(records: Sequence[AnyRecord], over: bool) -> dict[int, tuple[str, bool]]:
+    """Return how each start ended, by its epoch, and whether that is a crash, as `status` counts them. `over`: nothing
+    runs the newest one any more. Pure."""
+    from wal_agent.recovery.lease_policy import CRASH_CLASSES
+
+    ends, epoch = dict[int, tuple[str, bool]](), 0
+    for record in records:
+        if isinstance(record, Opening):
+            if record.cause == "dead" and epoch:
+                ends[epoch] = ("lost", True)
+            epoch = record.epoch
+            ends[epoch] = ("no agent", False)  # as of a command at rest
+        elif isinstance(record, AgentStarted) and epoch:
+            ends[epoch] = ("not recorded", False)
+        elif isinstance(record, RunEnded) and epoch:
+            word = "completed" if record.completed else record.cls or f"code {record.code}"
+            ends[epoch] = (word, record.cls in CRASH_CLASSES)
+    if epoch and not over and ends[epoch][0] == "not recorded":
+        ends[epoch] = ("running, or cut off", False)
+    return ends
+
+
 def render_page(
     title: str,
     subtitle: str,
@@ -249,6 +273,7 @@ def render_page(
     effects: Sequence[Mapping[str, Any]],
     trees: Sequence[Mapping[str, Any]] = (),
     then: Mapping[str, Any] | None = None,
+    ends: Mapping[int, tuple[str, bool]] = MappingProxyType({}),
 ) -> str:
     """Return the page. Pure, but for the template, script and style, which are files of this package."""
     here = Path(__file__).parent
@@ -262,7 +287,17 @@ def render_page(
         "SUBTITLE": html.escape(subtitle),
         "STYLE": style,
         "SCRIPT": script,
-        "DATA": embed_json({"entries": entries, "effects": effects, "trees": trees, "then": then, "words": WORDS}),
+        "DATA": embed_json(
+            {
+                "entries": entries,
+                "effects": effects,
+                "trees": trees,
+                "then": then,
+                "words": WORDS,
+                "ends": dict(ends),
+                "crashes": sum(crash for _, crash in ends.values()),
+            }
+        ),
     }
     parts = (here / "report.html").read_text("utf-8").split("@")  # once: what is filled in is not looked at again
     return "".join(filled.get(part, part) if i % 2 else part for i, part in enumerate(parts))

@@ -577,6 +577,7 @@ def claim(
     rests, reported, failures = dict[Loss, Rest](), set[tuple[str, int]](), 0
     while True:
         ended: Child | None = None
+        left = 0
         try:
             jobs, since = eyes.all(), clock.boot()
             rests = prune_rests(rests, jobs)
@@ -585,6 +586,7 @@ def claim(
                     if (job.job, job.epoch) not in reported:
                         say(f"job {job.job} is left alone: {why}")
                     reported.add((job.job, job.epoch))
+                    left += 1
                     continue
                 now = eyes.one(job.job)
                 if now is None or not now.needs_host or now.loss != job.loss or refuse_job(now, allowed):
@@ -613,10 +615,17 @@ def claim(
         elif ended is not None:
             failures = 0
         elif not wanted.wait:
-            say("no other job needs a host" if rests else "no job needs a host")
+            say(nothing_to_take(left, bool(rests)))
             return 0
         else:
             clock.sleep(wanted.every * rng.uniform(0.5, 1.5))
+
+
+def nothing_to_take(left: int, tried: bool) -> str:
+    """Why no job is taken. `left`: jobs that were left alone, each with its reason; `tried`: others were. Pure."""
+    if left:
+        return f"{plural(left, 'job')} need{'s' if left == 1 else ''} a host, and none may run here: see above"
+    return "no other job needs a host" if tried else "no job needs a host"
 
 
 def run_command(job: Job, url: str, wanted: ClaimOptions, program: Sequence[str] = PROGRAM) -> list[str]:

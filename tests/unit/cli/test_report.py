@@ -10,7 +10,7 @@ import os
 import random
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -19,9 +19,20 @@ from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, full, i
 from tests.unit.cli.test_restore import Story
 from wal_agent.cli import report
 from wal_agent.cli.log import entries_of
-from wal_agent.cli.report import MARK, MOST_FILE, embed_json, files_json, render_page
+from wal_agent.cli.report import MARK, MOST_FILE, embed_json, files_json, how_starts_ended, render_page
 from wal_agent.clock import SystemClock
-from wal_agent.records import End, Recovery, Verdict, Workspace
+from wal_agent.records import (
+    AgentStarted,
+    AnyRecord,
+    End,
+    ExitClass,
+    Host,
+    Opening,
+    Recovery,
+    RunEnded,
+    Verdict,
+    Workspace,
+)
 from wal_agent.recovery.compare_trees import first_capture, tree_steps
 from wal_agent.recovery.restore_target import RestoreTarget
 from wal_agent.wal.blobs import Blobs
@@ -234,3 +245,24 @@ def test_texts_of_files_end_with_the_budget(tmp_path: Path, monkeypatch: pytest.
         ("b", "01", True),
         ("c", None, None),
     ]
+
+
+def test_each_start_says_how_it_ended() -> None:
+    """A crash is one as `status` counts it: a lost machine, and an agent that died."""
+
+    started = AgentStarted(time=1.0, pid=1, session="s", resumed=False)
+    host = Host(name="vm", boot="", pidns="", pid=1, lock="")
+
+    def opened(epoch: int, cause: Literal["first", "closed", "released", "dead"]) -> Opening:
+        fields: dict[str, Any] = {"agent": "a", "agent_version": "1", "version": "1", "workspace": "/"}
+        return Opening(time=1.0, run="r", epoch=epoch, cause=cause, host=host, **fields)
+
+    def ended(code: int, cls: ExitClass, completed: bool = False) -> RunEnded:
+        return RunEnded(time=1.0, code=code, completed=completed, cls=cls)
+
+    log: list[AnyRecord] = [opened(1, "first"), opened(2, "dead"), ended(-9, "killed"), opened(3, "released")]
+    log += [ended(0, "completed", True), opened(4, "closed")]
+    ends = how_starts_ended(log, over=True)
+    assert [ends[n][0] for n in (1, 2, 3, 4)] == ["lost", "killed", "completed", "no agent"]
+    assert [n for n, (_, crash) in ends.items() if crash] == [1, 2]
+    assert how_starts_ended([*log, started], over=False)[4] == ("running, or cut off", False)

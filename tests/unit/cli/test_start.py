@@ -22,9 +22,9 @@ LIMITS = {
     "--help": (6, 36),
     "status --help": (18, 50),
     "run --help": (17, 50),
-    "status": (55, 55),
-    "log": (52, 55),
-    "list": (47, 55),
+    "status": (56, 55),
+    "log": (53, 55),
+    "list": (48, 55),
 }
 HEAVY = (
     *("boto3", "botocore", "google", "requests", "jinja2", "tree_sitter", "rich", "watchdog", "tomlkit", "psutil"),
