@@ -145,6 +145,7 @@ class Talk(NamedTuple):
 
 TASK = "please do the work"
 TALKS = {
+    "claude": Talk(("--permission-mode", "default", TASK), "Do you want to proceed"),
     "codex": Talk(("-a", "on-request", "-s", "workspace-write", TASK), "Press enter to confirm"),
     "copilot": Talk(("--interactive", TASK), "enter to select"),
     "opencode": Talk((f"--prompt={TASK}",), "Permission required"),
@@ -177,7 +178,7 @@ def _happens(what: Callable[[], bool], within: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize("scene", ["codex", "qwen"], indirect=True)
+@pytest.mark.parametrize("scene", TALKS, indirect=True)
 def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
     """Issue 32, 1: logged while the agent lives, and still open when the person has left."""
     talk, machine = TALKS[scene.agent], scene.machine("vm")
@@ -200,21 +201,25 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
     _cut_short(scene, machine, 1, charge, ledger)
 
 
-@pytest.mark.parametrize("scene", ["codex", "copilot"], indirect=True)
+@pytest.mark.parametrize("scene", TALKS, indirect=True)
 def test_a_no_leaves_nothing_open(scene: Scene) -> None:
     """Issue 32, 1: in the words of an Esc in the tool."""
     talk, machine = TALKS[scene.agent], scene.machine("vm")
     charge, ledger = _charge(scene, machine, scene.agent)
+    _asking(machine)
     scene.script(Turn(calls=[charge]), Turn(text="never"))
     term = Terminal(machine, talk.args)
     try:
         term.shows(talk.question)
-        _escape(term, scene, "end")
+        if scene.agent == "qwen":  # its hook comes behind the answer, so the log has nothing of the call
+            term.press("Escape")
+        else:
+            _escape(term, scene, "end")
         _leave(term)
     finally:
         term.close()
-    assert _ends(scene) == [("intent", 1), ("end", 1)] and not ledger.exists()
-    assert [r["how"] for r in scene.records() if r["type"] == "end"] == ["refused"]
+    assert _ends(scene) == ([] if scene.agent == "qwen" else [("intent", 1), ("end", 1)]) and not ledger.exists()
+    assert {r["how"] for r in scene.records() if r["type"] == "end"} <= {"refused"}
     assert machine.status()["unsettled"] == []
 
 
