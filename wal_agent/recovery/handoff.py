@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -45,51 +45,86 @@ def handed_over(state: State, record: Handoff) -> State:
     return msgspec.structs.replace(apply(state, 0, state.epoch, record), time=state.time)
 
 
-def calls_since(state: State) -> tuple[RecentCall, ...]:
+class AgentCall(msgspec.Struct, frozen=True):
+    """A call, and the agent that made it."""
+
+    agent: str
+    call: RecentCall
+
+
+def calls_since(state: State) -> tuple[AgentCall, ...]:
     """The calls that other agents made since the agent that has the job now had it last, as far as the log keeps them
     at hand, oldest first; those that only read are left out. Pure."""
     since = state.handoff.since if state.handoff else 0
-    return tuple(c for c in state.recent if c.call > since and c.cls != "read_only" and c.how)
+    made = (c for c in state.recent if c.call > since and c.cls != "read_only" and c.how)
+    return tuple(AgentCall(_agent_at(state, c.time), c) for c in made)
+
+
+def _agent_at(state: State, time: float) -> str:
+    """The agent that had the job then: that of the newest opening before, or of the agent before this one."""
+    agents = [o.opening.agent for o in state.openings if o.opening.time <= time]
+    return agents[-1] if agents else state.handoff.before if state.handoff else ""
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """Where the conversation of the agent before can be read. `parts`: oldest first. `problem`: why there is none, or
-    not all of it, in a sentence."""
+    """Where the conversations of the agents before can be read. `parts`: oldest first; `agents`: whose they are, the
+    newest last. `problem`: what is missing and why, in sentences."""
 
     parts: tuple[Path, ...] = ()
+    agents: tuple[str, ...] = ()
     problem: str = ""
 
 
-def write_transcript(folder: Path, state: State, main_file: str, blobs: Blobs) -> Transcript:
-    """Write what the agent before said and did as Markdown into `folder`, which is made. `main_file`: of that agent.
-    Never fails."""
+def write_transcript(folder: Path, state: State, main_files: Mapping[str, str], blobs: Blobs) -> Transcript:
+    """Write what all agents before said and did as Markdown into `folder`, which is made. `main_files`: of each agent,
+    the name of its session. Never fails."""
     assert state.handoff is not None
-    left = state.shelf.get(state.handoff.before)
-    file = left.files.get(main_file) if left else None
-    if file is None or file.size == 0:
-        return Transcript(problem=f"Nothing of {state.handoff.before}'s conversation was saved.")
-    if file.size > MOST_SOURCE:
-        return Transcript(problem=f"{state.handoff.before}'s conversation is too long for a transcript.")
+    last = state.handoff.before
+    agents = [*(name for name in state.shelf if name not in (last, state.handoff.agent)), last]
+    problems: list[str] = []
+    found: dict[str, FileState] = {}
+    for agent in agents:
+        left = state.shelf.get(agent)
+        file = left.files.get(main_files.get(agent, "")) if left else None
+        if file is None or file.size == 0:
+            problems.append(f"Nothing of {agent}'s conversation was saved.")
+        elif file.size > MOST_SOURCE:
+            problems.append(f"{agent}'s conversation is too long for a transcript.")
+        else:
+            found[agent] = file
     try:
-        make_private_folder(folder)
-        return _write_parts(folder, file, blobs, state.handoff.before)
-    except Damaged as error:
-        return Transcript(problem=f"{state.handoff.before}'s conversation cannot be read: {error.what}")
+        if found:
+            make_private_folder(folder)
+            return _write_parts(folder, found, blobs, problems)
     except OSError as error:
-        return Transcript(problem=f"No transcript could be written: {error.strerror}.")
+        problems.append(f"No transcript could be written: {error.strerror}.")
+    return Transcript(problem=" ".join(problems))
 
 
-def _write_parts(folder: Path, file: FileState, blobs: Blobs, agent: str) -> Transcript:
+def _write_parts(folder: Path, files: Mapping[str, FileState], blobs: Blobs, problems: list[str]) -> Transcript:
+    told: list[str] = []
+
+    def entries(scratch: Path) -> Iterator[str]:
+        for agent, file in files.items():
+            try:
+                write_file(blobs, file, scratch)
+                with scratch.open("rb") as lines:
+                    said = map(describe, read_lines(lines))
+                    if (first := next(said, None)) is None:
+                        problems.append(f"{agent}'s saved conversation holds no text.")
+                        continue
+                    told.append(agent)
+                    yield f"# The conversation of {agent}\n\n{first}"
+                    yield from said
+            except Damaged as error:
+                problems.append(f"{agent}'s conversation cannot be read: {error.what}")
+
     with tempfile.TemporaryDirectory(prefix="wal-agent-handoff-", dir=folder) as scratch:
-        source = Path(scratch) / "session"
-        write_file(blobs, file, source)
-        with source.open("rb") as lines:
-            newest = deque(enumerate(split(map(describe, read_lines(lines)))), maxlen=MOST_PARTS)
-    if not newest:
-        return Transcript(problem=f"{agent}'s saved conversation holds no text.")
-    dropped = newest[0][0]
+        newest = deque(enumerate(split(entries(Path(scratch) / "session"))), maxlen=MOST_PARTS)
     written = tuple(_write_part(folder, n + 1, text) for n, text in newest)
-    return Transcript(written, f"The first {dropped} parts are left out." if dropped else "")
+    if newest and (dropped := newest[0][0]):
+        problems.append(f"The first {dropped} parts are left out.")
+    return Transcript(written, tuple(told), " ".join(problems))
 
 
 def _write_part(folder: Path, number: int, text: str) -> Path:

@@ -31,9 +31,9 @@ from wal_agent.shell.quote import fenced, inline, show_input
 from wal_agent.text import clock_time, moment, plural
 
 if TYPE_CHECKING:
+    from wal_agent.recovery.handoff import AgentCall
     from wal_agent.recovery.inflight import InFlight, Unannounced
     from wal_agent.recovery.plan import Alert
-    from wal_agent.wal.state import RecentCall
 
 # ---- templates -------------------------------------------------------------------------------------------------------
 
@@ -237,12 +237,13 @@ class LostCall(msgspec.Struct, frozen=True):
 
 
 class HandedOver(msgspec.Struct, frozen=True):
-    """What an agent is to know of the one that had the job before. `did`: that one's calls, oldest first; `parts`: of
-    the transcript. `new`: the agent has no session of its own in this job."""
+    """What an agent is to know of those that had the job before. `did`: their calls, oldest first; `parts`: of the
+    transcript, `told`: whose. `new`: the agent has no session of its own in this job."""
 
     before: str
-    did: tuple[RecentCall, ...] = ()
+    did: tuple[AgentCall, ...] = ()
     parts: tuple[Path, ...] = ()
+    told: tuple[str, ...] = ()
     new: bool = True
 
 
@@ -402,18 +403,22 @@ def _template_values(
 
 def _handed_values(handed: HandedOver | None, most: int, chars: int) -> dict[str, Any]:
     if handed is None:
-        return {"before": "", "did": [], "did_more": 0, "transcript": "", "new": False}
+        return {"before": "", "did": [], "did_more": 0, "transcript": "", "new": False, "told": "", "ran": ""}
     shown = handed.did[-most:] if most else ()
     parts = handed.parts
     place = f"{inline(str(parts[0]), 300)}" if parts else ""
+    several = len({each.agent for each in handed.did}) > 1
     return {
         "before": inline(handed.before, 40),
         "did": [
-            f"#{c.call} {inline(c.tool, 60)} {inline(show_input(c.tool, c.input), min(chars, 160))}: {c.how}"
-            for c in shown
+            f"#{c.call} {f'{inline(who, 40)} ' if several else ''}{inline(c.tool, 60)} "
+            f"{inline(show_input(c.tool, c.input), min(chars, 160))}: {c.how}"
+            for who, c in ((each.agent, each.call) for each in shown)
         ],
+        "ran": " and ".join(inline(name, 40) for name in dict.fromkeys(each.agent for each in handed.did)),
         "did_more": len(handed.did) - len(shown),
         "transcript": f"{place} to {inline(parts[-1].name, 40)}" if len(parts) > 1 else place,
+        "told": ", ".join(inline(name, 40) for name in handed.told),
         "new": handed.new,
     }
 

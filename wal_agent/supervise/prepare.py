@@ -380,19 +380,19 @@ class Preparation:
         )
 
     def _with_transcript(self, handed: HandedOver) -> HandedOver:
-        """Write what the agent before said and did; where that cannot be, a row says so."""
+        """Write what the agents before said and did; where that cannot be, a row says so."""
         from wal_agent.recovery.handoff import write_transcript
 
         folder = state_dir(self.options.env) / "jobs" / self.opened.keys.job / "transcripts"
         drop_old_restores(folder)
-        main_file = AGENTS[handed.before].main_file if handed.before in AGENTS else ""
+        files = {name: AGENTS[name].main_file for name in (handed.before, *self.at.before.shelf) if name in AGENTS}
         folder /= f"{self.at.opening.epoch:06d}"
-        written = write_transcript(folder, self.at.before, main_file, self.opened.blobs)
+        written = write_transcript(folder, self.at.before, files, self.opened.blobs)
         if written.parts:
-            self.screen.rows([row("transcript", f"of {handed.before}: {written.parts[0].parent}")])
+            self.screen.rows([row("transcript", f"of {', '.join(written.agents)}: {written.parts[0].parent}")])
         if written.problem:
             self.screen.rows([row("note", one_line(written.problem, 300))])
-        return replace(handed, parts=written.parts)
+        return replace(handed, parts=written.parts, told=written.agents)
 
     def _emit_checkpoint(self, work: WorkSoFar) -> None:
         for why in work.problems:

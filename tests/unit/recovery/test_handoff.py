@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.recovery.cases import (
     MAIN,
@@ -19,11 +21,13 @@ from tests.unit.recovery.cases import (
     state_of,
     turn,
 )
+from tests.unit.recovery.test_prompt import TOLD
 from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.records import AnyRecord, Edit, FileDelta, Handoff, Opening
 from wal_agent.recovery.handoff import (
     MOST_PARTS,
+    AgentCall,
     calls_since,
     describe,
     hand_over,
@@ -32,8 +36,9 @@ from wal_agent.recovery.handoff import (
     write_transcript,
 )
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Refuse, Resume, StartAgain, decide, prior_args
+from wal_agent.recovery.prompt import HandedOver, render_prompt
 from wal_agent.recovery.transcript import Line
-from wal_agent.wal.state import State
+from wal_agent.wal.state import RecentCall, State, apply_all
 
 GEMINI = (opening(), started(), turn(), captured(), intent(1), end(1), intent(2))
 
@@ -64,7 +69,7 @@ def test_the_new_agent_gets_the_call_in_flight_and_no_argument_of_the_other() ->
     got = plan(state, claude())
     assert isinstance(got, StartAgain) and got.alert == "handoff" and got.args == ()
     assert [o.intent.call for o in got.dangling] == [2] and got.finished == ()
-    assert [c.call for c in calls_since(state)] == [1]
+    assert [(c.agent, c.call.call) for c in calls_since(state)] == [("gemini", 1)]
 
 
 def test_the_run_before_ended_when_it_did() -> None:
@@ -116,7 +121,7 @@ def test_the_way_back_resumes_the_first_session_with_its_own_arguments() -> None
     assert record is not None and record.since == 2
     got = plan(state, ours)
     assert isinstance(got, Resume) and (got.alert, got.session, got.args) == ("handoff", "s1", ("-p", "do it"))
-    assert [c.call for c in calls_since(state)] == [3]
+    assert [c.call.call for c in calls_since(state)] == [3]
 
 
 def test_arguments_of_another_agent_are_never_taken() -> None:
@@ -143,14 +148,12 @@ def saved(blobs_of: object, text: bytes, session: str = "s1") -> FileDelta:
 
 
 def write(tmp_path: Path, text: bytes) -> tuple[list[str], str]:
-    import random
-
     from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.keys import Keys
 
     blobs = Blobs(MemoryBucket(), Keys("job"), FakeClock(), random.Random(1), epoch=1)
     state, _ = taken(opening(), started(), turn(), saved(blobs, text), ours=claude())
-    found = write_transcript(tmp_path / "here", state, MAIN, blobs)
+    found = write_transcript(tmp_path / "here", state, {"gemini": MAIN}, blobs)
     return [path.read_text() for path in found.parts], found.problem
 
 
@@ -168,6 +171,38 @@ def test_of_a_long_conversation_the_newest_parts_are_kept(tmp_path: Path) -> Non
     parts, problem = write(tmp_path, "".join(line % n for n in range(200)).encode())
     assert len(parts) == MOST_PARTS and "199 word" in parts[-1] and "left out" in problem
     assert len(list((tmp_path / "here").iterdir())) == MOST_PARTS
+
+
+CLAUDE = replace(claude(), time=5000.0)
+
+
+def test_the_third_agent_reads_what_both_before_said_and_did(tmp_path: Path) -> None:
+    """The second one fails to log in: its session is empty, and it made no call."""
+    from wal_agent.wal.blobs import Blobs
+    from wal_agent.wal.keys import Keys
+
+    blobs = Blobs(MemoryBucket(), Keys("job"), FakeClock(), random.Random(1), epoch=1)
+    said = saved(blobs, b'{"role":"user","content":"move the shop"}\n')
+    first, _ = taken(opening(time=0.0), started(), turn(), said, intent(1), end(1), ours=CLAUDE)
+    second = apply_all(first, 9, 2, [CLAUDE, replace(started(), time=5001.0)])
+    ours = opening(3, "dead", agent="codex", time=6000.0)
+    record = hand_over(second, ours)
+    assert record is not None and record.before == "claude"
+    state = handed_over(second, record)
+    assert [(c.agent, c.call.call) for c in calls_since(state)] == [("gemini", 1)]
+    found = write_transcript(tmp_path / "here", state, {"gemini": MAIN, "claude": "session.jsonl"}, blobs)
+    assert found.agents == ("gemini",) and found.problem == "Nothing of claude's conversation was saved."
+    assert found.parts[0].read_text().startswith("# The conversation of gemini\n\n## user\n\nmove the shop")
+
+
+def test_calls_of_several_agents_are_each_named() -> None:
+    calls = [
+        AgentCall(name, RecentCall(n, "shell", "mutation", 1.0, b"{}", 2, "done")) for n, name in ((1, "a"), (2, "b"))
+    ]
+    text = render_prompt(replace(TOLD, alert="handoff", handed=HandedOver("b", tuple(calls))))
+    assert "What `a` and `b` ran" in text and "#1 `a` `shell`" in text and "#2 `b` `shell`" in text
+    text = render_prompt(replace(TOLD, alert="handoff", handed=HandedOver("b", (calls[0],))))
+    assert "What `a` ran" in text and "#1 `shell`" in text
 
 
 def test_what_cannot_be_read_or_written_is_said_and_stops_nothing(tmp_path: Path) -> None:
