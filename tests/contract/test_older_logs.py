@@ -100,8 +100,7 @@ def as_then(value: Any) -> Any:
             "size": value["size"],
             "data": text if len(text) <= 2000 else f"{text[:2000]}… ({len(text)} characters)",
         }
-    then = {name: one for name, one in value.items() if not (name == "state" and value.get("type") == "intent")}
-    return {name: ENDS_THEN.get(one, one) if name == "how" else as_then(one) for name, one in then.items()}
+    return {name: ENDS_THEN.get(one, one) if name == "how" else as_then(one) for name, one in value.items()}
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.xz") for path in LOGS.glob("*.tar.xz")))

@@ -285,9 +285,8 @@ def record_type(record: AnyRecord) -> str:
 
 
 def as_json(entry: Entry, raw: bool = False) -> str:
-    """One JSON object: `record` (number), `epoch`, `type`, and the record's own fields, redacted and shortened; of an
-    intent also the call's `state`. Bytes of files are a size and a hash; `raw`: base64 of them, as they are in the
-    log."""
+    """One JSON object: `record` (number), `epoch`, `type`, and the record's own fields, redacted and shortened. Bytes
+    of files are a size and a hash; `raw`: base64 of them, as they are in the log."""
     record = entry.record
     bare: AnyRecord = record
     if isinstance(record, FileDelta):
@@ -315,8 +314,6 @@ def as_json(entry: Entry, raw: bool = False) -> str:
             {"size": p.size, "sha256": _short(p.sha256), "parts": [_bytes_json(part, raw) for part in p.parts]}
             for p in record.packs
         ]
-    if isinstance(record, Intent):
-        shown["state"] = entry.state
     shown.pop("t", None)
     return json_line({"record": entry.seq, "epoch": entry.epoch, "type": entry.kind, **shown})
 

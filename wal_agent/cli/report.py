@@ -234,13 +234,15 @@ def _tree_steps(at: JobContext, entries: Sequence[Entry], blobs: Blobs) -> list[
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    """Return a record as `wal-agent log --json` prints it, with the whole prompt of a recovery."""
+    """Return a record as `wal-agent log --json` prints it, with a call's state and the whole prompt of a recovery."""
     from wal_agent.cli.log import as_json
-    from wal_agent.records import Recovery
+    from wal_agent.records import Intent, Recovery
 
     shown: dict[str, Any] = json.loads(as_json(entry))
     if isinstance(entry.record, Recovery):
         shown["told"] = redact_head(entry.record.told, MOST_PROMPT)
+    if isinstance(entry.record, Intent):
+        shown["state"] = entry.state
     return shown
 
 

@@ -90,7 +90,8 @@ def told_of(state: CallState, shelf: Shelf, where: list[str], run: Run, tmp_path
     entry = next(e for e in read_entries(shelf.bucket, KEYS) if e.kind == "intent")
     told.texts["log"] = describe(entry)[2].split(None, 1)[1]
     every = [json.loads(line) for line in text("log", "--json", "-n", "0").splitlines()]
-    told.data["log"] = next(one["state"] for one in every if one["type"] == "intent")
+    last = [one for one in every if one.get("call") == 1][-1]
+    told.data["log"] = last.get("how", "open" if last["type"] == "intent" else last["type"])
     assert run("report", *where, "--html", str(tmp_path / "r.html"))[0] == 0
     page = Page((tmp_path / "r.html").read_text("utf-8")).data
     told.data["report"] = next(one["state"] for one in page["entries"] if one["type"] == "intent")
