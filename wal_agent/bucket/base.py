@@ -137,6 +137,10 @@ class BucketDecorator:
         self.url = inner.url
         self._inner = inner
 
+    @property
+    def wrapped(self) -> Bucket:
+        return self._inner
+
     def get(self, key: str) -> Object:
         return self._inner.get(key)
 

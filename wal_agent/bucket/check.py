@@ -16,6 +16,7 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket, Version
 from wal_agent.bucket.decorators import MeterBucket
+from wal_agent.bucket.upkeep import advise, upkeep_of
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import (
     BucketError,
@@ -296,6 +297,8 @@ def examine(bucket: Bucket, prefix: str, clock: Clock) -> Iterator[Finding]:
     except WalAgentError as error:
         yield Finding("it can be used", False, str(error))
     yield unanswered(metered)
+    found = upkeep_of(bucket)
+    yield from (Finding(advice, True) for advice in (advise(found) if found else ()))
 
 
 def unanswered(metered: MeterBucket) -> Finding:

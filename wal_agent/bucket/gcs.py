@@ -61,6 +61,7 @@ from wal_agent.bucket.base import (
     too_large_error,
 )
 from wal_agent.bucket.http import paced_pools, proxy_of
+from wal_agent.bucket.upkeep import Upkeep, gs_rules
 from wal_agent.budget import FOREIGN
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
@@ -370,6 +371,14 @@ class GcsBucket:
             if self._opened is None:
                 self._opened = GcsConnection(connect(self._endpoint), self._bucket)
             return self._opened
+
+    def upkeep(self) -> Upkeep:
+        """See upkeep.py. Needs storage.buckets.get; raises nothing."""
+        try:
+            found = self._store().client.get_bucket(self._bucket, timeout=CONNECT_TIMEOUT, retry=None)
+            return Upkeep(self._folder, bool(found.versioning_enabled), gs_rules(found.lifecycle_rules))
+        except Exception:  # noqa: BLE001 - advice only
+            return Upkeep(self._folder)
 
     @contextmanager
     def _explained(self, op: Op, key: str = "") -> Iterator[None]:

@@ -50,6 +50,7 @@ from wal_agent.bucket.base import (
     too_large_error,
 )
 from wal_agent.bucket.http import paced_pools
+from wal_agent.bucket.upkeep import Upkeep, s3_rules
 from wal_agent.budget import FOREIGN
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import (
@@ -481,6 +482,22 @@ class S3Bucket:
         except Conflict:
             return True
         return False
+
+    def upkeep(self) -> Upkeep:
+        """See upkeep.py. Needs s3:GetBucketVersioning and s3:GetLifecycleConfiguration; raises nothing."""
+        owner = {name: value for name, value in self._extra.every.items() if name == "ExpectedBucketOwner"}
+        versioning, rules = None, None
+        with suppress(WalAgentError), self._asking("list", "") as client:
+            versioning = client.get_bucket_versioning(Bucket=self._bucket, **owner).get("Status") == "Enabled"
+        try:
+            found = self._client(READ_TIMEOUT).get_bucket_lifecycle_configuration(Bucket=self._bucket, **owner)
+            rules = s3_rules(found.get("Rules", ()))
+        except sdk.ClientError as error:
+            none = error.response.get("Error", {}).get("Code") == "NoSuchLifecycleConfiguration"
+            rules = () if none else None
+        except Exception:  # noqa: BLE001 - advice only
+            rules = None
+        return Upkeep(self._name(""), versioning, rules)
 
     @property
     def _is_amazon(self) -> bool:

@@ -20,6 +20,7 @@ from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
+    from wal_agent.bucket.base import Bucket
     from wal_agent.cli.job import JobContext
     from wal_agent.cli.view import Call, Crash, Files, Step, View
     from wal_agent.wal.reader import Replay
@@ -164,11 +165,23 @@ def status(
         trouble = notify.trouble(os.environ)
         rows = status_rows(view, at.options(), _following(at, view))
         rows += [f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else []
+        rows += [f"{'bucket':<11} {shorten(redact(advice), WIDEST)}" for advice in _bucket_advice(at.bucket)]
         answer_lines(rows, STATUS)
     if view.state == "none":
         raise at.missing()
     if view.damage:
         raise Damaged(view.damage)
+
+
+def _bucket_advice(bucket: Bucket) -> list[str]:
+    """What a person should change in the bucket's own settings, where it says so in time."""
+    from wal_agent.bucket.upkeep import TIME, advise, upkeep_of
+    from wal_agent.concurrency import call_with_timeout
+
+    if bucket.url.startswith(("file:", "memory:")):
+        return []
+    found = call_with_timeout(TIME, lambda: upkeep_of(bucket), None)
+    return advise(found) if found is not None else []
 
 
 def status_rows(view: View, options: str = "", following: str = "") -> list[str]:

@@ -158,12 +158,15 @@ def filtered_files(shadow: Shadow, files: Tree, committed: Tree, *alternates: Pa
 def _is_filtered(data: bytes, id: str, kept: bytes) -> bool:
     if pointer := _POINTER.match(kept):
         return hashlib.sha256(data).hexdigest() == pointer[1].decode()
-    return b"\r\n" in data and _blob_id(data.replace(b"\r\n", b"\n"), len(id)) == id
+    plain = data.replace(b"\r\n", b"\n")
+    digest = _blob_digest(len(id), len(plain))
+    digest.update(plain)
+    return digest.hexdigest() == id
 
 
-def _blob_id(data: bytes, digits: int) -> str:
-    head = b"blob %d\0" % len(data)
-    return hashlib.new("sha1" if digits == 40 else "sha256", head + data, usedforsecurity=False).hexdigest()
+def _blob_digest(digits: int, size: int) -> hashlib._Hash:
+    """As git begins the id of a file, where ids have so many digits."""
+    return hashlib.new("sha1" if digits == 40 else "sha256", b"blob %d\0" % size, usedforsecurity=False)
 
 
 def _read_blobs(shadow: Shadow, ids: Iterable[str], *alternates: Path) -> dict[str, bytes]:
@@ -394,7 +397,7 @@ def _is_same(path: Path, info: os.stat_result, wanted: TreeEntry) -> bool:
     size, mode = info.st_size, "100755" if info.st_mode & 0o100 else "100644"
     if not stat.S_ISREG(info.st_mode) or (size, mode) != (wanted.size, wanted.mode):
         return False
-    digest = hashlib.new("sha1" if len(wanted.id) == 40 else "sha256", b"blob %d\0" % size)
+    digest = _blob_digest(len(wanted.id), size)
     try:
         file = open_plain(path)
     except OSError:
