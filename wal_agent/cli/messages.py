@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ import typer
 from wal_agent.cli.job import JobContext, job_of_this_run
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.errors import Unavailable, UsageError
-from wal_agent.text import answer, answer_json, job_command, plural, printable, say, shorten, timestamp
+from wal_agent.text import answer, answer_json, duration, job_command, plural, printable, say, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.inbox import Driver, Message
@@ -56,36 +56,67 @@ def send(
     message = make_message(_text(text, control), sender or default_sender(), id, control)
     with message_driver(at) as driver:
         new = driver.send(message)
-    _sent(at.keys.job, message, new, json)
+    _sent(at.keys.job, message, new, json, when_read(at) if new and not control else "")
+
+
+def when_read(at: JobContext) -> str:
+    """When the agent of the job gets a message that is sent now, in words."""
+    from wal_agent.fleet.jobs import Reader
+
+    job = Reader.of(at.bucket, os.environ).one(at.keys.job)
+    if job is None:
+        return ""
+    start = job_command("resume", at.keys.job, at.bucket.url)
+    match job.state:
+        case "running" if job.phase == "starting":
+            return "the job starts or is recovered, and its agent reads it at its first step"
+        case "running":
+            return "the job runs, and its agent reads it at its next step"
+        case "crashed":
+            return f"the job crashed; its agent reads it when it is recovered: {start}"
+        case "paused":
+            return f"the job is paused; its agent reads it when the pause is over, in {duration(job.left)}"
+        case "closed":
+            return f"the job is closed; its agent reads it only when it is started again: {start}"
+        case _:
+            return f"the job is {job.state}; its agent reads it at its next start: {start}"
 
 
 @with_job
 def inbox(
     id: Annotated[str, typer.Argument(help="Show this message whole.", metavar="[ID]")] = "",
+    every: Annotated[bool, typer.Option("--all", help="All messages, not just 50 that wait and 50 others.")] = False,
     which: JobOptions = HERE,
     json: AsJson = False,
 ) -> None:
     """Show the messages to a job: what waits, what was given to the agent, what it has seen, and what became of
-    control messages.
+    control messages. What waits comes first, then the newest.
 
     With an ID: the message's whole text. Exit code 1: there is no such message, or its text is no longer kept.
     """
-    from wal_agent.inbox import identity_of
+    from wal_agent.inbox import MOST_AT_ONCE, MOST_LISTED, identity_of
     from wal_agent.wal.reader import replay
 
     at = which.open_existing()
     state = replay(at.bucket, at.keys).state
     given = {identity_of(m.sender, m.id): m for m in state.messages}
+    most = MOST_LISTED if every or id else MOST_AT_ONCE
     with message_driver(at) as driver:
-        there = {m.identity: m for m in driver.fetch(lambda _: False)}
+        waiting = fetch_messages(driver, lambda key: key in given, most + 1)
+        kept: list[Message] = []  # of which the texts are still there
+        with suppress(Unavailable):
+            kept = fetch_messages(driver, lambda key: key not in given, len(given))
     if id:
-        _show_whole(id, [*there.values()], [m for m in state.messages if m.id == id])
+        _show_whole(id, [*kept, *waiting], [m for m in state.messages if m.id == id])
         return
+    newest = sorted(given.values(), key=lambda m: -m.time)
     rows = [
-        *(_row(m.id, m.sender, m.sent, m.verb, at=m) for m in given.values()),
-        *(_row(m.id, m.sender, m.sent, m.verb) for key, m in there.items() if key not in given),
+        *(_row(m.id, m.sender, m.sent, m.verb) for m in waiting[:most]),
+        *(_row(m.id, m.sender, m.sent, m.verb, at=m) for m in newest[:most]),
     ]
-    texts = {m.id: m.text for m in there.values()}
+    texts = {m.id: m.text for m in (*waiting, *kept)}
+    if len(waiting) > most or len(newest) > most:
+        say(f"only the first {most} that wait and the newest {most} others are shown. All: {_all_command(at)}")
     if json:
         answer_json([{**row, "text": texts.get(str(row["id"]))} for row in rows])
         return
@@ -98,6 +129,27 @@ def inbox(
         answer([printable(f"{row['state']:<8} {row['id']}  {sent}  {row['from']}{control}  {first}".rstrip())])
     if not rows:
         say("no message has come.")
+
+
+def _all_command(at: JobContext) -> str:
+    return f"{job_command('inbox', at.keys.job, at.bucket.url)} --all"
+
+
+def fetch_messages(driver: Driver, known: Callable[[str], bool], most: int) -> list[Message]:
+    """Return up to `most` messages, those not `known`, by as many looks as that takes. Unavailable: not even one could
+    be had."""
+    found: dict[str, Message] = {}
+    while len(found) < most:
+        try:
+            more = driver.fetch(lambda key: key in found or known(key))
+        except Unavailable:
+            if not found:
+                raise
+            break
+        if not more:
+            break
+        found.update((message.identity, message) for message in more)
+    return [*found.values()][:most]
 
 
 @with_job
@@ -180,12 +232,13 @@ def _text(words: Sequence[str] | None, control: str = "") -> str:
     return sys.stdin.buffer.read(MOST_TEXT + 1).decode("utf-8", "replace")
 
 
-def _sent(to: str, message: Message, new: bool, json: bool) -> None:
+def _sent(to: str, message: Message, new: bool, json: bool, read: str = "") -> None:
+    """`read`: when that will be, where it is known."""
     if json:
         answer_json({"to": to, "id": message.id, "from": message.sender, "new": new})
         return
     said = "is on its way" if new else "was sent before, so nothing was sent now"
-    say(f"message {message.id} to {printable(to)} {said}.")
+    say(f"message {message.id} to {printable(to)} {said}{'; ' + read if read else ''}.")
 
 
 def _row(id: str, sender: str, sent: float, verb: str, at: MessageAt | None = None) -> dict[str, object]:

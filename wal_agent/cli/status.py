@@ -240,8 +240,9 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         tokens = f"about {r.tokens:,} tokens before, {r.left:,} after"
         rows.append(("", f"{what} {timestamp(r.time)}: {tokens} (wal-agent trace show {r.n}{options})"))
     if view.messages:
+        when = "next step" if view.state == "running" else "next start"
         rows.append(
-            ("messages", f"{plural(view.messages, 'message')} for the agent's next step (wal-agent inbox{options})")
+            ("messages", f"{plural(view.messages, 'message')} for the agent's {when} (wal-agent inbox{options})")
         )
     if view.files is not None:
         rows += file_rows(view.files, now, view.state == "running")

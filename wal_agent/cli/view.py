@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -181,7 +182,7 @@ class View(msgspec.Struct, frozen=True):
     last_record: float = 0.0
     waiting: Unsaved | None = None  # None: the run cannot be asked from here
     mute: bool = False  # its supervisor lives on this machine, and does not answer
-    messages: int | None = None  # that wait for the agent's next boundary; None: as above
+    messages: int | None = None  # that wait for the agent's next boundary, or the next start; None: as above
     files: Files | None = None  # None: the job has run nothing yet, or the log was not read
     session: str = ""
     session_bytes: int = 0
@@ -243,7 +244,23 @@ def continue_view(
             seen_at = msgspec.structs.replace(
                 seen_at, damage=redact(str(lost_blobs_error(lacks, whole, keys, options)))
             )
+    if seen_at.state not in ("running", "none"):
+        seen_at = msgspec.structs.replace(seen_at, messages=count_waiting(bucket, keys, found.state))
     return seen_at, found
+
+
+MOST_COUNTED = 1000  # messages of a job at rest
+
+
+def count_waiting(bucket: Bucket, keys: Keys, state: State) -> int:
+    """How many messages lie in the bucket for the next start of a job at rest; those on a server are not known."""
+    listed = [each.key.rpartition("/")[2] for each in islice(bucket.list(keys.inbox), MOST_COUNTED)]
+    if not listed:
+        return 0
+    from wal_agent.inbox import identity_of
+
+    given = {identity_of(m.sender, m.id) for m in state.messages}
+    return sum(identity not in given for identity in listed)
 
 
 LOOK_TIMEOUT = 3.0  # seconds: who looks at a run that hangs is not to hang with it

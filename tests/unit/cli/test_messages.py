@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from tests.servers.nats import NatsServer
 from tests.unit.cli.shelf import Run, Shelf, commit
-from wal_agent.inbox import BucketDriver
+from wal_agent.inbox import BucketDriver, make_message
 from wal_agent.paths import MARKER
 from wal_agent.records import MessageGiven, MessageSeen, Payload
 from wal_agent.text import job_command
@@ -129,3 +129,35 @@ def test_with_a_nats_server_messages_go_over_it(
     code, _, err = run("send", *where(shelf), "--id", "two", "--from", "ann", "go")
     assert code == 0 and "cannot be reached" in err and "is on its way" in err
     assert [row["id"] for row in rows(run, shelf)] == ["two"]
+
+
+def test_many_messages_are_listed_waiting_ones_first_and_all_on_request(shelf: Shelf, run: Run) -> None:
+    job, driver = shelf.open(), BucketDriver(shelf.bucket, "shop")
+    for n in range(60):
+        driver.send(make_message("x", "ann", f"m{n}"))
+    for n in range(3):
+        give(job, "ann", f"m{n}")
+    shown = rows(run, shelf)
+    assert [row["state"] for row in shown] == 50 * ["waits"] + 3 * ["given"]
+    assert "--all" in run("inbox", *where(shelf))[2]
+    code, out, err = run("inbox", *where(shelf), "--all", "--json")
+    assert (code, len(json.loads(out)), err) == (0, 60, "")
+
+
+@pytest.mark.parametrize(("state", "word"), [("closed", "closed"), ("released", "released")])
+def test_a_sender_learns_when_it_is_read(
+    shelf: Shelf, run: Run, state: Literal["closed", "released"], word: str
+) -> None:
+    job = shelf.open()
+    assert "runs" in run("send", *where(shelf), "--from", "ann", "one")[2]
+    job.lease.settle(state, "", budget=5.0)
+    said = run("send", *where(shelf), "--from", "ann", "two")[2]
+    assert f"the job is {word}" in said and job_command("resume", "shop", shelf.url) in said
+    status = run("status", *where(shelf))[1]
+    assert "2 messages for the agent's next start" in status
+
+
+def test_a_sender_to_a_crashed_job_learns_it(shelf: Shelf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf.open()
+    monkeypatch.setattr("wal_agent.fleet.jobs.owner_is_dead", lambda *_: True)
+    assert "the job crashed" in run("send", *where(shelf), "--from", "ann", "one")[2]
