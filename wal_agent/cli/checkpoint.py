@@ -17,7 +17,7 @@ from wal_agent.text import answer, answer_json, duration, lines, plural, say, sh
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
     from wal_agent.recovery.checkpoint import Document
-    from wal_agent.wal.state import CheckpointAt
+    from wal_agent.wal.state import CheckpointAt, State
 
 MAX_PLAN_FILE = 64 << 10  # bytes
 
@@ -101,7 +101,7 @@ def list_checkpoints(
     from wal_agent.recovery.checkpoint import list_usable
 
     at = which.open()
-    readable, problems = list_usable(at.state(), SystemClock().now())
+    readable, problems = list_usable(_sound_part(at), SystemClock().now())
     lines(problems)
     if json:
         answer_json([_row(kept, document) for kept, document in readable])
@@ -176,11 +176,24 @@ def _build(at: JobContext, record: str) -> Document:
     return read_document(checkpoint_of(state, Occasion(at.keys.job, agent, found.seq, "manual", state.time)))
 
 
+def _sound_part(at: JobContext) -> State:
+    """The state of the log, or of what stands in front of its damage, which is said. Damaged: nothing does."""
+    from wal_agent.wal.damage import damaged_log_error
+
+    found = at.read_log()
+    if found.damage is not None:
+        error = damaged_log_error(found.damage)
+        if found.damage.good < 1:
+            raise error
+        lines([error.what])
+    return found.state
+
+
 def _find(at: JobContext, number: int | None) -> Document:
     """The checkpoint with this number, or the newest one that can be used. UsageError; Damaged."""
     from wal_agent.recovery.checkpoint import newest_usable, read_document
 
-    state = at.state()
+    state = _sound_part(at)
     if number is None:
         found = newest_usable(state)
         lines([*found.problems])

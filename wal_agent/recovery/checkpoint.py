@@ -35,6 +35,7 @@ MOST_PLANNED: Final = 500  # steps of a plan that is taken at all
 _NEXT: Final = 5  # open steps that a recovery prompt names
 STEP: Final = 200  # characters of one
 MOST_PATHS: Final = 30
+GATHERED: Final = 120  # characters of what a read said
 STALE: Final = 15 * 60.0  # seconds after which a recovery builds a newer one from the log
 _PHASE_CALLS: Final = 8  # the newest calls whose mix is the phase
 _PATHS: Final = ("file_path", "absolute_path", "filePath", "path", "notebook_path", "file")
@@ -63,9 +64,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """`gathered`: what was read lately; `plan`: its steps from the one before the first open one, at most
-    MOST_STEPS; `completed_steps`: those of them that are done; `steps`, `steps_done`: how many the whole plan has;
-    `draft`: the newest note. `system_prompt_hash`: "", since no hook reports the system prompt."""
+    """`gathered`: what was read or asked lately, and the beginning of what it said; `plan`: its steps from the one
+    before the first open one, at most MOST_STEPS; `completed_steps`: those of them that are done; `steps`,
+    `steps_done`: how many the whole plan has; `draft`: the newest note. `system_prompt_hash`: "", since no hook reports
+    the system prompt."""
 
     gathered: list[str] = []
     plan: list[str] = []
@@ -78,6 +80,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Messages(msgspec.Struct, frozen=True, kw_only=True):
+    """`driver`: how the newest came; `last_acked_seq`: the record of the newest that the agent has seen; `pending`: how
+    many were given to it that it may not have seen. `stream`, `consumer`: "", since the log has none."""
+
     driver: str = ""
     stream: str = ""
     consumer: str = ""
@@ -162,7 +167,7 @@ def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int
         "active_task": _task(state, plan),
         "context": {
             "system_prompt_hash": "",
-            "gathered": list(_paths(state.recent, reads=True)),
+            "gathered": list(_gathered(state.recent)),
             "plan": [step.text for step in near],
             "completed_steps": [step.text for step in near if step.state == "done"],
             "steps": len(plan),
@@ -170,7 +175,7 @@ def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int
             "draft": redact_head(state.progress.note, NOTE) if state.progress else "",
             "tool_calls": calls,
         },
-        "messages": msgspec.to_builtins(Messages()),
+        "messages": _messages(state),
         "workspace": _workspace(state),
         "ttl_days": at.ttl_days,
     }
@@ -261,14 +266,65 @@ def task_phase(state: State) -> TaskPhase:
     return "reviewing" if any(c.cls != "read_only" for c in state.recent) else "gathering"
 
 
-def _paths(calls: Sequence[RecentCall], reads: bool) -> Iterator[str]:
-    """Files that the calls which read, or those which change, name; the newest last, each once."""
+def _gathered(calls: Sequence[RecentCall]) -> Iterator[str]:
+    """What was read or asked, and the beginning of what it said; the newest last, each once."""
+    found: dict[str, str] = {}
+    for call in calls:
+        if call.cls == "read_only" and call.how in ("done", "") and (what := _path(call) or _words(call.input)):
+            said = next((line for line in _words(call.output).splitlines() if line.strip()), "")
+            found.pop(what, None)
+            found[what] = f"{what}: {' '.join(said.split())[:GATHERED]}" if said else what
+    yield from list(found.values())[-MOST_PATHS:]
+
+
+def _words(data: bytes) -> str:
+    """The texts of an input or a result, without the names of its fields; redacted and cut."""
+    text = data.decode("utf-8", "replace")
+    with suppress(ValueError, RecursionError):
+        given = json.loads(text)
+        text = "\n".join(_texts(given)) if isinstance(given, dict | list) else str(given)
+    return redact_head(text, INPUT)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(part)
+
+
+def _modified(calls: Sequence[RecentCall]) -> Iterator[str]:
+    """Files that the calls which change something name, those of shell commands too; the newest last, each once."""
     found: dict[str, None] = {}
     for call in calls:
-        if (call.cls == "read_only") == reads and (path := _path(call)):
-            found.pop(path, None)
-            found[path] = None
+        if call.cls != "read_only" and call.how != "refused":
+            for path in filter(None, (_path(call),)) if _path(call) else _written(call):
+                found.pop(path, None)
+                found[path] = None
     yield from list(found)[-MOST_PATHS:]
+
+
+_WRITERS: Final = frozenset(("touch", "mv", "cp", "rm", "tee", "truncate", "install", "ln", "mkdir", "rmdir"))
+
+
+def _written(call: RecentCall) -> Iterator[str]:
+    """What a shell command's redirections and its plainest programs write, as far as its text says."""
+    from wal_agent.shell.reader import parse
+
+    text: object = None
+    with suppress(ValueError, RecursionError, AttributeError):
+        given = json.loads(call.input)
+        text = given.get("command") or given.get("cmd")
+    script = parse(text) if isinstance(text, str) else None
+    for simple in script.commands if script is not None else ():
+        words = [word.text or "" for word in simple.words]
+        named = [r.to.text or "" for r in simple.redirects if ">" in r.op and r.to is not None]
+        operands = [word for word in words[1:] if not word.startswith("-")]
+        if words[:1] == ["sed"] and any(word.startswith(("-i", "--in-place")) for word in words):
+            named += operands[1:]
+        elif words and words[0] in _WRITERS:
+            named += operands
+        yield from (redact_head(name, INPUT) for name in named if name and not name.startswith(("/dev/", "&")))
 
 
 def _path(call: RecentCall) -> str:
@@ -280,10 +336,19 @@ def _path(call: RecentCall) -> str:
     return ""
 
 
+def _messages(state: State) -> dict[str, Any]:
+    """How far the agent has read: by the newest message's driver, in the order in which they were given."""
+    newest = state.messages[-1] if state.messages else None
+    seen = max((m.seq for m in state.messages if m.seen), default=0)
+    pending = sum(not m.seen for m in state.messages)
+    driver = newest.driver if newest else ""
+    return msgspec.to_builtins(Messages(driver=driver, last_acked_seq=seen, pending=pending))  # type: ignore[no-any-return]
+
+
 def _workspace(state: State) -> dict[str, Any]:
     repository = state.workspace.repository if state.workspace is not None else None
     return {
-        "modified": list(_paths(state.recent, reads=False)),
+        "modified": list(_modified(state.recent)),
         "uncommitted": len(state.unheld) + state.unheld_more,
         "commit": redact_head(repository.head, 64) if repository is not None else "",
         "branch": redact_head(repository.branch, INPUT) if repository is not None else "",

@@ -205,7 +205,7 @@ def _environment() -> Any:
 
 MAX_TOKENS = 4000
 MOST_WORK = 10  # lines of the newest checkpoint
-WORK_LINE = 600  # characters of one: a note is one line
+WORK_LINE = 1200  # characters of one: a note is one line
 EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
 
 _BUILTIN_TEMPLATES = Templates()

@@ -224,7 +224,8 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 class MessageAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A message that was given to the agent. `time`: when, the last time; `seen`: when that was known, 0 where it may
-    not have been seen. `refused`, `answer`: the outcome of a control message."""
+    not have been seen. `refused`, `answer`: the outcome of a control message. `driver`, `seq`: how it came, and the
+    segment that says so."""
 
     sender: str
     id: str
@@ -235,6 +236,8 @@ class MessageAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seen: float = 0.0
     refused: str = ""
     answer: str = ""
+    driver: str = ""
+    seq: int = 0
 
 
 class PastFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -495,7 +498,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Handoff():
             return _handed_over(state, record)
         case MessageGiven():
-            return replace(state, messages=_with_message(state, epoch, record))
+            return replace(state, messages=_with_message(state, seq, epoch, record))
         case MessageSeen():
             return replace(state, messages=tuple(_seen(m, record) for m in state.messages))
         case StatePut() | StateGone() | StepPaused() | StepBegun() | StepEnded():
@@ -576,7 +579,7 @@ def _compacted(begun: CompactionAt, record: CompactionDone) -> CompactionAt:
     return msgspec.structs.replace(begun, done=True, lost=record.lost)
 
 
-def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[MessageAt, ...]:
+def _with_message(state: State, seq: int, epoch: int, record: MessageGiven) -> tuple[MessageAt, ...]:
     """One entry for each message; of too many those go first that were seen."""
     sender, id = _message_names(record)
     others = [m for m in state.messages if (m.sender, m.id) != (sender, id)]
@@ -589,6 +592,8 @@ def _with_message(state: State, epoch: int, record: MessageGiven) -> tuple[Messa
         time=record.time,
         epoch=epoch,
         verb=record.verb[:20],
+        driver=record.driver[:20],
+        seq=seq,
     )
     return (*others, given)
 

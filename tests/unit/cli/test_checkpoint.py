@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.cli.shelf import EVIL, SECRET, Run, Shelf, commit, intent, payload
+from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, intent, payload
 from wal_agent.records import Checkpoint, Progress, Turn
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.wal.job import OpenedJob
@@ -85,6 +85,19 @@ def test_a_damaged_one_is_named_and_the_one_before_is_shown(shelf: Shelf, run: R
     code, out, err = run("checkpoint", "list", *where)
     assert len(out.splitlines()) == 2 and "skipped" in err
     assert run("checkpoint", "show", "2", *where)[0] == 73
+
+
+def test_in_front_of_damage_they_are_listed_and_shown(shelf: Shelf, run: Run) -> None:
+    job, where = begun(shelf), ("--bucket", shelf.url, "--job", "shop")
+    checkpointed(job)
+    for n in (2, 3):
+        job.writer.append(intent(n))
+        commit(job)
+    shelf.bucket.delete(KEYS.segment(job.writer.acked.seq - 1))
+    code, out, err = run("checkpoint", "list", *where)
+    assert code == 0 and len(out.splitlines()) == 2 and "can be restored" in err
+    code, out, err = run("checkpoint", "show", *where, "--json")
+    assert code == 0 and json.loads(out)["sequence_number"] == 1
 
 
 def test_a_job_that_does_not_run_makes_none(shelf: Shelf, run: Run) -> None:

@@ -9,10 +9,22 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.recovery.cases import end, intent, opening, payload, started
 from tests.unit.wal.test_codec import some_records
-from wal_agent.records import AnyRecord, Checkpoint, End, PlanStep, Progress, Turn
+from wal_agent.records import (
+    AnyRecord,
+    Checkpoint,
+    Class,
+    End,
+    Ending,
+    MessageGiven,
+    MessageSeen,
+    PlanStep,
+    Progress,
+    Turn,
+)
 from wal_agent.recovery.checkpoint import (
     MOST_PLANNED,
     Document,
@@ -230,3 +242,39 @@ def test_a_record_of_the_log_is_what_is_read() -> None:
     made = checkpoint_of(told(asked()), AT)
     assert isinstance(made, Checkpoint) and made.number == 1
     assert document(told(asked())).agent == "gemini"
+
+
+def called(n: int, command: str, cls: Class = "mutation", said: str = "", how: Ending = "done") -> list[AnyRecord]:
+    asked = replace(intent(n), cls=cls, input=payload(json.dumps({"command": command}).encode()))
+    return [asked, replace(end(n), how=how, result=payload(json.dumps({"stdout": said}).encode()))]
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ("echo a > a.txt && cat b >> 'c d.txt' 2>/dev/null", ["a.txt", "c d.txt"]),
+        ("touch x; cp x y | tee -a z", ["x", "y", "z"]),
+        ("sed -i 's/a/b/' f.py && sed -n 1p g.py", ["f.py"]),
+        ("make all", []),
+        ("echo 'unclosed > q", []),
+    ],
+)
+def test_what_a_shell_command_wrote_is_modified(command: str, written: list[str]) -> None:
+    found = document(told(*called(1, command), *called(2, "echo no > refused.txt", how="refused")))
+    assert found.workspace.modified == written
+
+
+def test_what_was_gathered_is_told_with_what_it_said() -> None:
+    reads = called(1, "grep -c heron birds.txt", "read_only", "\n17\n18")
+    found = document(told(*reads, *called(2, f"cat {SECRET}", "read_only", f"key {SECRET}")))
+    assert found.context.gathered[0] == "grep -c heron birds.txt: 17"
+    assert SECRET not in "".join(found.context.gathered) and len(found.context.gathered) == 2
+
+
+def test_messages_say_how_far_the_agent_has_read() -> None:
+    one = MessageGiven(time=3.0, sender="ann", id="1", sent=1.0, text=payload(b"x"), driver="nats")
+    state = apply_all(told(), 7, 1, [one, replace(one, id="2")])
+    state = apply_all(state, 9, 1, [MessageSeen(time=4.0, sender="ann", id="1")])
+    found = document(state).messages
+    assert (found.driver, found.last_acked_seq, found.pending) == ("nats", 7, 1)
+    assert [m.seq for m in state.messages] == [7, 7]
