@@ -3,10 +3,13 @@ it is not."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
-from wal_agent.rehearsal.model import Returned, Turn
+from wal_agent.recovery.messages import REFUSED
+from wal_agent.rehearsal.model import Call, HistoryText, Returned, Turn
 from wal_agent.supervise.gate import PATIENCE, STUBBORN
 
 CHARGE = "#!/bin/sh\necho charged >> side\n[ -e calm ] || exec sleep 1000\n"
@@ -103,6 +106,60 @@ def test_a_call_that_was_done_before_the_cut_is_refused_once_with_its_result(sce
     assert second.process.returncode == 0, second.stderr()
     told = [part.text for part in scene.model.history(asked + 1) if isinstance(part, Returned)][-1]
     assert "call #1" in told and "receipt 17" in told and scene.side() == ["charged"]
+
+
+INSIDE = "do the inside part"
+BRIEF = {"description": "charge", "prompt": INSIDE}
+SUBAGENTS: dict[str, tuple[str, dict[str, object]]] = {
+    "claude": ("Agent", {**BRIEF, "subagent_type": "general-purpose", "run_in_background": False}),
+    "copilot": ("task", {**BRIEF, "name": "sub", "agent_type": "task", "mode": "sync"}),
+    "opencode": ("task", {**BRIEF, "subagent_type": "general"}),
+}
+CODE_MODE = ("-m", "gpt-6-sol")  # a Codex whose calls are made by a script
+
+
+def in_script(*commands: str) -> Call:
+    """One call of Codex's code mode, that makes these."""
+    made = (
+        f"text(JSON.stringify(await tools.exec_command({{cmd: {json.dumps(c)}, yield_time_ms: 30000}})));"
+        for c in commands
+    )
+    return "exec", {"input": " ".join(made)}
+
+
+@pytest.mark.parametrize("scene", [*SUBAGENTS, "codex"], indirect=True)
+def test_what_a_subagent_had_completed_is_told_and_refused_once(scene: Scene) -> None:
+    """I1, I8, issue 32, 15: its charge is an effect of the call that was in flight, and no conversation has it; what a
+    script of Codex had done is the same."""
+    machine = scene.machine("vm-1")
+    shell = machine.rehearsal.shell
+    write_charge(scene)
+    (scene.workspace / "calm").touch()
+    charge, on = "./charge 49.90; echo receipt 17", "echo begun >> begun; sleep 1000"
+    args, again = (*machine.rehearsal.args("charge the customer"),), shell(charge)
+    if scene.agent == "codex":
+        args, again = (*args, *CODE_MODE), in_script(charge)
+        scene.script(Turn(calls=[in_script(charge, on)]))
+    else:
+        scene.script(Turn(calls=[SUBAGENTS[scene.agent]]), Turn(calls=[shell(charge)]), Turn(calls=[shell(on)]))
+    run = machine.run(*args)
+    until(lambda: scene.side("begun") == ["begun"], "the subagent has charged, and is in its next call")
+    run.kill()
+    run.died()
+    machine.end()
+    scene.script(Turn(calls=[again]), Turn(calls=[shell("cat side")]), Turn("All is done."))
+    asked = len(scene.model.requests)
+    second = machine.run(*args, wait=True)
+    assert second.process.returncode == 0, second.stderr()
+    heard = scene.model.history(asked + 1)
+    (told,) = [p.text for p in heard if isinstance(p, HistoryText) and "UTC" in p.text and "[wal-agent rec" in p.text]
+    *before, refused = [part.text for part in heard if isinstance(part, Returned)]
+    if scene.agent == "codex":  # the result of the script that made it can be put back
+        assert "receipt 17" in before[-1]
+    else:
+        (line,) = [line for line in told.splitlines() if "./charge 49.90" in line]
+        assert line.endswith(": done")
+    assert REFUSED in refused and "receipt 17" in refused and scene.side() == ["charged"]
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,9 @@ class ModelRequest(msgspec.Struct, frozen=True):
 
 class ToolStarting(msgspec.Struct, frozen=True):
     """`inner`: the subagent that makes the call, where hooks report it. The main file may lack such a call (OpenCode's
-    has it); or another .jsonl of `session_files`, in the main file's form, has it by its `call_id`. `cwd`: the absolute
-    folder in which the call runs, if hooks report it and neither the workspace nor the input determines it."""
+    has it); or another .jsonl of `session_files`, in the main file's form, has it by its `call_id`. `reported`: the
+    main file reports it like a call of the agent's own. `cwd`: the absolute folder in which the call runs, if hooks
+    report it and neither the workspace nor the input determines it."""
 
     session: str
     tool: str
@@ -64,6 +65,7 @@ class ToolStarting(msgspec.Struct, frozen=True):
     call_id: str = ""
     inner: str = ""
     cwd: str = ""
+    reported: bool = False
 
 
 class ToolEnded(msgspec.Struct, frozen=True):

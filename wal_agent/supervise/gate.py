@@ -445,7 +445,7 @@ class Gate:
                 event.call_id,
                 not reads,
                 now,
-                bool(inner),
+                bool(inner) and not event.reported,
                 event.cwd,
                 found.cls,
                 nested,

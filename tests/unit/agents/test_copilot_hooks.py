@@ -54,7 +54,8 @@ def test_a_turn() -> None:
 
 
 def test_what_a_subagent_does_is_its_parents_but_not_its_turns() -> None:
-    assert heard("preToolUse", toolName="bash", toolArgs={}, **INNER) == ToolStarting(ID, "bash", b"{}")
+    begun = heard("preToolUse", toolName="bash", toolArgs={}, **INNER)
+    assert begun == ToolStarting(ID, "bash", b"{}", inner=INNER["sessionId"], reported=True)
     for event in ("userPromptSubmitted", "agentStop", "sessionStart"):
         assert isinstance(heard(event, **INNER), OtherEvent)
 

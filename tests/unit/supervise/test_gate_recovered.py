@@ -279,6 +279,16 @@ def test_a_subagents_call_is_in_no_report_of_the_main_session(tmp_path: Path) ->
     assert not post.gate.is_repeated_end("write_file", inner.input, 9, "x", denied=False)
 
 
+def test_a_subagents_call_that_the_main_session_reports_is_ended_by_it(tmp_path: Path) -> None:
+    """I8: Copilot has no ids, and a person's No inside a subagent no hook."""
+    post = Post(tmp_path)
+    with post.committing():
+        post.gate.begin_call(replace(starting("write_file", file_path="a"), inner="sub", reported=True))
+    (record,) = post.intents()
+    found = post.gate.find_call("write_file", b'{"file_path":"a"}', "", 9, exact=True)
+    assert record.session == "s/sub" and found is not None and post.gate.reported_upto() == 0
+
+
 def test_an_id_is_one_of_a_subagent_only_where_one_was_named(tmp_path: Path) -> None:
     post = Post(tmp_path)
     with post.committing():

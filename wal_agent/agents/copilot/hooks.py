@@ -133,6 +133,11 @@ def _ended(p: _Ended) -> base.ToolEnded:
     return base.ToolEnded(_session(p), p.tool, input, result, failed, clean=clean, runs_on=bool(task), task=task)
 
 
+def _starting(p: _Tool) -> base.ToolStarting:
+    inner = p.session if p.parent else ""
+    return base.ToolStarting(_session(p), p.tool, call_arguments(bytes(p.args)), inner=inner, reported=True)
+
+
 def _failed(p: _Failed) -> base.ToolEnded:
     result = b'{"error":' + bytes(p.error) + b"}"
     return base.ToolEnded(_session(p), p.tool, call_arguments(bytes(p.args)), result, failed=True, clean=False)
@@ -157,7 +162,7 @@ _EVENTS = dict(
     (
         outer("sessionStart", _Start, lambda p: base.SessionStarted(_session(p), p.source)),
         outer("userPromptSubmitted", _Prompt, _prompt),
-        ("preToolUse", on(_Tool, lambda p: base.ToolStarting(_session(p), p.tool, call_arguments(bytes(p.args))))),
+        ("preToolUse", on(_Tool, _starting)),
         ("postToolUse", on(_Ended, _ended)),
         ("postToolUseFailure", on(_Failed, _failed)),
         outer("agentStop", _Hook, lambda p: base.TurnCompleted(_session(p))),
