@@ -309,6 +309,8 @@ first = min((p for p in processes.process_table().values() if p.parent == agent.
 before = bool(known.alive(1, begun))
 processes.end_processes(psutil.Process(first.pid).children() + [psutil.Process(first.pid)])
 print(json.dumps([before, bool(known.alive(1, begun)), bool(known.alive(2, [2]))]))
+for each in psutil.Process(agent.pid).children(recursive=True):
+    each.kill()
 agent.kill()
 """
 
