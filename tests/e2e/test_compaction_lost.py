@@ -114,10 +114,8 @@ def test_claude_does_not_compact_what_the_bucket_does_not_have(scene: Scene) -> 
     )
     scene.asked(7)
     assert PHRASE in heard(scene)[6] and summaries(scene) == 0
-    renewed = scene.lease().time
     outage.end()
     until(lambda: any("away" in str(r) for r in scene.records() if r["type"] == "end"), "the bucket is back")
-    until(lambda: scene.lease().time > renewed, "the lease is renewed, or the next call comes too late for it")
     held.set()
     assert run.wait() == 0, run.stderr()
     assert PHRASE not in heard(scene)[-1] and summaries(scene) == 1

@@ -213,6 +213,7 @@ STOPPED = "it was stopped together with the agent; it may have begun"
 RUNS_ON = "the agent has its result, and something of it still runs"
 UNLOGGED = "it ran before it was logged: no hook announced it"
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
+LEASE_LOOK = 0.05  # seconds between two looks at a lease that was not renewed in time
 WATCH = 0.02  # seconds between looks for the end of the hook that reported a question
 DIALOG = 1.0  # seconds in which a person who is asked has not answered yet
 HOLD = 2.0  # seconds that an agent survives a failed call of its own; whatever stops it is faster
@@ -539,11 +540,20 @@ class Gate:
         until = self._bounds.until() if self._bounds is not None else math.inf
         if not until:
             return self._deny(DENY_CALLER, "caller", call, nested)
-        if not self._may_allow() or self._clock.boot() >= until:
+        if not self._await_lease(min(until, began + self._deadline)) or self._clock.boot() >= until:
             return self._deny(DENY_LATE, "late", call, nested)
         if not nested:
             self._denied_in_a_row = 0
         return Allow()
+
+    def _await_lease(self, until: float) -> bool:
+        """R7: whether an allow may be sent. Behind an outage, or a suspend of this machine, the lease is renewed within
+        moments, and an agent that was refused would stop: so it is waited for as the log is."""
+        while not self._may_allow():
+            if self._refusal or self._clock.boot() >= until:
+                return False
+            self._clock.sleep(LEASE_LOOK)
+        return True
 
     def _refuse_in_flight(self, event: ToolStarting, asked: AskedCall) -> Deny:
         times = self.recovered.refused(asked)

@@ -20,7 +20,8 @@ from wal_agent.events import CallEnded, Event
 from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Turn
 from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.supervise.gate import RESULT_BUDGET, SHOWN_TOOL, Calls, RunningCall
+from wal_agent.shell.rules import load_rules
+from wal_agent.supervise.gate import RESULT_BUDGET, SHOWN_TOOL, Calls, Gate, RunningCall
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, LATER, NOW, SOON, AckStatus, Ticket, Wait, Writer
@@ -210,6 +211,15 @@ def test_the_allow_has_a_date(post: Post) -> None:
     post.commit()
     assert [(e.call, e.how, e.why) for e in post.ends()] == [(1, "refused", DENY_LATE)]
     assert len(post.intents()) == 1 and post.state.open == ()
+
+
+def test_behind_an_outage_the_renewal_of_the_lease_is_waited_for(post: Post) -> None:
+    """R7, I4: an agent that was refused as late stopped its work, half a second before the lease was renewed."""
+    looks = iter([False, False])
+
+    gate = Gate(post.context, load_rules, lambda: next(looks, True))
+    with post.committing():
+        assert gate.begin_call(WRITE) == Allow()
 
 
 def test_what_only_reads_waits_for_nothing_and_is_logged_all_the_same(post: Post) -> None:
