@@ -6,7 +6,9 @@ denied calls, and those that evidence or a person settled as not started, are le
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +31,7 @@ from wal_agent.records import (
     call_state,
 )
 from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
+from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import Rules
 from wal_agent.wal.state import PLAN_TOOLS
 
@@ -113,7 +116,31 @@ def effects_of(
         for one in effects.values()
         if one is not None
     ]
-    return [_with_undo(one, rules, fetch) for one in reversed(listed) if one is not None]
+    known = [one for one in reversed(listed) if one is not None]
+    return [_with_undo(one, rules, fetch) for one in known if one.step or not _only_tells(fetch(one.input))]
+
+
+_OWN = frozenset(("checkpoint", "step", "state", "recall", "acknowledge", "settle", "mark", "inbox", "pause"))
+_PRINTS = frozenset(("printf", "echo", "true", ":"))
+
+
+def _only_tells(data: bytes) -> bool:
+    """Whether a call's shell text does no more than tell wal-agent something: a step's command is an effect of its own,
+    and the rest stays in the job's log."""
+    if b"wal-agent" not in data:
+        return False
+    text: object = None
+    with suppress(ValueError, RecursionError, AttributeError):
+        given = json.loads(data)
+        text = given.get("command") or given.get("cmd")
+    script = parse(text) if isinstance(text, str) else None
+    for simple in script.commands if script is not None else ():
+        words = [word.text or "" for word in simple.words]
+        own = words[:1] == ["wal-agent"] and words[1:2] and words[1] in _OWN
+        kept = (r for r in simple.redirects if ">" in r.op and r.to is not None)
+        if not (own or (words[:1] and words[0] in _PRINTS)) or any(r.to.text != "/dev/null" for r in kept if r.to):
+            return False
+    return script is not None and bool(script.commands)
 
 
 def _call(seq: int, epoch: int, host: str, intent: Intent) -> Effect:

@@ -455,12 +455,23 @@ def unwrap(c: Simple, name: str, taken: int) -> tuple[InnerRun, ...] | None:
 
 def literal_commands(text: str) -> tuple[Simple, ...] | None:
     """The commands of a text, in its order, if every word of them is literal and each runs for sure. What only says
-    how (sudo, env, timeout, nice, nohup, time, stdbuf) is taken away. None for all other texts."""
+    how (sudo, env, timeout, nice, nohup, time, stdbuf) is taken away, and `$?` that is only printed stands as it is
+    written. None for all other texts."""
     script = parse(text)
     if script is None or script.functions or not script.commands:
         return None
-    found = [_strip_prefixes(c) for c in script.commands]
+    found = [_strip_prefixes(_with_code(c)) for c in script.commands]
     return None if None in found else tuple(c for c in found if c is not None)
+
+
+_CODE = re.compile(r'"?[^$`"\\]*(?:\$\?|\$\{\?\})[^$`"\\]*"?')  # words around the exit code before
+
+
+def _with_code(c: Simple) -> Simple:
+    if not c.words or c.words[0].text not in ("echo", "printf"):
+        return c
+    known = (replace(w, text=w.source) if w.text is None and _CODE.fullmatch(w.source) else w for w in c.words)
+    return replace(c, words=tuple(known))
 
 
 _PREFIXES = frozenset(

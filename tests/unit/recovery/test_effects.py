@@ -67,6 +67,26 @@ def test_what_reads_was_denied_or_did_not_start_is_no_effect() -> None:
     assert list(found) == [6] and found[6].host == "vm-1" and found[6].undo.commands == ("git tag -d v1",)
 
 
+def test_what_only_tells_wal_agent_something_is_no_effect() -> None:
+    """A step is one of its own; what else a command does stays one."""
+    told = (
+        "wal-agent checkpoint --note hi",
+        "printf '[x] a\\n' | wal-agent checkpoint --plan - >/dev/null",
+        "wal-agent state set a 1; echo $?",
+    )
+    found = listed(
+        opening(1),
+        *(call(n, text, cls="idempotent") for n, text in enumerate(told, 1)),
+        call(11, "wal-agent step send -- mail x", cls="idempotent"),
+        StepBegun(time=1.0, name="send", command=("mail", "x")),
+        call(12, "wal-agent checkpoint --note hi && make"),
+        call(13, "wal-agent state get a > out.txt", cls="idempotent"),
+        call(14, "wal-agent run claude", cls="idempotent"),
+        call(15, "wal-agent state set a $(deploy)", cls="unknown"),
+    )
+    assert set(found) == {"send", 12, 13, 14, 15}
+
+
 def test_each_effect_says_what_is_known_of_it() -> None:
     found = listed(
         opening(1),

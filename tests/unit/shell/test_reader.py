@@ -196,6 +196,10 @@ def test_a_word_that_only_the_shell_knows_is_kept_as_written() -> None:
         ("env", [["env"]]),
         ("", None),
         ("a 'b", None),
+        ("a; echo $?", [["a"], ["echo", "$?"]]),
+        ('a; echo "exit: $?"', [["a"], ["echo", '"exit: $?"']]),
+        ("a; echo $?$x", None),
+        ("a; b $?", None),
     ],
 )
 def test_literal_commands(text: str, commands: Shown | None) -> None:
