@@ -84,6 +84,7 @@ class Host(Data, frozen=True):
     pidns: str
     pid: int
     lock: str  # absolute path of the file that the supervisor holds a flock on while it lives
+    file: str = ""  # which file that is (device and inode): a copy of a disk has another one at its path
 
     def same_kernel(self, boot: str, pidns: str) -> bool:
         """Whether who lives there sees the same processes, so that a flock and a process list mean something. Pods on

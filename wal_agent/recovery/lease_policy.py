@@ -38,7 +38,8 @@ class Local(msgspec.Struct, frozen=True):
     """What this host knows. `lock`: the state of the flock in the lease's host.lock, meaningful only in the same kernel
     and pid namespace. `unchanged`: seconds (boot time) since this process first read the lease's version.
     `spool`: whether the folder that the lease names for spooling is on this machine, below `spools`, and whether a run
-    uses it. `name`: this host's."""
+    uses it. `name`: this host's. `copied`: the file of the lock is not here, but maybe a copy of it: the original of
+    this machine may live elsewhere."""
 
     boot: str
     pidns: str
@@ -47,6 +48,7 @@ class Local(msgspec.Struct, frozen=True):
     spool: Presence = "absent"
     name: str = ""
     spools: str = ""
+    copied: bool = False
 
 
 class Acquire(msgspec.Struct, frozen=True):
@@ -161,8 +163,10 @@ def spool_is_here(seen: StoredLease, local: Local) -> bool:
 
 def spool_is_orphaned(seen: StoredLease, local: Local) -> bool:
     """Whether the spool is here and its owner is gone (R9), which its lock proves in the owner's own kernel. After a
-    reboot one ttl has to pass too: a network file system's locks may hold for one client only."""
-    return spool_is_here(seen, local) and (same_kernel(seen, local) or seen.doc.off or expires_in(seen, local) <= 0)
+    reboot, and on a copy of the machine, one ttl has to pass too: a network file system's locks may hold for one client
+    only."""
+    proven = same_kernel(seen, local) and not local.copied
+    return spool_is_here(seen, local) and (proven or seen.doc.off or expires_in(seen, local) <= 0)
 
 
 def may_have_spooled(seen: StoredLease) -> bool:

@@ -93,7 +93,15 @@ def this_host(env: Mapping[str, str], lock: Path) -> Host:
         pidns=_pid_namespace(),
         pid=os.getpid(),
         lock=str(lock),
+        file=_which_file(lock),
     )
+
+
+def _which_file(path: Path | str) -> str:
+    with suppress(OSError, ValueError):
+        info = os.lstat(path)
+        return f"{info.st_dev}:{info.st_ino}"
+    return ""
 
 
 def _boot_id() -> str:
@@ -117,11 +125,18 @@ def lock_state(owner: Host, here: Host, run: str) -> Life:
     if not owner.same_kernel(here.boot, here.pidns):
         return "unknown"
     by_lock = _LIFE[flock_state(owner.lock)]
+    if by_lock == "dead" and _is_copied(owner, here):
+        by_lock = "unknown"
     if by_lock != "alive":
         from wal_agent.supervise.ancestry import is_supervisor
 
         return "alive" if is_supervisor(owner.pid, run) else by_lock
     return by_lock
+
+
+def _is_copied(owner: Host, here: Host) -> bool:
+    """Whether the lock that the owner held is another file than the one that is here: the disk is a copy, maybe."""
+    return owner.same_kernel(here.boot, here.pidns) and bool(owner.file) and _which_file(owner.lock) != owner.file
 
 
 PLACE = "place"
@@ -207,4 +222,5 @@ def probe_holder(seen: StoredLease | None, here: Host, spools: Path, bucket_url:
         return Local(here.boot, here.pidns)
     doc = seen.doc
     spool = spool_presence(spools, doc.spool, SpoolOwner(doc.job, bucket_url)) if doc.spool else "absent"
-    return Local(here.boot, here.pidns, lock_state(doc.host, here, doc.run), unchanged, spool, here.name, str(spools))
+    life, copied = lock_state(doc.host, here, doc.run), _is_copied(doc.host, here)
+    return Local(here.boot, here.pidns, life, unchanged, spool, here.name, str(spools), copied)
