@@ -87,6 +87,12 @@ def describe_unexpected(lines: Sequence[str], more: int, shown: int = 3) -> str:
     return ", ".join(named) + (f" and {count - len(named)} more" if count > len(named) and found else "")
 
 
+def describe_nested(lines: Sequence[str], shown: int = 3) -> str:
+    """Of what a capture left out, the repositories inside: the first ones, and how many more. "" for none."""
+    found = [line.removesuffix(f": {NESTED}") for line in lines if line.endswith(f": {NESTED}")]
+    return ", ".join(found[:shown]) + (f" and {len(found) - shown} more" if len(found) > shown else "")
+
+
 def too_big_reason(most: int) -> str:
     return f"bigger than {most / (1 << 20):.3g} MiB"
 

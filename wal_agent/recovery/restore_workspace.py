@@ -57,6 +57,7 @@ from wal_agent.recovery.restore_target import (
 )
 from wal_agent.recovery.restore_tree import (
     ASIDE_MARK,
+    NESTED_REPOSITORY,
     NO_CHANGES,
     ChangedMeanwhile,
     Changes,
@@ -228,6 +229,7 @@ def _write_index(git: Git, contents: Contents, built: Path, folder: Path) -> Non
 
 LOCK_TIMEOUT = 60.0  # seconds
 RESTORE_NOTE = "put-back"  # file in the shadow: the capture that was put back last, and its restore's note
+MOST_HUSKS = 400  # they are named to git in its arguments
 TRIES = 3  # saves of what is here, where it changes meanwhile
 Announce = Callable[[Sequence[str], RestoreBackup], None]
 
@@ -405,15 +407,40 @@ class _Restore:
             moved, same = move_aside(self.folder, old, tree, self.now)
             aside += moved
             was = here.contents.work if here else ""
+            nested = [path for path in tree if self._lacks_repository(path, tree)][:MOST_HUSKS]
             try:
                 checkout_tree(self.shadow, self.folder, was, contents.work, leave, same, *place.alternates)
             except ChangedMeanwhile as error:
                 changed = str(error)
                 continue
+            self._remove_husks(nested, contents)
             stays = sum(ASIDE_MARK not in path for path in leave)
             return replace(done, aside=aside, stays=stays, tree=tree)
         what = f"Files in {self.folder} change while the working tree is put back: {changed}"
         raise ConfigError(what, "Stop what writes there.")
+
+    def _lacks_repository(self, path: str, tree: Tree) -> bool:
+        return tree[path].mode == NESTED_REPOSITORY and not os.path.lexists(self.folder / path)
+
+    def _remove_husks(self, nested: Sequence[str], contents: Contents) -> None:
+        """Remove the empty folders that git makes for repositories inside, which are not saved: git in one of them
+        would act on the repository around. A submodule has one in each clone."""
+        around = self.captured.repository
+        prefix = f"{around.prefix}/" if around is not None and around.prefix else ""
+        submodules: set[str] = set()
+        if nested and contents.index:
+            words = ("ls-tree", "-z", "--full-tree", contents.index, "--", *(prefix + path for path in nested))
+            try:
+                listed = self.shadow.git.run(*words, at=self.shadow.at(), foreign=True).split(b"\0")[:-1]
+            except (GitFailed, OSError):
+                return
+            submodules = {os.fsdecode(line.partition(b"\t")[2]).removeprefix(prefix) for line in listed}
+        for path in nested:
+            if path not in submodules:
+                with suppress(OSError):  # not empty
+                    (self.folder / path).rmdir()
+                    for parent in reversed([*parent_paths(path)]):
+                        (self.folder / parent).rmdir()
 
     def _keep(self, place: Location, here: SavedHere | None, contents: Contents, old: Tree, tree: Tree) -> TreeResult:
         """Back up what is replaced, unless a commit of the user's or the save of a restore that was cut off has it; and

@@ -22,6 +22,7 @@ from wal_agent.capture.candidates import (
     Caps,
     LeftOut,
     bound_paths,
+    describe_nested,
     describe_unexpected,
     is_within,
     select_candidates,
@@ -65,6 +66,8 @@ def test_what_a_person_may_take_for_saved() -> None:
     assert describe_unexpected([unread, ignored], 7) == unread, "what is not named is ignored as well"
     assert describe_unexpected([unread], 7) == f"{unread} and 7 more"
     assert describe_unexpected([unread] * 4, 0) == ", ".join([unread] * 3) + " and 1 more"
+    nested = [f"n{n}: {NESTED}" for n in range(4)]
+    assert describe_nested([unread, ignored]) == "" and describe_nested([unread, *nested]) == "n0, n1, n2 and 1 more"
 
 
 def test_is_within() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, write
 from wal_agent.capture.candidates import Caps
+from wal_agent.recovery.report import tree_lines
 from wal_agent.recovery.restore_target import Keep, PutBack, RestoreBackup, list_kept
 from wal_agent.recovery.restore_workspace import restore_files, restore_kept
 
@@ -507,3 +508,22 @@ def test_a_folder_on_a_volume_that_outlived_its_machine_is_the_truth(lab: Lab) -
 
 def test_nothing_saved_nothing_done(lab: Lab) -> None:
     assert lab.machine("a").decide() == Keep("not_saved")
+
+
+def test_no_empty_folder_is_left_where_a_repository_was(lab: Lab) -> None:
+    """Issue 36.9: git in it would act on the repository around. A submodule keeps its folder, as in a clone."""
+    first, second = lab.machine("a"), lab.machine("b")
+    repository(first.work)
+    other = repository(lab.root / "other")
+    git(first.work, "submodule", "-q", "add", str(other), "part")
+    git(first.work, "commit", "-qam", "part")
+    git(first.work, "worktree", "add", "-q", ".claude/worktrees/one")
+    repository(first.work / "deep" / "own")
+    write(first.work, deep__file="x\n")
+    first.capture()
+    done = second.restore()
+    assert [*(second.work / "part").iterdir()] == []
+    assert not (second.work / ".claude").exists() and [p.name for p in (second.work / "deep").iterdir()] == ["file"]
+    told = " ".join(tree_lines(done))
+    assert ".claude/worktrees/one" in told and "deep/own" in told
+    assert git(second.work, "status", "--porcelain", "--", "deep", ".claude") == "?? deep/"
