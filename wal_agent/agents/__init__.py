@@ -37,10 +37,17 @@ AGENTS: Mapping[str, Agent] = _Agents()
 
 
 def rehearsal_of(agent: Agent) -> Rehearsal | None:
-    """Return how the agent runs with a scripted model; None for `generic`, which runs any command."""
+    """Return how the agent runs with a scripted model; None for `generic`, which runs any command, and for an agent
+    that has no such module."""
     if agent.capabilities.hookless is not None:
         return None
-    return cast("Rehearsal", import_module(f"{__name__}.{agent.name}.rehearsal").rehearsal)
+    module = f"{__name__}.{agent.name}.rehearsal"
+    try:
+        return cast("Rehearsal", import_module(module).rehearsal)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        return None
 
 
 def unknown_agent_error(name: str) -> UsageError:

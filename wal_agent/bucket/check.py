@@ -58,11 +58,19 @@ def probe(bucket: Bucket, prefix: str = "", clock: Clock | None = None) -> list[
         with suppress(BucketError):
             store.delete(*store.made)
     left = f" Left there: {', '.join(sorted(store.made))}." if store.made else ""
+    if len(store.denied) > 1 and len({_reason(error) for error in store.denied.values()}) == 1:  # no credentials
+        error = next(iter(store.denied.values()))
+        return [*findings, Finding(", ".join(store.denied), False, f"permission missing: {error}{left}", error)]
     for operation, error in store.denied.items():
         kind = "" if isinstance(error, Misconfigured) else "permission missing: "
         detail = f"{kind}{error}{left if operation == 'delete' else ''}"
         findings.append(Finding(operation, False, detail, error))
     return findings
+
+
+def _reason(error: Denied) -> str:
+    """The cause, without the object that was asked for."""
+    return str(error).partition(": ")[2] or str(error)
 
 
 def require_conditions(bucket: Bucket, prefix: str = "", clock: Clock | None = None) -> None:
@@ -289,7 +297,7 @@ def examine(bucket: Bucket, prefix: str, clock: Clock) -> Iterator[Finding]:
     try:
         findings = probe(metered, prefix, clock)
         yield from findings
-        denied = {finding.check for finding in findings if finding.denied}
+        denied = {name for finding in findings if finding.denied for name in finding.check.split(", ")}
         if not denied & {"create", "delete"}:
             yield put_times(metered, prefix, clock)
         if "list" not in denied:  # stores give their time with a listing

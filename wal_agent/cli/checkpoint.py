@@ -110,7 +110,7 @@ def list_checkpoints(
         say(f"job {at.keys.job} has no checkpoint. To make one while it runs: wal-agent checkpoint{at.options()}")
         return
     rows = [_cells(kept, document) for kept, document in readable]
-    answer_table(("N", "RECORD", "TIME", "TRIGGER", "SIZE", "TASK"), rows, right="N RECORD SIZE")
+    answer_table(("N", "RECORD", "TIME", "TRIGGER", "SIZE", "TASK"), rows, right=("N", "RECORD", "SIZE"))
 
 
 def _row(kept: CheckpointAt, document: Document) -> dict[str, Any]:

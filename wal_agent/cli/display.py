@@ -92,9 +92,14 @@ def draw_in_place(frame: Callable[[], tuple[list[str], list[str]]], styles: Styl
         answer_lines(left, styles)
 
 
-def answer_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "", folds: str = "") -> None:
+def answer_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), folds: Sequence[str] = ()
+) -> None:
     """Write a table; nothing for no rows. `right`: headings of numbers, `folds`: of those that a narrow terminal breaks
-    into several lines, as it does the last one. Both are separated by blanks."""
+    into several lines, as it does the last one. Where even so a column had no room, each row is a block of lines."""
+    if is_rich() and rows and least_width(header, rows, folds) > columns():
+        answer_lines(stack_rows(header, rows), {f"(?m)^{header[0].lower()} .*{words}": s for words, s in STATE.items()})
+        return
     if not is_rich():
         answer(plain_table(header, rows, right=right))
         return
@@ -102,8 +107,8 @@ def answer_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
 
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for name in header:
-        breaks = name in folds.split() or name == header[-1]
-        justify: Any = "right" if name in right.split() else "left"
+        breaks = name in folds or name == header[-1]
+        justify: Any = "right" if name in right else "left"
         table.add_column(name, justify=justify, no_wrap=not breaks, overflow="fold")
     for row in rows:
         table.add_row(*(styled(_clean(cell), STATE if header[n] == "STATE" else {}) for n, cell in enumerate(row)))
@@ -111,16 +116,36 @@ def answer_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         _console().print(table)
 
 
-def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
+NARROWEST = 10  # characters of a column that is broken into several lines
+
+
+def least_width(header: Sequence[str], rows: Sequence[Sequence[str]], folds: Sequence[str]) -> int:
+    """Return the width that the table needs to be read: that of its columns, of those that fold NARROWEST. Pure."""
+    wide = [max(len(row[n]) for row in (header, *rows)) for n in range(len(header))]
+    broken = [name in folds or name == header[-1] for name in header]
+    return sum(min(w, NARROWEST) if breaks else w for w, breaks in zip(wide, broken, strict=True)) + GAP * (
+        len(header) - 1
+    )
+
+
+def stack_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a block of lines for each row, a line for each cell that says something. Pure."""
+    width = max(map(len, header))
+    blocks = [
+        [f"{name.lower():<{width}}  {cell}" for name, cell in zip(header, row, strict=True) if cell] for row in rows
+    ]
+    return [line for block in blocks for line in (*block, "")][:-1]
+
+
+def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> list[str]:
     """Return the lines of a table, each column as wide as its widest cell; none for no rows."""
     if not rows:
         return []
     every = [header, *rows]
     wide = [max(len(row[n]) for row in every) for n in range(len(header) - 1)]
-    numbers = right.split()
     lines = []
     for row in every:
-        cells = [row[n].rjust(w) if header[n] in numbers else row[n].ljust(w) for n, w in enumerate(wide)]
+        cells = [row[n].rjust(w) if header[n] in right else row[n].ljust(w) for n, w in enumerate(wide)]
         lines.append((" " * GAP).join([*cells, row[-1]]).rstrip())
     return lines
 

@@ -21,7 +21,7 @@ from wal_agent.agents.base import Agent, Cli, Hookless
 from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import AsJson, BucketUrl, check_typed_job, complete_agent
 from wal_agent.clock import SystemClock
-from wal_agent.errors import ConfigError, UsageError, WalAgentError
+from wal_agent.errors import ConfigError, Denied, UsageError, WalAgentError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
 from wal_agent.text import answer, answer_json, say
@@ -185,7 +185,8 @@ def doctor(
     """Prove that wal-agent works here: the bucket and, if an agent is named, its version and its hooks.
 
     Of the bucket: permissions, conditions, how long a put takes, clocks. Of the hooks: an allow passes and a deny
-    blocks, on the real program against a scripted model on this machine. Exit code 78: something does not hold.
+    blocks, on the real program against a scripted model on this machine. Exit code 77: the bucket gives no permission,
+    and nothing else is wrong; 78: something else does not hold.
     """
 
     if forget:
@@ -193,6 +194,8 @@ def doctor(
         raise typer.Exit
     if job is not None:
         raise UsageError("--job goes with --forget.")
+    from wal_agent.rehearsal.selftest import DeniedProof
+
     proofs: list[Proof] = []
     for proof in _examine(agent, bucket):
         proofs.append(replace(proof, what=redact(proof.what), detail=redact(proof.detail)))
@@ -200,7 +203,9 @@ def doctor(
             answer([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
     if json:
         sys.stdout.write(msgspec.json.encode(proofs).decode() + "\n")
-    raise typer.Exit(0 if all(p.ok for p in proofs) else 78)
+    failed = [proof for proof in proofs if not proof.ok]
+    denied = bool(failed) and all(isinstance(proof, DeniedProof) for proof in failed)
+    raise typer.Exit(0 if not failed else Denied.exit_code if denied else ConfigError.exit_code)
 
 
 def _forget(name: str, url: str | None, job: str | None) -> None:
@@ -234,6 +239,7 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
         raise unknown_agent_error(name)
     yield Proof(f"wal-agent {__version__}, Python {sys.version.split()[0]}, {sys.platform}", True)
     if name is None:
+        yield _hook_client()
         yield from _bucket("gemini", url)
         return
     try:
@@ -248,19 +254,25 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
 
 
 def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
-    from wal_agent.agents.hook_line import native_client
     from wal_agent.rehearsal.selftest import Proof
 
     name, workspace = agent.name, Path.cwd().resolve()
     if agent.capabilities.hookless:
         yield from _hookless(agent.capabilities.hookless, workspace)
         return
-    slow = "Python (no C compiler was there at installation; each hook takes some 10 ms more)"
-    yield Proof(f"hook client: {'native' if native_client() else slow}", True)
+    yield _hook_client()
     tested = "a tested version" if cli.version in (agent.tested, *agent.also) else f"tested with {agent.tested}"
     yield Proof(f"{name} {cli.version} ({tested})", True, str(cli.path))
     off = agent.hooks_off_reason((), workspace, os.environ)
     yield Proof(f"{name}'s hooks are on in {workspace}", off is None, off or "")
+
+
+def _hook_client() -> Proof:
+    from wal_agent.agents.hook_line import native_client
+    from wal_agent.rehearsal.selftest import Proof
+
+    slow = "Python (no C compiler was there at installation; each hook takes some 10 ms more)"
+    return Proof(f"hook client: {'native' if native_client() else slow}", True)
 
 
 def _hookless(hookless: Hookless, workspace: Path) -> Iterator[Proof]:
@@ -279,7 +291,7 @@ def _bucket(name: str, url: str | None) -> Iterator[Proof]:
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.check import examine
     from wal_agent.cli.job import NAMES, say_bucket, settings_for
-    from wal_agent.rehearsal.selftest import Proof
+    from wal_agent.rehearsal.selftest import DeniedProof, Proof
 
     try:
         settings = settings_for(name, Path.cwd().resolve(), {"bucket": url}, NAMES)
@@ -292,4 +304,5 @@ def _bucket(name: str, url: str | None) -> Iterator[Proof]:
     asked = f", with {variable}: {os.environ[variable]}" if os.environ.get(variable) else ""
     yield Proof(f"bucket {bucket.url}{asked}", True)
     for finding in examine(bucket, f"{settings.job}/probe", SystemClock()):
-        yield Proof(f"  {finding.check}", finding.ok, finding.detail)
+        kind = DeniedProof if finding.denied is not None and finding.denied.exit_code == Denied.exit_code else Proof
+        yield kind(f"  {finding.check}", finding.ok, finding.detail)

@@ -15,7 +15,7 @@ from wal_agent.cli.display import STATE, answer_table, draw_in_place, is_rich, p
 from wal_agent.cli.job import ANY_AGENT, say_bucket, settings_for
 from wal_agent.cli.options import AsJson, BucketUrl, check_seconds, require_subcommand
 from wal_agent.clock import SystemClock
-from wal_agent.errors import NoJob, Unavailable, UsageError
+from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
 from wal_agent.text import (
     answer,
@@ -114,7 +114,7 @@ def list_jobs(
         return
     if not jobs:
         where = "This folder has no job" if here else "There is no job"
-        raise NoJob(f"{where} in {opened.url}.", "Start one: wal-agent run AGENT")
+        say(f"{where} in {opened.url}. Start one: wal-agent run AGENT")
     answer_jobs(jobs, read_open_work(opened, jobs))
 
 
@@ -351,7 +351,7 @@ def _show_jobs(bucket: Bucket, every: float) -> NoReturn:
         try:
             jobs = sort_jobs(with_names(reader.all(), names_to_show(bucket)))
             work = read_open_work(bucket, jobs)
-            rows = plain_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right="CALLS")
+            rows = plain_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right=(OPEN,))
             shown = [f"{len(jobs)} in {bucket.url}{': ' if jobs else ''}{count_states(jobs)}", "", *rows]
         except Unavailable as error:
             trouble = f"; waiting: {error}"
@@ -401,13 +401,16 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
     return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)
 
 
-HEADER = ("STATE", "JOB", "AGENT", "HOST", "CALLS", "TASK", "FOLDER", "WHAT")
+OPEN = "OPEN CALLS"
+HEADER = ("STATE", "JOB", "AGENT", "HOST", OPEN, "TASK", "FOLDER", "WHAT")
 TASK = 40  # characters of a task
 
 
 def answer_jobs(jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> None:
     """Write a table of `jobs`. `work`: by job, what its log says; "-" where that is not known."""
-    answer_table(HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right="CALLS", folds="HOST TASK FOLDER")
+    answer_table(
+        HEADER, [job_cells(job, work.get(job.job)) for job in jobs], right=(OPEN,), folds=("HOST", "TASK", "FOLDER")
+    )
 
 
 def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:

@@ -78,7 +78,9 @@ def main() -> None:
     """Run the command line; the exit code is the documented one (README, "Exit codes")."""
     _mend_inherited()
     try:
-        if sys.argv[1:] == ["--version"]:
+        if sys.argv[1:2] == ["help"]:  # as many programs have it
+            sys.argv[1:] = [*sys.argv[2:], "--help"]
+        if sys.argv[1:] in (["--version"], ["version"]):
             print(__version__)
             code: object = 0
         else:

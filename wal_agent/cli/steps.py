@@ -132,7 +132,7 @@ def list_steps(
         say("nothing is kept. In a run: wal-agent state put STEP FILE, wal-agent step NAME -- COMMAND")
     else:
         header = ("STEP", "ATTEMPT", "VERSION", "SIZE", "SINCE", "COMMAND")
-        answer_table(header, [_cells(entry) for entry in found], right="ATTEMPT VERSION SIZE")
+        answer_table(header, [_cells(entry) for entry in found], right=("ATTEMPT", "VERSION", "SIZE"))
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:

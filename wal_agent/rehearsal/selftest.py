@@ -45,6 +45,10 @@ class Proof(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class DeniedProof(Proof, frozen=True):
+    """A permission or credentials are missing, which is no fault of the setup."""
+
+
 class Unreached(Proof, frozen=True):
     """The agent did not get as far as its model: nothing is known of its hooks."""
 
@@ -53,6 +57,9 @@ def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
     """Run both arms, at the same time; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no
     hooks to prove."""
     rehearsal = rehearsal_of(agent)
+    if rehearsal is None and agent.capabilities.hookless is None:
+        missing = f"{agent.name} has no rehearsal module (docs/how-to/add-an-agent.md)"
+        return [Proof(f"{agent.name}'s hooks were tried", False, missing)]
     if rehearsal is None:
         return []
     groups = Groups()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.cli.shelf import SECRET, full
 from tests.unit.cli.test_watch_screen import resize
-from wal_agent.cli.display import plain_table
+from wal_agent.cli.display import GAP, least_width, plain_table, stack_rows
 
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
@@ -77,11 +77,11 @@ def test_lines_have_colours_on_a_terminal_and_the_same_words_elsewhere(
 def test_a_table_fits_the_terminal_and_its_names_are_whole(
     tmp_path: Path, at: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
-    text = COLOUR.sub("", shown(tmp_path, *command, *at[:2], columns=80, NO_COLOR="1"))
+    text = COLOUR.sub("", shown(tmp_path, *command, *at[:2], columns=100, NO_COLOR="1"))
     table = text.partition("1 job in")[0]
     header = table.splitlines()[0].split()
-    assert header == ["STATE", "JOB", "AGENT", "HOST", "CALLS", "TASK", "FOLDER", "WHAT"]
-    assert max(map(len, table.splitlines())) <= 80
+    assert header == ["STATE", "JOB", "AGENT", "HOST", "OPEN", "CALLS", "TASK", "FOLDER", "WHAT"]
+    assert max(map(len, table.splitlines())) <= 100
     assert table.splitlines()[1].split()[1] == "shop"
     assert piped(tmp_path, *command, *at[:2]).splitlines()[0].split() == header
 
@@ -103,3 +103,23 @@ def test_text_of_a_job_is_not_taken_for_markup(tmp_path: Path) -> None:
 def test_a_plain_table_has_columns_as_wide_as_their_widest_cell() -> None:
     assert plain_table(("N", "NAME"), [], right="N") == []
     assert plain_table(("N", "NAME"), [("1", "a"), ("10", "b c")], right="N") == [" N  NAME", " 1  a", "10  b c"]
+
+
+def test_a_table_without_room_is_a_block_for_each_row() -> None:
+    header, rows = ("STATE", "JOB", "WHAT"), [("running", "gemini-shop-k3f9", ""), ("closed", "x", "2 h ago")]
+    assert least_width(header, rows, ()) == 7 + 16 + 7 + 2 * GAP
+    assert least_width(header, [("a", "b", "c" * 50)], ("JOB",)) == 5 + 3 + 10 + 2 * GAP
+    assert stack_rows(header, rows) == [
+        "state  running",
+        "job    gemini-shop-k3f9",
+        "",
+        "state  closed",
+        "job    x",
+        "what   2 h ago",
+    ]
+
+
+def test_a_list_on_60_columns_breaks_no_word(tmp_path: Path, at: tuple[str, ...]) -> None:
+    lines = COLOUR.sub("", shown(tmp_path, "list", *at[:2], columns=60)).splitlines()
+    cells = dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
+    assert cells["job"] == "shop" and cells["open"].startswith("calls  "), lines

@@ -6,15 +6,21 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 
 from tests.unit.bucket.test_check import IgnoresCreates, Lacks
 from tests.unit.cli.shelf import Run, full
 from wal_agent import bucket
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Agent
 from wal_agent.bucket import folder
 from wal_agent.bucket.base import Bucket, MemoryBucket
 from wal_agent.bucket.decorators import FaultFile, write_faults
+from wal_agent.errors import Denied
+from wal_agent.rehearsal.selftest import prove
 
 
 def test_without_an_agent_the_bucket_is_examined_and_left_as_it_was(run: Run, tmp_path: Path) -> None:
@@ -41,16 +47,18 @@ def test_an_address_with_credentials_is_told_without_them(run: Run, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("store", "line"),
+    ("store", "line", "code"),
     [
-        (IgnoresCreates(), "FAIL    a second create is refused: it was carried out"),
-        (Lacks("list"), "FAIL    list: permission missing: this needs LIST."),
+        (IgnoresCreates(), "FAIL    a second create is refused: it was carried out", 78),
+        (Lacks("list"), "FAIL    list: permission missing: this needs LIST.", 77),
     ],
 )
-def test_a_store_that_does_not_do_is_78(run: Run, monkeypatch: pytest.MonkeyPatch, store: Bucket, line: str) -> None:
+def test_a_store_that_does_not_do_fails(
+    run: Run, monkeypatch: pytest.MonkeyPatch, store: Bucket, line: str, code: int
+) -> None:
     monkeypatch.setattr(bucket, "open_bucket", lambda url: store)
-    code, out, _ = run("doctor", "--bucket", "memory://x")
-    assert code == 78 and line in out.splitlines()
+    found, out, _ = run("doctor", "--bucket", "memory://x")
+    assert found == code and line in out.splitlines()
     assert "ok      the current version can be replaced" in out
 
 
@@ -110,3 +118,26 @@ class TestForget:
 
     def test_a_job_is_named_for_nothing_else(self, run: Run, url: str) -> None:
         assert run("doctor", "--bucket", url, "--job", "shop")[0] == 64
+
+
+class NoCredentials(MemoryBucket):
+    """A store that knows nobody."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise Denied("Cannot do it: no AWS credentials.", "Log in.")
+
+    get = put = delete = list = _refuse
+
+
+def test_missing_credentials_are_one_line_and_77(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "open_bucket", lambda url: NoCredentials())
+    code, out, _ = run("doctor", "--bucket", "memory://x")
+    assert code == 77 and out.count("no AWS credentials") == 1, out
+    assert "hook client: " in out
+
+
+def test_an_agent_without_a_rehearsal_is_a_failed_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first agent of a person who follows the how-to."""
+    toy = SimpleNamespace(name="toy", capabilities=AGENTS["gemini"].capabilities)
+    (proof,) = prove(cast(Agent, toy), {})
+    assert not proof.ok and "toy" in proof.what

@@ -421,7 +421,7 @@ def test_a_handoff_that_cannot_be_is_refused_before_anything_runs(run: Run, word
         (("run", "generic", "--", "echo", "\udcff"), "shop", 64),
         (("run", "generic", "--", "true"), "\udcff", 78),
         (("run", "generic", "--bucket", "file:///tmp/\udcff", "--", "true"), "shop", 78),
-        (("list", "--bucket", "/proc/self/\udcff"), "shop", 1),  # becomes %FF in a URL
+        (("list", "--bucket", "/proc/self/\udcff"), "shop", 0),  # becomes %FF in a URL
         (("status", "--bucket", "s3://\udcff"), "shop", 78),
     ],
 )
@@ -447,3 +447,12 @@ def test_a_failed_task_prints_why_and_no_warnings_of_its_agent() -> None:
     why = ["wal-agent: gemini: exit code 41.", "wal-agent: a person is needed."]
     assert why_it_failed(warned + "wal-agent: job j, saved to b\n" + "\n".join(why)) == why
     assert why_it_failed(f"{warned}Please set an Auth method.\n\n") == ["Please set an Auth method."]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [("help", "Usage: wal-agent"), ("help status", "Usage: wal-agent status"), ("version", __version__)],
+)
+def test_help_and_version_are_commands_too(run: Run, words: str, says: str) -> None:
+    code, out, err = run(*words.split())
+    assert code == 0 and says in out, err

@@ -22,7 +22,7 @@ LIMITS = {
     "--help": (6, 36),
     "status --help": (18, 50),
     "run --help": (17, 50),
-    "status": (56, 55),
+    "status": (57, 55),
     "log": (53, 55),
     "list": (48, 55),
 }
