@@ -12,7 +12,7 @@ until it fits. All foreign text goes through quote.py, so that no tool input can
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -289,6 +289,7 @@ class PromptInput(msgspec.Struct, frozen=True):
     refused: tuple[FinishedCall, ...] = ()  # calls that wal-agent refused at the end of the old run
     served: tuple[FinishedCall, ...] = ()  # servers and watchers that ended with the old run
     timers: tuple[FinishedCall, ...] = ()  # what the agent had scheduled for later, and is gone
+    beside: int = 0  # tokens of what is put behind the notice (messages), which count with it
     inner: tuple[FinishedCall, ...] = ()  # changing calls that a subagent of a call in flight had completed
 
     @property
@@ -300,7 +301,7 @@ class PromptInput(msgspec.Struct, frozen=True):
 
 
 def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
-    """Render the text for the agent: at most MAX_TOKENS, then the task as it is.
+    """Render the text for the agent: at most MAX_TOKENS with what stands beside it, then the task as it is.
 
     Where a project's own template cannot be rendered, or is too long, the built-in one is used, with a warning."""
     name = _template_name(facts)
@@ -309,7 +310,7 @@ def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES)
     lost = [(f"#{c.call} {inline(c.tool, 60)}", show_input(c.tool, c.input)) for c in facts.lost.calls[-_SIZES[0][1] :]]
     texts = (templates.render(name, _template_values(facts, calls, finished, lost, *size)) for size in _SIZES)
     try:
-        notice = next((text for text in texts if estimate_tokens(text) <= MAX_TOKENS), None)
+        notice = next((text for text in texts if estimate_tokens(text) + facts.beside <= MAX_TOKENS), None)
         why = f"{PROMPT_FOLDER}/{name}: it has more than {MAX_TOKENS} tokens" if notice is None else ""
     except ValueError as error:
         notice, why = None, str(error)
@@ -397,8 +398,13 @@ def _template_values(
         "alone": facts.alone,
         "unlogged": facts.unlogged,
         "waiting_for": bool(facts.pause and facts.pause.reason and facts.pause.reason not in messages.OWN_PAUSES),
-        "warnings": [_cut_sentence(text) for text in facts.warnings],
+        "warnings": _first_warnings(facts.warnings, max(2, most)),
     }
+
+
+def _first_warnings(warnings: Sequence[str], most: int) -> list[str]:
+    more = len(warnings) - most
+    return [*map(_cut_sentence, warnings[:most]), *([f"{plural(more, 'more note')} are left out."] if more > 0 else [])]
 
 
 def _handed_values(handed: HandedOver | None, most: int, chars: int) -> dict[str, Any]:

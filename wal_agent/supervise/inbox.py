@@ -31,7 +31,7 @@ MOST_GIVEN: Final = 5  # messages at one boundary
 MOST_SHOWN: Final = 6000  # characters of one
 MOST_REPEATED: Final = 50  # messages in a recovery prompt
 REPEATED_SHOWN: Final = 400  # characters of each there
-ROOM_REPEATED: Final = 6000  # characters of all of them there
+ROOM_REPEATED: Final = 1500  # tokens of all of them there, of the 4,000 that a recovery prompt has
 
 
 def unseen(state: State) -> tuple[MessageAt, ...]:
@@ -53,10 +53,14 @@ def describe(message: Message, most: int = MOST_SHOWN) -> str:
 
 def repeat_messages(lost: Sequence[Message]) -> str:
     """The part of a recovery prompt on messages that may not have been seen; "" for none. Pure."""
+    from wal_agent.recovery.prompt import estimate_tokens
+
     texts: list[str] = []
+    room = ROOM_REPEATED - estimate_tokens(messages.messages_repeated("", len(lost)))
     for message in lost[:MOST_REPEATED]:
         text = describe(message, REPEATED_SHOWN)
-        if sum(map(len, texts)) + len(text) > ROOM_REPEATED:
+        room -= estimate_tokens(text) + 2
+        if room < 0:
             break
         texts.append(text)
     return messages.messages_repeated("\n\n".join(texts), len(lost) - len(texts)) if lost else ""

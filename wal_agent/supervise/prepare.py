@@ -444,6 +444,8 @@ class Preparation:
         verdicts: tuple[Verdict, ...],
         templates: Templates,
     ) -> tuple[str, Restored]:
+        from wal_agent.recovery.prompt import estimate_tokens
+
         prompts: list[str] = []
         began = self.clock.boot()
         pending = self._unseen_messages()
@@ -454,10 +456,12 @@ class Preparation:
             if self._is_silent(told, reconciled, pending):
                 prompts.append("")
                 return ""
+            said = self._repeat_messages(pending, reconciled.pieces)
+            told = replace(told, beside=estimate_tokens(said))
             prompt = recovery_input.write_prompt(
                 told, reconciled, self.at, self.options.agent, self.options.args, templates
             )
-            prompts.append(prompt + self._repeat_messages(pending, reconciled.pieces))
+            prompts.append(prompt + said)
             return prompts[-1]
 
         effects = self.tree.effects(self.done)
@@ -497,8 +501,10 @@ class Preparation:
 
     def _begin_again(self, place: SessionTarget, decided: StartAgain, facts: PromptInput, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
-        from wal_agent.recovery.prompt import render_prompt
+        from wal_agent.recovery.prompt import estimate_tokens, render_prompt
 
+        repeated = self._repeat_messages(self._unseen_messages(), ())
+        facts = replace(facts, beside=estimate_tokens(repeated))
         asked = self.options.agent.prompt_from_args(decided.args)
         if facts.handed is not None:
             words = recovery_input.handed_words(self.at)
@@ -508,7 +514,7 @@ class Preparation:
             kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
             prompt = render_prompt(replace(facts, task=recovery_input.task_text(kept, asked or "")), templates)
             said = "the session had not been saved yet; the task begins again, with what is known"
-        prompt += self._repeat_messages(self._unseen_messages(), ())
+        prompt += repeated
         create_session(place, prompt)
         self.screen.rows([row("new", said)])
         return prompt

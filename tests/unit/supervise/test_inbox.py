@@ -16,6 +16,7 @@ from wal_agent.config import Settings
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.inbox import BucketDriver, Message, make_message
 from wal_agent.recovery.messages import message_mark
+from wal_agent.recovery.prompt import estimate_tokens
 from wal_agent.supervise.context import Launch
 from wal_agent.supervise.conversation import Conversation
 from wal_agent.supervise.inbox import (
@@ -175,7 +176,7 @@ def test_the_words_cannot_leave_their_block() -> None:
 def test_a_recovery_tells_a_bounded_part(room: Room) -> None:
     lost = [make_message("x" * 5000, "ann", f"m{n}") for n in range(60)]
     words = repeat_messages(lost)
-    assert len(words) < ROOM_REPEATED + 1500 and "more messages: see `wal-agent inbox`" in words
+    assert estimate_tokens(words) <= ROOM_REPEATED and "more messages: see `wal-agent inbox`" in words
     assert repeat_messages([]) == ""
 
 
