@@ -30,7 +30,7 @@ from wal_agent.wal.lease import LeaseDoc
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
-UNLOGGED = "generic: the session files are saved, but no tool call is logged before it runs; after a crash nothing is"
+UNLOGGED = "generic: no tool call is logged before it runs, so nothing is known of one that a crash cuts off"
 TOY = """\
 import json, os, pathlib, sys, time
 home, args = pathlib.Path(os.environ["HOME"]), sys.argv[1:]
@@ -198,7 +198,7 @@ def test_without_words_it_starts_as_it_was_and_the_prompt_is_in_a_file(yard: Yar
     code, seen, said = second.done("0")
     assert (code, seen["args"], seen["history"]) == (0, ["0"], "step wait\n")
     assert seen["prompt"].startswith("[wal-agent recovery]")
-    assert "generic: after a crash the command starts again unchanged; the recovery notice is in the file" in said
+    assert "after a crash the command starts again unchanged, with the recovery notice in the file" in said
 
 
 def test_exit_code_0_is_all_that_tells_of_a_completed_task(yard: Yard) -> None:

@@ -20,10 +20,6 @@ from wal_agent.errors import ConfigError
 PROMPT = "WAL_AGENT_RECOVERY_PROMPT"  # the path of the recovery prompt; empty, or not set, where there is none
 SESSION = "WAL_AGENT_SESSION"
 SOCKET = "WAL_AGENT_SOCKET"  # its folder is the run's own
-UNLOGGED = (
-    "generic: the session files are saved, but no tool call is logged before it runs; after a crash nothing is known "
-    "of what was in flight."
-)
 MOST_WORD = 120_000  # bytes; Linux takes no argument over 128 KiB
 _HOLE = re.compile(r"\{(prompt|session)\}")
 
@@ -49,18 +45,14 @@ def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | No
 
 def start_lines(workspace: Path, env: Env) -> list[str]:
     given = load_settings(workspace, env)
-    lines = [UNLOGGED]
-    if not given.session:
-        lines.append(
-            "generic: no session file is named, so only this folder's files are saved. Name them in [generic] session, "
-            f"in {user_file(env)} or wal-agent.toml."
-        )
+    saved = "the session files and this folder's are saved" if given.session else "only this folder's files are saved"
+    again = "the command resumes its session"
     if given.resume is None:
-        lines.append(
-            "generic: after a crash the command starts again unchanged; the recovery notice is in the file that "
-            f"{PROMPT} names. If the command can resume a session: [generic] resume in {user_file(env)}."
-        )
-    return lines
+        again = f"the command starts again unchanged, with the recovery notice in the file that {PROMPT} names"
+    lacks = [name for name, value in (("session", given.session), ("resume", given.resume)) if not value]
+    more = f" More: [generic] {' and '.join(lacks)} in {user_file(env)}." if lacks else ""
+    said = f"no tool call is logged before it runs, so nothing is known of one that a crash cuts off; {saved}"
+    return [f"generic: {said}; after a crash {again}.{more}"]
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
