@@ -123,7 +123,7 @@ def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
     assert halted.process.returncode == 80, halted.stderr()
     assert "5 crashes in 10 minutes" in halted.stderr()
     assert "a person is needed" in halted.stderr()
-    assert "wal-agent log --crashes" in halted.stderr()
+    assert "wal-agent log --job job" in halted.stderr()
     assert scene.model.requests == []
     check_log(scene, machine, before)
     status = machine.status()

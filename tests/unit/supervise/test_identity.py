@@ -192,7 +192,7 @@ def test_another_persons_job_is_taken_over_by_consent_only(short_path: Path) -> 
     refused = command(ben, *start)
     assert (refused.returncode, stored()) == (79, before)
     assert f"last run by anna on {platform.node()}, in {anna}/shop" in refused.stderr
-    assert "wal-agent run generic --take-over -- sh -c 'exit 3'" in refused.stderr and "--job=team-2" in refused.stderr
+    assert "--job=team --take-over -- sh -c 'exit 3'" in refused.stderr and "--job=team-2" in refused.stderr
     assert command(ben, "run", "generic", "--take-over", *start[2:]).returncode == 3
     assert command(ben, *start).returncode == 3, "it is his own now"
     shutil.rmtree(ben / "shop")
