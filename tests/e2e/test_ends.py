@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.scene import Machine, Scene, until
+from tests.e2e.scene import PATIENCE, Machine, Scene, until
 from tests.e2e.terminal import Terminal
 from wal_agent.agents.base import ACT_BEGINS
 from wal_agent.rehearsal.model import Call, HistoryText, Turn
@@ -221,6 +221,31 @@ def test_a_no_leaves_nothing_open(scene: Scene) -> None:
     assert _ends(scene) == ([] if scene.agent == "qwen" else [("intent", 1), ("end", 1)]) and not ledger.exists()
     assert {r["how"] for r in scene.records() if r["type"] == "end"} <= {"refused"}
     assert machine.status()["unsettled"] == []
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="I wait."))
+    again = machine.run(*machine.rehearsal.args(TASK), options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    said = [part.text for part in scene.model.history(seen) if isinstance(part, HistoryText) and part.role == "user"]
+    assert not any("[wal-agent recovery]" in text and "UTC" in text for text in said), "there is nothing to tell"
+    assert TASK in said[-1]
+
+
+@pytest.mark.parametrize("scene", ["opencode"], indirect=True)
+def test_a_window_that_is_closed_during_a_tool_leaves_it_open(scene: Scene) -> None:
+    """Issue 32, 16: OpenCode said that its turn was over, and the same command opened an empty conversation."""
+    talk, machine = TALKS[scene.agent], scene.machine("vm")
+    charge, ledger = _charge(scene, machine, scene.agent)
+    scene.script(Turn(calls=[charge]), Turn(text="never"))
+    term = Terminal(machine, talk.args)
+    try:
+        until(ledger.exists, "it is paid")
+        run = term.wrapper()
+    finally:
+        term.close()
+    run.wait(PATIENCE)
+    assert [r["state"] for r in scene.records() if r["type"] == "turn"] == ["started"], "no turn was completed"
+    _cut_short(scene, machine, 1, charge, ledger)
+    assert TASK in scene.conversation().decode()
 
 
 def _ends(scene: Scene) -> list[tuple[str, int]]:

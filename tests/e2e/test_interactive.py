@@ -58,7 +58,7 @@ CONTINUE = "wal-agent: to continue this session: wal-agent run gemini"
 
 def ours(screen: str) -> list[str]:
     """Lines of wal-agent's, but for those before the agent's screen began (it may have cleared them)."""
-    lines = re.findall(r"^(?:wal-agent: |  (?:locked out|restored|in flight|resuming) ).*", screen, re.MULTILINE)
+    lines = re.findall(r"^(?:wal-agent: |  (?:locked out|restored|open|cut|runs on|resuming) ).*", screen, re.MULTILINE)
     began = [line for line in lines if line.startswith(("wal-agent: job job", "wal-agent: bucket "))]
     assert len(began) <= 2
     return [line for line in lines if line not in began and not line.startswith(CONTINUE)]

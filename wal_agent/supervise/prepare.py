@@ -524,12 +524,14 @@ class Preparation:
         is next, or says it with this start. A turn that was cut off with no person there needs a word to go on."""
         args, agent = self.options.args, self.options.agent
         lost, new = recovery_input.words_to_give(facts, reconciled, self.at, agent, args)
-        if facts.turn_completed and self.options.go_on:
+        ended = self.at.before.ended
+        left = ended is not None and ended.cls == "interrupted"  # by the person, in a turn that a No or an Esc ended
+        if left or (facts.turn_completed and self.options.go_on):
             new = agent.prompt_from_args(args) or ""  # asked for again, if need be in the same words
         self.typed = new
         steps = self.at.before.undecided_steps
         quiet = facts.is_quiet and not facts.replaces and not pending and not steps and lost in ("", new)
-        return quiet and (self.interactive or bool(facts.turn_completed and new))
+        return quiet and (self.interactive or bool((facts.turn_completed or left) and new))
 
     def _unseen_messages(self) -> dict[MessageAt, Message | None]:
         """Those that the lost run gave to the agent, each with its words, if these can be had within a few seconds."""
