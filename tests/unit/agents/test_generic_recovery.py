@@ -25,7 +25,7 @@ def test_the_notice_does_not_say_that_nothing_was_in_flight(alert: Alert) -> Non
 
 def test_nor_does_the_plan() -> None:
     got = decide(*RAN, local=UNLOGGED)
-    assert isinstance(got, Resume) and got.why.endswith("; what was in flight is not known")
+    assert isinstance(got, Resume) and got.why.endswith("; which calls were open is not known")
 
 
 def test_a_job_of_another_program_is_another_agents() -> None:
