@@ -1,6 +1,7 @@
 """The table of the commands. A command's module is imported when the command is used, or its own help asked for.
 
-`COMMANDS` has what the list in `wal-agent --help` needs, so that this list imports no command.
+`COMMANDS` has what the list in `wal-agent --help` needs, so that this list imports no command: twelve with a sentence,
+the others by name.
 tests/unit/cli/test_start.py checks each sentence against the command's own help, and counts the imports.
 """
 
@@ -155,6 +156,22 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
 }
 
 
+# The others are one line of `wal-agent --help` each.
+EVERYDAY: Final = frozenset(
+    ("run", "resume", "status", "list", "log", "effects", "diff", "recover", "ack", "send", "stop", "doctor")
+)
+GROUPS: Final[dict[str, str]] = {
+    "the conversation": "recall mark rewind compact trace",
+    "messages": "inbox reply publish",
+    "inside an agent": "task step checkpoint state settle",
+    "what is saved": "restore report rename rm gc",
+    "who runs a job": "pause unlock",
+    "many jobs": "fleet stats notify",
+    "set up": "agents configure-hooks rules trust key",
+    "try it out": "demo drill",
+}
+
+
 class Group(Examples, typer.core.TyperGroup):
     """A group whose help has the first sentence of each command in full."""
 
@@ -174,7 +191,12 @@ class _Root(Group):
         self.commands = _Loaded()
 
     def summaries(self) -> list[tuple[str, str]]:
-        return [(name, entry.summary) for name, entry in COMMANDS.items()]
+        return [(name, entry.summary) for name, entry in COMMANDS.items() if name in EVERYDAY]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        super().format_commands(ctx, formatter)
+        with formatter.section("More commands"):
+            formatter.write_dl([(about, ", ".join(names.split())) for about, names in GROUPS.items()])
 
     def make_context(self, *given: Any, **more: Any) -> Any:
         with _reader_may_leave():

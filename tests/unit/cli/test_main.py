@@ -19,7 +19,7 @@ from tests.unit.cli.shelf import EVIL, KEYS, LAST, SECRET, Run, full
 from wal_agent import __version__, errors
 from wal_agent.cli import checkpoint, commands, fleet, rewrite, rules, steps
 from wal_agent.cli.commands import COMMANDS as TABLE
-from wal_agent.cli.commands import app
+from wal_agent.cli.commands import EVERYDAY, GROUPS, app
 from wal_agent.cli.help import EXAMPLES
 from wal_agent.cli.task import why_it_failed
 from wal_agent.supervise import dry_run
@@ -456,3 +456,10 @@ def test_a_failed_task_prints_why_and_no_warnings_of_its_agent() -> None:
 def test_help_and_version_are_commands_too(run: Run, words: str, says: str) -> None:
     code, out, err = run(*words.split())
     assert code == 0 and says in out, err
+
+
+def test_the_first_help_has_twelve_commands_with_a_sentence_and_the_others_by_name(run: Run) -> None:
+    others = [name for names in GROUPS.values() for name in names.split()]
+    assert len(EVERYDAY) == 12 and sorted([*EVERYDAY, *others]) == sorted(TABLE)
+    out = run("--help")[1].partition("Commands:")[2]
+    assert all(re.search(rf"(?<![\w-]){name}(?![\w-])", out) for name in TABLE)
