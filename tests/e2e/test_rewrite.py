@@ -293,6 +293,22 @@ def test_old_turns_are_compacted_before_a_resume(scene: Scene) -> None:
     assert machine.cli("rewind", "--undo").returncode == 64
 
 
+@pytest.mark.parametrize("scene", ["claude", "gemini"], indirect=True)
+def test_old_turns_are_compacted_before_a_turn_that_goes_on_behind_a_completed_one(scene: Scene) -> None:
+    """By the agent's own words for it, and by `--continue`: no crash is needed for the policy to hold."""
+    machine = scene.machine("vm-1")
+    for n in ("one", "two"):
+        ask(scene, machine, f"ask number {n}", first=n == "one")
+    options, args = continuing(scene, machine.rehearsal.args("ask number three"))
+    scene.script(Turn("finished three"))
+    asked = len(scene.model.requests)
+    run = machine.run(*args, options=[*options, "--compact", "turns=1,keep=1"], wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    assert [(r.record.kind, r.record.turns) for r in scene.replay().state.rewrites] == [("compact", 1)]
+    found = texts(scene, asked)
+    assert holds(found, "Asked: ask number one", "heron two", "ask number three") and not holds(found, "heron one")
+
+
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene: Scene) -> None:
     """What is replaced is kept, `--undo --files` brings it back, also what no run has saved; the next start works on

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOST_COMPACT = 256 << 10  # bytes of a compact form that is given
 MOST_LISTED = 40  # turns
+USUAL = "turns=40,tokens=120000"  # limits of a compaction, where nothing says them
 
 app = typer.Typer(
     help="Show what rewinds and compactions took out of the conversation.",
@@ -136,13 +137,14 @@ def rewind(
 @with_job
 def compact(
     policy: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--policy",
-            help="Which turns are old: all but the newest N turns, or tokens; by age, each older one.",
+            help="Which turns are old: all but the newest N turns, or tokens; by age, each older one. "
+            f"[the setting `compact`, else {USUAL}]",
             metavar="turns=N,tokens=N,age=2d",
         ),
-    ] = "turns=40,tokens=120000",
+    ] = None,
     keep: Annotated[int, typer.Option("--keep", min=1, help="How many of the newest turns stay unchanged.")] = 10,
     by_agent: Annotated[
         bool,
@@ -162,10 +164,13 @@ def compact(
     from wal_agent.supervise import rewrite
     from wal_agent.supervise.ancestry import require_person
 
-    limits, now = parse_policy(policy, keep), SystemClock().now()
+    if policy is not None:
+        parse_policy(policy, keep)
     if not dry_run:
         require_person("wal-agent compact")
-    at = which.open(asks=True)
+    at, now = which.open(asks=True), SystemClock().now()
+    own = at.settings.compact
+    limits = parse_policy(policy or (own if own != "off" else USUAL), keep)
     home = _home(at)
     if dry_run:
         done = rewrite.foresee_compaction(at.state(), at.blobs, home, limits, now)

@@ -617,12 +617,21 @@ class Preparation:
         )
 
 
+def will_resume(options: RunOptions, at: Situation) -> bool:
+    """Whether this start goes on in the job's newest conversation: by the plan, or since the arguments choose it."""
+    policy = Policy(resume_closed=options.go_on, fresh=options.fresh, crash_limit=0)
+    decided = recovery_input.decide_recovery(at, options.agent, (), policy)
+    if isinstance(decided, Start):
+        return options.agent.session_from_args(decided.args) in ("", at.before.session)
+    return isinstance(decided, Resume)
+
+
 def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: Screen) -> OpenedJob:
     """Complete a rewrite of the conversation that the log has, and this machine's file has not; compact the old turns
     of a conversation that is about to be resumed, where the person wants that. Returns the job as it is then."""
     state, policy = opened.replay.state, options.settings.compact
     whole = opened.replay.damage is None and bool(state.session)
-    wanted = policy != "off" and whole and state.turn == "started"
+    wanted = policy != "off" and whole and will_resume(options, read_situation(opened))
     goes_on = state.turn == "started" or (state.ended is not None and state.ended.cls == "paused")
     mends = options.settings.restart == "on" and whole and goes_on and any(c.lost for c in state.compactions[-1:])
     if not (state.rewrites or wanted or mends) or state.owner_agent not in ("", options.agent.name):
