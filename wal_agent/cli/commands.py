@@ -128,6 +128,9 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "Allow settings that this folder's wal-agent.toml and .wal-agent/prompts may not decide alone.",
     ),
     "key": Entry("key:app", "Show or import the key that tells your machines which jobs are yours."),
+    "uninstall": Entry(
+        "leave:uninstall", "Remove everything that wal-agent wrote on this machine, and show what stays."
+    ),
     "agents": Entry(
         "doctor:agents",
         "List the supported agents, their tested versions, and what wal-agent can and cannot do with each.",
@@ -167,7 +170,7 @@ GROUPS: Final[dict[str, str]] = {
     "what is saved": "restore report rename rm gc",
     "who runs a job": "pause unlock",
     "many jobs": "fleet stats notify",
-    "set up": "agents configure-hooks rules trust key",
+    "set up": "agents configure-hooks rules trust key uninstall",
     "try it out": "demo drill",
 }
 

@@ -106,6 +106,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "wal-agent configure-hooks --agent claude --install",
     ),
     "trust": ("wal-agent trust --show", "wal-agent trust", "wal-agent trust --revoke"),
+    "uninstall": ("wal-agent uninstall --dry-run", "wal-agent uninstall"),
     "agents": ("wal-agent agents", "wal-agent agents --json"),
     "doctor": ("wal-agent doctor gemini", "wal-agent doctor --bucket gs://acme-agents"),
     "demo": ("wal-agent demo", "wal-agent demo --agent claude"),

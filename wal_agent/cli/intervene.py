@@ -241,10 +241,12 @@ def rm(
     Refused while the job runs (75), and for a task as long as its caller's job exists. The jobs of its own tasks stay.
     A few small objects stay, which lock out an old run that may still be alive on another machine: the lease, each
     opening (with the arguments that were typed) and the record before it. `wal-agent list` no longer shows the job, and
-    its name can be used again. The files of the folder are not touched.
+    its name can be used again. The files of the folder are not touched. What this machine keeps of the job goes too:
+    copies from before a restore, captures, transcripts, the search index, and the folders of its runs.
     """
 
     from wal_agent.supervise.ancestry import require_person
+    from wal_agent.supervise.leave import forget_job
     from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
     from wal_agent.wal.names import rename_job
 
@@ -273,6 +275,8 @@ def rm(
             raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {command}")
         typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)
     done = remove_job(at.access, clock)
+    lease = at.lease()
+    forget_job(os.environ, at.bucket, at.keys, state, lease.doc.run if lease is not None else "")
     with suppress(WalAgentError):  # a display name of no job counts for nothing
         rename_job(at.bucket, job, job, os.environ, clock, random.Random())
     if json:

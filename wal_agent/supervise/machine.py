@@ -34,11 +34,16 @@ def spools_dir(env: Mapping[str, str]) -> Path:
     return state_dir(env) / "spools"
 
 
+def runtime_path(env: Mapping[str, str]) -> Path:
+    """Where `runtime_dir` is, or would be."""
+    return Path(env.get("WAL_AGENT_RUNTIME_DIR") or f"/tmp/wal-agent-{os.getuid()}")
+
+
 def runtime_dir(env: Mapping[str, str]) -> Path:
     """The folder of all run folders: ours alone, 0700. Short, because a unix socket's path holds about 100 bytes.
 
     Raises ConfigError when somebody else owns it or can write into it."""
-    path = Path(env.get("WAL_AGENT_RUNTIME_DIR") or f"/tmp/wal-agent-{os.getuid()}")
+    path = runtime_path(env)
     if len(os.fsencode(path)) > MAX_RUNTIME:
         raise ConfigError(
             f"{path} is too long a path for the hooks' socket ({MAX_RUNTIME} bytes at most).",

@@ -68,6 +68,13 @@ def is_noted(env: Mapping[str, str], url: str, job: str, opening: Opening) -> bo
     return read_plain(_folder(env) / opening.run, 200) == mark.encode()
 
 
+def forget_args(env: Mapping[str, str], run: str) -> None:
+    """Delete the note of a run whose job is deleted. A note that cannot be deleted says nothing of any other job."""
+    if _RUN.fullmatch(run):
+        with suppress(OSError):
+            (_folder(env) / run).unlink(missing_ok=True)
+
+
 def may_end_leftovers(env: Mapping[str, str], url: str, job: str, opening: Opening) -> bool:
     """Whether processes that carry this opening's run may be ended: the run is over, or was one of this job by the word
     of this machine. Who writes the bucket could name a live run of another job."""

@@ -183,11 +183,13 @@ def _commit(job: OpenedJob, command: str) -> None:
 
 
 def _snapshot(bucket: Bucket, keys: Keys, job: OpenedJob) -> int:
-    """Store a snapshot of an empty state at the newest segment, and return its number."""
+    """Store a snapshot of an empty state at the newest segment, and return its number. Its openings are those of the
+    log, which lock old runs out, but none of them is a crash: those were the deleted job's."""
     at = job.writer.acked
+    quiet = tuple(replace(each, opening=replace(each.opening, cause="closed")) for each in at.state.openings)
     empty = State(
         epoch=at.state.epoch,
-        openings=at.state.openings,
+        openings=quiet,
         opened=at.state.opened,
         turned=0,
         next_call=at.state.next_call,
