@@ -270,7 +270,7 @@ def _gathered(calls: Sequence[RecentCall]) -> Iterator[str]:
     """What was read or asked, and the beginning of what it said; the newest last, each once."""
     found: dict[str, str] = {}
     for call in calls:
-        if call.cls == "read_only" and call.how in ("done", "") and (what := _path(call) or _words(call.input)):
+        if call.cls == "read_only" and call.how in ("done", "") and (what := _path(call.input) or _words(call.input)):
             said = next((line for line in _words(call.output).splitlines() if line.strip()), "")
             found.pop(what, None)
             found[what] = f"{what}: {' '.join(said.split())[:GATHERED]}" if said else what
@@ -298,7 +298,7 @@ def _modified(calls: Sequence[RecentCall]) -> Iterator[str]:
     found: dict[str, None] = {}
     for call in calls:
         if call.cls != "read_only" and call.how != "refused":
-            for path in filter(None, (_path(call),)) if _path(call) else _written(call):
+            for path in named_files(call.input):
                 found.pop(path, None)
                 found[path] = None
     yield from list(found)[-MOST_PATHS:]
@@ -307,13 +307,19 @@ def _modified(calls: Sequence[RecentCall]) -> Iterator[str]:
 _WRITERS: Final = frozenset(("touch", "mv", "cp", "rm", "tee", "truncate", "install", "ln", "mkdir", "rmdir"))
 
 
-def _written(call: RecentCall) -> Iterator[str]:
+def named_files(input: bytes) -> list[str]:
+    """The file that a call's input names, else those that its shell command writes. Redacted."""
+    path = _path(input)
+    return [path] if path else list(_written(input))
+
+
+def _written(input: bytes) -> Iterator[str]:
     """What a shell command's redirections and its plainest programs write, as far as its text says."""
     from wal_agent.shell.reader import parse
 
     text: object = None
     with suppress(ValueError, RecursionError, AttributeError):
-        given = json.loads(call.input)
+        given = json.loads(input)
         text = given.get("command") or given.get("cmd")
     script = parse(text) if isinstance(text, str) else None
     for simple in script.commands if script is not None else ():
@@ -327,9 +333,9 @@ def _written(call: RecentCall) -> Iterator[str]:
         yield from (redact_head(name, INPUT) for name in named if name and not name.startswith(("/dev/", "&")))
 
 
-def _path(call: RecentCall) -> str:
+def _path(input: bytes) -> str:
     with suppress(ValueError, RecursionError):
-        given = json.loads(call.input)
+        given = json.loads(input)
         if isinstance(given, dict):
             named = next((given[key] for key in _PATHS if isinstance(given.get(key), str)), "")
             return redact_head(str(named), INPUT)

@@ -6,15 +6,19 @@ all of it. It is made of the session's own lines, so the same turns give the sam
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 
 from wal_agent.agents.base import Compacted, RequestedCall, Unit
+from wal_agent.agents.session_files import canonical_json
 from wal_agent.errors import UsageError
+from wal_agent.records import Intent
+from wal_agent.recovery.checkpoint import named_files
 from wal_agent.recovery.transcript import parse_lines
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_input
@@ -27,6 +31,7 @@ ANSWERED: Final = 1200  # of its last answer
 SUMMARY: Final = 1200  # of the agent's own words on it
 MOST_SUMMARIZED: Final = 20  # turns that an agent is asked to summarize at once
 MOST_CALLS: Final = 12  # calls of a turn that are named
+MOST_FILES: Final = 8  # of a turn that are named
 MOST_FORM: Final = 48_000  # characters of a whole compact form
 KEEP: Final = 10  # turns that stay as they are
 BYTES_PER_TOKEN: Final = 4  # an estimate, as the agents' own
@@ -165,21 +170,50 @@ def aged(units: Sequence[Unit], policy: CompactionPolicy, now: float) -> list[Co
     return done if any(turn.prompt for turn in done) else []
 
 
+def number_calls(asks: Sequence[RequestedCall], logged: Iterable[Intent]) -> dict[str, int]:
+    """Return the log's numbers of the calls of a whole conversation, by their ids there: of those that an agent gives
+    its id to, else where the log has as many calls of these words as the conversation. Others have none. Pure."""
+    by_id: dict[str, int] = {}
+    by_words: dict[tuple[str, bytes], list[int]] = {}
+    for intent in logged:
+        by_id |= {intent.agent_call: intent.call} if intent.agent_call else {}
+        by_words.setdefault(_spelled(intent.tool, intent.input.data or b""), []).append(intent.call)
+    found = {ask.id: by_id[ask.id] for ask in asks if ask.id in by_id}
+    same: dict[tuple[str, bytes], list[str]] = {}
+    for ask in asks:
+        same.setdefault(_spelled(ask.tool, ask.input), []).append(ask.id)
+    for words, ids in same.items():
+        if len(ids) == len(calls := by_words.get(words, [])) and words[1]:
+            found = {**dict(zip(ids, calls, strict=True)), **found}
+    return found
+
+
+def _spelled(tool: str, input: bytes) -> tuple[str, bytes]:
+    try:
+        return tool, canonical_json(json.loads(input))
+    except (ValueError, RecursionError):
+        return tool, input
+
+
 def compact_form(
-    units: Sequence[Unit], turns: Sequence[ConversationTurn], n: int, summaries: Mapping[str, str] | None = None
+    units: Sequence[Unit],
+    turns: Sequence[ConversationTurn],
+    n: int,
+    summaries: Mapping[str, str] | None = None,
+    numbers: Mapping[str, int] | None = None,
 ) -> str:
     """Return the text that replaces the turns. `n`: the number of the trace; `summaries`: the agent's own words on
-    turns, by the key of the first message."""
-    words = summaries or {}
+    turns, by the key of the first message; `numbers`: of calls in the log, as of `number_calls`."""
+    words, known = summaries or {}, numbers or {}
     parts: list[str] = []
     for turn in turns:
         mine = units[turn.first : turn.last]
         if turn.prompt:
-            parts.append(_turn(mine, turn, words.get(mine[0].key, "")))
+            parts.append(_turn(mine, turn, known, words.get(mine[0].key, "")))
         else:
             parts.append(_older(mine[0].summary))
             if len(mine) > 1:
-                parts.append(_turn(mine, turn))
+                parts.append(_turn(mine, turn, known))
     text = "\n\n".join(filter(None, parts))
     if len(text) > MOST_FORM:
         newest = text[-MOST_FORM:]
@@ -216,14 +250,14 @@ def _older(summary: str) -> str:
     return summary.partition("\n\n")[2] if summary.startswith(TITLE) else summary.strip()
 
 
-def _turn(units: Sequence[Unit], turn: ConversationTurn, summary: str = "") -> str:
+def _turn(units: Sequence[Unit], turn: ConversationTurn, numbers: Mapping[str, int], summary: str = "") -> str:
     data = b"".join(unit.data for unit in units)
     lines = parse_lines(data)
     answer = next((line.text for line in reversed(lines) if line.role == "assistant"), "")
     answered = {id for unit in units for id in unit.answers}
     failed = {id for unit in units for id in unit.failed}
     calls = [
-        _call(call, "failed" if call.id in failed else "done" if call.id in answered else "no result")
+        _call(call, "failed" if call.id in failed else "done" if call.id in answered else "no result", numbers)
         for unit in units
         for call in unit.asks
     ]
@@ -231,8 +265,9 @@ def _turn(units: Sequence[Unit], turn: ConversationTurn, summary: str = "") -> s
     rows = [f"{TURN}{turn.number}{when}"]
     if turn.prompt:
         rows.append(f"Asked: {shorten(redact(turn.prompt).strip(), ASKED)}")
+    behind = _sources([call for unit in units for call in unit.asks], numbers)
     if summary:
-        return "\n".join([*rows, f"Summary: {shorten(redact(summary).strip(), SUMMARY)}"])
+        return "\n".join([*rows, f"Summary: {shorten(redact(summary).strip(), SUMMARY)}", *behind])
     if calls:
         rows.append(f"Did ({plural(len(calls), 'call')}):")
         shown = calls if len(calls) <= MOST_CALLS else [*calls[:3], *calls[3 - MOST_CALLS :]]
@@ -242,12 +277,24 @@ def _turn(units: Sequence[Unit], turn: ConversationTurn, summary: str = "") -> s
         rows += [f"- {call}" for call in shown[3:]]
     if answer.strip():
         rows.append(f"Answered: {shorten(redact(answer).strip(), ANSWERED)}")
-    return "\n".join(rows)
+    return "\n".join([*rows, *behind])
 
 
-def _call(call: RequestedCall, how: str) -> str:
+def _sources(calls: Sequence[RequestedCall], numbers: Mapping[str, int]) -> list[str]:
+    """A row on what a turn's words rest on: the calls of the log, and the files that they name."""
+    known = [numbers[call.id] for call in calls if call.id in numbers]
+    files = list(dict.fromkeys(file for call in calls for file in named_files(call.input)))
+    more = [f"{len(files) - MOST_FILES} more"] if len(files) > MOST_FILES else []
+    logged = f"calls #{min(known)} to #{max(known)} of the log" if known else ""
+    named = f"files {', '.join([*(shorten(f, 120) for f in files[:MOST_FILES]), *more])}" if files else ""
+    behind = "; ".join(filter(None, (logged, named)))
+    return [f"From: {behind}"] if behind else []
+
+
+def _call(call: RequestedCall, how: str, numbers: Mapping[str, int]) -> str:
     said = show_input(call.tool, call.input).splitlines()
-    return f"{call.tool}: {shorten(redact(said[0]) if said else '', 160)} ({how})"
+    number = f"#{numbers[call.id]} " if call.id in numbers else ""
+    return f"{number}{call.tool}: {shorten(redact(said[0]) if said else '', 160)} ({how})"
 
 
 def rewound_note(turns: int, calls: int, n: int, compact: str, *, files: bool) -> str:

@@ -17,18 +17,19 @@ import msgspec
 from wal_agent.agents.base import Agent
 from wal_agent.errors import UsageError
 from wal_agent.records import TaskOf
-from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
+from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, named_files, read_document
 from wal_agent.recovery.json_schema import Schema, find_fault
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_input
 from wal_agent.text import shorten
-from wal_agent.wal.state import State
+from wal_agent.wal.state import RecentCall, State
 
 MARK: Final = ".task-"
 MOST_DEPTH: Final = 3
 MOST_PROMPT: Final = 64 << 10  # bytes
 MOST_SUMMARY: Final = 12_000  # characters of the answer that the caller gets
 MOST_TRAIL: Final = 30
+MOST_SOURCES: Final = 5  # calls, and files, that an insight names
 MOST_OUTPUTS: Final = 12_000  # characters of the outputs, as JSON
 ASK: Final = (
     "\n\nThe caller sees nothing of your work but your last message: end with what you found, with names of files, "
@@ -158,6 +159,32 @@ def read_said(answer: str, schema: Schema | None = None) -> ChildAnswer:
     return ChildAnswer(found["summary"], words, None if fault else outputs, fault)
 
 
+class Insight(msgspec.Struct, frozen=True):
+    """One of the child's, and what the log knows behind it. `calls`: the newest whose input or result has a name or a
+    number that the words have; `files`: those that these calls name."""
+
+    text: str
+    calls: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        calls, files = ", ".join(f"#{n}" for n in self.calls), ", ".join(self.files)
+        behind = "; ".join(filter(None, (calls, files)))
+        return f"- {self.text}" + (f" [{behind}]" if behind else "")
+
+
+_NAME: Final = re.compile(r"[\w./@+-]*[\d./_][\w./@+-]*\w")
+
+
+def find_sources(text: str, calls: Sequence[RecentCall]) -> Insight:
+    """Find which calls (oldest first) an insight rests on. Pure."""
+    names = [name.encode() for name in dict.fromkeys(_NAME.findall(text)) if len(name) >= 3]
+    found = [call for call in calls if any(name in call.input or name in call.output for name in names)]
+    newest = found[-MOST_SOURCES:]
+    files = dict.fromkeys(file for call in newest for file in named_files(call.input))
+    return Insight(text, tuple(call.call for call in newest), tuple(files)[:MOST_SOURCES])
+
+
 class CompactForm(msgspec.Struct, frozen=True):
     """What is left of a task for its caller. `summary`, `insights`: the child's words; `outputs`: its own, where they
     are what the schema says, else the files that it changed; `derivation_trail`: its newest calls, oldest first;
@@ -165,7 +192,7 @@ class CompactForm(msgspec.Struct, frozen=True):
     not those of the schema."""
 
     summary: str
-    insights: tuple[str, ...]
+    insights: tuple[Insight, ...]
     outputs: Any
     derivation_trail: tuple[str, ...]
     trace: str
@@ -176,7 +203,7 @@ class CompactForm(msgspec.Struct, frozen=True):
         """As the caller's model reads it."""
         rows = [self.summary or "The task ended without a last message."]
         if self.insights:
-            rows.append("\n".join(f"- {line}" for line in self.insights))
+            rows.append("\n".join(each.render() for each in self.insights))
         if self.fault:
             rows.append(f"Its last message is not what --schema asks for: {self.fault} This is what its log says.")
         if isinstance(self.outputs, tuple):
@@ -194,11 +221,12 @@ class CompactForm(msgspec.Struct, frozen=True):
 def compact_form(job: str, agent: str, state: State, said: ChildAnswer, budget: int = 0) -> CompactForm:
     """Return it for a child's log. `said`: its last message; `budget`: as in CompactForm."""
     document = read_document(checkpoint_of(state, Occasion(job, agent, 0, "manual", state.time)))
-    calls = [c for c in state.recent if c.how][-MOST_TRAIL:]
-    trail = tuple(f"{shorten(show_input(c.tool, c.input).splitlines()[0], 160)}: {c.how}" for c in calls)
+    calls = [c for c in state.recent if c.how]
+    shown = ((shorten(show_input(c.tool, c.input).splitlines()[0], 160), c.how) for c in calls[-MOST_TRAIL:])
+    trail = tuple(f"{words}: {how}" for words, how in shown)
     text = redact(said.summary).strip()
     cut = text if len(text) <= MOST_SUMMARY else f"{text[:MOST_SUMMARY]}\n[...]"
-    insights = tuple(shorten(redact(each), 600) for each in said.insights[:MOST_TRAIL])
+    insights = tuple(find_sources(shorten(redact(each), 600), calls) for each in said.insights[:MOST_TRAIL])
     outputs = tuple(document.workspace.modified) if said.outputs is None else _redacted(said.outputs)
     return CompactForm(cut, insights, outputs, trail, job, budget, said.fault)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
-from wal_agent.records import Edit, FileDelta, Mark, Rewrite, RewriteKind, Workspace
+from wal_agent.records import Edit, FileDelta, Intent, Mark, Rewrite, RewriteKind, Workspace
 from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
 from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
 from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
@@ -34,6 +35,7 @@ from wal_agent.recovery.rewrite import (
     compact_form,
     compacted_units,
     kept_units,
+    number_calls,
     parse_policy,
     resting_place,
     rewound_note,
@@ -170,7 +172,7 @@ def rewind(job: OpenedJob, home: Home, place: RewindPlace, compact: str | Litera
     form = compact or ""
     if compact == "auto":
         moved = [replace(t, first=t.first - keep, last=t.last - keep) for t in behind]
-        form = compact_form(gone, moved, n)
+        form = compact_form(gone, moved, n, numbers=_numbers(job, units))
     calls = sum(len(unit.asks) for unit in gone)
     files = put_files_back(job, home, place.tree, n) if place.tree is not None else None
     note = rewound_note(len(behind), calls, n, form, files=files is not None)
@@ -240,7 +242,7 @@ def compact(
     """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970; `summaries`: as of
     `compact_form`."""
     talk = _conversation(job, home)
-    change = _compaction(job.writer.state, talk, home, policy, now, summaries)
+    change = _compaction(job.writer.state, talk, home, policy, now, summaries, partial(_numbers, job, talk.units))
     return _save(job, home, talk, change) if change else _unchanged(talk)
 
 
@@ -251,14 +253,23 @@ def _compaction(
     policy: CompactionPolicy,
     now: float,
     summaries: Mapping[str, str] | None = None,
+    numbers: Callable[[], Mapping[str, int]] = dict,
 ) -> _Change | None:
     turns = aged(talk.units, policy, now)
     if not turns:
         return None
     first, last = turns[0].first, turns[-1].last
-    text = compact_form(talk.units, turns, state.rewritten + 1, summaries)
+    text = compact_form(talk.units, turns, state.rewritten + 1, summaries, numbers())
     new = talk.main + talk.how.compact(talk.main, state.session, home.workspace, first, last, text)
     return _Change("compact", new, talk.how.units(new), talk.units[first:last], len(turns), text)
+
+
+def _numbers(job: OpenedJob, units: Sequence[Unit]) -> dict[str, int]:
+    """The log's numbers of the conversation's calls, as far as its records are there."""
+    records = (record for segment in job.segments() for record in segment.records)
+    session = job.writer.state.session
+    logged = [record for record in records if isinstance(record, Intent) and record.session == session]
+    return number_calls([call for unit in units for call in unit.asks], logged)
 
 
 def _unchanged(talk: _Conversation) -> Rewritten:
@@ -293,7 +304,7 @@ def mend_summary(job: OpenedJob, home: Home, lost: CompactionAt) -> Rewritten:
     turns = turns_of(found.before) if found else []
     if found is None or at is None or not turns:
         return _unchanged(talk)
-    text = compact_form(found.before, turns, job.writer.state.rewritten + 1)
+    text = compact_form(found.before, turns, job.writer.state.rewritten + 1, numbers=_numbers(job, found.before))
     new = talk.main + talk.how.compact(talk.main, job.writer.state.session, home.workspace, at, at + 1, text)
     change = _Change("compact", new, talk.how.units(new), talk.units[at : at + 1], len(turns), text)
     return _save(job, home, talk, change)

@@ -8,7 +8,7 @@ earlier run spooled on this machine comes into the log under the own epoch, befo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Literal, TypeVar
@@ -272,12 +272,18 @@ class OpenedJob(msgspec.Struct, frozen=True):
     machine; where it is damaged, append nothing and restore from what it gives. `spool`: the folder that the lease
     names."""
 
+    bucket: Bucket
     keys: Keys
     lease: Lease
     writer: Writer
     blobs: Blobs
     replay: Replay
     spool: Spool | None = None
+
+    def segments(self) -> Iterator[Segment]:
+        """All of the log that is there and can be read, oldest first."""
+        found = (segment for _, segment in reader.iter_readable(self.bucket, self.keys))
+        return (segment for segment in found if isinstance(segment, Segment))
 
     def refreshed(self) -> OpenedJob:
         """Return the same, with the state that the log has by now."""
@@ -402,7 +408,7 @@ def _open_spooled(
         writer.stop_spooling()
         spool = None
     blobs = Blobs(bucket, keys, clock, rng, epoch=lease.epoch, parallel=min(BLOBS_AT_ONCE, log.parallel))
-    return OpenedJob(keys, lease, writer, blobs, found, spool)
+    return OpenedJob(bucket, keys, lease, writer, blobs, found, spool)
 
 
 def read_end(log: _Log, seen: StoredLease | None) -> Tail:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.unit.recovery.cases import intent
 from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.config import SETTINGS, Origin
 from wal_agent.errors import UsageError
@@ -22,6 +23,7 @@ from wal_agent.recovery.rewrite import (
     ask_for_summaries,
     compact_form,
     kept_units,
+    number_calls,
     parse_policy,
     resting_place,
     rewound_note,
@@ -148,6 +150,34 @@ def test_a_compact_form_says_what_was_asked_done_and_answered_and_no_secret() ->
     text = compact_form(units, turns_of(units), 1)
     assert SECRET not in text
     assert "make deploy (failed)" in text and "make undo (done)" in text and "Answered: It did not work." in text
+
+
+def test_a_compact_form_names_the_logs_calls_and_the_files_that_it_rests_on() -> None:
+    """By the agent's id; without one only where the log has as many calls of these words: no number is a guess."""
+    asks = [
+        RequestedCall("a", "Bash", b'{"command": "make > out.txt"}'),
+        RequestedCall("b", "Edit", b'{"file_path": "src/a.py"}'),
+        RequestedCall("c", "Bash", b'{"command":"make"}'),
+    ]
+    logged = [
+        replace(intent(4, "Bash", b'{"command":"make > out.txt"}'), agent_call="a"),
+        intent(5, "Edit", b'{"file_path":"src/a.py"}'),
+        intent(6, "Bash", b'{"command":"make"}'),
+        intent(9, "Bash", b'{"command":"make"}'),
+    ]
+    numbers = number_calls(asks, logged)
+    assert numbers == {"a": 4, "b": 5}
+    assert number_calls(asks, logged[:3]) == {"a": 4, "b": 5, "c": 6}
+    units = [
+        said(1, "ask", "user", prompt="ask"),
+        said(1, "", "assistant", asks=tuple(asks)),
+        said(1, "ok", "tool", answers=("a", "b", "c")),
+    ]
+    text = compact_form(units, turns_of(units), 1, numbers=numbers)
+    assert "- #4 Bash: make > out.txt (done)" in text and "- Bash: make (done)" in text
+    assert "calls #4 to #5 of the log" in text and "out.txt, src/a.py" in text
+    text = compact_form(units, turns_of(units), 1, {"user1": "Made it."}, numbers)
+    assert "Summary: Made it.\nFrom: calls #4 to #5" in text
 
 
 def test_a_compact_form_is_bounded_and_keeps_the_newest_turns() -> None:

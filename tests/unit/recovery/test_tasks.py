@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from tests.unit.recovery.cases import end, intent, opening, state_of
+from tests.unit.recovery.cases import end, intent, opening, payload, state_of
 from wal_agent.agents import AGENTS
 from wal_agent.errors import UsageError
-from wal_agent.records import TaskOf
+from wal_agent.records import AnyRecord, TaskOf
 from wal_agent.recovery.tasks import (
     ASK,
     MOST_PROMPT,
     MOST_SUMMARY,
     ChildAnswer,
+    Insight,
     child_args,
     child_job,
     compact_form,
@@ -84,6 +86,24 @@ def test_what_is_left_is_bounded_and_names_the_whole() -> None:
     assert "without a last message" in compact_form("j", "claude", state_of(opening()), ChildAnswer("")).render()
 
 
+def test_an_insight_names_the_calls_and_files_that_the_log_has_behind_it() -> None:
+    """By names and numbers in its words; words without any name nothing, and no secret is in a name."""
+    calls: list[AnyRecord] = [
+        intent(1, "Read", b'{"file_path":"src/clock.py"}', "read_only"),
+        end(1),
+        intent(2, "Bash", b'{"command":"pytest tests/test_login.py > out.txt"}'),
+        replace(end(2), result=payload(b'"timeout after 4711 ms"')),
+        intent(3, "Bash", b'{"command":"ls"}', "read_only"),
+        end(3),
+    ]
+    said = ("The clock in src/clock.py is slow.", "It needs 4711 ms.", "Nothing else is wrong.", "x" * 3)
+    form = compact_form("j", "claude", state_of(opening(), *calls), ChildAnswer("s", said))
+    assert form.insights[0] == Insight(said[0], (1,), ("src/clock.py",))
+    assert form.insights[1] == Insight(said[1], (2,), ("out.txt",))
+    assert form.insights[2:] == (Insight(said[2]), Insight(said[3]))
+    assert "[#1; src/clock.py]" in form.render() and f"- {said[2]}\n" in form.render()
+
+
 FORKS = {
     "claude": ("--resume", "s1", "--fork-session", "-p", "look"),
     "gemini": ("--session-file", "/f", "-p", "look"),
@@ -141,4 +161,4 @@ def test_without_a_schema_words_are_the_summary_and_a_form_is_taken() -> None:
     assert read_said("It is three.") == ChildAnswer("It is three.")
     said = read_said('{"summary": "s", "insights": ["i"], "outputs": ["ghp_' + "a1B2" * 9 + '"]}')
     form = compact_form("j", "claude", state_of(opening()), said)
-    assert form.insights == ("i",) and "a1B2a1B2" not in form.render()
+    assert form.insights == (Insight("i"),) and "a1B2a1B2" not in form.render()
