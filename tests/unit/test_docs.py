@@ -102,6 +102,16 @@ def test_files_that_the_docs_name_exist() -> None:
 GENERATED = reference.pages()
 
 
+def test_each_row_of_the_coverage_names_a_test_that_exists() -> None:
+    rows = re.findall(r"^\| (?!row|-)(.+) \| (.+) \|$", (ROOT / "docs/COVERAGE.md").read_text(), re.M)
+    named = [match for _, cell in rows if (match := re.fullmatch(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", cell))]
+    words = [cell for _, cell in rows if "tests/" not in cell]
+    assert len(named) + len(words) == len(rows) > 30 and all(cell.startswith("not ") for cell in words)
+    for match in named:
+        text = (ROOT / match[1]).read_text()
+        assert (f"def {match[2]}(" if match[2] else "def test_") in text, match[0]
+
+
 def test_generated_pages_are_current() -> None:
     """Make them with: python -m scripts.reference"""
     assert [name for name, text in GENERATED.items() if (ROOT / "docs" / name).read_text() != text] == []
