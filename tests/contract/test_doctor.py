@@ -84,7 +84,7 @@ def test_a_permission_that_is_missing_is_named(tmp_path: Path, name: str) -> Non
 
         proxy.plan = forbid
         code, proofs = doctor(tmp_path, *at(proxy.server))
-    assert code == 78 and list(failed(proofs)) == ["list"]
+    assert code == 77 and list(failed(proofs)) == ["list"]
     assert failed(proofs)["list"].startswith("permission missing: ") and PERMISSION[scheme] in failed(proofs)["list"]
     assert "the current version can be replaced" in [proof["what"].strip() for proof in proofs]
 

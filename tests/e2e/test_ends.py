@@ -194,6 +194,7 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
                 break
         assert ledger.exists(), term.screen()
         _escape(term, scene, "cut")
+        until(lambda: machine.status()["phase"] == "awaiting_user", "the agent waits for the person", 15)
         _leave(term)
     finally:
         term.close()
