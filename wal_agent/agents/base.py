@@ -528,6 +528,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     turn_failure: Callable[[bytes], TurnFailed | None] | None = None
     """(end): the failure with which the main file ends, None for none. `end`: its last bytes, foreign text. Pure. For
     an agent that may exit before its hook has reported the failure."""
+    stopped_turn: Callable[[bytes], bool] | None = None
+    """(appended): whether bytes appended to the main file end with a person's stop of the turn, as by Esc. Pure. For an
+    agent that has no hook for it."""
     compactions: Callable[[bytes], list[Compacted]] | None = None
     """(appended): the compactions that bytes appended to the main file report as done. Pure. None: hooks say it
     (`ContextRequested`), or nothing does."""

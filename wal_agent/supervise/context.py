@@ -257,6 +257,9 @@ class Supervisor(Protocol):
     def compacted(self, found: Compacted, session: str) -> None:
         """The session's file shows a compaction that is done."""
 
+    def turn_stopped(self) -> None:
+        """The session's file shows that a person stopped the turn."""
+
     def know_compactions(self, keys: set[str]) -> None:
         """Compactions of before this run, by their keys, which the session's file may show again."""
 

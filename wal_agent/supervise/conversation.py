@@ -243,6 +243,11 @@ class Conversation:
         """One step in the table of phases; a change is emitted and logged, riding with the next record."""
         self._step(lambda: event, tool)
 
+    def turn_stopped(self) -> None:
+        """A person stopped the turn, which the agent reports by no hook. The turn stays open: it was not completed."""
+        if self.turn_open and not self._gate.running():
+            self.enter("turn_failed")
+
     def _step(self, find: Callable[[], PhaseEvent | None], tool: str = "") -> None:
         with self._lock:
             event = find()

@@ -215,7 +215,7 @@ UNLOGGED = "it ran before it was logged: no hook announced it"
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
 LEASE_LOOK = 0.05  # seconds between two looks at a lease that was not renewed in time
 WATCH = 0.02  # seconds between looks for the end of the hook that reported a question
-DIALOG = 1.0  # seconds in which a person who is asked has not answered yet
+DIALOG = 4.0  # seconds until the hook that reported a question is over, also on a busy machine
 HOLD = 2.0  # seconds that an agent survives a failed call of its own; whatever stops it is faster
 STUBBORN = 10  # refusals of one call in flight in a row after which the run ends: not every agent ends its turn
 

@@ -368,6 +368,9 @@ class Live:
     def compacted(self, found: Compacted, session: str) -> None:
         self._compacting.found(found, session)
 
+    def turn_stopped(self) -> None:
+        self.conversation.turn_stopped()
+
     def know_compactions(self, keys: set[str]) -> None:
         self._compacting.know(keys)
 

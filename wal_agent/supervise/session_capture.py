@@ -247,6 +247,9 @@ class SessionSaver:
             self._settled_upto = upto
         for seen in over:
             self._gate.end_task(seen.task, seen.status)
+        stopped = self._agent.capabilities.stopped_turn
+        if stopped is not None and stopped(appended):
+            self._supervisor.turn_stopped()
         if completed and self._agent.capabilities.settled_length is not None:
             self._gate.forget_reported(upto)  # it wrote the rest before it ended
 

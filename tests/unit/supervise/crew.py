@@ -150,6 +150,8 @@ class Watcher:
     def compacted(self, found: Compacted, session: str) -> None:
         self.did.append(f"compacted {session} {found.key}")
 
+    def turn_stopped(self) -> None: ...
+
     def know_compactions(self, keys: set[str]) -> None:
         self.did.append(f"known {sorted(keys)}")
 

@@ -24,6 +24,7 @@ travels = conversation.travels
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), ("--resume", "{session}", "--fork-session")),
     compactions=session.compactions,
+    stopped_turn=session.stopped_turn,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     boundary="file",
     timers=frozenset(("ScheduleWakeup", "CronCreate")),

@@ -415,6 +415,18 @@ def compactions(appended: bytes) -> list[Compacted]:
     return found
 
 
+_STOPPED = "[Request interrupted by user"
+
+
+def stopped_turn(appended: bytes) -> bool:
+    """Claude writes a message of the user's for an Esc."""
+    if _STOPPED.encode() not in appended:
+        return False
+    said = [r for r, _ in records(appended) if r is not None and r.get("type") in ("user", "assistant")]
+    newest = next((r for r in reversed(said) if not r.get("isSidechain")), {})
+    return content_text(as_object(newest.get("message")).get("content")).startswith(_STOPPED)
+
+
 def proves_turn(appended: bytes) -> bool:
     """A user's line is written when the SessionStart and UserPromptSubmit hooks are over."""
     return any(is_turn(r) for r, _ in records(appended))

@@ -24,6 +24,7 @@ travels = conversation.travels
 capabilities = Capabilities(
     forms=SessionForms(("exec", "resume", "{session}"), ("exec", "fork", "{session}")),
     compactions=hooks.compactions,
+    stopped_turn=hooks.stopped_turn,
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     headless=("exec",),
     hook_caller="session",

@@ -161,6 +161,15 @@ def compactions(appended: bytes) -> list[base.Compacted]:
     return found
 
 
+def stopped_turn(appended: bytes) -> bool:
+    """A `turn_aborted` that no turn follows."""
+    if b'"turn_aborted"' not in appended:
+        return False
+    payloads = [as_object(r.get("payload")) for r, _ in records(appended) if r is not None]
+    found = [kind for p in payloads if (kind := p.get("type")) in ("turn_aborted", "task_started", "user_message")]
+    return found[-1:] == ["turn_aborted"]
+
+
 def _started(p: _Start) -> HookEvent:
     """After a compaction it is no start."""
     if p.source == "compact":

@@ -25,6 +25,7 @@ capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), "Copilot has no form to copy a session"),
     speaks=frozenset(("tool_ended", "turn_started")),
     compactions=session.compactions,
+    stopped_turn=session.stopped_turn,
     rewriting=Rewriting(rewrite.units, rewrite.compact),
     boundary="file",
     hook_caller="shell",

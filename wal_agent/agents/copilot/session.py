@@ -309,6 +309,15 @@ def compactions(appended: bytes) -> list[Compacted]:
     return found
 
 
+def stopped_turn(appended: bytes) -> bool:
+    """An `abort` that no turn follows."""
+    if b'"abort"' not in appended:
+        return False
+    kinds = ("abort", "user.message", "assistant.turn_start")
+    found = [e.kind for e in load_events(appended).events if e.kind in kinds and not e.agent]
+    return found[-1:] == ["abort"]
+
+
 def proves_turn(appended: bytes) -> bool:
     """A prompt is written when the hooks of the session's start are over."""
     return any(e.kind == "user.message" and not e.agent for e in load_events(appended).events)

@@ -24,6 +24,7 @@ travels = conversation.travels
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), ("--session-file", "{file}")),
     compactions=session.compactions,
+    stopped_turn=session.stopped_turn,
     speaks=frozenset(("tool_ended", "turn_completed")),
     hook_caller="shell",
     restart_codes=frozenset((199,)),

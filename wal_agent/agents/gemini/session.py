@@ -423,6 +423,14 @@ def compactions(appended: bytes) -> list[Compacted]:
     return found
 
 
+def stopped_turn(appended: bytes) -> bool:
+    """Gemini's own word for an Esc, behind the user's words."""
+    if b"Request cancelled." not in appended:
+        return False
+    found = [r for r, _ in records(appended) if r is not None and r.get("type") in ("user", "gemini", "info")]
+    return bool(found) and (found[-1].get("type"), found[-1].get("content")) == ("info", "Request cancelled.")
+
+
 def proves_turn(appended: bytes) -> bool:
     """A user's record is written when the SessionStart and BeforeAgent hooks are over, before the model is asked."""
     return any(r is not None and r.get("type") == "user" for r, _ in records(appended))

@@ -24,6 +24,7 @@ travels = conversation.travels
 capabilities = Capabilities(
     forms=SessionForms(("--session", "{session}"), ("--fork", "{file}")),
     compactions=session.compactions,
+    stopped_turn=session.stopped_turn,
     inject_prompt=resume.inject_prompt,
     speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,
