@@ -161,3 +161,16 @@ def test_a_quota_that_is_used_up_hands_the_job_over(
     assert TASK in notice and "echo one >> side" in notice
     assert scene.side()[:1] == ["one"]
     assert run.process.returncode == 0, run.stderr()
+
+
+@pytest.mark.parametrize("pair", [("gemini", "claude")], indirect=True, ids="-".join)
+def test_an_agent_that_its_permissions_shut_out_does_not_complete_the_job(pair: Pair) -> None:
+    """Without a person: it is said at the first refusal, and the job stays unfinished although the turn ends well."""
+    scene, first, other = pair.scene, pair.first, pair.other
+    scene.script(Turn(calls=[first.rehearsal.shell("echo one >> side")]), Turn("paused here"))
+    run = first.run(*first.rehearsal.args(TASK), wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    other.model.turns[:] = [Turn(calls=[other.rehearsal.shell("echo two >> side")]), Turn("All is done.")]
+    taken = other.run("-p", "go on", options=("--handoff",), wait=True)
+    assert taken.process.returncode == 79 and "by its own permissions" in taken.stderr(), taken.stderr()
+    assert scene.side() == ["one"] and other.status()["state"] != "closed"

@@ -386,6 +386,8 @@ class Gate:
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: RunningCall | None = None
         self.had_inner = False  # a subagent made calls that have ids
+        self._forbidden: RunningCall | None = None  # the first command that the agent's own permissions refused
+        self._shell_ran = False
         self.stuck: PersonNeeded | None = None  # why only a person can carry on
         self.ended_turn: PersonNeeded | None = None  # the same, where the agent may still be prompted again
 
@@ -584,6 +586,11 @@ class Gate:
         return Deny(reason, stop=self._denied_in_a_row >= PATIENCE, word=word)
 
     @property
+    def shut_out(self) -> RunningCall | None:
+        """The first command that the agent's own permissions refused, where none ran in this run."""
+        return None if self._shell_ran else self._forbidden
+
+    @property
     def refusal(self) -> str:
         """Why nothing that changes anything may begin now; "" where it may."""
         return self._refusal or self._draining
@@ -650,6 +657,9 @@ class Gate:
             self.processes.look({**self._shells(), running.call: begun_shell(running)})
         seen = self._seen(running)
         outcome = outcome_of(status, clean, seen)
+        if running.shell and not running.nested and outcome == "refused":
+            self._forbidden = self._forbidden or running
+        self._shell_ran = self._shell_ran or (running.shell and outcome != "refused")
         changed = running.changes and outcome != "refused"
         how: Ending = "failed" if outcome in ("cut", "failed") else "refused" if outcome == "refused" else "done"
         self._emit(CallEnded(running.call, running.tool, how, self._clock.boot() - running.since, changed))

@@ -56,7 +56,7 @@ from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
 from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
-from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
+from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, shut_out_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
 from wal_agent.supervise.tasks import TaskBounds, begin_task
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
@@ -112,6 +112,8 @@ class Live:
         self._unsaved = ""
         self._saved = True
         self._ready = False
+        self._handed = self._writer.state.handoff is not None  # the job was another agent's
+        self._told_shut_out = False
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
         self._looked = 0.0
@@ -507,7 +509,7 @@ class Live:
             exit,
             completed,
             down,
-            self._stopped,
+            self._stopped or (self._shut_out() if completed and down is None else None),
             leftovers,
             problems,
             self._trouble,
@@ -519,6 +521,11 @@ class Live:
             failed=self.conversation.failed or (None if completed else self._failure_in_file()),
             turned=self.conversation.turned,
         )
+
+    def _shut_out(self) -> PersonNeeded | None:
+        """Why an agent that took the job over, and has nobody to ask, can do nothing of it."""
+        call = self.gate.shut_out if self._handed and not self._launch.interactive else None
+        return shut_out_error(self._agent.name, call.call, self._context.settings.job_options) if call else None
 
     def _report_start(self, pid: int) -> None:
         launch = self._launch
@@ -644,6 +651,9 @@ class Live:
         if (now := self._clock.boot()) - self._looked >= LOOK:
             self._looked = now
             self.gate.tick()
+        if not self._told_shut_out and (error := self._shut_out()) is not None:
+            self._told_shut_out = True
+            self._screen.say(error.what)
         phase, about = self.conversation.refresh_phase()
         self.checkpoints.tick(phase)
         is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and stdin_is_fed()

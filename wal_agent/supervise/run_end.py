@@ -99,6 +99,14 @@ def no_hooks_error(agent: str) -> ConfigError:
     )
 
 
+def shut_out_error(agent: str, call: int, job_options: str) -> PersonNeeded:
+    """For an agent that took a job over without a person, and was refused each command by its own permissions."""
+    return PersonNeeded(
+        f"{agent} was refused its shell by its own permissions (call #{call}): the job that it took over is not done.",
+        f"Allow that in {agent}'s own settings, then start it again: wal-agent run {agent} {job_options}".rstrip(),
+    )
+
+
 def exit_reason(agent: Agent, ended: AgentOutcome, interactive: bool, now: float) -> ExitReason:
     """How it ended, as one word and one sentence."""
     exit_cause = agent.capabilities.exit_cause

@@ -164,6 +164,21 @@ def test_what_its_auto_mode_blocks_is_refused() -> None:
     assert [seen.status for seen in CLAUDE.seen_calls(book.data)] == ["failed"]
 
 
+@pytest.mark.parametrize(
+    ("decided", "status"),
+    [({"decision": "reject", "source": "config"}, "refused"), ({"decision": "accept", "source": "config"}, "failed")],
+)
+def test_what_its_settings_do_not_allow_is_refused(decided: dict[str, str], status: str) -> None:
+    """In as many words as there are rules; 2.1.330 marks who decided, beside the result."""
+    book = Book()
+    book.call("t1")
+    book.result("t1", "Output redirection to '/w/side' needs approval.", error=True)
+    book.lines[-1] |= {"toolDenialKind": "user-rejected", "permissionDecision": decided}
+    assert [seen.status for seen in CLAUDE.seen_calls(book.data)] == [status]
+    book.lines[-1]["toolDenialAfterRun"] = True
+    assert [seen.status for seen in CLAUDE.seen_calls(book.data)] == ["failed"]
+
+
 def test_parallel_calls() -> None:
     """Each result hangs on its own call, as Claude writes them; the one that never began stays as it is."""
     book = Book()

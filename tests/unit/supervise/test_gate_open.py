@@ -321,3 +321,19 @@ def test_a_call_that_is_over_is_not_kept_open_by_one_that_runs_beside_it(second:
     lines = ["sleep 61; true", second]
     printed = subprocess.run([sys.executable, "-c", TWINS, *lines], capture_output=True, text=True, check=True)
     assert json.loads(printed.stdout) == [True, False, True]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_agent_is_shut_out_where_its_permissions_refuse_each_command(post: Post, reads: bool) -> None:
+    """Not by a denial of ours, nor once a command has run."""
+    command = "ls" if reads else "./charge.sh"
+    ours = post.begin("run_shell_command", command=command)
+    post.gate.end_call(ours, "refused", "the lease is lost")
+    assert post.gate.shut_out is None
+    refused = post.begin("run_shell_command", command=command)
+    post.gate.report(refused, "refused", "it was refused", "session")
+    assert post.gate.shut_out is not None and post.gate.shut_out.call == refused
+    post.begin("run_shell_command", command="echo one")
+    with post.committing():
+        post.gate.finish_call(ended("run_shell_command", command="echo one"))
+    assert post.gate.shut_out is None

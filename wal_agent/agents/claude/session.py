@@ -376,7 +376,9 @@ def _status(record: Json, result: Json) -> Status:
         if record.get("toolDenialBeforeRun") is True:
             return "refused"
         return "stopped" if "toolDenialKind" in record else "cancelled"
-    if text.startswith(_REFUSED) or _HOOK.match(text):
+    decided = as_object(record.get("permissionDecision"))  # 2.1.330: by its settings and mode, in many words
+    by_rule = (decided.get("decision"), decided.get("source")) == ("reject", "config")
+    if text.startswith(_REFUSED) or _HOOK.match(text) or (by_rule and record.get("toolDenialAfterRun") is not True):
         return "refused"
     if TIME_LIMIT.search(text):
         return "stopped"
