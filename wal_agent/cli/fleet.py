@@ -261,7 +261,8 @@ def watch(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
     inboxes = Inboxes(lambda job: _messages_of(job, opened), opened, say) if on_message else None
-    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell, inboxes).go()
+    silent = None if once else _silent_runs(opened.url)
+    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell, inboxes, silent).go()
     if ended:
         raise typer.Exit(128 + ended[0])
 
@@ -326,6 +327,14 @@ def claim(
         lambda argv, place: run_child(argv, place, os.environ),
     )
     raise typer.Exit(code)
+
+
+def _silent_runs(url: str) -> Callable[[], set[tuple[str, int]]] | None:
+    """What names the runs whose heartbeats stopped, where the person's setting `messages` is a NATS server."""
+    from wal_agent.messages import hear_beats
+
+    settings = settings_for(ANY_AGENT, Path.cwd().resolve(), {"bucket": url}, {"bucket"})
+    return hear_beats(settings, os.environ, SystemClock().boot, say)
 
 
 def _messages_of(job: str, bucket: Bucket) -> Driver:

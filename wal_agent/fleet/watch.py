@@ -325,6 +325,8 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
+LISTEN = 0.5  # seconds between two looks at who is silent, and
+SUSPECT_LOOK = 1.0  # at the leases while somebody is
 LONGEST_SPREAD = 5.0  # seconds over which the commands of one round are begun
 
 
@@ -368,10 +370,13 @@ class Watcher:
         stop: threading.Event,
         notify: Callable[[Job], str] | None = None,
         inboxes: Inboxes | None = None,
+        silent: Callable[[], Collection[tuple[str, int]]] | None = None,
     ) -> None:
         """`notify` sends a message about a job and returns why that failed, "" where it did not. `inboxes`: what
-        waits for jobs, with `on_message`."""
-        self._notify, self._inboxes = notify, inboxes
+        waits for jobs, with `on_message`. `silent`: job and epoch of runs whose heartbeats stopped."""
+        self._notify, self._inboxes, self._silent = notify, inboxes, silent
+        self._running: Mapping[tuple[str, int], Job] = {}
+        self._suspects: set[tuple[str, int]] = set()
         self._bucket, self._wanted, self._env, self._say = bucket, wanted, env, say
         self._clock, self._rng, self._stop = clock, rng, stop
         self._timing = LeaseTiming(wanted.ttl)
@@ -464,6 +469,7 @@ class Watcher:
             while not self._stop.is_set():
                 try:
                     jobs = self._eyes.all()
+                    self._running = {(job.job, job.epoch): job for job in jobs if job.state == "running"}
                     if self._wanted.command or self._notify:
                         acted = acted or self._remember(KEY)
                         self._round(acted, heartbeat, jobs)
@@ -479,7 +485,7 @@ class Watcher:
                     raise heartbeat.lost
                 if self._wanted.once:
                     return
-                self._pause(self._wanted.every)
+                self._await_round()
         finally:
             heartbeat.stop()
             with suppress(Unavailable, Fenced):
@@ -571,6 +577,23 @@ class Watcher:
         if self._trouble != error.what:
             self._say(f"waiting: {error}")
             self._trouble = error.what
+
+    def _await_round(self) -> None:
+        """Until the next look at the leases: at once for a run that fell silent, and each second while one is."""
+        end = self._clock.boot() + self._wanted.every * self._rng.uniform(0.8, 1.2)
+        while self._silent is not None and not self._stop.is_set() and self._clock.boot() < end:
+            before, self._suspects = self._suspects, set(self._silent()) & self._running.keys()
+            for job, epoch in sorted(self._suspects - before):
+                lease = self._running[job, epoch].ttl
+                self._say(
+                    f"suspect: {job} (epoch {epoch}) sends no heartbeat; its lease shows within {lease:.0f} s "
+                    "whether it crashed"
+                )
+            if self._suspects:
+                end = min(end, self._clock.boot() + SUSPECT_LOOK)
+            self._stop.wait(min(LISTEN, max(0.0, end - self._clock.boot())))
+        if self._silent is None:
+            self._stop.wait(max(0.0, end - self._clock.boot()))
 
     def _pause(self, seconds: float) -> None:
         self._stop.wait(seconds * self._rng.uniform(0.8, 1.2))

@@ -63,6 +63,20 @@ def status_listener(
     return StatusPublisher(link, settings.job, agent, owner_name(env), now, lambda: not stalled(awake()))
 
 
+def hear_beats(
+    settings: Settings, env: Mapping[str, str], now: Callable[[], float], say: Callable[[str], None]
+) -> Callable[[], set[tuple[str, int]]] | None:
+    """Return what names the runs (job and epoch) whose heartbeats stopped on the NATS servers of `settings`; None where
+    none are named. ConfigError as above."""
+    if scheme_of(settings) not in NATS:
+        return None
+    require("nats", "nats", "--messages")
+    from wal_agent.messages.beats import Beats
+    from wal_agent.messages.connection import Connection
+
+    return Beats(Connection(settings.messages, env, say, "wal-agent fleet watch"), now).silent
+
+
 def owner_name(env: Mapping[str, str]) -> str:
     """Return the user's name as the heartbeats have it."""
     return env.get("USER") or env.get("LOGNAME") or Path(env.get("HOME") or "/someone").name

@@ -285,3 +285,24 @@ def test_the_environment_tells_only_what_can_be_used_as_it_stands() -> None:
     ]:
         env = command_environment({}, classify_job(seen(agent=agent, workspace=workspace), ELSEWHERE), "u")
         assert (env["FLEET_AGENT"], env["FLEET_WORKSPACE"]) == told
+
+
+def test_a_run_that_falls_silent_is_named_at_once_and_acted_on_only_by_its_lease() -> None:
+    bucket, stop, said, clock = MemoryBucket(), threading.Event(), list[str](), FakeClock()
+    store(bucket, "web", ttl=1e4)
+    asked = 0
+
+    def silent() -> set[tuple[str, int]]:
+        nonlocal asked
+        asked += 1
+        clock.sleep(1.0)
+        if asked == 6:
+            stop.set()
+        return {("web", 3), ("web", 2), ("other", 3)}
+
+    with tempfile.TemporaryDirectory(prefix="wf-", dir="/tmp") as short:
+        Path(short).chmod(0o700)
+        env = {"PATH": os.environ["PATH"], "HOME": short, "WAL_AGENT_RUNTIME_DIR": f"{short}/r"}
+        wanted = WatchOptions("exit 1", every=30.0)
+        Watcher(bucket, wanted, env, said.append, clock, random.Random(1), stop, silent=silent).go()
+    assert [line for line in said if "web" in line or "other" in line] == said[:1] and "web (epoch 3)" in said[0]
