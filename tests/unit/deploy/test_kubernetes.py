@@ -64,3 +64,11 @@ def test_a_pod_is_never_started_again_beside_the_lease_and_has_time_to_drain() -
     (agent,) = POD["containers"]
     assert agent["command"][:2] == ["wal-agent", "run"], "PID 1, in exec form"
     assert agent["livenessProbe"]["httpGet"]["path"] == "/healthz", "which asks no bucket"
+
+
+def test_the_project_is_there_before_the_agent_and_nothing_blocks_a_drain() -> None:
+    (clone,), (agent,) = POD["initContainers"], POD["containers"]
+    assert "git clone" in clone["command"][-1] and clone["workingDir"] == agent["workingDir"]
+    assert {m["mountPath"] for m in clone["volumeMounts"]} >= {agent["workingDir"]}
+    budgets = [o for o in OBJECTS if o["kind"] == "PodDisruptionBudget"]
+    assert budgets == [], "a percentage cannot be computed for pods of a Job, and then no pod may be evicted"
