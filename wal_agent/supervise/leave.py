@@ -6,10 +6,12 @@ bucket cannot write, says that the run was one of the job's.
 
 from __future__ import annotations
 
+import calendar
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from wal_agent.capture.git import Git
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.paths import config_dir, state_dir
+from wal_agent.records import Opening
 from wal_agent.recovery.recall import index_path
 from wal_agent.supervise.identity import ATTRIBUTE, known_folders
 from wal_agent.supervise.machine import is_run_live, runtime_path, spools_dir
@@ -29,6 +32,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.spool import SpoolOwner, count_segments, orphaned_spools
 from wal_agent.wal.state import State
 
+DAY = 86_400.0  # seconds between a run's opening and its restore, at most; clocks are set
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
@@ -46,13 +50,13 @@ class Leaving(msgspec.Struct, frozen=True):
 def forget_job(env: Mapping[str, str], bucket: Bucket, keys: Keys, state: State, own: str) -> None:
     """Delete what this machine keeps of a deleted job. `state`: with the openings of its log; `own`: the run of the
     deletion. What a disk does not let go stays, and so does what another job at work in the folder uses."""
-    shutil.rmtree(state_dir(env) / "jobs" / keys.job, ignore_errors=True)
     index = index_path(bucket, keys, env)
     for path in index.parent.glob(f"{index.stem}.*"):
         path.unlink(missing_ok=True)
     for spool in orphaned_spools(spools_dir(env), SpoolOwner(keys.job, bucket.url), None):
         shutil.rmtree(spool, ignore_errors=True)
     mine = [o.opening for o in state.openings if is_noted(env, bucket.url, keys.job, o.opening)]
+    _forget_copies(state_dir(env) / "jobs" / keys.job, mine)
     for workspace in {opening.workspace for opening in mine}:
         _forget_captures(env, Path(workspace))
     for run in (own, *(opening.run for opening in mine)):
@@ -61,6 +65,24 @@ def forget_job(env: Mapping[str, str], bucket: Bucket, keys: Keys, state: State,
             shutil.rmtree(folder, ignore_errors=True)
     for opening in mine:
         forget_args(env, opening.run)
+
+
+def _forget_copies(folder: Path, mine: Sequence[Opening]) -> None:
+    """The folder has the job's name alone, and a job of another bucket may have it too: what a restore kept of that one
+    stays."""
+    kept = [path for path in (folder / "pre-restore").glob("*Z-*") if path.is_dir()]
+    ours = [path for path in kept if any(_is_restore_of(path.name, opening) for opening in mine)]
+    for path in ours if len(ours) < len(kept) else [folder] if mine else []:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_restore_of(name: str, opening: Opening) -> bool:
+    """Whether the run of this opening made the folder: its name is a time, and the epoch of the run (prepare.py)."""
+    stamp, _, epoch = name.partition("-")
+    with suppress(ValueError):
+        made = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
+        return epoch == str(opening.epoch) and -DAY < made - opening.time < DAY
+    return False
 
 
 def _forget_captures(env: Mapping[str, str], workspace: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def test_rm_takes_what_this_machine_keeps_of_the_job(run: Run, runtime: Path, tm
     assert not [p for p in (state() / "recall").glob("*") if p.is_file()]
     assert [p.name for p in (state() / "typed").iterdir()] == [OTHER]
     assert [p.name for p in runtime.iterdir()] == [OTHER], "no run of another job, and not the one that deleted it"
+
+
+def test_rm_leaves_what_a_restore_kept_of_another_buckets_job_of_that_name(
+    run: Run, runtime: Path, tmp_path: Path
+) -> None:
+    """I7: the first bucket of a folder is often the local one, and its job has the name of the later one's."""
+    shelf = crashed(tmp_path / "b", 1)
+    opening = replay(shelf.bucket, KEYS).state.openings[-1].opening
+    remember_args(os.environ, shelf.url, "shop", MINE, opening.args)
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(opening.time + 60))
+    folder = state() / "jobs" / "shop" / "pre-restore"
+    ours = write(folder / f"{now}-{opening.epoch}" / "s.jsonl")
+    theirs = [write(folder / name / "s.jsonl") for name in (f"{now}-77", f"20200101T000000Z-{opening.epoch}")]
+    assert run("rm", "shop", "--bucket", shelf.url, "--yes")[0] == 0
+    assert not ours.exists() and all(path.exists() for path in theirs)
 
 
 def test_rm_takes_no_runs_that_only_the_bucket_names(run: Run, runtime: Path, tmp_path: Path) -> None:
