@@ -51,6 +51,10 @@ class Unavailable(BucketError):
     exit_code = 69
 
 
+class Unmounted(Unavailable):
+    """The disk of a folder bucket is not there. A run goes on asking; a command that waited would wait in vain."""
+
+
 class Denied(BucketError):
     """Credentials or permission are missing; trying again does not help."""
 

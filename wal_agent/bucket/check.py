@@ -26,6 +26,7 @@ from wal_agent.errors import (
     Misconfigured,
     NotFound,
     Unavailable,
+    Unmounted,
     WalAgentError,
 )
 
@@ -100,10 +101,10 @@ class _Patience:
             began = self._clock.boot()
             try:
                 return request()
-            except Unavailable:
+            except Unavailable as error:
                 lost()
                 self._left -= self._clock.boot() - began + self._pause
-                if self._left < 0:
+                if self._left < 0 or isinstance(error, Unmounted):
                     raise
                 self._clock.sleep(self._pause)
 

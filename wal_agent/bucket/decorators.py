@@ -34,7 +34,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket, BucketDecorator, Entry, Object, Version, check_folder, check_key, check_prefix
 from wal_agent.clock import Clock
-from wal_agent.errors import BucketError, ConfigError, Damaged, Newer, Unavailable
+from wal_agent.errors import BucketError, ConfigError, Damaged, Newer, Unavailable, Unmounted
 
 T = TypeVar("T")
 FIRST_BACKOFF = 0.05  # seconds
@@ -149,7 +149,7 @@ class RetryBucket(BucketDecorator):
             failures += 1
             # The exponent is capped too: 2**failures of a day's outage is no float any more.
             pause = self._rng.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 16)))
-            if failures >= self._attempts or self._clock.boot() + pause > end:
+            if isinstance(error, Unmounted) or failures >= self._attempts or self._clock.boot() + pause > end:
                 raise error
             self._clock.sleep(pause)
 

@@ -42,7 +42,7 @@ from typing import Annotated
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.errors import BucketError, Damaged, Denied, Newer, Unavailable
+from wal_agent.errors import BucketError, Damaged, Denied, Newer, Unavailable, Unmounted
 from wal_agent.paths import state_dir
 from wal_agent.safefs import read_plain
 
@@ -406,8 +406,8 @@ class Disk:
         finally:
             os.close(fd)
 
-    def _gone(self, why: str) -> Unavailable:
-        return Unavailable(f"The disk of bucket {self._url} is gone: {why}.", f"Is it mounted? {self._forget()}")
+    def _gone(self, why: str) -> Unmounted:
+        return Unmounted(f"The disk of bucket {self._url} is gone: {why}.", f"Is it mounted? {self._forget()}")
 
     def _forget(self) -> str:
         command = f"wal-agent doctor --forget --bucket {shlex.quote(self._url)}"

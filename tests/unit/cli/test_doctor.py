@@ -96,7 +96,9 @@ class TestForget:
         folder.remember_run(shelf.url, bucket.marker_of(shelf.url), "shop", 1, os.environ)
         return shelf.url
 
-    def test_a_bucket(self, run: Run, url: str, tmp_path: Path) -> None:
+    def test_a_bucket(self, run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No command waits for it."""
+        monkeypatch.setattr("wal_agent.clock.SystemClock.sleep", lambda *_: pytest.fail("waited in vain"))
         shutil.rmtree(tmp_path / "b")
         for command in (("status",), ("log",), ("gc",), ("unlock",), ("ack", "1", "--done")):
             code, out, err = run(*command, "--bucket", url, "--job", "shop")
