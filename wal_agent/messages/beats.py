@@ -13,6 +13,7 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from wal_agent import msgspec_compat
 from wal_agent.messages.connection import Setup
 from wal_agent.messages.status import EVERY, LIVE
 
@@ -38,6 +39,9 @@ class Beat(msgspec.Struct, frozen=True):
     state: str
 
 
+_BEAT = msgspec_compat.of_json(Beat)
+
+
 class Beats:
     """The newest beat of each run, by `now` (seconds that only go forward)."""
 
@@ -57,7 +61,7 @@ class Beats:
     def heard(self, data: bytes) -> None:
         """Take a heartbeat or a status; anything else is passed over."""
         try:
-            beat = msgspec.json.decode(data, type=Beat) if len(data) <= MOST_BYTES else None
+            beat = _BEAT.decode(data) if len(data) <= MOST_BYTES else None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             beat = None
         if beat is None:

@@ -316,6 +316,22 @@ def test_a_persons_answer_tells_a_no_from_an_esc_in_the_tool() -> None:
     ]
 
 
+def test_an_esc_at_the_question_is_a_no_although_its_answer_comes_behind_the_abort() -> None:
+    """I8, issue 32, 1: as 1.0.102 writes it, when it is quick."""
+    agent = OpenCalls()
+    question = event("permission.requested", {"requestId": "r", "permissionRequest": {"toolCallId": "a"}}, 5)
+    seen = agent.seen_calls(
+        lines(
+            asked(
+                ("a", "one"),
+            ),
+            question,
+            event("abort", {"reason": "user_initiated"}),
+        )
+    )
+    assert [(s.id[-1], s.status) for s in seen] == [("a", "refused")]
+
+
 def test_a_command_that_runs_on_is_over_when_copilot_says_so() -> None:
     """I8, issue 32, 3: as 1.0.102 writes it."""
 
