@@ -63,7 +63,19 @@ COMMANDS = {
     "fleet watch": ("fleet", "watch", "--on-crash", "true", "--once"),
 }
 # Commands that use none, or their own.
-NO_BUCKET = {"settle", "step", "rules", "notify", "configure-hooks", "agents", "demo", "drill", "trust", "key"}
+NO_BUCKET = {
+    "settle",
+    "step",
+    "rules",
+    "notify",
+    "configure-hooks",
+    "agents",
+    "demo",
+    "drill",
+    "trust",
+    "key",
+    "uninstall",
+}
 
 
 @pytest.fixture
