@@ -104,6 +104,6 @@ def test_a_halt_and_a_recovery_reach_people_and_no_run_waits_for_it(yard: Yard, 
     while told["title"] == halt["title"]:  # it was not answered in time, so it may come again
         told = sink.next()
     assert told["title"].startswith("shop: recovered on ") and told["type"] == "warning"
-    assert "In flight: 1 tool call: 1 unknown." in told["message"] and "wal-agent log" in told["message"], told
+    assert "Open: 1 call (1 open): 1 unknown." in told["message"] and "wal-agent log" in told["message"], told
     until(lambda: not yard.box.served, "with nothing to send it ends")
     assert not yard.box.letters() and not yard.box.failures()
