@@ -39,6 +39,7 @@ PROMISED = {
     "NotFound": 70,
     "Conflict": 70,
     "Unavailable": 69,
+    "Unmounted": 69,
     "Denied": 77,
     "Damaged": 73,
     "Newer": 78,
