@@ -39,12 +39,13 @@ PATIENCE = 20.0  # seconds that a start or check waits in all for what a store d
 class Finding(msgspec.Struct, frozen=True):
     """One thing that was tried. `detail` says in a sentence what the store did instead; empty when `ok`.
 
-    `denied`: a permission is missing, `check` is the operation, and the checks that need it are left out."""
+    `denied`: a permission is missing, for the operations that it `lacks`; the checks that need one are left out."""
 
     check: str
     ok: bool
     detail: str = ""
     denied: Denied | None = None
+    lacks: tuple[Operation, ...] = ()
 
 
 def probe(bucket: Bucket, prefix: str = "", clock: Clock | None = None) -> list[Finding]:
@@ -61,11 +62,12 @@ def probe(bucket: Bucket, prefix: str = "", clock: Clock | None = None) -> list[
     left = f" Left there: {', '.join(sorted(store.made))}." if store.made else ""
     if len(store.denied) > 1 and len({_reason(error) for error in store.denied.values()}) == 1:  # no credentials
         error = next(iter(store.denied.values()))
-        return [*findings, Finding(", ".join(store.denied), False, f"permission missing: {error}{left}", error)]
+        lacks = tuple(store.denied)
+        return [*findings, Finding(", ".join(lacks), False, f"permission missing: {error}{left}", error, lacks)]
     for operation, error in store.denied.items():
         kind = "" if isinstance(error, Misconfigured) else "permission missing: "
         detail = f"{kind}{error}{left if operation == 'delete' else ''}"
-        findings.append(Finding(operation, False, detail, error))
+        findings.append(Finding(operation, False, detail, error, (operation,)))
     return findings
 
 
@@ -298,7 +300,7 @@ def examine(bucket: Bucket, prefix: str, clock: Clock) -> Iterator[Finding]:
     try:
         findings = probe(metered, prefix, clock)
         yield from findings
-        denied = {name for finding in findings if finding.denied for name in finding.check.split(", ")}
+        denied = {name for finding in findings for name in finding.lacks}
         if not denied & {"create", "delete"}:
             yield put_times(metered, prefix, clock)
         if "list" not in denied:  # stores give their time with a listing

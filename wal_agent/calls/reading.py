@@ -109,6 +109,15 @@ def read_call(tool: str, input: bytes, folder: str, rules: Rules) -> ReadCall:
     return ReadCall(tool_name(tool), rest, here, text, tuple(reader.found), shell is not None)
 
 
+def shell_commands(input: bytes) -> tuple[Simple, ...]:
+    """The commands of a call's shell text as they stand in it, whatever the tool; none where it has none that can be
+    read."""
+    fields = read_input(input) or {}
+    text = fields.get(_text_field(fields))
+    script = parse(text) if isinstance(text, str) else None
+    return script.commands if script is not None else ()
+
+
 def tool_name(tool: str) -> str:
     """One name for a tool of an MCP server, which each agent spells otherwise: mcp__pay__charge, pay-charge."""
     return re.sub(r"[^a-z0-9]+", "_", _SERVER.sub("", tool, count=1).lower()) if tool else ""

@@ -133,8 +133,7 @@ def resume(
     """
     given = {name: value if isinstance(value := flags.get(name), str) else None for name in ("bucket", "job")}
     at = JobOptions(bucket=given["bucket"], job=given["job"]).open()
-    if given["job"] not in (None, at.keys.job):
-        say(f"{given['job']} is the display name of job {at.keys.job}.")
+    _say_name(given["job"] or at.keys.job, at.keys.job)
     args = tuple(context.args)
     if not args and at.agent.capabilities.hookless:
         args = _last_command(at)
@@ -264,9 +263,13 @@ def _settle_name(settings: Settings) -> Settings:
         return settings
     with closing(open_bucket(settings.bucket)) as bucket:
         own = with_own_name(settings, RetryBucket(bucket, SystemClock(), random.Random()))
-    if own.job != settings.job:
-        say(f"{settings.job} is the display name of job {own.job}.")
+    _say_name(settings.job, own.job)
     return own
+
+
+def _say_name(typed: str, own: str) -> None:
+    if typed != own:
+        say(f"{typed} is the display name of job {own}.")
 
 
 def _successors(agent: str, settings: Settings) -> tuple[str, ...]:

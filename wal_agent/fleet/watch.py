@@ -580,8 +580,11 @@ class Watcher:
 
     def _await_round(self) -> None:
         """Until the next look at the leases: at once for a run that fell silent, and each second while one is."""
+        if self._silent is None:
+            self._pause(self._wanted.every)
+            return
         end = self._clock.boot() + self._wanted.every * self._rng.uniform(0.8, 1.2)
-        while self._silent is not None and not self._stop.is_set() and self._clock.boot() < end:
+        while not self._stop.is_set() and self._clock.boot() < end:
             before, self._suspects = self._suspects, set(self._silent()) & self._running.keys()
             for job, epoch in sorted(self._suspects - before):
                 lease = self._running[job, epoch].ttl
@@ -592,8 +595,6 @@ class Watcher:
             if self._suspects:
                 end = min(end, self._clock.boot() + SUSPECT_LOOK)
             self._stop.wait(min(LISTEN, max(0.0, end - self._clock.boot())))
-        if self._silent is None:
-            self._stop.wait(max(0.0, end - self._clock.boot()))
 
     def _pause(self, seconds: float) -> None:
         self._stop.wait(seconds * self._rng.uniform(0.8, 1.2))

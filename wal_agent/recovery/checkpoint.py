@@ -315,14 +315,9 @@ def named_files(input: bytes) -> list[str]:
 
 def _written(input: bytes) -> Iterator[str]:
     """What a shell command's redirections and its plainest programs write, as far as its text says."""
-    from wal_agent.shell.reader import parse
+    from wal_agent.calls.reading import shell_commands
 
-    text: object = None
-    with suppress(ValueError, RecursionError, AttributeError):
-        given = json.loads(input)
-        text = given.get("command") or given.get("cmd")
-    script = parse(text) if isinstance(text, str) else None
-    for simple in script.commands if script is not None else ():
+    for simple in shell_commands(input):
         words = [word.text or "" for word in simple.words]
         named = [r.to.text or "" for r in simple.redirects if ">" in r.op and r.to is not None]
         operands = [word for word in words[1:] if not word.startswith("-")]

@@ -6,13 +6,12 @@ denied calls, and those that evidence or a person settled as not started, are le
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.calls.reading import shell_commands
 from wal_agent.records import (
     Answer,
     AnyRecord,
@@ -31,7 +30,6 @@ from wal_agent.records import (
     call_state,
 )
 from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
-from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import Rules
 from wal_agent.wal.state import PLAN_TOOLS
 
@@ -120,7 +118,7 @@ def effects_of(
     return [_with_undo(one, rules, fetch) for one in known if one.step or not _only_tells(fetch(one.input))]
 
 
-_OWN = frozenset(("checkpoint", "step", "state", "recall", "acknowledge", "settle", "mark", "inbox", "pause"))
+_OWN = frozenset(("checkpoint", "step", "state", "recall", "settle", "mark", "inbox", "pause"))
 _PRINTS = frozenset(("printf", "echo", "true", ":"))
 
 
@@ -129,18 +127,14 @@ def _only_tells(data: bytes) -> bool:
     and the rest stays in the job's log."""
     if b"wal-agent" not in data:
         return False
-    text: object = None
-    with suppress(ValueError, RecursionError, AttributeError):
-        given = json.loads(data)
-        text = given.get("command") or given.get("cmd")
-    script = parse(text) if isinstance(text, str) else None
-    for simple in script.commands if script is not None else ():
+    commands = shell_commands(data)
+    for simple in commands:
         words = [word.text or "" for word in simple.words]
         own = words[:1] == ["wal-agent"] and words[1:2] and words[1] in _OWN
         kept = (r for r in simple.redirects if ">" in r.op and r.to is not None)
         if not (own or (words[:1] and words[0] in _PRINTS)) or any(r.to.text != "/dev/null" for r in kept if r.to):
             return False
-    return script is not None and bool(script.commands)
+    return bool(commands)
 
 
 def _call(seq: int, epoch: int, host: str, intent: Intent) -> Effect:

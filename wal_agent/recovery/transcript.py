@@ -65,10 +65,9 @@ signature thoughtSignature encrypted_content hash sha256 replacement_history sta
 diffs time title displayName resultDisplay detailedContent toolTitle toolTelemetry turnId interactionId
 """  # keys inside of these that hold no words, or the words once more
 _NO_TEXT: Final = frozenset(_NO_TEXT_WORDS.split())
-_ASIDES: Final = re.compile(  # what agents add to a message that nobody said
+_ASIDE: Final = re.compile(  # where what an agent adds to a message, and nobody said, begins
     r"<(system[-_]reminder|session_context|hook_context|environment_context|skills_instructions|user_instructions"
-    r"|current_datetime|reminder|permissions instructions)\b[^>]*>.*?</\1>",
-    re.S,
+    r"|current_datetime|reminder|permissions instructions)\b[^>]{0,200}>"
 )
 _TEXTLIKE: Final = 400  # characters in a row without a blank that are no text: base64, hashes
 
@@ -204,11 +203,26 @@ class _Full(Exception):
     """No room for more text."""
 
 
+def _without_asides(text: str) -> str:
+    """In one pass, since the text is hostile: a name that nothing closes is looked for once."""
+    parts, at, unclosed = list[str](), 0, set[str]()
+    for begun in _ASIDE.finditer(text):
+        if begun.start() < at or begun[1] in unclosed:
+            continue
+        end = text.find(f"</{begun[1]}>", begun.end())
+        if end < 0:
+            unclosed.add(begun[1])
+            continue
+        parts.append(text[at : begun.start()])
+        at = end + len(f"</{begun[1]}>")
+    return "".join([*parts, text[at:]])
+
+
 def _collect(value: Any, parts: list[str], room: list[int], depth: int) -> None:
     if depth > _DEPTH:
         return
     if isinstance(value, str):
-        value = _ASIDES.sub("", value[: MOST_TEXT * 2]) if "</" in value else value
+        value = _without_asides(value[: MOST_TEXT * 2]) if "</" in value else value
         if is_text(value):
             parts.append(value[: room[0]])
             room[0] -= len(value)

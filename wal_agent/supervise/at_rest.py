@@ -148,7 +148,7 @@ def leaving(job: OpenedJob, seen: StoredLease, wanted: Literal["closed", "releas
     if ended == "left":
         raise Unavailable(
             "The bucket did not take it in time, so it is not known whether that is saved.",
-            f"See: {job_command('status', job.keys.job, job.blobs.url)}",
+            f"See: {job_command('status', job.keys.job, job.bucket.url)}",
         )
 
 

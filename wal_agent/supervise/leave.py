@@ -72,7 +72,9 @@ def _forget_copies(folder: Path, mine: Sequence[Opening]) -> None:
     stays."""
     kept = [path for path in (folder / "pre-restore").glob("*Z-*") if path.is_dir()]
     ours = [path for path in kept if any(_is_restore_of(path.name, opening) for opening in mine)]
-    for path in ours if len(ours) < len(kept) else [folder] if mine else []:
+    if mine and len(ours) == len(kept):
+        ours = [folder]
+    for path in ours:
         shutil.rmtree(path, ignore_errors=True)
 
 

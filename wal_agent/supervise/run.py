@@ -589,11 +589,11 @@ class Run:
             agent.command(self.cli, healed, session, self.interactive, env),
             session.id,
             resumed,
-            session.prompt if isinstance(session, ResumeSession) else "",
-            isinstance(session, ResumeSession) and session.asked,
-            resumed and open_turn,
-            self.interactive,
-            args,
+            notice=session.prompt if isinstance(session, ResumeSession) else "",
+            waits=isinstance(session, ResumeSession) and session.asked,
+            turn_open=resumed and open_turn,
+            interactive=self.interactive,
+            args=args,
         )
 
     def _run_agent(self, live: Live) -> AgentOutcome:

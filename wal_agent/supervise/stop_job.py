@@ -213,5 +213,5 @@ def _check_answered(state: State, options: str) -> None:
 
 def _close(job: OpenedJob) -> None:
     if close_job(job, "closed", "") == "left":
-        see = f"See: {job_command('status', job.keys.job, job.blobs.url)}"
+        see = f"See: {job_command('status', job.keys.job, job.bucket.url)}"
         raise Unavailable("The bucket did not take it in time, so the job may be open still.", see)

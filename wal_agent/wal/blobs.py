@@ -89,11 +89,6 @@ class Blobs:
         self._steady = RetryBucket(bucket, clock, rng, deadline=budget)
         self.names = Names(epoch, clock)
 
-    @property
-    def url(self) -> str:
-        """Of their bucket."""
-        return self._bucket.url
-
     def put(self, data: bytes, budget: float | None = None) -> str:
         """Store `data`; its name once it is durable. Unavailable after the budget (seconds in which it is tried again;
         the last request may outlast it); Denied."""

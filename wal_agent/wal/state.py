@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Literal
 
 import msgspec
 
@@ -676,11 +678,34 @@ def _planned(state: State, ended: list[OpenCall], end: End) -> dict[str, object]
     return {}
 
 
-def _task_list(plan: PlanCall | None, tool: str, data: bytes, end: End) -> bytes | None:
-    from wal_agent.wal.task_list import merge_call
+_TASK_WORDS = 400  # characters of a task, from which secrets are taken before it is cut for people
+_TASK_STATES = ("pending", "in_progress", "completed")
 
-    listed = plan.input if plan is not None and plan.tool in TASK_TOOLS else b""
-    return merge_call(listed, tool, data, (end.result and end.result.data) or b"")
+
+def _task_list(plan: PlanCall | None, tool: str, data: bytes, end: End) -> bytes | None:
+    """Claude Code's list of tasks behind a call that was done, in the form of `todos`; None where it stays as it is.
+    Foreign text: what is in no known form changes nothing."""
+    rows: list[dict[str, str]] = []
+    result = (end.result and end.result.data) or b""
+    if plan is not None and plan.tool in TASK_TOOLS:
+        with suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
+            rows = [dict(row) for row in json.loads(plan.input)["todos"] if "id" in row]
+    with suppress(ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        said: Mapping[str, Any] = json.loads(data)
+        if tool == "TaskCreate":
+            row = {"id": str(json.loads(result)["task"]["id"]), "content": said["subject"][:_TASK_WORDS]}
+            known = any(other["id"] == row["id"] for other in rows)  # ids only rise: this is another session's list
+            rows = [*([] if known else rows), {**row, "status": "pending"}]
+        elif said.get("status") == "deleted":
+            rows = [row for row in rows if row["id"] != str(said["taskId"])]
+        else:
+            (row,) = (row for row in rows if row["id"] == str(said["taskId"]))
+            if isinstance(subject := said.get("subject"), str):
+                row["content"] = subject[:_TASK_WORDS]
+            if (status := said.get("status")) in _TASK_STATES:
+                row["status"] = str(status)
+        return json.dumps({"todos": rows}, ensure_ascii=False).encode("utf-8", "replace")
+    return None
 
 
 def _merged_progress(before: Progress | None, said: Progress) -> Progress:

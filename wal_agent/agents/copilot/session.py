@@ -208,13 +208,10 @@ class OpenCalls:
                 self._remember(request)
         if event.kind == "session.start" and not event.agent:
             self._asked, self._answers, self._size = {}, {}, 0
-        if event.kind == "permission.requested":  # an Esc at the question is written in front of its answer
-            asked_about = self._key(event, as_object(event.data.get("permissionRequest")))
-            if asked_about in self._asked:
-                self._answers[asked_about] = "refused"
-        if event.kind == "permission.completed":
+        if event.kind in ("permission.requested", "permission.completed"):
+            # Until it is granted it is a No: an Esc at the question is written in front of its answer.
             granted = as_text(as_object(event.data.get("result")).get("kind")).startswith("approved")
-            asked_about = self._key(event)
+            asked_about = self._key(event, as_object(event.data.get("permissionRequest")) or event.data)
             if asked_about in self._asked:
                 self._answers[asked_about] = "stopped" if granted else "refused"
         if event.kind == "abort":  # what this agent had running gets no outcome of its own
@@ -222,7 +219,7 @@ class OpenCalls:
             return [seen for key in aborted for seen in self._end([key], self._answers.get(key, "cancelled"))]
         if event.kind != "tool.execution_complete":
             return over
-        key = self._key(event)
+        key = self._key(event, event.data)
         asked = self._asked.get(key)
         if asked is not None and (shell := running_shell(asked.tool, result_text(event))):
             return self._end([key], "runs_on", shell)
@@ -230,8 +227,8 @@ class OpenCalls:
         status = self._answers.get(key, status) if status in ("refused", "cancelled") else status
         return [*stopped_shells(event, asked), *self._end([key], status)]
 
-    def _key(self, event: Event, data: Json | None = None) -> _Key:
-        key = event.agent, str((event.data if data is None else data).get("toolCallId"))
+    def _key(self, event: Event, data: Json) -> _Key:
+        key = event.agent, str(data.get("toolCallId"))
         return key if key in self._asked else next((k for k in reversed(self._asked) if k[1] == key[1]), ("", key[1]))
 
     def _end(self, keys: list[_Key], how: Status, task: str = "") -> list[SeenCall]:
