@@ -123,7 +123,7 @@ class TestForget:
 
 
 class NoCredentials(MemoryBucket):
-    """A store that knows nobody."""
+    """A store without credentials."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise Denied("Cannot do it: no AWS credentials.", "Log in.")
