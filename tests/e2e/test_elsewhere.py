@@ -30,6 +30,10 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
 def dirty(workspace: Path) -> None:
     """What a person may have in a repository: a stash, something staged, something changed, something untracked."""
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
@@ -43,8 +47,8 @@ def dirty(workspace: Path) -> None:
 
 def test_another_machine_and_another_folder(scene: Scene) -> None:
     """I4, I7: a clone elsewhere resumes, with a tool output of its own file, and its working tree is the one that was
-    lost, with what was not committed. Neither the run nor the recovery changes a byte of the workspace that it began
-    in, of either repository, or of the user's settings."""
+    lost, with what was not committed, staged or stashed. The run changes no byte of the workspace that it began in, and
+    the recovery adds only the stash and what was staged to the clone's repository. The user's settings stay."""
     dirty(scene.workspace)
     out = scene.root / "out"
     out.mkdir()
@@ -72,7 +76,7 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     clone = scene.root / "elsewhere" / "project"
     subprocess.run(["git", "clone", "-q", scene.workspace, clone], check=True, capture_output=True)
     second = scene.machine("vm-2", workspace=clone)
-    user = [tree(clone / ".git"), second.settings.read_bytes()]
+    cloned, settings = tree(clone / ".git"), second.settings.read_bytes()
     refused = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
     assert refused.process.returncode == 78, refused.stderr()
     assert f"belongs to the folder {scene.workspace}" in refused.stderr()
@@ -91,7 +95,13 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     assert [p.read_bytes() for p in (second.home / ".gemini/tmp").glob("*/tool-outputs/session-*/*")] == outputs
     check_log(scene, second, before)
     check_exact(scene, second)
-    assert [tree(clone / ".git"), second.settings.read_bytes()] == user
+    repository = tree(clone / ".git")
+    assert git(clone, "diff", "--cached", "--name-only") == "staged\n"
+    assert git(clone, "show", "stash@{0}:README.md") == "stashed\n"
+    added = {name for name in repository.keys() - cloned.keys() if not name.startswith("objects/")}
+    assert added == {"refs/stash", "logs/refs/stash"}
+    assert {name for name, hash in cloned.items() if repository.get(name) != hash} == {"index"}
+    assert second.settings.read_bytes() == settings
     assert {name: hash for name, hash in tree(clone).items() if not name.startswith(".git/")} == lost
     assert set(lost) == {"README.md", "staged", "untracked"}
     assert "; working tree: 1 changed, 2 new files" in again.stderr()

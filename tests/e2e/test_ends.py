@@ -162,11 +162,11 @@ def _asking(machine: Machine) -> None:
 
 
 def _escape(term: Terminal, scene: Scene, kind: str) -> None:
-    """Press Esc until the log has such a record: OpenCode and Copilot want two, not at once, and a busy machine loses
-    some."""
-    for _ in range(20):
+    """Press Esc until the log has such a record: OpenCode and Copilot want two, not at once and not far apart, and a
+    busy machine loses some."""
+    for pause in (0.7, 0.7, 0.3) * 10:
         term.press("Escape")
-        if _happens(lambda: any(r["type"] == kind for r in scene.records()), 0.7):
+        if _happens(lambda: any(r["type"] == kind for r in scene.records()), pause):
             return
     raise AssertionError(f"no {kind}: {_ends(scene)}\n{term.screen()}")
 

@@ -74,7 +74,7 @@ class Copy:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}"
         return done.stdout
