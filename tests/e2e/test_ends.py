@@ -294,6 +294,31 @@ def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) 
     assert ("CronCreate" in notice, "ScheduleWakeup" in notice) == (elsewhere, True)
 
 
+@pytest.mark.parametrize("scene", ["copilot"], indirect=True)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, elsewhere: bool) -> None:
+    """Issue 32, 12: Copilot takes its schedules up again in the session of this machine."""
+    first, second = scene.machine("vm"), scene.machine("vm-2")
+    here = second if elsewhere else first
+    job = ("manage_schedule", {"action": "create", "interval": "1h", "prompt": "look at the build"})
+    scene.script(Turn(calls=[job]), Turn(text="Scheduled."))
+    term = Terminal(first, ["--experimental", *(first.rehearsal.interactive_args(TASK) or ())])
+    try:
+        term.shows("Scheduled\\.")
+        until(lambda: b"session.schedule_created" in scene.conversation(), "the session is saved")
+        until(lambda: first.status()["phase"] == "awaiting_user", "the turn is over")
+        term.wrapper().kill()
+        first.end()
+    finally:
+        term.close()
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="I am back."))
+    again = here.run(*here.rehearsal.args("go on"), options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    told = [part.text for part in scene.model.history(seen) if isinstance(part, HistoryText)]
+    assert any("`/every`" in text and "look at the build" in text for text in told) == elsewhere
+
+
 @pytest.mark.parametrize("scene", ["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"], indirect=True)
 def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene) -> None:
     """Issue 32, 11: the agent acted on it by itself, in a turn that nobody had asked for."""

@@ -325,6 +325,7 @@ class Reconciled(msgspec.Struct, frozen=True):
     prompts: tuple[str, ...] | None = None
     queued: tuple[str, ...] = ()  # user prompts that the agent had noted and not read; they are not in the pieces
     timers: tuple[str, ...] = ()  # ids of what was scheduled and the agent takes up again by itself, from the pieces
+    gone: tuple[RequestedCall, ...] = ()  # what was scheduled and did not travel with the session
 
     @property
     def data(self) -> bytes:
@@ -499,6 +500,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     timers: frozenset[str] = frozenset()
     """Tools that have the agent begin a turn later: what they scheduled is gone with its process, except where the
     agent takes it up again (`Reconciled.timers`)."""
+    scheduled: Callable[[Buffer], tuple[RequestedCall, ...]] | None = None
+    """(main): what the agent begins later by itself once it has resumed that file. Pure."""
     ends_its_calls: bool = False
     """All its calls are over once it has exited after its turn. It may exit before it has written their outcomes."""
 

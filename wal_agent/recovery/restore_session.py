@@ -22,13 +22,14 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled, Rewriting
+from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled, RequestedCall, Rewriting
 from wal_agent.agents.conversation import LeftOut, carry
 from wal_agent.agents.valid import conversation_faults
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import failed
 from wal_agent.safefs import (
+    Buffer,
     Pieces,
     make_private_folder,
     map_file,
@@ -211,7 +212,8 @@ def restore(
         carried = {name: _carry(place, name, longer.get(name), exact[name], left) for name in files}
         data = map_file(carried[main] or exact[main])
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
-        reconciled = replace(reconciled, repairs=(*reconciled.repairs, *_refused(place.agent, reconciled, len(data))))
+        repairs = (*reconciled.repairs, *_refused(place.agent, reconciled, len(data)))
+        reconciled = replace(reconciled, repairs=repairs, gone=_scheduled_before(place.agent, exact[main], data))
         prompt = notice(reconciled)
         release(data)
         for name in sorted({*files} - {main}):
@@ -241,6 +243,17 @@ def restore(
         discard_staged(staged)
     size = sum(longer[name].stat().st_size if name in longer else file.size for name, file in files.items())
     return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept, tuple(left.names))
+
+
+def _scheduled_before(agent: Agent, exact: Path, carried: Buffer) -> tuple[RequestedCall, ...]:
+    """Return what the log's file schedules and the one that is restored does not."""
+    if (scheduled := agent.capabilities.scheduled) is None:
+        return ()
+    data, back = map_file(exact), scheduled(carried)
+    try:
+        return tuple(each for each in scheduled(data) if each not in back)
+    finally:
+        release(data)
 
 
 def _refused(agent: Agent, reconciled: Reconciled, size: int) -> list[str]:

@@ -193,7 +193,7 @@ def _try_to_resume(
             raise with_hint(error) from error
         calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, effects)
         reconciled = agent.reconcile(main.read_bytes(), session, workspace, calls)
-    facts = replace(facts, timers=lost_timers(at, agent, reconciled.timers))
+    facts = replace(facts, timers=lost_timers(at, agent, reconciled))
     return write_prompt(facts, reconciled, at, agent, (), load_templates(workspace, env))
 
 

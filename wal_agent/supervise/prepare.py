@@ -451,8 +451,7 @@ class Preparation:
         pending = self._unseen_messages()
 
         def prompt_for(reconciled: Reconciled) -> str:
-            timers = recovery_input.lost_timers(self.at, self.options.agent, reconciled.timers)
-            told = replace(facts, timers=timers)
+            told = replace(facts, timers=recovery_input.lost_timers(self.at, self.options.agent, reconciled))
             if self._is_silent(told, reconciled, pending):
                 prompts.append("")
                 return ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -336,9 +336,10 @@ def inner_calls(at: Situation) -> tuple[FinishedCall, ...]:
     return tuple(found)
 
 
-def lost_timers(at: Situation, agent: Agent, back: Iterable[str] = ()) -> tuple[FinishedCall, ...]:
+def lost_timers(at: Situation, agent: Agent, read: Reconciled | None = None) -> tuple[FinishedCall, ...]:
     """What the agent of the lost run had scheduled, but for what it took back (the id that the tool gave is then in a
-    later call) and what it takes up again by itself: the ids in `back`. Pure."""
+    later call) and what it takes up again by itself in the session that was `read`. Pure."""
+    back = read.timers if read is not None else ()
     begun = at.home.time if at.home is not None else 0.0
     calls = [c for c in at.before.recent if c.time >= begun and c.how == "done"]
     found = []
@@ -349,7 +350,8 @@ def lost_timers(at: Situation, agent: Agent, back: Iterable[str] = ()) -> tuple[
             gone = set(re.findall(rb"[A-Za-z0-9_-]{6,}", later)) | {id.encode() for id in back}
             if not ids & gone:
                 found.append(FinishedCall(call.tool, call.input, call.how))
-    return tuple(found)
+    left_out = read.gone if read is not None else ()
+    return (*found, *(FinishedCall(each.tool, each.input, "done") for each in left_out))
 
 
 def refused_calls(at: Situation) -> tuple[FinishedCall, ...]:

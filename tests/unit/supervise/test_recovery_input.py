@@ -238,7 +238,8 @@ def test_timers_of_the_lost_run_are_named_but_for_those_it_took_back() -> None:
     found = lost_timers(at_end_of(*records), AGENTS["claude"])
     assert [c.input for c in found] == [b'{"cron":"0 9 * * *"}']
     assert lost_timers(at_end_of(*records), AGENTS["gemini"]) == ()
-    assert lost_timers(at_end_of(*records), AGENTS["claude"], ["e5f6a7b8"]) == (), "Claude runs it again"
+    back = Reconciled((), 0, 0, timers=("e5f6a7b8",))
+    assert lost_timers(at_end_of(*records), AGENTS["claude"], back) == (), "Claude runs it again"
     assert "they are gone with the old run: `CronCreate`" in render_prompt(replace(TOLD, timers=found))
 
 

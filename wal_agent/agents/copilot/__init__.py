@@ -31,4 +31,5 @@ capabilities = Capabilities(
     hook_caller="shell",
     sweep=hooks.sweep,
     exit_cause=cli.exit_cause,
+    scheduled=session.scheduled,
 )

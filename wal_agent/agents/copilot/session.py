@@ -29,6 +29,7 @@ from wal_agent.agents.session_files import (
     as_object,
     as_objects,
     as_text,
+    contains,
     decode_json,
     encode_json,
     is_file,
@@ -86,6 +87,27 @@ def load_events(data: Buffer) -> EventLog:
             read.events.append(made := Event(value, line))
             size = made.shelve(size)
     return read
+
+
+def scheduled(main: Buffer) -> tuple[RequestedCall, ...]:
+    """Return what `/every`, `/after` (`--experimental`) and the tool manage_schedule have planned. A resume takes all
+    of it up again: only from a bucket it does not come (conversation.py)."""
+    if not contains(main, b'"session.schedule_created"'):
+        return ()
+    planned: dict[str, RequestedCall] = {}
+    for event in load_events(main).events:
+        id = str(event.data.get("id"))
+        if event.kind == "session.schedule_created":
+            tool = "/after" if event.data.get("recurring") is False else "/every"
+            said = {name: event.data[name] for name in ("prompt", "intervalMs", "cron", "at") if name in event.data}
+            planned[id] = RequestedCall(id, tool, encode_json(said))
+        elif event.kind == "session.schedule_cancelled":
+            planned.pop(id, None)
+        elif event.kind == "user.message" and (source := as_text(event.data.get("source"))).startswith("schedule-"):
+            ran = source.removeprefix("schedule-")
+            if ran in planned and planned[ran].tool == "/after":
+                del planned[ran]
+    return tuple(planned.values())
 
 
 def dump_events(events: list[Event]) -> bytes:
