@@ -234,12 +234,16 @@ def test_timers_of_the_lost_run_are_named_but_for_those_it_took_back() -> None:
         *call(2, "CronCreate", b'{"cron":"0 9 * * *"}', b'{"id":"e5f6a7b8"}'),
         *call(3, "CronDelete", b'{"id":"a1b2c3d4"}', b"{}"),
         *call(4, "Bash", b'{"command":"make"}', b"{}"),
+        *call(5, "ScheduleWakeup", b'{"prompt":"it has come"}', b'{"scheduledFor":2000000}'),
+        *call(6, "CronCreate", b'{"prompt":"once"}', b'{"id":"0a0a0a0a","recurring":false,"nextFireAt":2000000}'),
+        *call(7, "ScheduleWakeup", b'{"prompt":"to come"}', b'{"scheduledFor":2001001}'),
     )
     found = lost_timers(at_end_of(*records), AGENTS["claude"])
-    assert [c.input for c in found] == [b'{"cron":"0 9 * * *"}']
+    assert [c.input for c in found] == [b'{"cron":"0 9 * * *"}', b'{"prompt":"to come"}']
     assert lost_timers(at_end_of(*records), AGENTS["gemini"]) == ()
     back = Reconciled((), 0, 0, timers=("e5f6a7b8",))
-    assert lost_timers(at_end_of(*records), AGENTS["claude"], back) == (), "Claude runs it again"
+    left = lost_timers(at_end_of(*records), AGENTS["claude"], back)
+    assert [c.tool for c in left] == ["ScheduleWakeup"], "Claude runs the other one again"
     assert "they are gone with the old run: `CronCreate`" in render_prompt(replace(TOLD, timers=found))
 
 

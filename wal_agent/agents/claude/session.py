@@ -10,6 +10,7 @@ of Claude's folder is ever named, so no credential can be. Links are not followe
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,6 +31,7 @@ from wal_agent.agents.session_files import (
     as_object,
     as_objects,
     as_text,
+    decode_json,
     encode_json,
     files_below,
     is_file,
@@ -39,6 +41,7 @@ from wal_agent.agents.session_files import (
 )
 from wal_agent.safefs import Buffer, Pieces, open_plain
 
+_YEAR_9999 = 253_402_300_800_000  # milliseconds since 1970
 CHAIN = ("user", "assistant", "attachment", "system")
 
 
@@ -85,6 +88,16 @@ def new_entry(value: Json) -> Entry:
 class Session(msgspec.Struct):
     entries: list[Entry] = msgspec.field(default_factory=list)
     junk: int = 0  # lines that are not JSON objects
+
+
+def due(result: bytes) -> float:
+    """When what ScheduleWakeup or CronCreate has scheduled comes, in seconds since 1970; inf: again and again."""
+    try:
+        value = as_object(decode_json(result))
+    except ValueError:  # the log has its beginning alone
+        return math.inf
+    time = value.get("scheduledFor", value.get("nextFireAt"))
+    return time / 1000 if isinstance(time, int) and time < _YEAR_9999 and not value.get("recurring") else math.inf
 
 
 def load_session(data: Buffer) -> Session:
