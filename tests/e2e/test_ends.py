@@ -79,6 +79,17 @@ def test_what_an_agent_leaves_running_is_open_until_it_ends(scene: Scene, comman
     assert run.wait() == 0, run.stderr()
 
 
+@pytest.mark.parametrize("scene", ["codex"], indirect=True)
+def test_what_the_agent_itself_ends_in_the_background_is_not_done(scene: Scene) -> None:
+    """Issue 32, 3: Codex ends the process group of a command with its shell, and calls the command done."""
+    machine = scene.machine("vm")
+    charge = machine.rehearsal.shell("(echo paid >> side; sleep 600; echo late >> side) >/dev/null 2>&1 & sleep 1")
+    scene.script(Turn(calls=[charge]), Turn(text="Done."))
+    run = machine.run(*machine.rehearsal.args(TASK), wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    assert _ends(scene) == [("intent", 1), ("cut", 1)] and scene.side() == ["paid"]
+
+
 def _with(scene: Scene, kind: str) -> list[dict[str, object]]:
     found = scene.records()
     return found if any(r["type"] == kind for r in found) else []

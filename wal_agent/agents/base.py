@@ -497,11 +497,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     It appends to the main file once it has read it, before anything else."""
     pairs_by_id: bool = False
     """Its API pairs calls and results by id, wherever they stand; else a result belongs right behind its call."""
-    timers: frozenset[str] = frozenset()
-    """Tools that have the agent begin a turn later: what they scheduled is gone with its process, except where the
-    agent takes it up again (`Reconciled.timers`)."""
+    timers: Mapping[str, Callable[[bytes], float]] = {}
+    """Tools that have the agent begin a turn later, with what reads of a result when (seconds since 1970; inf: again
+    and again). What they scheduled is gone with its process, except where the agent takes it up again
+    (`Reconciled.timers`)."""
     scheduled: Callable[[Buffer], tuple[RequestedCall, ...]] | None = None
     """(main): what the agent begins later by itself once it has resumed that file. Pure."""
+    ends_background: bool = False
+    """It ends what a shell command leaves in its process group, and then reports that the command has ended."""
     ends_its_calls: bool = False
     """All its calls are over once it has exited after its turn. It may exit before it has written their outcomes."""
 

@@ -71,6 +71,7 @@ TALK = split_names(
 )
 _TEXTS = ("command", "cmd")  # what tools that are not known call their shell text
 _PWD = re.compile(r"\$PWD\b|\$\{PWD\}|\$\(pwd\)|`pwd`")
+_BEHIND = re.compile(r"(?<![&<>|])&(?![&>])")  # perhaps in quotes
 _SERVER = re.compile(r"mcp_{1,2}")
 _CHANGES: tuple[Class, ...] = ("mutation", "unknown")
 _RUNNERS = (["uv", "run"], ["poetry", "run"], ["pipenv", "run"], ["bundle", "exec"], ["npx"])
@@ -116,6 +117,16 @@ def shell_commands(input: bytes) -> tuple[Simple, ...]:
     text = fields.get(_text_field(fields))
     script = parse(text) if isinstance(text, str) else None
     return script.commands if script is not None else ()
+
+
+def leaves_behind(input: bytes) -> bool:
+    """Whether a call's shell text ends while a command of it may run on in the background, as far as it can be read."""
+    fields = read_input(input) or {}
+    text = fields.get(_text_field(fields))
+    if not isinstance(text, str) or _BEHIND.search(text) is None:
+        return False
+    script = parse(text)
+    return script.leaves if script is not None else True
 
 
 def tool_name(tool: str) -> str:

@@ -52,6 +52,7 @@ _FUNCTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.:-]*")
 _SIMPLE = split_names("command declaration_command unset_command variable_assignment variable_assignments")
 _BODIES = ("do_group", "compound_statement")
 _BLOCKS = split_names("if_statement while_statement")
+_WAIT = Word("wait", "wait")
 _CONSTANT = {b"true": True, b":": True, b"false": False}
 _NAMES_OF_CONSTANTS = {"true", ":", "false"}
 _FLAT = split_names("elif_clause else_clause do_group")
@@ -114,6 +115,7 @@ class _ScriptReader(ExpansionReader):
         self._functions: dict[str, int] = {}
         self._shells: tuple[int, ...] = ()  # the subshells around what is being read, of
         self._opened = 0  # so many in all
+        self._left = False  # what may run on when the text has ended
         self._constants = False  # the text leans on what `true`, `false` and `:` mean
 
     def _redirected(self, n: Node, sure: bool, extra: tuple[Node, ...]) -> None:
@@ -288,6 +290,7 @@ class _ScriptReader(ExpansionReader):
         return m[1].decode()
 
     def _emit(self, n: Node, command: Simple) -> None:
+        self._left = self._left and command.words[:1] != (_WAIT,)
         self._out.append(replace(command, shells=self._shells) if self._shells else command)
         self._at.append(n.start_byte)
 
@@ -300,7 +303,7 @@ class _ScriptReader(ExpansionReader):
                 c.words and c.words[0].text in self._functions and at < self._functions[c.words[0].text or ""]
             )  # called before it is defined: that is the program of this name
         refuse_if(self._constants and self._functions.keys() & _NAMES_OF_CONSTANTS)
-        return Script(tuple(self._out), frozenset(self._functions))
+        return Script(tuple(self._out), frozenset(self._functions), self._left)
 
     def _block(self, children: Sequence[Node], start: int, end: int, sure: bool) -> None:
         """Statements, what divides them, and the keywords around them."""
@@ -317,6 +320,7 @@ class _ScriptReader(ExpansionReader):
             elif n.type in (";", "&"):
                 refuse_if(not open_statement)
                 open_statement = False
+                self._left = self._left or n.type == "&"
             elif n.type in _KEYWORDS or n.type in ("(", ")"):
                 if n.type in _KEYWORDS:
                     refuse_if(open_statement)

@@ -60,10 +60,12 @@ class Simple(msgspec.Struct, frozen=True):
 
 class Script(msgspec.Struct, frozen=True):
     """`commands`: all of the text, in its order, those in substitutions, loops, functions and subshells with them.
-    `functions`: names that the text defines; a command of such a name is what the text says, not the program."""
+    `functions`: names that the text defines; a command of such a name is what the text says, not the program. `leaves`:
+    it ends while a command of it may run on in the background (`&` without a `wait` behind it)."""
 
     commands: tuple[Simple, ...]
     functions: frozenset[str] = frozenset()
+    leaves: bool = False
 
 
 _META = frozenset(b"|&;()<> \t\n")

@@ -21,7 +21,7 @@ HARMLESS = ("read_only", "idempotent")
 class Seen(msgspec.Struct, frozen=True):
     """What the run saw of a call. `stopping`: the agent was asked to stop, or is being stopped; `asked`: the agent
     asked a person to approve the call; `begun`: a process of it was seen; `alive`: one lives; `untouched`: one would
-    have been seen, and was not."""
+    have been seen, and was not; `left`: its shell has ended, and the agent ended what that left running."""
 
     cls: Class
     stopping: bool = False
@@ -29,6 +29,7 @@ class Seen(msgspec.Struct, frozen=True):
     begun: bool = False
     alive: bool = False
     untouched: bool = False
+    left: bool = False
 
 
 def outcome_of(status: Status, clean: bool, seen: Seen) -> Outcome:
@@ -48,7 +49,7 @@ def outcome_of(status: Status, clean: bool, seen: Seen) -> Outcome:
         return "refused" if unbegun else "cut"
     if status == "runs_on" or seen.alive:
         return "runs_on"
-    if seen.stopping and not (status == "done" and clean):
+    if seen.left or (seen.stopping and not (status == "done" and clean)):
         return "cut"
     return "done" if status == "done" else "failed"
 

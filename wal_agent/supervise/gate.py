@@ -209,6 +209,7 @@ RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its afte
 MOST_BEYOND = 256  # calls
 IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
 CUT = "it was stopped; it may have begun"
+LEFT = "the agent ended what its shell had left in the background"
 STOPPED = "it was stopped together with the agent; it may have begun"
 RUNS_ON = "the agent has its result, and something of it still runs"
 UNLOGGED = "it ran before it was logged: no hook announced it"
@@ -357,6 +358,7 @@ class Gate:
         self._bounds = bounds
         self._rules = rules
         self._agent, self._settings = context.agent.name, context.settings
+        self._ends_background = context.agent.capabilities.ends_background
         self._workspace = context.workspace
         self._clock = context.clock
         self._deadline = context.settings.append_deadline
@@ -665,7 +667,7 @@ class Gate:
         self._emit(CallEnded(running.call, running.tool, how, self._clock.boot() - running.since, changed))
         call, at, by = running.call, end.time, end.by
         if outcome == "cut":
-            cut = Cut(time=at, call=call, by=by, why=why or CUT, result=end.result)
+            cut = Cut(time=at, call=call, by=by, why=why or (LEFT if seen.left else CUT), result=end.result)
             return self._leave_open(running, cut, settled)
         if outcome == "runs_on":
             pids = self.processes.alive(call, self._shells()) if self.processes is not None else ()
@@ -684,6 +686,12 @@ class Gate:
             return self._writer.append(*settled, wait=self._soon) if settled else None
         return self._writer.append(ended, *settled, wait=self._soon)
 
+    def _left(self, running: RunningCall) -> bool:
+        """Whether its text leaves something in the background whose end counts."""
+        from wal_agent.calls.reading import leaves_behind
+
+        return leaves_behind(running.input) and not self._serves(running)
+
     def _serves(self, running: RunningCall) -> bool:
         """Whether it is a server or a watcher, which is meant to keep running."""
         from wal_agent.calls.reading import read_call
@@ -698,7 +706,8 @@ class Gate:
         asked = running.call in self._approving
         before = self._approving.get(running.call)
         untouched = known is not None and before is not None and not begun and known.tree() == before
-        return Seen(running.cls, self.stopping, asked, begun, alive, untouched)
+        left = self._ends_background and running.shell and running.changes and not alive and self._left(running)
+        return Seen(running.cls, self.stopping, asked, begun, alive, untouched, left)
 
     def _shells(self) -> dict[int, Begun]:
         """The running calls that may start processes."""

@@ -14,7 +14,7 @@ from wal_agent.supervise.ends import HARMLESS, Outcome, Seen, outcome_of
 
 CHANGING = [each for each in get_args(Class) if each not in HARMLESS]
 STATUSES = st.sampled_from(get_args(Status))
-SEEN = st.builds(Seen, st.sampled_from(CHANGING), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+SEEN = st.builds(Seen, st.sampled_from(CHANGING), *[st.booleans()] * 4)
 
 
 @pytest.mark.parametrize("cls", CHANGING)
@@ -26,6 +26,7 @@ SEEN = st.builds(Seen, st.sampled_from(CHANGING), st.booleans(), st.booleans(), 
         ("failed", False, {}, "failed"),
         ("done", True, {"alive": True}, "runs_on"),  # ./charge.sh &
         ("failed", False, {"alive": True}, "runs_on"),
+        ("done", True, {"left": True}, "cut"),  # the same, where the agent ends what its shell left
         ("runs_on", True, {}, "runs_on"),  # the agent's own background
         ("runs_on", True, {"stopping": True}, "runs_on"),
         ("done", True, {"stopping": True}, "done"),  # it came to its end inside the drain

@@ -28,6 +28,7 @@ capabilities = Capabilities(
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     headless=("exec",),
     hook_caller="session",
+    ends_background=True,
     ends_its_calls=True,
     pairs_by_id=True,
     inject_prompt=resume.inject_prompt,
