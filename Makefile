@@ -16,14 +16,16 @@ SDK := .tools/sdk/.installed
 RELEASE := requirements/release.txt
 CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 20
+FIRST := $(PYTEST) -m 'not deep'
 
+unexport PYTHONDONTWRITEBYTECODE # each of the many processes would compile the package anew
 export PATH := $(CURDIR)/$(NPM)/node_modules/.bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint docs unit contract ceph faults e2e browser mutants pins tools latest bench bench-crash wording dist clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test test-all deep fuzz lint docs unit contract ceph faults e2e browser mutants pins tools latest bench bench-crash wording dist clean have-python have-agents have-cc have-systemd have-all
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -31,8 +33,17 @@ help: ## List the targets.
 demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real CLI in the middle of a task and watch it continue (offline; AGENT=claude ...).
 	@$(BIN)/wal-agent demo --agent $(AGENT)
 
-test: have-all lint $(CLIS) $(SERVERS) ## Everything: lint, unit, contract, faults, e2e.
-	$(PYTEST) tests
+test: have-all lint $(CLIS) $(SERVERS) ## Every promise once: lint, unit, contract, faults, e2e, security.
+	$(FIRST) tests
+
+test-all: test deep ## Everything: what `make test` runs, and what is marked `deep`.
+
+deep: have-all $(DEV) $(CLIS) $(SERVERS) ## What `make test` leaves out: more agents, versions, seeds and examples.
+	WAL_AGENT_DEPTH=4 $(PYTEST) -m 'deep or hypothesis' tests
+
+fuzz: have-all $(DEV) $(CLIS) $(SERVERS) ## Try the property tests with ever new examples (MINUTES=10).
+	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),10))); while [ $$(date +%s) -lt $$end ]; do \
+		env -u CI WAL_AGENT_DEPTH=16 $(PYTEST) -m hypothesis tests || exit 1; done
 
 lint: $(DEV) $(LINTERS) docs ## Style, format, types, imports that go one way, rules, docs and the CI workflow.
 	$(BIN)/ruff check .
@@ -49,19 +60,19 @@ docs: $(DEV) ## Build the docs site into .tools/site; a link or anchor that lead
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 unit: have-agents have-cc have-systemd $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
-	$(PYTEST) tests/unit
+	$(FIRST) tests/unit
 
 contract: have-agents have-cc $(DEV) $(CLIS) $(SERVERS) ## Every bucket and every agent against the contract of its kind.
-	$(PYTEST) tests/contract
+	$(FIRST) tests/contract
 
 ceph: $(DEV) ## The bucket contract on a real Ceph gateway (Debian or Ubuntu, as root; downloads 100 MB; not in CI).
 	bash scripts/ceph-gateway .tools/ceph $(PYTEST) tests/contract/test_bucket.py -k s3-ceph
 
 faults: have-agents $(DEV) $(CLIS) $(SERVERS) ## Models, kills and lost replies.
-	$(PYTEST) tests/faults
+	$(FIRST) tests/faults
 
 e2e: have-all $(DEV) $(CLIS) $(SERVERS) ## The real CLIs in a real terminal, with a scripted model.
-	$(PYTEST) tests/e2e
+	$(FIRST) tests/e2e
 
 browser: $(DEV) ## The report in Chromium, which must be installed.
 	WAL_AGENT_BROWSER=1 $(PYTEST) tests/browser

@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.tiers import DEPTH, examples
 from wal_agent.rehearsal.model import Json, Model, Reply
 
-# No deadline: a loaded machine is no failure. CI tries the same examples each time, people find new ones.
+# No deadline: a loaded machine is no failure. `make test` tries the same examples each time, and so does CI at depth;
+# a person's `make test-all` and `make fuzz` find new ones.
 settings.register_profile(
     "all",
     deadline=None,
+    max_examples=examples(100),
     suppress_health_check=[HealthCheck.too_slow],
-    derandomize=bool(os.environ.get("CI")),
+    derandomize=DEPTH == 1 or bool(os.environ.get("CI")),
+    print_blob=True,
 )
 settings.load_profile("all")
 

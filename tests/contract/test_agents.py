@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
+from tests.tiers import tier
 from wal_agent.agents import AGENTS, hook_line, rehearsal_of
 from wal_agent.agents.base import (
     Agent,
@@ -69,7 +70,9 @@ def texts(heard: list[Part]) -> str:
     return "\n".join(part.text for part in heard if not isinstance(part, Called))
 
 
-@pytest.mark.parametrize(("agent", "version"), LANES, ids=LANE_IDS)
+@pytest.mark.parametrize(
+    ("agent", "version"), [pytest.param(*lane, marks=tier(lane[1])) for lane in LANES], ids=LANE_IDS
+)
 def test_a_run(agent: Agent, version: str, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
     """The handshake, allow and deny, how calls end, the completion; nothing of the user's is changed (I7)."""
     box = Box(tmp_path, agent_cli(agent.name, version), agent)
@@ -240,7 +243,8 @@ def lose(agent: Agent, program: Path, base: Path) -> Lost:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(lane, marks=pytest.mark.xdist_group(f"back-{i}")) for lane, i in zip(LANES, LANE_IDS, strict=True)
+        pytest.param(lane, marks=[pytest.mark.xdist_group(f"back-{i}"), *tier(lane[1])])
+        for lane, i in zip(LANES, LANE_IDS, strict=True)
     ],
     ids=LANE_IDS,
 )

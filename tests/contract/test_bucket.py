@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from tests.contract.wire import like_ceph
 from tests.servers import CREDENTIALS, fresh_bucket, shared
+from tests.tiers import examples
 from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry, MemoryBucket
 from wal_agent.bucket.decorators import Fault, FaultBucket, MeterBucket, RetryBucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
@@ -460,7 +461,7 @@ OPS = st.one_of(
 @pytest.mark.parametrize("name", sorted(BUCKETS))
 def test_any_sequence_behaves_like_a_dict(name: str) -> None:
     # A server takes a hundred times as long as memory.
-    @settings(max_examples=10 if name in ON_SERVERS else 40, deadline=None, derandomize=True)
+    @settings(max_examples=examples(10 if name in ON_SERVERS else 40), deadline=None, derandomize=True)
     @given(ops=st.lists(OPS, max_size=25))
     def check(ops: list[tuple[str, str, object]]) -> None:
         behaves_like_a_dict(name, ops)

@@ -18,6 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.agent_box import Box, Run, done, popen, wait_until
+from tests.tiers import once
 from tests.unit.agents.test_claude_cli import GOOD
 from wal_agent.agents import claude as CLAUDE
 from wal_agent.agents import hook_line
@@ -48,7 +49,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[...,
 
 
 EACH_VERSION = pytest.mark.parametrize(
-    "box", ["", *CLAUDE.also], ids=lambda version: version or CLAUDE.tested, indirect=True
+    "box", once(["", *CLAUDE.also], ""), ids=lambda version: version or CLAUDE.tested, indirect=True
 )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import tests.unit.shell
 from tests.contract.agent_box import Box
+from tests.tiers import tier
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.base import Agent
 from wal_agent.rehearsal.model import Json, Turn
@@ -22,7 +23,7 @@ HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
 
 @pytest.mark.parametrize(
     ("agent", "version"),
-    [(agent, version) for agent in HOOKED for version in ("", *agent.also)],
+    [pytest.param(agent, v, marks=tier(v)) for agent in HOOKED for v in ("", *agent.also)],
     ids=lambda value: value if isinstance(value, str) else str(value.name),
 )
 def test_the_declared_tools_are_those_that_are_known(

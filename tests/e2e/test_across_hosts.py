@@ -20,6 +20,7 @@ from tests.e2e.scene import Machine, Scene, check_exact, check_log, notices, she
 from tests.mocks.gemini_model import GeminiModel, Turn
 from tests.servers import Server, fresh_bucket, shared, started
 from tests.servers.proxy import proxied
+from tests.tiers import deep, once
 
 STORES = ("fake-gcs", "ministack")
 LINKS = ("namespace",) if network.allowed() else ("proxy",)  # the second shows the same with less around it
@@ -66,7 +67,7 @@ def at(server: Server, host: str) -> Server:
     return Server(server.name, server.scheme, host, server.port, server.pid)
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=once(STORES, "fake-gcs"))
 def store(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -164,6 +165,7 @@ def test_cut_off_taken_over_and_healed(world: World) -> None:
     assert [r["epoch"] for r in log] == sorted(r["epoch"] for r in log)
 
 
+@deep
 def test_frozen_taken_over_and_thawed(world: World) -> None:
     """I2, I5: a paused machine whose wrapper wakes behind a newer epoch can put nothing into the log."""
     scene = world.scene

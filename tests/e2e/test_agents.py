@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.scene import Scene, agent_scene, check_exact, check_log, until
 from tests.e2e.terminal import Terminal
+from tests.tiers import once
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Call, Called, HistoryText, Part, Returned, Turn
 
@@ -27,7 +28,7 @@ LOST = ["gemini", "claude", "codex"]
 DRAINED = ["claude", "codex", "opencode"]
 
 
-@pytest.fixture(params=HOOKED)
+@pytest.fixture(params=once(HOOKED, "codex"))
 def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
     with agent_scene(tmp_path, agent_cli, request.param) as made:
         yield made
@@ -39,7 +40,7 @@ def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> N
     assert "a denied tool call does not run" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("scene", [name for name in HOOKED if name != "opencode"], indirect=True)
+@pytest.mark.parametrize("scene", once((name for name in HOOKED if name != "opencode"), "codex"), indirect=True)
 def test_no_arguments_without_a_terminal(scene: Scene) -> None:
     """Issue 12.14, I6: the exit code is the agent's own for no arguments and an empty stdin. (OpenCode alone waits for
     a terminal for ever.)"""
@@ -100,7 +101,7 @@ PLANS: Mapping[str, tuple[tuple[str, ...], Sequence[Call]]] = {
 UNPLANNED = ("claude", "codex", "qwen")  # have no plan tool as they come, with this model
 
 
-@pytest.mark.parametrize("scene", sorted(PLANS), indirect=True)
+@pytest.mark.parametrize("scene", once(sorted(PLANS), "codex"), indirect=True)
 def test_the_plan_of_the_agents_own_tool_is_in_its_checkpoint(scene: Scene) -> None:
     machine = scene.machine("vm-1")
     options, calls = PLANS[scene.agent]
@@ -187,7 +188,7 @@ def test_hooks_that_are_switched_off(scene: Scene) -> None:
     assert not name or (scene.workspace / name).read_text() == text
 
 
-@pytest.mark.parametrize("scene", LOST, indirect=True)
+@pytest.mark.parametrize("scene", once(LOST, "codex"), indirect=True)
 def test_a_lost_machine(scene: Scene) -> None:
     """I1-I4, I8: killed in a command; on another machine, in the same folder, the agent is told and verifies."""
     one = scene.machine("vm-1")
@@ -259,7 +260,7 @@ def test_a_lost_disk_and_a_completed_call_whose_files_did_not_travel(scene: Scen
     assert "lost" in again.stderr()
 
 
-@pytest.mark.parametrize("scene", DRAINED, indirect=True)
+@pytest.mark.parametrize("scene", once(DRAINED, "codex"), indirect=True)
 def test_a_drain_and_another_machine(scene: Scene) -> None:
     """SIGTERM while the model thinks: saved and given up (143); the next one goes on, and nothing was in flight."""
     one = scene.machine("vm-1")

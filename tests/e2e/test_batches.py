@@ -20,6 +20,7 @@ from tests.e2e.scene import (
     until,
 )
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 
 TASK = "please do the work"
 TWIN = "mkdir once 2>/dev/null && echo twin-won | tee -a side || { echo waiting >> twins; sleep 600; }"
@@ -74,6 +75,7 @@ def test_parallel_shells_some_of_them_done(scene: Scene) -> None:
     assert sorted(scene.side()) == ["a-done", "b-done", "hang", "twin-won"]
 
 
+@deep
 def test_a_write_that_happened_is_told_as_completed(scene: Scene) -> None:
     """I8: its end was never logged, but the file holds what it was to write: settled by evidence, on any machine."""
     target = scene.workspace / "made"
@@ -95,6 +97,7 @@ def test_a_write_that_happened_is_told_as_completed(scene: Scene) -> None:
     assert scene.side() == ["one"]
 
 
+@deep
 def test_a_write_that_did_not_begin_is_told_as_not_started(scene: Scene) -> None:
     """I8: allowed by us, held by a hook of the user's own: on the same machine the untouched file proves it."""
     target = scene.workspace / "made"

@@ -9,8 +9,10 @@ import pytest
 
 from bench.__main__ import NAMES
 from tests.conftest import TESTS
+from tests.tiers import deep
 
 
+@deep
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bench_runs_to_its_end(name: str) -> None:
     argv = [sys.executable, "-m", "bench", "--short", name]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.e2e.scene import PATIENCE, Machine, Scene, calls_in, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 from wal_agent.agents.gemini.hooks import MARKER
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
@@ -54,6 +55,7 @@ def extensions(machine: Machine) -> list[str]:
     return sorted(p.name for p in machine.runtime.glob("*/extensions/*"))
 
 
+@deep
 def test_a_plain_gemini_beside_a_run_and_after_a_killed_one(scene: Scene) -> None:
     """I7: the plain one loads nothing of a run, nor of what a killed one left."""
     machine = scene.machine("vm-1")
@@ -163,6 +165,7 @@ def deletes(scene: Scene, machine: Machine, ours: Path) -> None:
         other.wait()
 
 
+@deep
 def test_another_gemini_deletes_the_session_at_its_start(scene: Scene) -> None:
     """I3, I4: while no prompt stands in it, and then again, since what Gemini goes on in has no head. All is saved."""
     machine = scene.machine("vm-1")

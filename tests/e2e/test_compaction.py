@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene
+from tests.tiers import once
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 PHRASE = "the heron sleeps in building seven"
@@ -23,7 +24,7 @@ FORCED = {  # what makes each one compact behind an answer that cost so many tok
 }
 
 
-@pytest.mark.parametrize("scene", sorted(FORCED), indirect=True)
+@pytest.mark.parametrize("scene", once(sorted(FORCED), "codex"), indirect=True)
 def test_the_log_has_the_conversation_before_it_is_compacted(scene: Scene) -> None:
     """The checkpoint and the record are there before the summary is asked for; the summary knows nothing, and the
     next request has the task and the way back all the same."""
@@ -130,7 +131,7 @@ SNAPSHOT = "<state_snapshot>The scripted summary says little of what there was.<
 RESUMES = ("gemini", "pi")  # which compact behind a turn, or in front of the next
 
 
-@pytest.mark.parametrize("scene", ["gemini", "qwen", "opencode", "pi", "copilot"], indirect=True)
+@pytest.mark.parametrize("scene", once(["gemini", "qwen", "opencode", "pi", "copilot"], "copilot"), indirect=True)
 def test_what_a_new_history_lacks_is_said_where_a_hook_can_speak(scene: Scene) -> None:
     """The record and the checkpoint are there, and a request behind the compaction has the task and the way back."""
     machine = scene.machine("vm-1")
@@ -184,7 +185,7 @@ def test_what_a_new_history_lacks_is_said_where_a_hook_can_speak(scene: Scene) -
         assert any("Keep in the summary, word for word" in json.dumps(body) for body in scene.model.asides)
 
 
-@pytest.mark.parametrize("scene", sorted(FORCED), indirect=True)
+@pytest.mark.parametrize("scene", once(sorted(FORCED), "codex"), indirect=True)
 def test_an_empty_summary_is_mended_with_a_compact_form(scene: Scene) -> None:
     """With --restart the agent begins again, and the model gets what was asked and done in the place of nothing."""
     machine = scene.machine("vm-1")

@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.scene import Scene, until
 from tests.e2e.test_compaction import FORCED, PATH, PHRASE, SEEN, bulk, force
 from tests.e2e.test_spool import Outage
+from tests.tiers import deep, once
 from wal_agent.rehearsal.model import HistoryText, Json, Reply, Returned, Turn
 
 
@@ -40,7 +41,7 @@ def heard(scene: Scene) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scene", ["opencode", "pi", "copilot"], indirect=True)
+@pytest.mark.parametrize("scene", once(["opencode", "pi", "copilot"], "copilot"), indirect=True)
 def test_behind_an_empty_summary_the_agent_knows_its_task_and_its_open_calls(scene: Scene) -> None:
     """A call was cut off, and the turn that is asked about it loses its conversation: the next request has both, and
     the person is informed."""
@@ -122,6 +123,7 @@ def test_claude_does_not_compact_what_the_bucket_does_not_have(scene: Scene) -> 
     assert scene.side()[-1] == "work"
 
 
+@deep
 @pytest.mark.parametrize("scene", ["pi"], indirect=True)
 def test_pi_does_not_compact_what_the_bucket_does_not_have(scene: Scene) -> None:
     """With --durability sync. pi would compact in front of the prompt; behind the turn the bucket is back."""

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import deep, once
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.copilot.hooks import program_cache
 
 HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
 
 
-@pytest.mark.parametrize("agent", HOOKED)
+@pytest.mark.parametrize("agent", once(HOOKED, "codex"))
 def test_the_story_holds(tmp_path: Path, agent: str, agent_cli: Callable[[str], Path]) -> None:
     program = {f"WAL_AGENT_{agent.upper()}": str(agent_cli(agent))}
     unpacked = {"COPILOT_PKG_CACHE_HOME": str(program_cache(os.environ))}  # 235 MB otherwise, in each HOME anew
@@ -28,6 +29,7 @@ def test_the_story_holds(tmp_path: Path, agent: str, agent_cli: Callable[[str], 
     assert not list(tmp_path.glob("demo-of-wal-*")), "it leaves nothing behind"
 
 
+@deep
 def test_the_story_of_a_task_holds(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
     env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "WAL_AGENT_GEMINI": str(agent_cli("gemini"))}
     argv = [sys.executable, "-m", "wal_agent", "demo", "--story", "task"]

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import deep
+
 
 def drill(tmp_path: Path, program: Path, *words: str, agent: str = "gemini") -> tuple[int, dict[str, Any]]:
     place = {f"WAL_AGENT_{agent.upper()}": str(program)}
@@ -24,6 +26,7 @@ def drill(tmp_path: Path, program: Path, *words: str, agent: str = "gemini") -> 
     return done.returncode, found
 
 
+@deep
 def test_under_wal_agent_nothing_is_repeated_or_lost_at_any_point(tmp_path: Path, gemini_cli: Path) -> None:
     """I8: also across a crash of the recovery, of the wrapper alone, and the loss of HOME and folder."""
     report = tmp_path / "report.html"
@@ -33,6 +36,7 @@ def test_under_wal_agent_nothing_is_repeated_or_lost_at_any_point(tmp_path: Path
     assert "nothing was repeated" in report.read_text()
 
 
+@deep
 def test_what_was_stopped_or_runs_on_is_neither_repeated_nor_lost(
     tmp_path: Path, agent_cli: Callable[[str], Path]
 ) -> None:
@@ -44,6 +48,7 @@ def test_what_was_stopped_or_runs_on_is_neither_repeated_nor_lost(
     assert code == 0 and found["totals"]["killed"] == len(points), found["totals"]
 
 
+@deep
 def test_bare_and_a_model_that_repeats_get_other_grades(tmp_path: Path, gemini_cli: Path) -> None:
     code, bare = drill(tmp_path, gemini_cli, "--bare", "--rounds", "3")
     assert code == 1 and bare["totals"]["repeated"] > 0
@@ -55,6 +60,7 @@ def test_bare_and_a_model_that_repeats_get_other_grades(tmp_path: Path, gemini_c
     assert asked.keys() >= {"before", "between"} and set(asked.values()) == {(True, 79)}
 
 
+@deep
 @pytest.mark.parametrize(("policy", "exit_code"), [("respells", 79), ("talks", 79), ("deaf", 0)])
 def test_what_a_real_model_did_repeats_nothing(tmp_path: Path, gemini_cli: Path, policy: str, exit_code: int) -> None:
     """I8, issue 33: it is refused, or asked to look, and a person is asked; where it has looked, it is refused with

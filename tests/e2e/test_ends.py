@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.scene import PATIENCE, Machine, Scene, until
 from tests.e2e.terminal import Terminal
+from tests.tiers import deep, once
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import ACT_BEGINS
 from wal_agent.rehearsal.model import Call, HistoryText, Turn
@@ -28,7 +29,7 @@ def _limited(machine: Machine, command: str) -> Call:
     return tool, {**input, **LIMITS[machine.agent]}
 
 
-@pytest.mark.parametrize("scene", LIMITS, indirect=True)
+@pytest.mark.parametrize("scene", once(LIMITS, "pi"), indirect=True)
 def test_what_a_limit_stopped_and_what_runs_on_stay_open(scene: Scene) -> None:
     """Issue 32: each of them was "done" or "failed", and the next start said that no tool call was in flight."""
     machine = scene.machine("vm")
@@ -51,9 +52,9 @@ def test_what_a_limit_stopped_and_what_runs_on_stay_open(scene: Scene) -> None:
 
 GOES_ON = "echo paid >> side; until test -e go; do sleep 0.1; done"
 BACKGROUND = [
-    pytest.param("gemini", GOES_ON, {"is_background": True}, id="gemini-asked"),
-    pytest.param("gemini", f"({GOES_ON}) > /dev/null 2>&1 &", {}, id="gemini-detached"),
-    pytest.param("qwen", GOES_ON, {"is_background": True}, id="qwen-asked"),
+    pytest.param("gemini", GOES_ON, {"is_background": True}, id="gemini-asked", marks=deep),
+    pytest.param("gemini", f"({GOES_ON}) > /dev/null 2>&1 &", {}, id="gemini-detached", marks=deep),
+    pytest.param("qwen", GOES_ON, {"is_background": True}, id="qwen-asked", marks=deep),
     pytest.param("claude", GOES_ON, {"timeout": 2000}, id="claude-at-its-limit"),  # there Claude itself moves it
 ]
 
@@ -125,9 +126,9 @@ def _cut_short(scene: Scene, machine: Machine, call: int, charge: Call, ledger: 
 
 SIGNALS = [
     pytest.param("codex", "group", signal.SIGINT, id="codex-int"),
-    pytest.param("copilot", "group", signal.SIGTERM, id="copilot-term"),
-    pytest.param("qwen", "group", signal.SIGTERM, id="qwen-term"),
-    pytest.param("opencode", "group", signal.SIGHUP, id="opencode-hup"),
+    pytest.param("copilot", "group", signal.SIGTERM, id="copilot-term", marks=deep),
+    pytest.param("qwen", "group", signal.SIGTERM, id="qwen-term", marks=deep),
+    pytest.param("opencode", "group", signal.SIGHUP, id="opencode-hup", marks=deep),
 ]
 
 
@@ -190,7 +191,7 @@ def _happens(what: Callable[[], bool], within: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize("scene", TALKS, indirect=True)
+@pytest.mark.parametrize("scene", once(TALKS, "codex"), indirect=True)
 def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
     """Issue 32, 1: logged while the agent lives, and still open when the person has left."""
     talk, machine = TALKS[scene.agent], scene.machine("vm")
@@ -215,7 +216,7 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
     _cut_short(scene, machine, 1, charge, ledger)
 
 
-@pytest.mark.parametrize("scene", TALKS, indirect=True)
+@pytest.mark.parametrize("scene", once(TALKS, "codex"), indirect=True)
 def test_a_no_leaves_nothing_open(scene: Scene) -> None:
     """Issue 32, 1: in the words of an Esc in the tool."""
     talk, machine = TALKS[scene.agent], scene.machine("vm")
@@ -244,6 +245,7 @@ def test_a_no_leaves_nothing_open(scene: Scene) -> None:
     assert TASK in said[-1]
 
 
+@deep
 @pytest.mark.parametrize("scene", ["opencode"], indirect=True)
 def test_a_window_that_is_closed_during_a_tool_leaves_it_open(scene: Scene) -> None:
     """Issue 32, 16: OpenCode said that its turn was over, and the same command opened an empty conversation."""
@@ -275,7 +277,7 @@ def _leave(term: Terminal) -> None:
 
 
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)
-@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("elsewhere", once([False, True], True))
 def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) -> None:
     """Issue 32, 12: and no more. Claude Code itself runs a job of CronCreate again in the session of this machine; from
     a bucket it would be anybody's job."""
@@ -306,7 +308,7 @@ def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) 
 
 
 @pytest.mark.parametrize("scene", ["copilot"], indirect=True)
-@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("elsewhere", once([False, True], True))
 def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, elsewhere: bool) -> None:
     """Issue 32, 12: Copilot takes its schedules up again in the session of this machine."""
     first, second = scene.machine("vm"), scene.machine("vm-2")
@@ -330,7 +332,9 @@ def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, e
     assert any("`/every`" in text and "look at the build" in text for text in told) == elsewhere
 
 
-@pytest.mark.parametrize("scene", ["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"], indirect=True)
+@pytest.mark.parametrize(
+    "scene", once(["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"], "codex"), indirect=True
+)
 def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene) -> None:
     """Issue 32, 11: the agent acted on it by itself, in a turn that nobody had asked for."""
     machine = scene.machine("vm")

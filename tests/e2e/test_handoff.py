@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
+from tests.tiers import once
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import HistoryText, Model, Turn
 
@@ -62,7 +63,7 @@ def transcript(text: str) -> Sequence[Path]:
     return sorted(Path(found[1]).parent.iterdir())
 
 
-@pytest.mark.parametrize("pair", THERE_AND_BACK, indirect=True, ids="-".join)
+@pytest.mark.parametrize("pair", once(THERE_AND_BACK, ("claude", "codex")), indirect=True, ids="-".join)
 def test_a_job_goes_to_another_agent_and_back(pair: Pair) -> None:
     """I8: the call in flight is reported to the other agent. I1: no effect happens twice. On its way back the first
     agent has its own conversation, and learns what the other one did."""

@@ -9,12 +9,13 @@ import pytest
 
 from tests.e2e.scene import Scene, shell, until
 from tests.mocks.gemini_model import Turn
+from tests.tiers import once
 
 TASK = "please do the work"
 OFF = json.dumps({"hooksConfig": {"enabled": False}})
 
 
-@pytest.mark.parametrize("place", ["project", "user"])
+@pytest.mark.parametrize("place", once(["project", "user"], "project"))
 def test_switched_off_in_a_settings_file(scene: Scene, place: str) -> None:
     """I5, I7: refused before anything is started or written, in a line that names the file and the key."""
     machine = scene.machine("vm-1")

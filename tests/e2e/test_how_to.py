@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.tiers import deep
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
@@ -96,6 +98,7 @@ def test_add_a_rule(tmp_path: Path) -> None:
     copy.shown(after.partition("$ .venv/bin/python -m pytest")[0])
 
 
+@deep
 def test_add_a_bucket_decorator(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "add-a-bucket.md")
     decorator, line, tests = copy.blocks("python")
@@ -108,6 +111,7 @@ def test_add_a_bucket_decorator(tmp_path: Path) -> None:
     copy.run(".venv/bin/python -m pytest -p no:cacheprovider tests/unit/bucket/test_throttle.py")
 
 
+@deep
 def test_add_an_agent(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "add-an-agent.md")
     home = Path(copy.env["HOME"])
@@ -144,6 +148,7 @@ def test_add_an_agent(tmp_path: Path) -> None:
     copy.run(f"{tests} -p no:cacheprovider")
 
 
+@deep
 def test_add_evidence(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "add-evidence.md")
     kind, trial = copy.blocks("python")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from tests.e2e.scene import Machine, Scene, check_log, notices, shell, texts_in, until
 from tests.e2e.terminal import Terminal
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 
 TASK = "please do the work"
 EMPTY = "Type your message"
@@ -153,6 +154,7 @@ def test_a_job_of_another_person_is_taken_over_by_a_yes_alone(scene: Scene) -> N
     assert len(notices(scene.model.requests[1])) == 1
 
 
+@deep
 def test_escape_at_an_approval(scene: Scene) -> None:
     """I8: a call that the person refused has its one end at the next boundary, by the session's own word."""
     scene.script(Turn(text="May I?", calls=[shell("echo never >> side")]), Turn(text="Fine, I leave it."))
@@ -177,6 +179,7 @@ def test_escape_at_an_approval(scene: Scene) -> None:
     assert scene.side() == []
 
 
+@deep
 def test_escape_in_a_running_tool_and_the_same_command_again(scene: Scene) -> None:
     """I8: the charge is made, Esc, `/quit`, and the next session, by whoever: the call is listed, and an equal one is
     refused until something has looked."""

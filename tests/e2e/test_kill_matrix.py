@@ -33,6 +33,7 @@ from tests.e2e.scene import (
     until,
 )
 from tests.mocks.gemini_model import GeminiModel, Turn
+from tests.tiers import once
 from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.failpoints import NAMES
 from wal_agent.wal.keys import Keys
@@ -95,7 +96,7 @@ def told_once(request: dict[str, Any]) -> None:
     assert len(set(ids)) == len(ids) == len(calls), "each call has one result"
 
 
-@pytest.mark.parametrize("point", BEFORE_THE_AGENT)
+@pytest.mark.parametrize("point", once(BEFORE_THE_AGENT, "opening.after_put"))
 def test_killed_before_the_agent_did_anything(scene: Scene, point: str) -> None:
     """I1, I2, I3: nothing ran and nothing is lost; the next machine begins the task, once."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
@@ -113,7 +114,7 @@ def test_killed_before_the_agent_did_anything(scene: Scene, point: str) -> None:
     assert second.status()["state"] == "closed"
 
 
-@pytest.mark.parametrize("point", IN_A_CALL)
+@pytest.mark.parametrize("point", once(IN_A_CALL, "append.before_put", "append.after_ack"))
 def test_killed_in_a_call(scene: Scene, point: str) -> None:
     """I1, I3, I4, I8: the call ran only if its intent is in the log, and then it is told; the finished one stays."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
@@ -155,7 +156,7 @@ def test_killed_in_a_call(scene: Scene, point: str) -> None:
     assert scene.side() == (["one", "two"] if ran else ["one"])
 
 
-@pytest.mark.parametrize("point", AT_THE_END)
+@pytest.mark.parametrize("point", once(AT_THE_END, "run.before_seal"))
 def test_killed_at_the_end(scene: Scene, point: str) -> None:
     """I3, I8: before the seal the next start says that it is back; after it, the job had ended and begins anew."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
@@ -228,7 +229,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory, gemini_cli: Path) -> Iterator
 
 
 @pytest.mark.xdist_group("kill-in-recovery")
-@pytest.mark.parametrize("point", IN_A_RESTORE + IN_A_RECOVERY)
+@pytest.mark.parametrize("point", once(IN_A_RESTORE + IN_A_RECOVERY, "restore.between_moves", "recovery.after_record"))
 def test_killed_in_a_recovery(lost: Lost, point: str) -> None:
     """I3, I4, I8: a half restored machine is no hindrance to itself, nor is a half recovered job to another one."""
     lost.again()

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.scene import Machine, Scene, until
 from tests.faults.talk import talk
 from tests.servers.nats import NatsServer
+from tests.tiers import once
 from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
@@ -35,7 +36,7 @@ def noticed(scene: Scene, machine: Machine) -> None:
     until(lambda: '"messages": 1' in machine.cli("status", "--json").stdout, "the run has found the message")
 
 
-@pytest.mark.parametrize("scene", SPEAKING, indirect=True)
+@pytest.mark.parametrize("scene", once(SPEAKING, "claude"), indirect=True)
 def test_a_message_comes_in_the_middle_of_a_turn_and_at_its_end(scene: Scene) -> None:
     machine = scene.machine("vm-1")
     shell = machine.rehearsal.shell
@@ -84,7 +85,7 @@ def test_a_run_on_another_machine_is_stopped_through_the_bucket(scene: Scene) ->
     assert [r["verb"] for r in scene.records() if r["type"] == "message"] == ["drain"]
 
 
-@pytest.mark.parametrize("scene", ["claude", "gemini"], indirect=True)
+@pytest.mark.parametrize("scene", once(["claude", "gemini"], "claude"), indirect=True)
 @pytest.mark.parametrize("saved", [True, False], ids=["in the session", "lost"])
 def test_a_message_that_was_given_in_a_crash_is_told_once(scene: Scene, saved: bool) -> None:
     """There in the restored session: it was seen. Not there: the recovery prompt has it."""
@@ -228,7 +229,7 @@ def test_a_client_of_the_synadia_protocol_prompts_a_running_agent(scene: Scene, 
     assert "how is it?" in spoken(scene, 2)
 
 
-@pytest.mark.parametrize("carrier", ["bucket", "nats"])
+@pytest.mark.parametrize("carrier", once(["bucket", "nats"], "bucket"))
 def test_two_agents_that_are_killed_act_on_each_message_once_and_in_order(tmp_path: Path, carrier: str) -> None:
     """A short one of `python -m tests.faults.talk`, which plays 100 rounds."""
     found = talk(tmp_path, carrier, 2, 7, ("claude", "gemini"))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Run, Scene, notices, opened, shell, until
 from tests.mocks.gemini_model import Turn
+from tests.tiers import once
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 
@@ -136,7 +137,7 @@ def test_a_run_inside_its_own_job_is_refused(scene: Scene) -> None:
     assert machine.status()["state"] == "closed" and json.dumps(scene.records())
 
 
-@pytest.mark.parametrize("words", ["env -i HOME=$HOME PATH=$PATH", "setsid", ""])
+@pytest.mark.parametrize("words", once(["env -i HOME=$HOME PATH=$PATH", "setsid", ""], "env -i HOME=$HOME PATH=$PATH"))
 def test_the_parents_are_found_without_the_environment(scene: Scene, words: str) -> None:
     """By the processes, so a tool cannot hide a run from its outer one, nor name one that it is not inside of."""
     machine = scene.machine("vm-1")

@@ -20,6 +20,7 @@ from tests.e2e.scene import (
     until,
 )
 from tests.mocks.gemini_model import Turn
+from tests.tiers import once
 from wal_agent.agents import AGENTS
 from wal_agent.recovery.messages import REPLACES
 
@@ -40,7 +41,7 @@ def killed_in(scene: Scene, machine: Machine, name: str) -> Run:
     return run
 
 
-@pytest.mark.parametrize("place", ["one machine", "other machines"])
+@pytest.mark.parametrize("place", once(["one machine", "other machines"], "other machines"))
 def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
     """I3, I4, I8: killed in a call, in the resumed agent's first call, and when the agent was just started again: the
     last recovery tells both calls, the history has every call and every notice once, and nothing ran twice."""

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
+from tests.tiers import deep, once
 from wal_agent.recovery.messages import REFUSED
 from wal_agent.rehearsal.model import Call, HistoryText, Returned, Turn
 from wal_agent.supervise.gate import PATIENCE, STUBBORN
@@ -32,7 +33,7 @@ def cut_off_in_charge(scene: Scene, machine: Machine) -> None:
     machine.end()
 
 
-@pytest.mark.parametrize("scene", ["claude", "codex", "gemini"], indirect=True)
+@pytest.mark.parametrize("scene", once(["claude", "codex", "gemini"], "codex"), indirect=True)
 def test_a_call_in_flight_does_not_run_again_before_anything_has_looked(scene: Scene) -> None:
     """I1, I8: whether it happened is not known, so nothing is changed, in whatever words; the same call runs once the
     agent has looked."""
@@ -127,7 +128,7 @@ def in_script(*commands: str) -> Call:
     return "exec", {"input": " ".join(made)}
 
 
-@pytest.mark.parametrize("scene", [*SUBAGENTS, "codex"], indirect=True)
+@pytest.mark.parametrize("scene", once([*SUBAGENTS, "codex"], "codex"), indirect=True)
 def test_what_a_subagent_had_completed_is_told_and_refused_once(scene: Scene) -> None:
     """I1, I8, issue 32, 15: its charge is an effect of the call that was in flight, and no conversation has it; what a
     script of Codex had done is the same."""
@@ -163,7 +164,9 @@ def test_what_a_subagent_had_completed_is_told_and_refused_once(scene: Scene) ->
 
 
 @pytest.mark.parametrize(
-    ("scene", "times"), [("claude", STUBBORN), ("gemini", PATIENCE), ("pi", PATIENCE)], indirect=["scene"]
+    ("scene", "times"),
+    [("claude", STUBBORN), pytest.param("gemini", PATIENCE, marks=deep), pytest.param("pi", PATIENCE, marks=deep)],
+    indirect=["scene"],
 )
 def test_a_model_that_only_repeats_a_call_in_flight_ends_the_run(scene: Scene, times: int) -> None:
     """I8: the run ends with 79 and a command for a person, and stays ended. No hook can end Claude Code's turn;

@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.scene import Scene, until
 from tests.e2e.terminal import Terminal
+from tests.tiers import once
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Model, Turn
 
@@ -85,7 +86,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
-@pytest.mark.parametrize("agent", HOOKED)
+@pytest.mark.parametrize("agent", once(HOOKED, "codex"))
 def test_the_screens_are_the_same(agent: str, folder: Path, agent_cli: Callable[[str], Path]) -> None:
     """The transient lines of a hook would be gone before the end of a moment, so no screen on the way may have them."""
     sides: list[Side] = []

@@ -8,6 +8,7 @@ import sys
 
 from tests.e2e.scene import Scene, crashed, notices, shell, texts_in, until
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 from wal_agent.recovery import messages
 from wal_agent.recovery.report import name_calls
 
@@ -43,6 +44,7 @@ def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene
     assert second.status()["state"] == "closed"
 
 
+@deep
 def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Scene) -> None:
     """I8: the agent's word is kept, the call stays open, and the next task is a new session."""
     machine = scene.machine("vm-1")

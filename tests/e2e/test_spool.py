@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, shell, until
 from tests.mocks.gemini_model import Turn
+from tests.tiers import once
 from wal_agent.bucket.decorators import FaultFile, write_faults
 
 TASK = "please do the work"
@@ -172,7 +173,9 @@ def test_another_machine_needs_a_persons_word(scene: Scene) -> None:
     assert segments(first) == kept
 
 
-@pytest.mark.parametrize("point", ["spool.before_store", "spool.after_store", "spool.before_drop"])
+@pytest.mark.parametrize(
+    "point", once(["spool.before_store", "spool.after_store", "spool.before_drop"], "spool.after_store")
+)
 def test_killed_while_it_spools(scene: Scene, point: str) -> None:
     """R9: what ran has its intent in the log behind the next start; what was not answered did not run."""
     machine, outage = scene.machine("vm-1"), Outage(scene)
@@ -197,7 +200,9 @@ def test_killed_while_it_spools(scene: Scene, point: str) -> None:
     came_back(scene, machine)
 
 
-@pytest.mark.parametrize("point", ["spool.before_begin", "spool.before_rename", "spool.after_rename"])
+@pytest.mark.parametrize(
+    "point", once(["spool.before_begin", "spool.before_rename", "spool.after_rename"], "spool.before_rename")
+)
 def test_killed_while_it_carries_in(scene: Scene, point: str) -> None:
     """R9: twice in a row; each record comes in once."""
     machine, outage = scene.machine("vm-1"), Outage(scene)

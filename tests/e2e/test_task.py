@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene, opened, until
+from tests.tiers import deep, once
 from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 from wal_agent.wal.keys import Keys
@@ -40,7 +41,7 @@ def trace(machine: Machine, *args: str) -> Any:
     return json.loads(machine.cli("trace", *args, "--json").stdout)
 
 
-@pytest.mark.parametrize("scene", ["claude", "gemini"], indirect=True)
+@pytest.mark.parametrize("scene", once(["claude", "gemini"], "claude"), indirect=True)
 def test_the_caller_gets_the_result_alone_and_a_crash_repeats_nothing(scene: Scene) -> None:
     """The run is killed while the child's model thinks; the same task carries on in the same job, and typed once more
     it prints what is kept."""
@@ -92,6 +93,7 @@ def test_the_caller_gets_the_result_alone_and_a_crash_repeats_nothing(scene: Sce
     assert kept.returncode == 64 and "wal-agent rm job" in kept.stderr, "a trace stays as long as its caller"
 
 
+@deep
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_budget_two_tasks_at_once_and_kills_around_the_child(scene: Scene) -> None:
     """A child that loops reads that its budget is used up; the command killed in front of its child or behind it is the
@@ -126,7 +128,7 @@ def test_a_budget_two_tasks_at_once_and_kills_around_the_child(scene: Scene) -> 
     assert len(scene.replay().state.tasks) == 4
 
 
-@pytest.mark.parametrize("scene", ["claude", "gemini", "codex", "pi", "opencode"], indirect=True)
+@pytest.mark.parametrize("scene", once(["claude", "gemini", "codex", "pi", "opencode"], "codex"), indirect=True)
 def test_a_fork_begins_in_a_copy_of_the_callers_conversation(scene: Scene) -> None:
     """The child's model gets what was said to the caller, under another session id; the caller's conversation gets none
     of the child's steps. On Gemini outputs that are not those of the schema are asked for once more."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import once
 from wal_agent.paths import shipped
 
 # The command that the standing protocol names to an agent without a plan tool.
@@ -25,7 +26,7 @@ w status
 """
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("encrypted", once([False, True], True))
 def test_commands_inside_a_run_need_no_options(tmp_path: Path, encrypted: bool) -> None:
     work, key = tmp_path / "work", tmp_path / "key"
     (work / "below").mkdir(parents=True)

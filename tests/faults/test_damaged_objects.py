@@ -35,6 +35,7 @@ from tests.faults.ruins import (
 )
 from tests.faults.trial import Ruin, sane
 from tests.servers import fresh_bucket, shared
+from tests.tiers import examples
 from wal_agent.bucket.base import Bucket, MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged
@@ -313,7 +314,7 @@ class Pieces:
     objects: dict[str, bytes] = {}
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_mutation_of_any_object_is_found_or_means_nothing(
     made: tuple[Path, list[bytes]], data: st.DataObject

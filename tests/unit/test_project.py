@@ -422,10 +422,40 @@ def test_every_target_is_in_the_help() -> None:
     done = subprocess.run(["make", "help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     said = {line.split()[1] for line in done.stdout.splitlines()}
     parts = {"lint", "docs", "unit", "contract", "ceph", "faults", "e2e", "bench", "bench-crash", "wording"}
-    assert said == {"help", "demo", "test", *parts, "browser", "mutants", "pins", "tools", "latest", "dist", "clean"}
+    assert said == {
+        "help",
+        "demo",
+        "test",
+        "test-all",
+        "deep",
+        "fuzz",
+        *parts,
+        "browser",
+        "mutants",
+        "pins",
+        "tools",
+        "latest",
+        "dist",
+        "clean",
+    }
 
 
-def test_ci_runs_what_make_test_runs() -> None:
-    script = (ROOT / ".ci" / "run").read_text()
-    assert script.rstrip().endswith("exec make test")
-    assert subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=False).returncode == 0
+@pytest.mark.parametrize(
+    ("broken", "minutes", "code"), [("", "24", 0), ("test", "24", 1), ("deep", "24", 1), ("", "0", 1)]
+)
+def test_ci_runs_both_tiers_and_fails_when_one_does_or_the_first_takes_too_long(
+    tmp_path: Path, broken: str, minutes: str, code: int
+) -> None:
+    made = tmp_path / "made"
+    tool(tmp_path, "make", f'echo "$*" >>{made}; echo of make; [ "$1" != "{broken}" ]')
+    for name in ("tmux", "cc", "ip", "systemd-analyze"):
+        tool(tmp_path, name, "exit 0")
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WAL_AGENT_TEST_MINUTES": minutes}
+    done = subprocess.run(["bash", ROOT / ".ci" / "run"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert made.read_text().splitlines()[1:] == ["test", "deep"]
+    assert [line.partition(":")[0] for line in done.stdout.splitlines() if " min " in line] == [
+        "make test",
+        "make deep",
+    ]
+    assert done.stdout.count("of make\n") == 3

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults.evidence.stage import Snapshot, age, assessed, shell, snapshot
+from tests.tiers import examples
 
 NAMES = st.sampled_from(["a", "b", "d", "d/a", "new", "./a", "d/../b", "link"])
 COMMANDS = st.one_of(
@@ -25,7 +26,7 @@ COMMANDS = st.one_of(
         "{} {}".format, st.sampled_from(["echo x >", "echo x >>", "truncate -s 1", "sed -i s/a/b/", "cat a >"]), NAMES
     ),
 )
-BOUND = settings(max_examples=70)
+BOUND = settings(max_examples=examples(70))
 
 
 def shop(top: Path) -> None:

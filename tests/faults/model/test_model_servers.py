@@ -21,6 +21,7 @@ from tests.faults.model.simulate import Failure, simulate
 from tests.faults.model.test_model_rules import first_violation
 from tests.faults.model.world import Clock, Shape
 from tests.servers import fresh_bucket, shared
+from tests.tiers import deep
 from wal_agent.bucket.base import Bucket
 
 SEEDS = {"fake-gcs": "6-30", "ministack": "6-18"}  # the second is slower
@@ -47,6 +48,7 @@ def make_store(name: str) -> Iterator[MakeStore]:
         yield lambda clock: ServedStore(reach(server, f"{url}/{next(numbers)}"), clock)
 
 
+@deep
 def test_a_seed_has_the_same_history_over_a_server(name: str, make_store: MakeStore) -> None:
     first, _, last = os.environ.get("WAL_AGENT_SEEDS", SEEDS[name]).partition("-")
     counts: Counter[str] = Counter()
@@ -59,6 +61,7 @@ def test_a_seed_has_the_same_history_over_a_server(name: str, make_store: MakeSt
     assert not rare or "WAL_AGENT_SEEDS" in os.environ
 
 
+@deep
 @pytest.mark.parametrize("rule", NEEDED)
 def test_a_rule_that_is_out_is_missed_over_a_server_too(make_store: MakeStore, rule: str) -> None:
     [ablation] = [one for one in ABLATIONS if one.name == rule]

@@ -18,6 +18,7 @@ from tests.contract.wire import STORES, own_credentials
 from tests.faults.soak.cycles import roll
 from tests.faults.soak.job import soaked
 from tests.servers import shared
+from tests.tiers import deep
 from wal_agent.records import End, Opening
 
 CYCLES = 25
@@ -66,6 +67,7 @@ def soak(server: str, seed: int, cycles: int = CYCLES, broken: bool = False) -> 
         )
 
 
+@deep
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", [3, 7] if SEED is None else [int(SEED)])
 @pytest.mark.parametrize("server", sorted(STORES))
@@ -81,6 +83,7 @@ def test_no_crash_loses_or_repeats_anything(server: str, first: int) -> None:
     assert SEED, counts
 
 
+@deep
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("server", sorted(STORES))
 def test_a_gate_that_does_not_wait_is_found(server: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.agents import claude as CLAUDE
 from wal_agent.agents.base import LoggedCall, SeenCall, TurnFailed
 from wal_agent.agents.claude.resume import IMAGE, result_text
@@ -329,7 +330,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(LINE, max_size=8), CALLS)
 @example([b'{"type": "user", "uuid": "0", "parentUuid": []}'], [])
 def test_whatever_stands_there_each_call_is_told_once(found: list[bytes], calls: list[LoggedCall]) -> None:

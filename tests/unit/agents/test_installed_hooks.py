@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.agents import AGENTS, installed_hooks
 from wal_agent.agents.base import HooksToInstall, HookTable
 from wal_agent.agents.installed_hooks import (
@@ -73,7 +74,7 @@ def test_what_is_not_json_has_a_place(text: str) -> None:
         parse_jsonc(text)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data())
 def test_any_children_can_leave(data: st.DataObject) -> None:
     gap = st.sampled_from(["", " ", "\n", "\n  ", "// , ] [\n", "/* , */"])
@@ -176,7 +177,7 @@ def lean(value: Any) -> Any:
     return {**{k: v for k, v in value.items() if k != "hooks"}, **({"hooks": hooks} if hooks else {})}
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(texts())
 def test_what_goes_in_comes_out_again(text: str) -> None:
     before = installed_hooks.parse_jsonc(text).value
@@ -189,7 +190,7 @@ def test_what_goes_in_comes_out_again(text: str) -> None:
     assert restore_text(new.text, new.pieces) == text
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(texts(), texts())
 def test_our_entries_leave_whatever_became_of_the_file(text: str, other: str) -> None:
     """Rewritten by Gemini or by hand: found by name. A second list stands for what the person added meanwhile."""
@@ -208,7 +209,7 @@ def test_our_entries_leave_whatever_became_of_the_file(text: str, other: str) ->
         assert lean(installed_hooks.parse_jsonc(left).value) == lean({**wanted, "hooks": hooks})
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(texts())
 def test_removal_by_name_leaves_every_other_value_and_comment(text: str) -> None:
     left = remove_hooks(insert_hooks(text, HOOKS).text)

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.opencode.database import Rows, load_rows
 from wal_agent.agents.opencode.resume import reconcile
@@ -185,7 +186,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(RECORDS, max_size=12), CALLS, st.binary(max_size=20))
 def test_once_is_enough(records: list[dict[str, Any]], calls: list[LoggedCall], tail: bytes) -> None:
     once = reconcile(journal(*records) + tail, S, WS, calls)
@@ -225,7 +226,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         JSON

@@ -17,6 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.tiers import examples
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, LoggedCall, RequestedCall, Rewriting, Unit
 from wal_agent.agents.claude.session import load_session
@@ -120,7 +121,7 @@ def damages(draw: st.DrawFn) -> list[tuple[str, int, float]]:
 
 
 @EACH
-@settings(max_examples=40, phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink))
+@settings(max_examples=examples(40), phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink))
 @given(damage=damages())
 def test_what_was_damaged_comes_from_the_log_or_goes_with_its_other_half(
     agent: Agent, damage: list[tuple[str, int, float]]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import sessions
+from tests.tiers import examples
 from wal_agent.agents import AGENTS, session_files
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.session_files import DEPTH, LineRecord, contains, decode_json, encode_json, records, well_formed
@@ -22,7 +23,7 @@ _PIECES = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(text=_PIECES)
 def test_any_text_that_javascript_writes_is_read_with_its_lone_surrogates_replaced(text: str) -> None:
     said = json.dumps({"a": text, text: [text]}).encode()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.capture import session as module
 from wal_agent.capture.session import BLOCK, MAX_EDITS, PIECE, TAIL, Edits, FileTracker, KnownVersion, NotCapturable
 from wal_agent.records import FileDelta, Payload
@@ -120,7 +121,7 @@ def change(path: Path, step: str, arg: float, seed: int) -> None:
         other.replace(path)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEP, max_size=8))
 def test_every_history_is_told_exactly(steps: list[tuple[str, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.agents.base import SessionFile
 from wal_agent.capture.session import TAIL, SessionCapture
 from wal_agent.records import FileDelta, FileGone, Payload
@@ -331,7 +332,7 @@ def test_what_the_log_has_is_not_known_and_the_file_is_begun_anew(log: Log) -> N
     assert len(log.mine.problems) == 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

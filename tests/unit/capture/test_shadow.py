@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.tiers import examples
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk, user_env
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, is_object_id, read_state
@@ -514,7 +515,7 @@ def do(user: User, step: tuple[str, bytes | None, object], is_git: bool, save: C
                 path.chmod(mode)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, max_size=25), st.booleans())
 def test_what_comes_out_is_what_went_in(script: list[tuple[str, bytes | None, object]], is_git: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.faults.evidence.git_stage import Stage, make
+from tests.tiers import examples
 from wal_agent.evidence import collector
 from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.model import Step
@@ -153,7 +154,7 @@ def spoil(own: Path, name: str, how: int | bytes) -> None:
         path.symlink_to(path.name)
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_spoiled_repository_is_met_with_silence(made: Path, tmp_path: Path, data: st.DataObject) -> None:
     """No error, no end of time, and no word of what is not so."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults.evidence.stage import Unhurried, age, assessed, shell
+from tests.tiers import examples
 from wal_agent.evidence.files import MAX_TEXT, apply_sed
 from wal_agent.evidence.model import Budget
 
@@ -83,7 +84,7 @@ TEXT = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(SCRIPTS, min_size=1, max_size=2), st.booleans(), TEXT.map(b"".join))
 def test_what_is_said_is_what_sed_makes(scripts: list[str], extended: bool, text: bytes) -> None:
     said = ours(*scripts, text=text, extended=extended)

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.agents import hook_line
 from wal_agent.agents.hook_line import MAX_FRAME
 
@@ -494,7 +495,7 @@ FRAMES = st.builds(
 
 @pytest.mark.parametrize("name", ["native", "python"])
 @given(said=st.one_of(FRAMES, st.binary(max_size=12)))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_whatever_a_server_says_only_a_whole_answer_is_printed(
     clients: dict[str, Argv], name: str, said: bytes
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.tiers import examples
 from tests.unit.recovery.cases import end, intent, opening, payload, started
 from tests.unit.wal.test_codec import some_records
 from wal_agent.records import (
@@ -84,7 +85,7 @@ def test_the_plan_is_that_of_the_agents_own_tool(agent: str) -> None:
     assert (found.active_task.title, found.active_task.progress) == ("Move the shop to v2", 50)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.booleans(), max_size=MOST_PLANNED))
 def test_of_a_long_plan_a_recovery_names_what_is_next_and_counts_the_rest(states: list[bool]) -> None:
     """Also one of more steps than a document holds, and where what is done stands between what is not."""
@@ -132,7 +133,7 @@ def test_the_phase_is_the_mix_of_the_newest_calls() -> None:
     assert task_phase(told(*reads, *planned("gemini", 9))) == "planning"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(some_records, max_size=25))
 def test_rebuilt_it_equals_the_one_made(records: Sequence[AnyRecord]) -> None:
     """The log alone holds all of it: the state is written and read again as a snapshot is."""

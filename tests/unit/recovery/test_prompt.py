@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
+from tests.tiers import examples
 from tests.unit.recovery.cases import end, intent, opening, state_of
 from wal_agent.evidence.model import folder_fact
 from wal_agent.records import Verdict
@@ -216,7 +217,7 @@ def calls_of(inputs: list[bytes], tool: str = "run_shell_command", because: str 
     return tuple(replace(PUSH, calls=(n,), input=i, tool=tool, because=because) for n, i in enumerate(inputs))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 @given(st.lists(NASTY | HUGE, min_size=1, max_size=3), st.integers(1, 120), NASTY | HUGE, NASTY | HUGE)
 def test_never_more_than_the_cap(texts: list[str], times: int, name: str, other: str) -> None:
     inputs = [json.dumps({"command": t}, ensure_ascii=False).encode() for t in texts]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.tiers import examples
 from tests.unit.recovery.test_prompt import PUSH, TOLD
 from wal_agent.inbox import make_message
 from wal_agent.recovery.checkpoint import WorkSoFar
@@ -86,7 +87,7 @@ WORDS = st.sampled_from([english, code, hashes, base64, paths, chinese, emoji])
 SOME = st.integers(0, 40)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.data())
 def test_whatever_a_job_was_the_whole_prompt_has_at_most_4000_tokens(data: st.DataObject) -> None:
     """I9: calls, notes, a plan, another agent's calls, and messages that may not have been seen, each in any number and

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.tiers import examples
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Capabilities, Env, LoggedCall, Reconciled, SessionFile
 from wal_agent.agents.conversation import Records, Travels, keep_fields
@@ -451,7 +452,7 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
 CONTENT = st.binary(max_size=20)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_exact_and_again_the_same(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     machine = Machine(tmp_path_factory.mktemp("m"), told=False)

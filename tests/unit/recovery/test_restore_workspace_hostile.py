@@ -16,6 +16,7 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.unit.recovery.lab import Lab, files, git, raw, repository, write
 from wal_agent.budget import Budget
 from wal_agent.capture.shadow import MOST_STATE, GitState
@@ -281,7 +282,7 @@ def beneath(aside: tuple[str, ...], folder: Path) -> dict[str, tuple[str, object
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(two_trees(), st.booleans(), st.booleans(), st.booleans())
 @example(([("sub", "file", b"")], [("sub/a", "file", b"")]), False, True, True)
 def test_any_tree_over_any_other(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.tiers import examples
 from tests.unit.recovery.test_prompt import TOLD
 from wal_agent.config import Consents
 from wal_agent.paths import shipped
@@ -171,7 +172,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(PIECES, max_size=30).map("".join) | st.text(max_size=200))
 def test_no_text_crashes_or_hangs(text: str) -> None:
     text += "{% include '_calls.md' %}"

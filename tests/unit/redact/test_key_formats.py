@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scripts.update_key_formats import TARGET, beginnings, convert, translate, without_edges
+from tests.tiers import examples
 from wal_agent.redact import redact
 from wal_agent.redact.find import _entropy
 
@@ -25,7 +26,7 @@ def test_the_file_names_its_source_version_and_licence() -> None:
 
 
 @pytest.mark.parametrize("row", FILE["formats"], ids=lambda row: row["id"])
-@settings(max_examples=5, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(5), suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_a_key_of_each_format_is_found(row: dict[str, Any], data: st.DataObject) -> None:
     key = data.draw(st.from_regex(re.compile(row["regex"], re.ASCII), fullmatch=True))

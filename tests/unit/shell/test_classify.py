@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.records import Class
 from wal_agent.shell.classify import NO_RULE, UNREADABLE, classify, classify_command, worse_class
 from wal_agent.shell.project_rules import ProjectRule, interpreted, match_command
@@ -504,7 +505,7 @@ def plainly(words: list[str | None], rule: tuple[str, ...]) -> bool:
 PIECES = st.sampled_from(["a", "A", "b", "--a", "--A", "a b", "a-B", "", "="])
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @example([""], ["...", "="])
 @given(st.lists(PIECES | st.none(), max_size=5), st.lists(PIECES | st.sampled_from(["*", "..."]), max_size=5))
 def test_words_of_a_rule_are_found_in_their_order(words: list[str | None], wanted: list[str]) -> None:

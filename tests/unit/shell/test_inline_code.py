@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.shell import inline_code, match
 from wal_agent.shell.classify import DRAWS, WRITES_BACK, joint_effect
 from wal_agent.shell.reader import parse
@@ -204,7 +205,7 @@ def watched() -> Iterator[list[str]]:
         on = False
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(STATEMENT, min_size=1, max_size=3))
 def test_whatever_is_taken_for_reading_does_no_more_when_it_runs(code: list[str]) -> None:
     """Issue 12.16: run under the interpreter's audit, where it is accepted."""

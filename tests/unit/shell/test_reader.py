@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.shell.reader import MAX_TEXT, parse
 from wal_agent.shell.syntax import Simple
 from wal_agent.shell.wrappers import literal_commands
@@ -269,7 +270,7 @@ def fits(words: list[str | None], wanted: list[str | None]) -> bool:
     return words[:known] == wanted[:known] and (known < len(wanted) or len(words) == known)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["a ", "b ", "a; ", "a && ", "x=1 a ", ""]), st.lists(BITS, min_size=1, max_size=9).map("".join))
 @example("a ", "b\\\nb")
 @example("b ", "<<E && a\n$(b c)\nE\n")
@@ -280,7 +281,7 @@ def test_bash_runs_no_command_that_was_not_read(recorder: Path, first: str, rest
         assert [run for run in ran(first + rest, recorder) if not any(fits(run, w) for w in wanted)] == []
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(alphabet="ab\\'\"$` \té#=~!*{}[](),.-_&|;<>%@^+", max_size=8), max_size=4), st.randoms())
 def test_literal_words_are_what_bash_passes_on(recorder: Path, values: list[str], random: object) -> None:
     quotes = (
@@ -329,7 +330,7 @@ def test_no_text_takes_long(unit: str) -> None:
     assert time.process_time() - began < 2  # seconds; the grammar alone would take up to a minute
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=60) | st.lists(BITS, max_size=30).map("".join))
 def test_total(text: str) -> None:
     parse(text)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from wal_agent.records import Class
 from wal_agent.shell.classify import classify, classify_command
 from wal_agent.shell.reader import parse
@@ -200,7 +201,7 @@ def changing(draw: st.DrawFn) -> str:
     return command
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(changing())
 def test_no_composition_of_a_change_is_read_only(command: str) -> None:
     found = classify_command(command, RULES)
@@ -241,7 +242,7 @@ ANY = st.text(max_size=80) | st.lists(
 ).map("".join)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(ANY)
 def test_every_text_has_a_class_within_a_second(text: str) -> None:
     began = time.process_time()

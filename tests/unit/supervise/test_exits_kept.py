@@ -10,6 +10,7 @@ import signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, started, state_of, turn
 from wal_agent.agents.base import ExitCause
 from wal_agent.records import AnyRecord, RunEnded
@@ -39,7 +40,7 @@ runs = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(runs, min_size=1, max_size=12), st.booleans(), st.integers(0, 99))
 def test_no_two_restarts_come_at_once_and_none_begins_anew(
     lives: list[dict[str, object]], interactive: bool, seed: int

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.unit.supervise.crew import Desk, Post
 from tests.unit.wal.world import World
 from wal_agent.errors import PersonNeeded, UsageError
@@ -311,7 +312,7 @@ def test_what_no_run_has_written_changes_nothing() -> None:
     assert "steps" in exceeded_limit(over)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(st.sampled_from(["type", "lost"]), max_size=12), st.data(), st.booleans())
 def test_at_most_once_whatever_is_lost_where(script: list[str], data: st.DataObject, verifies: bool) -> None:
     """A model of the whole: `type` is one `wal-agent step`, which may be killed at each point; the effect is counted in

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests import longlog
 from tests.longlog import KEYS, Counted
+from tests.tiers import examples
 from wal_agent.bucket.base import Entry
 from wal_agent.cli import log
 from wal_agent.cli.log import Page, read_newest
@@ -97,7 +98,7 @@ def test_crashes_are_found_by_the_snapshots(long: Counted, count: int) -> None:
         assert long.requests <= 200 * count + 2 * LONG // 200 + 20
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(1, 120),
     st.sets(st.integers(2, 119), max_size=4),

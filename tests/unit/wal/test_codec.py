@@ -10,6 +10,7 @@ from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.unit.wal.world import end, intent
 from wal_agent.budget import FOREIGN, Budget
 from wal_agent.errors import Damaged, Newer
@@ -70,7 +71,7 @@ def test_any_message(fields: dict[str, object], tag: int) -> None:
         codec.decode_segment(codec.pack(fields), job="j", seq=3)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_one_flipped_bit_or_a_cut_is_found(data: st.DataObject) -> None:
     good = written([intent(1, "x" * 200), end(1)])

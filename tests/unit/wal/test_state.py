@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tiers import examples
 from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import World, end, intent
 from wal_agent.records import (
@@ -194,7 +195,7 @@ def as_a_person_would_say(records: list[tuple[int, AnyRecord]]) -> tuple[str, st
     return session, last, words[-1] if words else "", asked
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(conversations())
 def test_turn_and_prompt_are_the_newest_sessions(records: list[tuple[int, AnyRecord]]) -> None:
     """Issue 12.6: in any order of starts, switches, turns, calls and captures. A subagent's call or file resets
