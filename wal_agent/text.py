@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import time
-from typing import Any, Final
+from typing import Final
 
 from wal_agent.redact import redact, redact_head
 
@@ -202,27 +202,6 @@ def is_reader_gone() -> bool:
 def drop_stdout() -> None:
     """Discard what is still to be written to stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def answer_json(value: Any) -> None:
-    """Write a command's answer to stdout as one line of JSON."""
-    if sys.stdout is None:
-        return
-    sys.stdout.write(json_line(value) + "\n")
-    sys.stdout.flush()
-
-
-def json_line(value: Any) -> str:
-    """Return one line of JSON in ASCII, which keeps control characters escaped. What is no number in JSON (NaN in a
-    hostile record) is null."""
-    from json import dumps
-
-    try:
-        return dumps(value, allow_nan=False)
-    except ValueError:
-        import msgspec
-
-        return dumps(msgspec.json.decode(msgspec.json.encode(value)))
 
 
 def _write(rows: list[str]) -> None:

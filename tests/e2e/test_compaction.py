@@ -179,7 +179,7 @@ def test_what_a_new_history_lacks_is_said_where_a_hook_can_speak(scene: Scene) -
         run = machine.run(*machine.rehearsal.args("go on"), options=("--continue",), wait=True, PATH=PATH)
         assert run.process.returncode == 0, run.stderr()
         shutil.rmtree(machine.home / ".local/state/wal-agent/recall")
-        found = json.loads(machine.cli("recall", "heron", "building", "--json").stdout)
+        found = json.loads(machine.cli("recall", "heron", "building", "--json").stdout)["hits"]
         assert [PHRASE in hit["text"] for hit in found if hit["role"] == "assistant"] == [True], found
     if name in ("qwen", "opencode", "pi"):
         assert any("Keep in the summary, word for word" in json.dumps(body) for body in scene.model.asides)

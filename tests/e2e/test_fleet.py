@@ -36,7 +36,7 @@ def test_a_free_host_takes_the_job_of_a_lost_one(lost: Yard) -> None:
 
     def crashed() -> bool:
         out, _ = second.start("fleet", "ls", "--json").communicate(timeout=60)
-        listed.update(json.loads(out))
+        listed.update(json.loads(out)["jobs"][0])
         return listed["state"] == "crashed"
 
     until(crashed, "its lease runs out")

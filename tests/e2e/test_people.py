@@ -40,7 +40,7 @@ def test_a_person_decides(scene: Scene) -> None:
     assert "a start would resume session" in ahead.stdout
     assert "One tool call was in flight" in ahead.stdout
     told = json.loads(machine.cli("recover", "--dry-run", "--json").stdout)
-    (call,) = told["calls"]
+    (call,) = told["recovery"]["calls"]
     assert (told["start"], call["class"], call["finding"]) == ("resume", "mutation", "unknown")
     assert call["next"] in told["prompt"] and call["next"] in ahead.stdout and call["source"] == "wal-agent"
     assert contents(scene.bucket, machine.home, scene.workspace) == before, "a look changes nothing"

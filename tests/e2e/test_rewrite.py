@@ -426,5 +426,5 @@ def test_recall_finds_what_was_rewound_also_behind_a_recovery(scene: Scene) -> N
     again = machine.run(*args, wait=True)
     assert again.process.returncode == 0, again.stderr()
     for where in (machine, scene.machine("vm-2")):
-        hits = json.loads(command(where, "recall", "heron two", "--role", "assistant", "--json"))
+        hits = json.loads(command(where, "recall", "heron two", "--role", "assistant", "--json"))["hits"]
         assert [hit["text"] for hit in hits if "heron two" in hit["text"]]

@@ -82,13 +82,13 @@ def test_the_caller_gets_the_result_alone_and_a_crash_repeats_nothing(scene: Sce
     assert scene.side() == ["heron-in-building-seven"]
     task = replayed(scene, child).task
     assert task is not None and task.epoch == scene.replay().state.epoch, "bound by the run that asked last"
-    assert {"kind": "task", "job": child} == {k: trace(machine, "list")[0][k] for k in ("kind", "job")}
+    assert [each["job"] for each in trace(machine, "list")["tasks"]] == [child]
     shown = trace(machine, "show", child)["lines"]
     assert any("heron-in-building-seven" in line["text"] for line in shown)
     raw = machine.cli("trace", "show", child, "--raw").stdout
     assert raw and hashlib.sha256(raw.encode()).hexdigest() == replayed(scene, child).files[main_file(scene)].sha256
-    found = json.loads(machine.cli("recall", "heron-in-building-seven", "--json").stdout)
-    assert child in [hit.get("job") for hit in found]
+    found = json.loads(machine.cli("recall", "heron-in-building-seven", "--json").stdout)["hits"]
+    assert child in [hit["job"] for hit in found]
     kept = machine.cli("rm", child, "--yes")
     assert kept.returncode == 64 and "wal-agent rm job" in kept.stderr, "a trace stays as long as its caller"
 

@@ -286,7 +286,7 @@ def _report(sides: Sequence[Side], carrier: str, rounds: int, kills: Counter[str
         if odd := {id: told[id] for id in wanted if told[id] != 1}:
             faults.append(f"{side.job} has in its conversation not once, but so often: {odd}")
         done = side.machine.cli("inbox", "--json", WAL_AGENT_JOB=side.job)
-        rows = {row["id"]: row["state"] for row in json.loads(done.stdout)}
+        rows = {row["id"]: row["state"] for row in json.loads(done.stdout)["messages"]}
         kept = wanted[-250:]  # the state keeps 300
         if unseen := {id: rows.get(id) for id in kept if rows.get(id) != "seen"}:
             faults.append(f"{side.job}'s log has not seen {unseen}")

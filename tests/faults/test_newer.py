@@ -174,7 +174,7 @@ def test_the_fleet_shows_it_and_goes_on_with_the_others(ruin: Ruin, kind: str, t
     ruin.damage(NEWER[kind])
     said = ruin.reads("fleet", "ls", "--json")
     assert said.code == 0
-    jobs = {job["job"]: job for job in map(json.loads, said.out.splitlines())}
+    jobs = {job["job"]: job for job in json.loads(said.out)["jobs"]}
     assert (jobs["shop"]["state"], jobs["other"]["state"]) == ("newer", "released")
     assert "newer wal-agent" in jobs["shop"]["problem"] and not jobs["shop"]["needs_host"]
     shown = ruin.reads("fleet", "ls")

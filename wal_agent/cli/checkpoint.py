@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
+from wal_agent.answers import JsonAnswer, answer_json
 from wal_agent.cli.display import STATUS, answer_lines, answer_table
 from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, UsageError
-from wal_agent.text import answer, answer_json, duration, lines, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
-    from wal_agent.recovery.checkpoint import Document
+    from wal_agent.recovery.checkpoint import Document, ShownCheckpoint
     from wal_agent.wal.state import CheckpointAt, State
 
 MAX_PLAN_FILE = 64 << 10  # bytes
+
+
+class CheckpointMade(JsonAnswer, frozen=True):
+    """`wal-agent checkpoint`."""
+
+    job: str
+    number: int
+
 
 app = typer.Typer(
     help="Save a summary of the job's state now, or show the saved ones.",
@@ -51,6 +59,7 @@ def checkpoint(
         ),
     ] = None,
     which: JobOptions = HERE,
+    json: AsJson = False,
 ) -> None:
     """Make a checkpoint of a running job now.
 
@@ -60,7 +69,7 @@ def checkpoint(
     from wal_agent.supervise.intervene import checkpoint_job, checkpoint_own_run
 
     if context.invoked_subcommand is not None:
-        if title or phase or note or progress is not None or plan is not None or which != HERE:
+        if title or phase or note or progress is not None or plan is not None or json or which != HERE:
             raise UsageError(
                 f"These options do not belong in front of `{context.invoked_subcommand}`, which makes no checkpoint.",
                 f"Put them behind it: wal-agent checkpoint {context.invoked_subcommand} --help",
@@ -75,6 +84,9 @@ def checkpoint(
     if done is None:
         at = which.open()
         done, options = checkpoint_job(at.bucket, at.keys, question), at.options()
+    if json:
+        answer_json(CheckpointMade(str(done["job"]), int(done["number"])))
+        return
     say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: wal-agent checkpoint show{options}")
 
 
@@ -98,13 +110,13 @@ def list_checkpoints(
     The newest 48 are kept, each for the days of --checkpoint-ttl-days (`wal-agent run`). One whose SHA-256 does not
     match is named and left out.
     """
-    from wal_agent.recovery.checkpoint import list_usable
+    from wal_agent.recovery.checkpoint import CheckpointList, list_usable
 
     at = which.open()
     readable, problems = list_usable(_sound_part(at), SystemClock().now())
     lines(problems)
     if json:
-        answer_json([_row(kept, document) for kept, document in readable])
+        answer_json(CheckpointList(tuple(_row(kept, document) for kept, document in readable)))
         return
     if not readable:
         say(f"job {at.keys.job} has no checkpoint. To make one while it runs: wal-agent checkpoint{at.options()}")
@@ -113,21 +125,23 @@ def list_checkpoints(
     answer_table(("N", "RECORD", "TIME", "TRIGGER", "SIZE", "TASK"), rows, right=("N", "RECORD", "SIZE"))
 
 
-def _row(kept: CheckpointAt, document: Document) -> dict[str, Any]:
+def _row(kept: CheckpointAt, document: Document) -> ShownCheckpoint:
+    from wal_agent.recovery.checkpoint import ShownCheckpoint
+
     task = document.active_task
-    return {
-        "number": document.sequence_number,
-        "checkpoint_id": document.checkpoint_id,
-        "record": kept.seq,
-        "epoch": document.epoch,
-        "time": document.time,
-        "trigger": document.trigger,
-        "role": document.role,
-        "size": len(kept.record.body),
-        "title": task.title if task else "",
-        "phase": task.phase if task else "",
-        "progress": task.progress if task else 0,
-    }
+    return ShownCheckpoint(
+        number=document.sequence_number,
+        checkpoint_id=document.checkpoint_id,
+        record=kept.seq,
+        epoch=document.epoch,
+        time=document.time,
+        trigger=document.trigger,
+        role=document.role,
+        size=len(kept.record.body),
+        title=task.title if task else "",
+        phase=task.phase if task else "",
+        progress=task.progress if task else 0,
+    )
 
 
 def _cells(kept: CheckpointAt, document: Document) -> tuple[str, ...]:
@@ -161,7 +175,7 @@ def show(
     at = which.open()
     document = _build(at, at_record) if at_record is not None else _find(at, number)
     if json:
-        answer_json(_builtins(document))
+        answer_json(document)
     else:
         answer_lines(_rows(document), STATUS)
 
@@ -227,15 +241,15 @@ def diff(
 ) -> None:
     """Show what differs between two checkpoints, as a unified diff of their JSON.
 
-    With --json: both, as an array. Exit code 1 when they differ, as diff(1).
+    With --json: both. Exit code 1 when they differ, as diff(1).
     """
-    from wal_agent.recovery.checkpoint import compare
+    from wal_agent.recovery.checkpoint import CheckpointDiff, compare
 
     at = which.open()
     a, b = _find(at, first), _find(at, second)
     found = compare(a, b)
     if json:
-        answer_json([_builtins(a), _builtins(b)])
+        answer_json(CheckpointDiff((a, b)))
     else:
         answer(found)
     raise typer.Exit(1 if found else 0)
@@ -270,8 +284,3 @@ def _rows(document: Document) -> list[str]:
         how = "open" if call.ok is None else "ok" if call.ok else "failed"
         rows.append(("calls" if n == 0 else "", f"#{call.call} {call.tool} {how} {' '.join(call.input.split())}"))
     return [f"{name:<11} {shorten(text, 160)}" for name, text in rows]
-
-
-def _builtins(document: Document) -> Any:
-
-    return msgspec.to_builtins(document)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import tomlkit
 import typer
-from msgspec.structs import asdict
 from tomlkit.items import InlineTable
 
 from wal_agent.agents import unknown_agent_error
+from wal_agent.answers import JsonAnswer, answer_json
 from wal_agent.cli.options import AsJson, complete_agent
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.text import answer, say
@@ -123,6 +122,18 @@ class Row(msgspec.Struct, frozen=True):
     tool: str
     before_hook: bool
     why: str
+
+
+class ConfigureHooks(JsonAnswer, frozen=True):
+    """`wal-agent configure-hooks`. `file`: the project's, with the list of skipped tools; `settings`: the agent's own,
+    None where no hooks can be installed; `installed`: ours are in it."""
+
+    agent: str
+    file: str
+    skip: tuple[str, ...]
+    tools: tuple[Row, ...]
+    settings: str | None
+    installed: bool
 
 
 def configure_hooks(
@@ -319,15 +330,8 @@ def _show(workspace: Path, agent: str, json: bool) -> None:
     settings = None if wanted is None else installed_hooks.settings_path(wanted)
     is_installed = wanted is not None and installed_hooks.is_installed(wanted)
     if json:
-        document = {
-            "agent": agent,
-            "file": str(path),
-            "skip": skip,
-            "tools": [asdict(row) for row in table],
-            "settings": None if settings is None else str(settings),
-            "installed": is_installed,
-        }
-        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        where = None if settings is None else str(settings)
+        answer_json(ConfigureHooks(agent, str(path), tuple(skip), tuple(table), where, is_installed))
         return
     width = max(len(row.tool) for row in table)
     answer([f"{row.tool:{width}}  {'before-hook' if row.before_hook else 'skipped':11}  {row.why}" for row in table])

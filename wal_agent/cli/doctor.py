@@ -10,21 +10,22 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from wal_agent.agents import unknown_agent_error
 from wal_agent.agents.base import Agent, Cli, Hookless
+from wal_agent.answers import JsonAnswer, answer_json
 from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import AsJson, BucketUrl, check_typed_job, complete_agent
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Denied, UsageError, WalAgentError
 from wal_agent.msgspec_compat import of_values
 from wal_agent.redact import redact
-from wal_agent.text import answer, answer_json, say
+from wal_agent.text import answer, say
 
 if TYPE_CHECKING:
     from wal_agent.rehearsal.selftest import Proof
@@ -54,12 +55,34 @@ def traits() -> dict[str, Traits]:
     return of_values(dict[str, Traits])(tomllib.loads(TEMPLATE.with_name("traits.toml").read_text()))
 
 
-def facts(agents: Sequence[Agent]) -> list[dict[str, Any]]:
+class ShownAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user gets with an agent, in words. `tested`: the newest version, `also`: others."""
+
+    name: str
+    tested: str
+    also: tuple[str, ...]
+    hooks: str
+    intent: str
+    fail_closed: str
+    reconcile: str
+    resume: str
+    interactive: str
+    subagents: str
+    limits: tuple[str, ...]
+
+
+class Agents(JsonAnswer, frozen=True):
+    """`wal-agent agents`."""
+
+    agents: tuple[ShownAgent, ...]
+
+
+def facts(agents: Sequence[Agent]) -> Agents:
     found = []
     for agent in agents:
-        told = {k: v for k, v in msgspec.to_builtins(traits()[agent.name]).items() if k != "start"}
-        found.append({"name": agent.name, "tested": agent.tested, "also": list(agent.also), **told})
-    return found
+        told = {name: value for name, value in asdict(traits()[agent.name]).items() if name != "start"}
+        found.append(ShownAgent(name=agent.name, tested=agent.tested, also=tuple(agent.also), **told))
+    return Agents(tuple(found))
 
 
 def versions(agent: Agent) -> str:
@@ -194,7 +217,7 @@ def doctor(
         raise typer.Exit
     if job is not None:
         raise UsageError("--job goes with --forget.")
-    from wal_agent.rehearsal.selftest import DeniedProof
+    from wal_agent.rehearsal.selftest import DeniedProof, Doctor
 
     proofs: list[Proof] = []
     for proof in _examine(agent, bucket):
@@ -202,7 +225,7 @@ def doctor(
         if not json:
             answer([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
     if json:
-        sys.stdout.write(msgspec.json.encode(proofs).decode() + "\n")
+        answer_json(Doctor(all(proof.ok for proof in proofs), tuple(proofs)))
     failed = [proof for proof in proofs if not proof.ok]
     denied = bool(failed) and all(isinstance(proof, DeniedProof) for proof in failed)
     raise typer.Exit(0 if not failed else Denied.exit_code if denied else ConfigError.exit_code)

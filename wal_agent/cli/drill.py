@@ -13,9 +13,10 @@ from typing import Annotated
 import typer
 
 from wal_agent.agents import unknown_agent_error
+from wal_agent.answers import answer_json
 from wal_agent.cli.options import AsJson, complete_agent
 from wal_agent.errors import PersonNeeded, UsageError
-from wal_agent.text import answer, answer_json, lines, plural, say
+from wal_agent.text import answer, lines, plural, say
 
 MOST_ROUNDS = 1000
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wal_agent.answers import answer_json
 from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.errors import Damaged
 from wal_agent.records import state_text
 from wal_agent.redact import redact
-from wal_agent.text import answer_json, lines, plural, quote_word, say, shorten, timestamp
+from wal_agent.text import lines, plural, quote_word, say, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.records import Payload
-    from wal_agent.recovery.effects import Effect
+    from wal_agent.recovery.effects import Effect, ShownEffect
     from wal_agent.wal.blobs import Blobs
 
 MOST_INPUT = 1 << 20  # bytes of a call's input that are read; a command for which there is an undo is shorter
@@ -40,7 +41,7 @@ def effects(
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
     from wal_agent.cli.log import newest_run_is_over, read_newest
-    from wal_agent.recovery.effects import effects_of
+    from wal_agent.recovery.effects import Effects, effects_of
     from wal_agent.shell.rules import load_rules
 
     at = which.open()
@@ -52,7 +53,7 @@ def effects(
     wanted = [one for one in every if one.needs_a_look] if open_only else every
     shown = wanted[: n or None]
     if json:
-        answer_json([effect_json(one) for one in shown])
+        answer_json(Effects(tuple(map(show_effect, shown))))
     for one in () if json else shown:
         answer_lines(_rows(one, at.options()), HEADED)
     first = page.segments[0][0] if page.segments else 1
@@ -90,28 +91,29 @@ def effect_text(effect: Effect) -> str:
     return show_words(effect.command, 200) if effect.step else preview(effect.input)
 
 
-def effect_json(effect: Effect) -> dict[str, Any]:
-    """Return the effect for scripts: redacted, times in seconds since 1970."""
+def show_effect(effect: Effect) -> ShownEffect:
+    """Return the effect for programs: redacted."""
+    from wal_agent.recovery.effects import ShownEffect
 
-    name: dict[str, Any] = {"step": redact(effect.step)} if effect.step else {"call": effect.call}
-    return {
-        "record": effect.record,
-        "time": effect.time,
-        "epoch": effect.epoch,
-        "host": redact(effect.host),
-        **name,
-        "tool": redact(effect.tool),
-        "text": effect_text(effect),
-        "class": effect.cls,
-        "result": effect.result,
-        "finding": effect.finding,
-        "unsettled": effect.needs_a_look,
-        "by": effect.by,
-        "why": redact(effect.why)[:2000],
-        "because": redact(effect.because)[:2000],
-        "verify": redact(effect.verify)[:2000],
-        "undo": {"kind": effect.undo.kind, "commands": list(effect.undo.commands), "note": effect.undo.note},
-    }
+    return ShownEffect(
+        record=effect.record,
+        time=effect.time,
+        epoch=effect.epoch,
+        host=redact(effect.host),
+        call=effect.call,
+        step=redact(effect.step),
+        tool=redact(effect.tool),
+        text=effect_text(effect),
+        cls=effect.cls,
+        result=effect.result,
+        finding=effect.finding,
+        unsettled=effect.needs_a_look,
+        by=effect.by,
+        why=redact(effect.why)[:2000],
+        because=redact(effect.because)[:2000],
+        verify=redact(effect.verify)[:2000],
+        undo=effect.undo,
+    )
 
 
 def _state(effect: Effect) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
+from wal_agent.answers import answer_json
 from wal_agent.cli.display import STATE, answer_table, draw_in_place, is_rich, plain_table
 from wal_agent.cli.job import ANY_AGENT, say_bucket, settings_for
 from wal_agent.cli.options import AsJson, BucketUrl, check_seconds, require_subcommand
@@ -19,7 +20,6 @@ from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
 from wal_agent.text import (
     answer,
-    answer_json,
     bucket_words,
     duration,
     moment,
@@ -65,9 +65,9 @@ def ls(
 
     It reads the lease of each job, and up to 20 logs, of unfinished jobs first, for task and open calls. States:
     damaged, newer (its lease was written by a newer wal-agent), crashed, due (its pause is over), released, unlocked,
-    running, paused, closed. --json prints an object a line.
+    running, paused, closed.
     """
-    from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, read_open_work, sort_jobs, with_names
+    from wal_agent.fleet.jobs import STATES, Jobs, Reader, count_states, read_open_work, sort_jobs, with_names
     from wal_agent.wal.names import names_to_show
 
     wanted = _states(state, STATES)
@@ -75,8 +75,7 @@ def ls(
     jobs = sort_jobs(with_names(Reader.of(opened, os.environ).all(), names_to_show(opened)))
     shown = [job for job in jobs if job.state in wanted]
     if json:
-        for job in shown:
-            answer_json(job_as_json(job))
+        answer_json(Jobs.of(opened, shown))
         return
     answer_jobs(shown, read_open_work(opened, shown))
     needing = sum(job.needs_host for job in jobs)
@@ -99,7 +98,7 @@ def list_jobs(
 
     `wal-agent fleet ls` lists the same jobs by who needs a host or a person first.
     """
-    from wal_agent.fleet.jobs import Reader, find_jobs_here, job_as_json, read_open_work, with_names
+    from wal_agent.fleet.jobs import Jobs, Reader, find_jobs_here, read_open_work, with_names
     from wal_agent.wal.names import names_to_show
 
     opened = _opened(bucket)
@@ -109,8 +108,7 @@ def list_jobs(
         found = Reader.of(opened, os.environ).all()
     jobs = sorted(with_names(found, names_to_show(opened)), key=lambda job: (job.age, job.job))
     if json:
-        for job in jobs:
-            answer_json(job_as_json(job))
+        answer_json(Jobs.of(opened, jobs))
         return
     if not jobs:
         where = "This folder has no job" if here else "There is no job"

@@ -12,10 +12,10 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from wal_agent.answers import JsonAnswer, answer_json
 from wal_agent.cli.display import can_ask
 from wal_agent.cli.options import (
     HERE,
@@ -31,12 +31,30 @@ from wal_agent.cli.options import (
 )
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, PersonNeeded, UsageError, WalAgentError
-from wal_agent.text import answer, answer_json, lines, say, size
+from wal_agent.redact import redact
+from wal_agent.text import answer, lines, say, size
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
     from wal_agent.supervise.remove_job import Removal
+    from wal_agent.supervise.stop_job import Stopped
     from wal_agent.wal.retention import RetentionResult
+
+
+class Ack(JsonAnswer, frozen=True):
+    """`wal-agent ack`. `what`: the call's number, or the step's name; `done`: whether a person says that it was."""
+
+    job: str
+    what: str
+    done: bool
+
+
+class Rename(JsonAnswer, frozen=True):
+    """`wal-agent rename`. `name`: the display name now, `before`: the one before; "" for none."""
+
+    job: str
+    name: str
+    before: str
 
 
 @with_job
@@ -48,6 +66,7 @@ def ack(
     done: Annotated[bool, typer.Option("--done", help="It happened.")] = False,
     not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen.")] = False,
     which: JobOptions = HERE,
+    json: AsJson = False,
 ) -> None:
     """Resolve a call or step that a crash interrupted: you checked, and say whether it happened."""
     from wal_agent import notify
@@ -62,6 +81,9 @@ def ack(
     at = which.open(asks=True)
     acknowledge_call(at.access, what, done)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
+    if json:
+        answer_json(Ack(at.keys.job, call, done))
+        return
     named = f"call #{what}" if isinstance(what, int) else f"step {what}"
     say(f"{named} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")
 
@@ -112,7 +134,7 @@ def pause(
         at = which.open()
         said = end_pause(at.bucket, at.keys) if wanted is None else pause_job(at.bucket, at.keys, wanted, os.environ)
     if json:
-        answer_json(msgspec.to_builtins(said))
+        answer_json(said)
     else:
         say(said.said)
 
@@ -123,6 +145,7 @@ def stop(
         bool, typer.Option("--done", help="Also close the job; the next start begins a new session.")
     ] = False,
     which: JobOptions = HERE,
+    json: AsJson = False,
 ) -> None:
     """Stop the job's run cleanly, here or on its machine: save everything, then end the agent.
 
@@ -135,10 +158,14 @@ def stop(
 
     require_person("wal-agent stop")
     at = which.open()
-    say(stop_run(at, done))
+    stopped = stop_run(at, done)
+    if json:
+        answer_json(stopped)
+    else:
+        say(stopped.said)
 
 
-def stop_run(at: JobContext, done: bool = False) -> str:
+def stop_run(at: JobContext, done: bool = False) -> Stopped:
     """Stop the job's run wherever it is, see supervise/stop_job.py."""
     from wal_agent.cli.messages import message_driver
     from wal_agent.inbox import Message
@@ -184,7 +211,7 @@ def unlock(
     else:
         done = take_away(at.bucket, at.keys, request, os.environ)
     if json:
-        answer_json(msgspec.to_builtins(done))
+        answer_json(done)
         raise typer.Exit
     say(done.said)
     lines([f"  {note}" for note in done.notes])
@@ -200,6 +227,7 @@ def rename(
     agent: AgentName = None,
     bucket: BucketUrl = None,
     job: JobName = None,
+    json: AsJson = False,
 ) -> None:
     """Give a job a display name, which every command and `--job` take like its own name.
 
@@ -223,6 +251,9 @@ def rename(
     before = rename_job(at.bucket, own, new, os.environ, SystemClock(), random.Random())
     with suppress(OSError):  # for completion only
         remember_alias(os.environ, at.bucket.url, own, "" if new == own else new)
+    if json:
+        answer_json(Rename(own, "" if new == own else new, before))
+        return
     was = f", and no longer {before}" if before not in ("", new) else ""
     say(f"job {own} has {'only its own name now' if new == own else f'the display name {new} now'}{was}.")
 
@@ -264,7 +295,7 @@ def rm(
     found = foresee_removal(at.bucket, at.keys, state)
     if dry_run:
         if json:
-            answer_json({"dry_run": True, **msgspec.to_builtins(found)})
+            answer_json(replace(found, dry_run=True))
         else:
             answer(describe_removal(found, "would be deleted"))
         return
@@ -280,7 +311,7 @@ def rm(
     with suppress(WalAgentError):  # a display name of no job counts for nothing
         rename_job(at.bucket, job, job, os.environ, clock, random.Random())
     if json:
-        answer_json({"dry_run": False, **msgspec.to_builtins(done)})
+        answer_json(done)
     else:
         answer(describe_removal(done, "deleted"))
 
@@ -333,8 +364,9 @@ def gc(
     if gone and next(iter(at.bucket.list(at.keys.log)), None) is None:
         raise at.missing()
     if json:
-        facts = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
-        answer_json(facts)
+        from wal_agent.supervise.remove_job import Collected
+
+        answer_json(Collected(**asdict(done), job=at.keys.job, bucket=redact(at.bucket.url), dry_run=dry_run))
     else:
         answer([f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}"])
 

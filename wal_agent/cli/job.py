@@ -170,7 +170,7 @@ def settings_for(
     try:
         return load(agent, workspace, os.environ, flags, uses=uses)
     except ConsentNeeded as needed:
-        from wal_agent.cli.trust import ask_consent
+        from wal_agent.cli.consent import ask_consent
 
         if not ask_consent(needed.wants, workspace):
             raise

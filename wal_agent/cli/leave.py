@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
+from msgspec.structs import replace
 
+from wal_agent.answers import answer_json
 from wal_agent.cli.display import can_ask
 from wal_agent.cli.options import AsJson
 from wal_agent.errors import PersonNeeded
-from wal_agent.text import answer, answer_json, lines
+from wal_agent.text import answer, lines
 
 if TYPE_CHECKING:
     from wal_agent.supervise.leave import Leaving
@@ -47,7 +48,7 @@ def uninstall(
             typer.confirm("Remove all this, with the jobs in it, for good?", default=False, abort=True, err=True)
         found = leave(os.environ)
     if json:
-        answer_json({"dry_run": dry_run, **msgspec.to_builtins(found)})
+        answer_json(replace(found, dry_run=dry_run))
     else:
         answer(describe_leaving(found, "would be removed" if dry_run else "removed"))
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
+from wal_agent.answers import JsonAnswer, json_line, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.display import LOG, answer_lines
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
@@ -63,7 +64,7 @@ from wal_agent.records import (
 )
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_words
-from wal_agent.text import columns, duration, json_line, lines, plural, quote_word, say, shorten, size, timestamp
+from wal_agent.text import columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -284,9 +285,24 @@ def record_type(record: AnyRecord) -> str:
     return str(type(record).__struct_config__.tag)
 
 
+class LogRecord(JsonAnswer, frozen=True, tag=schema_name("record")):
+    """A line of `wal-agent log`: a record, with the fields that its `type` has in docs/FORMAT.md. They are redacted and
+    shortened; bytes of files are a size and a hash."""
+
+    record: int
+    epoch: int
+    type: str
+
+
 def as_json(entry: Entry, raw: bool = False) -> str:
     """One JSON object: `record` (number), `epoch`, `type`, and the record's own fields, redacted and shortened. Bytes
     of files are a size and a hash; `raw`: base64 of them, as they are in the log."""
+    head = LogRecord(entry.seq, entry.epoch, entry.kind)
+    return json_line({**msgspec.to_builtins(head), **record_fields(entry, raw)})
+
+
+def record_fields(entry: Entry, raw: bool = False) -> dict[str, Any]:
+    """The fields of a record as `as_json` has them."""
     record = entry.record
     bare: AnyRecord = record
     if isinstance(record, FileDelta):
@@ -299,7 +315,7 @@ def as_json(entry: Entry, raw: bool = False) -> str:
         bare = msgspec.structs.replace(record, stdout=None, stderr=None)
     elif isinstance(record, Checkpoint):
         bare = msgspec.structs.replace(record, body=b"")
-    shown = _clean(msgspec.to_builtins(bare, builtin_types=(bytes,)))
+    shown: dict[str, Any] = _clean(msgspec.to_builtins(bare, builtin_types=(bytes,)))
     if isinstance(record, Checkpoint):
         shown["size"] = len(record.body)
         shown.pop("body", None)
@@ -315,7 +331,7 @@ def as_json(entry: Entry, raw: bool = False) -> str:
             for p in record.packs
         ]
     shown.pop("t", None)
-    return json_line({"record": entry.seq, "epoch": entry.epoch, "type": entry.kind, **shown})
+    return shown
 
 
 def _bytes_json(payload: Payload, raw: bool) -> dict[str, object]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
+from wal_agent.answers import JsonAnswer, answer_json, schema_name
 from wal_agent.cli.job import JobContext, job_of_this_run
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.errors import Unavailable, UsageError
-from wal_agent.text import answer, answer_json, duration, job_command, plural, printable, say, shorten, timestamp
+from wal_agent.text import answer, duration, job_command, plural, printable, say, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.inbox import Driver, Message
@@ -24,6 +26,39 @@ Text = Annotated[list[str] | None, typer.Argument(help="The text, or - for stdin
 Id = Annotated[
     str, typer.Option("--id", help="The message's id; sending the same id again sends nothing.", metavar="ID")
 ]
+
+
+MessageState = Literal["waits", "given", "seen", "done", "refused"]
+
+
+class Sent(JsonAnswer, frozen=True):
+    """`wal-agent send`, `reply` and `publish`. `to`: a job, or what it is published under; `new`: it was sent now."""
+
+    to: str
+    id: str
+    sender: str = msgspec.field(name="from")
+    new: bool
+
+
+class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Times as in RFC 3339. `control`: what it asks of the run. `text`: None where it is no longer kept."""
+
+    id: str
+    sender: str = msgspec.field(name="from")
+    state: MessageState
+    control: str
+    sent: str
+    given: str | None
+    seen: str | None
+    refused: str
+    answer: str
+    text: str | None
+
+
+class Messages(JsonAnswer, frozen=True, tag=schema_name("inbox")):
+    """`wal-agent inbox`: what waits comes first, then the newest."""
+
+    messages: tuple[ShownMessage, ...]
 
 
 @with_job
@@ -106,27 +141,31 @@ def inbox(
         kept: list[Message] = []  # of which the texts are still there
         with suppress(Unavailable):
             kept = fetch_messages(driver, lambda key: key not in given, len(given))
-    if id:
-        _show_whole(id, [*kept, *waiting], [m for m in state.messages if m.id == id])
+    texts = {m.id: m.text for m in (*waiting, *kept)}
+    if id and not json:
+        _show_whole(id, texts.get(id), [m for m in state.messages if m.id == id])
         return
     newest = sorted(given.values(), key=lambda m: -m.time)
     rows = [
-        *(_row(m.id, m.sender, m.sent, m.verb) for m in waiting[:most]),
-        *(_row(m.id, m.sender, m.sent, m.verb, at=m) for m in newest[:most]),
+        *(_row(m.id, m.sender, m.sent, m.verb, texts) for m in waiting[:most]),
+        *(_row(m.id, m.sender, m.sent, m.verb, texts, at=m) for m in newest[:most]),
     ]
-    texts = {m.id: m.text for m in (*waiting, *kept)}
-    if len(waiting) > most or len(newest) > most:
+    if id:
+        rows = [row for row in rows if row.id == id]
+    elif len(waiting) > most or len(newest) > most:
         say(f"only the first {most} that wait and the newest {most} others are shown. All: {_all_command(at)}")
     if json:
-        answer_json([{**row, "text": texts.get(str(row["id"]))} for row in rows])
+        answer_json(Messages(tuple(rows)))
+        if id and not any(row.text is not None for row in rows):
+            raise typer.Exit(1)
         return
     for row in rows:
-        first = " ".join(texts.get(str(row["id"]), "").split())[:80]
-        control = f" control: {row['control']}" if row["control"] else ""
-        outcome = row["refused"] or row["answer"]
+        first = " ".join((row.text or "").split())[:80]
+        control = f" control: {row.control}" if row.control else ""
+        outcome = row.refused or row.answer
         control += f" ({outcome})" if outcome else ""
-        sent = timestamp(datetime.fromisoformat(str(row["sent"])).timestamp())
-        answer([printable(f"{row['state']:<8} {row['id']}  {sent}  {row['from']}{control}  {first}".rstrip())])
+        sent = timestamp(datetime.fromisoformat(row.sent).timestamp())
+        answer([printable(f"{row.state:<8} {row.id}  {sent}  {row.sender}{control}  {first}".rstrip())])
     if not rows:
         say("no message has come.")
 
@@ -235,35 +274,37 @@ def _text(words: Sequence[str] | None, control: str = "") -> str:
 def _sent(to: str, message: Message, new: bool, json: bool, read: str = "") -> None:
     """`read`: when that will be, where it is known."""
     if json:
-        answer_json({"to": to, "id": message.id, "from": message.sender, "new": new})
+        answer_json(Sent(to, message.id, message.sender, new))
         return
     said = "is on its way" if new else "was sent before, so nothing was sent now"
     say(f"message {message.id} to {printable(to)} {said}{'; ' + read if read else ''}.")
 
 
-def _row(id: str, sender: str, sent: float, verb: str, at: MessageAt | None = None) -> dict[str, object]:
+def _row(
+    id: str, sender: str, sent: float, verb: str, texts: Mapping[str, str], at: MessageAt | None = None
+) -> ShownMessage:
     from wal_agent.recovery.checkpoint import rfc3339
 
-    state = "waits" if at is None else "given" if not at.seen else "seen"
+    state: MessageState = "waits" if at is None else "given" if not at.seen else "seen"
     if at is not None and at.seen and verb:
         state = "refused" if at.refused else "done"
     given = rfc3339(at.time) if at else None
     seen = rfc3339(at.seen) if at and at.seen else None
-    return {
-        "id": id,
-        "from": sender,
-        "state": state,
-        "control": verb,
-        "sent": rfc3339(sent),
-        "given": given,
-        "seen": seen,
-        "refused": at.refused if at else "",
-        "answer": at.answer if at else "",
-    }
+    return ShownMessage(
+        id=id,
+        sender=sender,
+        state=state,
+        control=verb,
+        sent=rfc3339(sent),
+        given=given,
+        seen=seen,
+        refused=at.refused if at else "",
+        answer=at.answer if at else "",
+        text=texts.get(id),
+    )
 
 
-def _show_whole(id: str, there: Sequence[Message], given: Sequence[MessageAt]) -> None:
-    text = next((m.text for m in there if m.id == id), None)
+def _show_whole(id: str, text: str | None, given: Sequence[MessageAt]) -> None:
     if text is None:
         say(f"the text of message {id[:100]} is not kept here: {plural(len(given), 'message')} of this id was given.")
         raise typer.Exit(1)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import asdict, replace
 
+from wal_agent.answers import answer_json
 from wal_agent.cli.display import HEADED, answer_lines
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.errors import Damaged, UsageError
-from wal_agent.text import answer, answer_json, printable, redraw, say, timestamp
+from wal_agent.text import answer, printable, redraw, say, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -56,7 +57,7 @@ def recall(
     code is 1 if nothing was found.
     """
 
-    from wal_agent.recovery.recall import Query
+    from wal_agent.recovery.recall import Hit, Hits, Query
     from wal_agent.recovery.recall import recall as search
     from wal_agent.recovery.transcript import ROLES
     from wal_agent.wal.keys import Keys
@@ -89,7 +90,7 @@ def recall(
             more = search(at.bucket, below.keys, below.blobs, query, os.environ, in_memory=bool(at.key_id))
             hits += [(task, hit) for hit in more][: max(0, limit - len(hits))]
     if json:
-        answer_json([{**asdict(hit), **({"job": task} if task else {})} for task, hit in hits])
+        answer_json(Hits(tuple(Hit(**asdict(hit), job=task) for task, hit in hits)))
     for task, hit in [] if json else hits:
         where = f"record {hit.record}" if hit.record else f"session {hit.session[:8]}"
         where = f"{where} of task {task}" if task else where

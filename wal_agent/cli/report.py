@@ -17,14 +17,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
+import msgspec
 import typer
 
+from wal_agent.answers import json_line
 from wal_agent.cli.options import HERE, JobOptions, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, Exhausted, UsageError
 from wal_agent.records import AgentStarted, AnyRecord, CallState, Opening, RunEnded, state_text
 from wal_agent.redact import MARGIN, redact, redact_ends, redact_head
-from wal_agent.text import json_line, moment, plural, say
+from wal_agent.text import moment, plural, say
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -74,7 +76,7 @@ def report(
     confidential all the same. Only a file that is such a report is replaced. Exit code 73: the log is damaged, and the
     page has the rest.
     """
-    from wal_agent.cli.effects import effect_json, read_bytes
+    from wal_agent.cli.effects import read_bytes, show_effect
     from wal_agent.cli.log import entries_of, newest_run_is_over, read_newest
     from wal_agent.recovery.effects import effects_of
     from wal_agent.shell.rules import load_rules
@@ -100,7 +102,7 @@ def report(
         f"{plural(len(entries), 'record')} ({first} to {then.seq if then else page.last}), made {made}"
         + (f"; {plural(len(page.damaged), 'record')} or more cannot be read or are missing" if page.damaged else ""),
         [entry_json(entry) for entry in entries],
-        [effect_json(each) for each in effects],
+        [msgspec.to_builtins(show_effect(each)) for each in effects],
         _tree_steps(at, entries, blobs) if diffs else [],
         _as_of(at, then, blobs) if then else None,
         how_starts_ended([entry.record for entry in entries], over),
@@ -239,6 +241,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     from wal_agent.records import Intent, Recovery
 
     shown: dict[str, Any] = json.loads(as_json(entry))
+    del shown["schema"]
     if isinstance(entry.record, Recovery):
         shown["told"] = redact_head(entry.record.told, MOST_PROMPT)
     if isinstance(entry.record, Intent):

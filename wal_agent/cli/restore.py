@@ -8,20 +8,21 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
+from msgspec.structs import replace
 
 from wal_agent.agents import unknown_agent_error
+from wal_agent.answers import answer_json
 from wal_agent.cli.display import DIFF, answer_lines
 from wal_agent.cli.job import ANY_AGENT, NAMES, settings_for
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import BucketError, Damaged, LeaseHeld, UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, answer_json, lines, moment, plural, say, size, timestamp
+from wal_agent.text import answer, lines, moment, plural, say, size, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.export import Exported
+    from wal_agent.recovery.export import Exported, Restore
     from wal_agent.wal.reader import Replay
 
 
@@ -36,7 +37,7 @@ def recover(
     It reads all that a recovery would read, and changes nothing: no lease is taken, no file is restored, no process is
     ended. The recovery itself is `wal-agent run`.
     """
-    from wal_agent.supervise.dry_run import foresee_start, foreseen_json
+    from wal_agent.supervise.dry_run import foresee_start, show_foreseen
 
     if not dry_run:
         raise UsageError(
@@ -47,7 +48,7 @@ def recover(
     name = at.agent.name
     seen = foresee_start(at.bucket, at.keys, at.workspace, name, at.settings, os.environ, at.key_id, at.options())
     if as_json:
-        answer_json(foreseen_json(seen))
+        answer_json(show_foreseen(seen))
         return
     answer([f"{seen.plan} (nothing was changed)", *seen.rows])
     if seen.prompt:
@@ -166,7 +167,7 @@ def diff(
 
     from wal_agent.agents import AGENTS
     from wal_agent.paths import state_dir
-    from wal_agent.recovery.compare_trees import first_capture, scratch_trees
+    from wal_agent.recovery.compare_trees import Diff, first_capture, scratch_trees
     from wal_agent.recovery.restore_target import RestoreTarget
     from wal_agent.supervise.worktree import never_captured, too_wide
     from wal_agent.wal.damage import sound_state
@@ -201,9 +202,7 @@ def diff(
         patch = "" if names or as_json else trees.patch(before, after, *alternates)
     end = None if here else newest.seq
     if as_json:
-        shown = [{**msgspec.to_builtins(each), "path": redact(each.path)} for each in changes]
-        facts = {"job": at.keys.job, "from": first.seq, "to": end, "files": shown}
-        answer_json(facts)
+        answer_json(Diff(at.keys.job, first.seq, end, tuple(replace(each, path=redact(each.path)) for each in changes)))
         return
     last = f"this folder, {at.workspace}" if here else f"record {newest.seq} ({timestamp(new.time)})"
     what = plural(len(changes), "file") if changes else "no file"
@@ -307,16 +306,18 @@ def _rows(found: Replay) -> list[str]:
     return rows
 
 
-def _facts(found: Replay, done: Exported, folder: Path) -> dict[str, object]:
+def _facts(found: Replay, done: Exported, folder: Path) -> Restore:
+    from wal_agent.recovery.export import Restore
+
     tree = found.state.workspace
-    return {
-        "record": found.seq,
-        "time": found.time,
-        "folder": redact(str(folder)),
-        "session": found.state.session,
-        "session_files": {redact(name): size for name, size in done.files.items()},
-        "tree_files": done.tree_files,
-        "tree_holds": tree.holds if tree else None,
-        "replaced": done.replaced,
-        "open_calls": [o.intent.call for o in found.state.open],
-    }
+    return Restore(
+        record=found.seq,
+        time=found.time,
+        folder=redact(str(folder)),
+        session=found.state.session,
+        session_files={redact(name): size for name, size in done.files.items()},
+        tree_files=done.tree_files,
+        tree_holds=tree.holds if tree else None,
+        replaced=done.replaced,
+        open_calls=tuple(o.intent.call for o in found.state.open),
+    )

@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
+import msgspec
 import typer
 from msgspec.structs import replace
 
+from wal_agent.answers import JsonAnswer, answer_json
 from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, answer_json, lines, plural, printable, say, shorten, size, timestamp
+from wal_agent.text import answer, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -35,6 +37,111 @@ app = typer.Typer(
 )
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """A named place in the conversation."""
+
+    name: str
+    record: int
+    time: float
+
+
+class Marks(JsonAnswer, frozen=True):
+    """`wal-agent mark`, without a name."""
+
+    marks: tuple[Mark, ...]
+
+
+class Marked(JsonAnswer, frozen=True):
+    """`wal-agent mark NAME`."""
+
+    job: str
+    name: str
+
+
+class ShownTurn(msgspec.Struct, frozen=True):
+    """A turn of the conversation. `tokens`: an estimate; `calls`: how many."""
+
+    turn: int
+    time: float
+    prompt: str
+    tokens: int
+    calls: int
+
+
+class Turns(JsonAnswer, frozen=True):
+    """`wal-agent rewind`, without options."""
+
+    turns: tuple[ShownTurn, ...]
+
+
+class Rewrote(JsonAnswer, frozen=True):
+    """`wal-agent rewind` and `compact`. `n`: the number of the trace, 0 where nothing was done; `turns`: that the model
+    does not get any more; `tokens` and `left`: estimates, before and after; `placed`: the agent's file here that has
+    it, None where the next start puts it into place."""
+
+    job: str
+    n: int
+    turns: int
+    tokens: int
+    left: int
+    placed: str | None
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rewind or a compaction took out of the conversation, see Rewrite in docs/FORMAT.md."""
+
+    n: int
+    kind: str
+    session: str
+    turns: int
+    size: int
+    sha256: str
+    time: float
+    tokens: int
+    left: int
+    undoes: int
+    record: int
+
+
+class TaskTrace(msgspec.Struct, frozen=True):
+    """A task of the job, and where its log names it: None in logs of older versions."""
+
+    job: str
+    checkpoint: int | None = None
+    record: int | None = None
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Whose task the job is, and behind which checkpoint of it."""
+
+    job: str
+    checkpoint: int
+
+
+class TraceList(JsonAnswer, frozen=True):
+    """`wal-agent trace list`: rewinds and compactions, the newest first, tasks, and the job whose task this one is."""
+
+    traces: tuple[Trace, ...]
+    tasks: tuple[TaskTrace, ...]
+    caller: Caller | None
+
+
+class TraceLine(msgspec.Struct, frozen=True):
+    """A line of the conversation, redacted; `time` 0: it says none."""
+
+    role: str
+    time: float
+    text: str
+
+
+class TraceShow(JsonAnswer, frozen=True):
+    """`wal-agent trace show`: of a rewind or a compaction (`trace`), or of a task (`task`: its job)."""
+
+    trace: Trace | None
+    task: str
+    lines: tuple[TraceLine, ...]
+
+
 @with_job
 def mark(
     name: Annotated[
@@ -52,21 +159,28 @@ def mark(
     if name is not None:
         check_mark(name)
         if not which.is_named and (done := mark_own_run(os.environ, name)) is not None:
-            say(f"this place of job {done['job']} is marked {name}")
+            _marked(str(done["job"]), name, json)
             return
     at = which.open()
     home = _home(at)
     if name is None:
         marks = at.state().marks
         if json:
-            answer_json([{"name": n, "record": m.seq, "time": m.record.time} for n, m in marks.items()])
+            answer_json(Marks(tuple(Mark(n, m.seq, m.record.time) for n, m in marks.items())))
             return
         answer([f"{n} · record {m.seq} · {timestamp(m.record.time)}" for n, m in marks.items()])
         if not marks:
             say(f"no place of this job is marked. To mark this one: wal-agent mark NAME{at.options()}")
         return
     _act(at, home, lambda opened: mark_at_rest(opened, home, name))
-    say(f"this place of job {at.keys.job} is marked {name}")
+    _marked(at.keys.job, name, json)
+
+
+def _marked(job: str, name: str, json: bool) -> None:
+    if json:
+        answer_json(Marked(job, name))
+    else:
+        say(f"this place of job {job} is marked {name}")
 
 
 @with_job
@@ -122,7 +236,7 @@ def rewind(
     require_person("wal-agent rewind")
     words = compact if compact in (None, "auto") else _words(compact)
     if stop:
-        say(stop_run(at))
+        say(stop_run(at).said)
     log = JobLog(at.bucket, at.keys, at.key_id, at.blobs)
     place = find_place(log, home, RewindRequest(to=to, last=last, undo=undo, files=files))
     asked = FoundRewind(place=place, undo=undo, compact=words)
@@ -216,9 +330,9 @@ def list_traces(
     state = at.state()
     traces, tasks = state.rewrites[::-1], _tasks(at, state)
     if json:
-        rows = [_row(trace) for trace in traces]
-        of = [{"kind": "caller", "job": state.task.job, "checkpoint": state.task.checkpoint}] if state.task else []
-        answer_json([*rows, *(_task_row(state, child) for child in tasks), *of])
+        caller = Caller(state.task.job, state.task.checkpoint) if state.task else None
+        own = tuple(_task_row(state, child) for child in tasks)
+        answer_json(TraceList(tuple(map(_row, traces)), own, caller))
         return
     for trace in traces:
         r = trace.record
@@ -253,11 +367,10 @@ def show_trace(
 
     if raw and sys.stdout.isatty():
         raise UsageError("The file is not for a terminal.", f"For example: wal-agent trace show {trace} --raw > FILE")
-    row: dict[str, object]
+    row: Trace | None = None
     if MARK in trace:  # the whole conversation of the task's job
         at = replace(which, job=trace).open()
         whole = read_main(at.state(), at.blobs, at.agent, at.options().lstrip())
-        row = {"kind": "task", "job": trace}
         data = whole
     else:
         at = which.open()
@@ -272,7 +385,8 @@ def show_trace(
         return
     shown = parse_lines(data)
     if json:
-        answer_json({**row, "lines": [{"role": e.role, "time": e.time, "text": redact(e.text)} for e in shown]})
+        said = tuple(TraceLine(e.role, e.time, redact(e.text)) for e in shown)
+        answer_json(TraceShow(row, "" if row else trace, said))
         return
     for line in shown:
         answer([" · ".join(filter(None, (line.role or "other", timestamp(line.time) if line.time else "")))])
@@ -315,18 +429,9 @@ def _list_turns(at: JobContext, home: Home, json: bool) -> None:
     units = read_units(state, at.blobs, home)
     turns = turns_of(units)
     if json:
-        answer_json(
-            [
-                {
-                    "turn": t.number,
-                    "time": t.time,
-                    "prompt": redact(t.prompt),
-                    "tokens": tokens_of(units[t.first : t.last]),
-                    "calls": sum(len(u.asks) for u in units[t.first : t.last]),
-                }
-                for t in turns
-            ]
-        )
+        of = ((t, units[t.first : t.last]) for t in turns)
+        rows = (ShownTurn(t.number, t.time, redact(t.prompt), tokens_of(m), sum(len(u.asks) for u in m)) for t, m in of)
+        answer_json(Turns(tuple(rows)))
         return
     if len(turns) > MOST_LISTED:
         say(f"{len(turns) - MOST_LISTED} earlier turns are not shown; --json has all.")
@@ -347,23 +452,20 @@ def _tasks(at: JobContext, state: State) -> list[str]:
     return [*filter(is_job, state.tasks), *sorted(named - state.tasks.keys())]
 
 
-def _task_row(state: State, job: str) -> dict[str, object]:
+def _task_row(state: State, job: str) -> TaskTrace:
     known = state.tasks.get(job)
-    where = {"checkpoint": known.checkpoint, "record": known.seq} if known else {}
-    return {"kind": "task", "job": job, **where}
+    return TaskTrace(job, known.checkpoint, known.seq) if known else TaskTrace(job)
 
 
-def _row(trace: RewriteAt) -> dict[str, object]:
-    r = trace.record
-    names = ("n", "kind", "session", "turns", "size", "sha256", "time", "tokens", "left", "undoes")
-    return {**{name: getattr(r, name) for name in names}, "record": trace.seq}
+def _row(trace: RewriteAt) -> Trace:
+    names = (name for name in Trace.__struct_fields__ if name != "record")
+    return Trace(**{name: getattr(trace.record, name) for name in names}, record=trace.seq)
 
 
 def _report(at: JobContext, done: Rewritten, what: str, json: bool) -> None:
     if json:
         placed = str(done.placed) if done.placed else None
-        found = {"n": done.n, "turns": done.turns, "tokens": done.tokens, "left": done.left, "placed": placed}
-        answer_json({"job": at.keys.job, **found})
+        answer_json(Rewrote(at.keys.job, done.n, done.turns, done.tokens, done.left, placed))
         return
     say(f"the conversation of job {at.keys.job}: {what}")
     if done.n:

@@ -6,13 +6,16 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Self
 
+import msgspec
 import typer
 from msgspec.structs import replace
 
+from wal_agent.answers import JsonAnswer, answer_json
 from wal_agent.cli.options import AsJson, require_subcommand
 from wal_agent.errors import ConfigError, UsageError
+from wal_agent.redact import redact
 from wal_agent.text import answer, plural
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ def check(
         _check_input(input)
     found = _classify(name, input, ruled)
     if json:
-        sys.stdout.write(_as_json(found) + "\n")
+        answer_json(_shown(found))
     else:
         _show(found, _classify(name, input, builtin))
 
@@ -88,6 +91,7 @@ def lint(
             metavar="FILE",
         ),
     ] = None,
+    json: AsJson = False,
 ) -> None:
     """Check this project's own rules.
 
@@ -99,10 +103,10 @@ def lint(
 
     if examples is not None and not builtin:
         raise UsageError("--examples is for --builtin.", "See: wal-agent rules lint -h")
-    raise typer.Exit(_lint_builtin(examples) if builtin else _lint_project())
+    raise typer.Exit(_lint_builtin(examples, json) if builtin else _lint_project(json))
 
 
-def _lint_builtin(examples: str | None) -> int:
+def _lint_builtin(examples: str | None, json: bool) -> int:
     from wal_agent.shell.rules import load_rules, read_texts
     from wal_agent.shell.rules_lint import check_examples, lint_builtin
 
@@ -114,12 +118,15 @@ def _lint_builtin(examples: str | None) -> int:
                 problems = check_examples(file, load_rules())
         except OSError as error:
             raise UsageError(f"{examples} cannot be read: {error.strerror}.") from None
+    if json:
+        answer_json(RulesLint(tuple(problems), (), len(texts)))
+        return ConfigError.exit_code if problems else 0
     answer(problems)
     answer([f"{plural(len(texts), 'file')} of built-in rules, {plural(len(problems), 'problem')}."])
     return ConfigError.exit_code if problems else 0
 
 
-def _lint_project() -> int:
+def _lint_project(json: bool) -> int:
     from collections import Counter
 
     from wal_agent.config import FILE
@@ -137,8 +144,12 @@ def _lint_project() -> int:
     more = load_markdown_rules(workspace, MAX_RULES - len(declared))
     problems += map(str, more.problems)
     rules = (*declared, *more.rules)
+    warned = warnings(rules, load_rules())
+    if json:
+        answer_json(RulesLint(tuple(map(redact, problems)), tuple(redact(str(w)) for w in warned), len(rules)))
+        return ConfigError.exit_code if problems else 0
     answer(problems)
-    answer([str(replace(w, what=f"warning: {w.what}")) for w in warnings(rules, load_rules())])
+    answer([str(replace(w, what=f"warning: {w.what}")) for w in warned])
     files = Counter(rule.source for rule in rules)
     each = ", ".join(f"{n} of {name}" for name, n in files.items())
     answer([f"{plural(len(rules), 'rule')} of this project in force{f' ({each})' if each else ''}."])
@@ -171,21 +182,56 @@ def _classify(tool: str, input: bytes, rules: Rules) -> Classified:
     return classify(tool, input, rules)
 
 
-def _as_json(found: Classified) -> str:
-    project = None if found.project is None else _fields(found.project)
-    return json.dumps({**_fields(found), "project": project, "also": [_fields(part) for part in found.also]})
+class Ruled(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call may change, and by whose rule; see docs/RECOVERY.md."""
+
+    cls: str = msgspec.field(name="class")
+    rule: str
+    why: str
+    verify: str
+    done_if: str
+    ambiguous: str
+    source: str
+
+    @classmethod
+    def of(cls, found: Classified, **more: Any) -> Self:
+        return cls(
+            cls=found.cls,
+            rule=found.rule,
+            why=found.why,
+            verify=found.verify_there,
+            done_if=found.done_if,
+            ambiguous=found.ambiguous,
+            source=found.source,
+            **more,
+        )
 
 
-def _fields(found: Classified) -> dict[str, str]:
-    return {
-        "class": found.cls,
-        "rule": found.rule,
-        "why": found.why,
-        "verify": found.verify_there,
-        "done_if": found.done_if,
-        "ambiguous": found.ambiguous,
-        "source": found.source,
-    }
+class RulesCheck(Ruled, JsonAnswer, frozen=True, kw_only=True):
+    """`wal-agent rules check`, and each line of a batch. `project`: what a rule of the project says; `also`: the other
+    commands of the text that may change something."""
+
+    project: Ruled | None
+    also: tuple[Ruled, ...]
+
+
+class RulesCheckError(JsonAnswer, frozen=True):
+    """A line of a batch that cannot be read."""
+
+    error: str
+
+
+class RulesLint(JsonAnswer, frozen=True):
+    """`wal-agent rules lint`. `rules`: in force; with --builtin: files of rules. `problems`: what could not be read."""
+
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+    rules: int
+
+
+def _shown(found: Classified) -> RulesCheck:
+    project = None if found.project is None else Ruled.of(found.project)
+    return RulesCheck.of(found, project=project, also=tuple(map(Ruled.of, found.also)))
 
 
 def _show(found: Classified, builtin: Classified) -> None:
@@ -231,10 +277,10 @@ def _batch(name: str) -> int:
         with _opened(name) as file:
             for line in _lines(file):
                 try:
-                    answer = _as_json(_classify(*_call(line, ruled), ruled))
+                    answer_json(_shown(_classify(*_call(line, ruled), ruled)))
                 except ValueError as error:
-                    answer, code = json.dumps({"error": str(error)}), UsageError.exit_code
-                sys.stdout.write(answer + "\n")
+                    answer_json(RulesCheckError(str(error)))
+                    code = UsageError.exit_code
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

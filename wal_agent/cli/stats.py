@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wal_agent.answers import answer_json
 from wal_agent.cli.job import ANY_AGENT, list_command, own_name, say_bucket
 from wal_agent.cli.job import settings_for as load_settings
 from wal_agent.cli.options import AsJson, BucketUrl, KeyCommand, KeyFile, check_typed_job, complete_job
@@ -17,7 +18,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Denied, Exhausted, Newer, NoJob, UsageError, WalAgentError
 from wal_agent.records import state_text
 from wal_agent.redact import redact
-from wal_agent.text import answer, answer_json, job_command, lines, plural, redraw, timestamp
+from wal_agent.text import answer, job_command, lines, plural, redraw, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -61,7 +62,7 @@ def stats(
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.decorators import RetryBucket
     from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
-    from wal_agent.fleet.stats import merge_stats, stats_as_json
+    from wal_agent.fleet.stats import StatsAnswer, Unread, merge_stats, show_stats
 
     flags: dict[str, object] = {
         "bucket": bucket,
@@ -82,13 +83,9 @@ def stats(
         raise NoJob(f"There is no job in {opened.url}.", "Start one: wal-agent run AGENT")
     total = merge_stats(each.stats for each in found)
     if json:
-        shown = {
-            "bucket": _clean(opened.url),
-            "jobs": [{**stats_as_json(each.stats), "problem": each.problem} for each in found],
-            "total": stats_as_json(total),
-            "unread": [{"job": name, "problem": _clean(str(error))} for name, error in unread.items()],
-        }
-        answer_json(shown)
+        jobs = tuple(show_stats(each.stats, each.problem) for each in found)
+        skipped = tuple(Unread(name, _clean(str(error))) for name, error in unread.items())
+        answer_json(StatsAnswer(_clean(opened.url), jobs, show_stats(total), skipped))
     else:
         answer(table([each.stats for each in found], total, opened.url))
     problems = [(name, str(error)) for name, error in unread.items()]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import msgspec
 import typer
 
+from wal_agent.answers import answer_json
 from wal_agent.cli.display import STATUS, answer_lines, draw_in_place
 from wal_agent.cli.options import HERE, AsJson, JobOptions, check_seconds, with_job
 from wal_agent.errors import Damaged, Unavailable
 from wal_agent.records import state_text
 from wal_agent.redact import redact
-from wal_agent.text import answer, answer_json, duration, lines, moment, plural, quote_word, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -89,7 +90,7 @@ def _in_turn(look: ReadView, every: float, json: bool, rows_of: Callable[[View],
         if view is None:
             lines([f"wal-agent: waiting: {trouble}"])
         elif json:
-            answer_json(msgspec.to_builtins(view))
+            answer_json(view)
         elif view.state != "none":
             answer([*rows_of(view), ""])
         elif not waits:
@@ -160,7 +161,7 @@ def status(
     view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())
     view = msgspec.structs.replace(view, name=name_to_show(at.bucket, at.keys.job))
     if json:
-        answer_json(msgspec.to_builtins(view))
+        answer_json(view)
     elif view.state != "none":
         trouble = notify.trouble(os.environ)
         rows = status_rows(view, at.options(), _following(at, view))

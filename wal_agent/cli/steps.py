@@ -11,16 +11,17 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from msgspec import to_builtins
+from msgspec.structs import asdict
 
+from wal_agent.answers import answer_json
 from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
 from wal_agent.errors import UsageError
 from wal_agent.shell.quote import show_words
-from wal_agent.text import answer, answer_json, plural, printable, say, shorten, size, timestamp
+from wal_agent.text import answer, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.supervise.steps import Entry
+    from wal_agent.supervise.steps import Entry, GetState
 
 app = typer.Typer(
     help="Keep small values that survive crashes: put, get, list and delete.",
@@ -56,7 +57,7 @@ def put(
     """
     from wal_agent.steps import state
     from wal_agent.supervise.intervene import parse_duration
-    from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, check_name
+    from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, PutState, check_name
 
     check_name(step)
     seconds = None if ttl is None else parse_duration(ttl, _TTL)
@@ -72,7 +73,7 @@ def put(
         )
     version = state.put(step, data, ttl=seconds, if_version=if_version)
     if json:
-        answer_json({"step": step, "version": version})
+        answer_json(PutState(step, version))
     else:
         say(f"step {step}: {plural(len(data), 'byte')} kept as version {version}.")
 
@@ -97,7 +98,7 @@ def get(
     entry = next(iter(source.entries(step)), None)
     data = source.value(step) if entry is not None and entry.version else None
     if json and entry is not None:
-        answer_json({**to_builtins(entry), **_value_json(data)})
+        answer_json(_with_value(entry, data))
     elif data is not None and sys.stdout.isatty():  # an agent wrote it: no escape reaches the terminal
         answer([printable(line) for line in data.decode("utf-8", "replace").splitlines()])
     elif data is not None:
@@ -108,13 +109,16 @@ def get(
         raise typer.Exit(1)
 
 
-def _value_json(data: bytes | None) -> dict[str, str | None]:
+def _with_value(entry: Entry, data: bytes | None) -> GetState:
+    from wal_agent.supervise.steps import GetState
+
+    fields = asdict(entry)
     if data is None:
-        return {"value": None}
+        return GetState(**fields)
     try:
-        return {"value": data.decode()}
+        return GetState(**fields, value=data.decode())
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+        return GetState(**fields, base64=base64.b64encode(data).decode())
 
 
 @app.command("list")
@@ -124,10 +128,11 @@ def list_steps(
     json: AsJson = False,
 ) -> None:
     """List the values and steps of a job, without what they hold."""
+    from wal_agent.supervise.steps import ListStates
 
     found = _Source(which).entries()
     if json:
-        answer_json([to_builtins(entry) for entry in found])
+        answer_json(ListStates(tuple(found)))
     elif not found:
         say("nothing is kept. In a run: wal-agent state put STEP FILE, wal-agent step NAME -- COMMAND")
     else:
@@ -151,14 +156,18 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 
 
 @app.command("delete")
-def delete(step: StepName, if_version: IfVersion = None) -> None:
+def delete(step: StepName, if_version: IfVersion = None, json: AsJson = False) -> None:
     """Forget the value under a name, in a tool or script of a run.
 
     The outcome of a step of this name is kept: `wal-agent step` still runs nothing twice.
     """
     from wal_agent.steps import state
+    from wal_agent.supervise.steps import DeleteState
 
     had = state.delete(step, if_version=if_version)
+    if json:
+        answer_json(DeleteState(step, had))
+        return
     say(f"step {step}: {'its value is deleted' if had else 'there was no value'}.")
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec.structs import asdict
 
 from wal_agent.agents import unknown_agent_error
+from wal_agent.answers import answer_json
 from wal_agent.cli.options import (
     AsJson,
     BucketUrl,
@@ -23,7 +23,7 @@ from wal_agent.cli.options import (
 )
 from wal_agent.config import variable_of
 from wal_agent.errors import PersonNeeded, UsageError
-from wal_agent.text import answer, answer_json, job_command, printable, say
+from wal_agent.text import answer, job_command, printable, say
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -116,7 +116,7 @@ def task(
         raise typer.Exit(code)
     found = read_result(child, result, budget_calls)
     if json:
-        answer_json(asdict(found))
+        answer_json(found)
     else:
         answer([printable(line) for line in found.render().splitlines()])
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from wal_agent import msgspec_compat
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.records import CallState, Cut, Intent, Opening, Payload, RewriteKind, call_state
@@ -151,7 +152,7 @@ class LastRewrite(msgspec.Struct, frozen=True):
     time: float
 
 
-class View(msgspec.Struct, frozen=True):
+class View(JsonAnswer, frozen=True, tag=schema_name("status")):
     """`wal-agent status`. Times are seconds since 1970; ages are seconds."""
 
     job: str

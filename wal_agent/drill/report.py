@@ -4,14 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
+import msgspec
+
+from wal_agent.answers import JsonAnswer
 from wal_agent.drill.play import Played
 from wal_agent.drill.scenario import POINTS
 from wal_agent.text import plural
 
-FORMAT = 1
 _HEADS = ("scenario", "killed", "repeated", "lost", "looked first", "asked", "redone", "files lost", "back", "calls")
+
+
+class ShownRound(msgspec.Struct, frozen=True, kw_only=True):
+    """A round and its grade (drill/grade.py). `target`: the effect of the step that the kill was aimed at; `ledger`:
+    time, event and what of each line."""
+
+    scenario: str
+    point: str
+    target: str
+    seed: int
+    killed: bool
+    repeated: tuple[str, ...]
+    lost: tuple[str, ...]
+    attempts_after_kill: int
+    verified: str
+    asked: bool
+    asked_well: bool
+    stopped: bool
+    redone: int
+    lost_files: tuple[str, ...]
+    exit_code: int | None
+    seconds_back: float | None
+    model_calls: int | None
+    ledger: tuple[tuple[float, str, str], ...]
+
+
+class Drill(JsonAnswer, frozen=True):
+    """`wal-agent drill`."""
+
+    agent: str
+    subject: str
+    model: str
+    seed: int
+    passed: bool
+    totals: dict[str, int]
+    rounds: tuple[ShownRound, ...]
 
 
 def cells(played: Played) -> tuple[str, ...]:
@@ -78,42 +115,33 @@ def table(rounds: Sequence[Played]) -> list[str]:
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def facts(rounds: Sequence[Played], agent: str, subject: str, model: str, seed: int) -> dict[str, Any]:
-    """Return all of it for JSON."""
-    return {
-        "format": FORMAT,
-        "agent": agent,
-        "subject": subject,
-        "model": model,
-        "seed": seed,
-        "passed": passed(rounds),
-        "totals": totals(rounds),
-        "rounds": [_round(played) for played in rounds],
-    }
+def facts(rounds: Sequence[Played], agent: str, subject: str, model: str, seed: int) -> Drill:
+    """Return all of it for programs."""
+    return Drill(agent, subject, model, seed, passed(rounds), totals(rounds), tuple(map(_round, rounds)))
 
 
-def _round(played: Played) -> dict[str, Any]:
+def _round(played: Played) -> ShownRound:
     g = played.grade
-    return {
-        "scenario": played.round.scenario.name,
-        "point": played.round.point,
-        "target": played.round.target.effect,
-        "seed": played.round.seed,
-        "killed": g.killed,
-        "repeated": [*g.repeated],
-        "lost": [*g.lost],
-        "attempts_after_kill": g.attempts,
-        "verified": g.verified,
-        "asked": g.asked,
-        "asked_well": g.asked_well,
-        "stopped": g.stopped,
-        "redone": g.redone,
-        "lost_files": [*g.lost_files],
-        "exit_code": g.exit_code,
-        "seconds_back": None if g.back is None else round(g.back, 3),
-        "model_calls": g.calls,
-        "ledger": [[entry.time, entry.event, entry.what] for entry in played.ledger],
-    }
+    return ShownRound(
+        scenario=played.round.scenario.name,
+        point=played.round.point,
+        target=played.round.target.effect,
+        seed=played.round.seed,
+        killed=g.killed,
+        repeated=tuple(g.repeated),
+        lost=tuple(g.lost),
+        attempts_after_kill=g.attempts,
+        verified=g.verified,
+        asked=g.asked,
+        asked_well=g.asked_well,
+        stopped=g.stopped,
+        redone=g.redone,
+        lost_files=tuple(g.lost_files),
+        exit_code=g.exit_code,
+        seconds_back=None if g.back is None else round(g.back, 3),
+        model_calls=g.calls,
+        ledger=tuple((entry.time, entry.event, entry.what) for entry in played.ledger),
+    )
 
 
 _STYLE = """

@@ -16,11 +16,12 @@ from contextlib import suppress
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout, prefetch_map
@@ -51,7 +52,7 @@ from wal_agent.recovery.lease_policy import (
     paused_until,
     spool_is_here,
 )
-from wal_agent.redact import redact_head
+from wal_agent.redact import redact, redact_head
 from wal_agent.supervise.identity import known_folders, read_owner
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import duration, plural, quote_word, shorten
@@ -69,23 +70,19 @@ MAX_WORDS = 500  # characters of a foreign text
 LONGEST_AGE = 1e10  # seconds, whatever a lease says
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """`wal-agent fleet ls`. Times are seconds since 1970, ages are seconds; texts are redacted, and foreign."""
+class ShownJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as its lease alone tells. Times are seconds since 1970, ages seconds; texts are redacted, and foreign."""
 
     job: str
     state: JobState
     needs_host: bool = False  # it is nobody's, and nobody said that it should stay so
     waits: float = 0.0  # for how long a `crashed`, `due` or `released` one has been nobody's
-    since: float = 0.0  # when that began, by the store's clock; to compare, never shown
     only_on: str = ""  # the host whose disk may hold records that the bucket lacks: no other may carry on
     agent: str = ""
     workspace: str = ""
-    folder: str = ""  # the workspace in the lease, unredacted: commands run there, and nothing prints it
     host: str = ""
     pid: int = 0
     user: str = ""
-    raw_host: str = ""  # as it stands in the lease, to compare; never shown
-    owner: Owner = Owner()  # as it stands in the lease, to compare; never shown
     epoch: int = 0
     started: float = 0.0
     age: float = 0.0  # of the last heartbeat
@@ -101,6 +98,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""  # why a `damaged` or `newer` lease cannot be read
     mark: str = ""  # of the newest write of its lease
     name: str = ""  # its display name (`wal-agent rename`); "": none, or another job's own name
+
+
+class Job(ShownJob, frozen=True, kw_only=True):
+    """A job with what is only compared or used here, and never shown: `since`, when it became nobody's, by the store's
+    clock; `folder`, where commands run; host and owner as they stand in the lease."""
+
+    since: float = 0.0
+    folder: str = ""
+    raw_host: str = ""
+    owner: Owner = Owner()
 
     @property
     def title(self) -> str:
@@ -153,11 +160,17 @@ def classify_job(seen: StoredLease, local: Local) -> Job:
     )
 
 
-def job_as_json(job: Job) -> dict[str, Any]:
-    """For JSON; all its numbers are finite."""
-    shown: dict[str, Any] = msgspec.to_builtins(job)
-    del shown["folder"], shown["owner"], shown["raw_host"], shown["since"]
-    return shown
+class Jobs(JsonAnswer, frozen=True):
+    """`wal-agent list` and `wal-agent fleet ls`, in their orders: an empty list where there is no job."""
+
+    bucket: str
+    jobs: tuple[ShownJob, ...]
+
+    @classmethod
+    def of(cls, bucket: Bucket, jobs: Iterable[Job]) -> Jobs:
+        """What may be shown of the jobs; all numbers are finite."""
+        names = ShownJob.__struct_fields__
+        return cls(redact(bucket.url), tuple(ShownJob(**{name: getattr(job, name) for name in names}) for job in jobs))
 
 
 def handed_over(reason: str) -> bool:

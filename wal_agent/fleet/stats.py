@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import Damaged
@@ -68,11 +69,11 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     same_machine: bool = False
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """`wal-agent stats` of one job, or of several (`job` is then empty). Durations are in seconds.
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one job, or of several (`job` is then empty). Durations are in seconds.
 
     `missing`: records that are no longer kept. `recoveries` are those that were read, `recoveries_ever` all of the
-    job's. `after`: how the runs before them ended (records.Cause). `times`: samples by part. `crashes`: by cause;
+    job's. `after`: how the runs before them ended (records.Cause). `crashes`: by cause;
     `loss_unknown`: crashes whose records are not all there. `verdicts`: calls by their newest finding, `verdicts_given`
     also those that were given again, `settled`: these calls by their state, `answered`: of those that are open.
     `repeated`: changing calls that equal one of the turn that was cut off, by what had become of that one."""
@@ -86,18 +87,23 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     ends: dict[str, int] = {}
     crashes: dict[str, int] = {}
-    lost: tuple[Loss, ...] = ()
     loss_unknown: int = 0
     recoveries: int = 0
     recoveries_ever: int = 0
     after: dict[str, int] = {}
-    times: dict[str, tuple[float, ...]] = {}
     put_back: int = 0
     verdicts: dict[str, int] = {}
     verdicts_given: int = 0
     settled: dict[str, int] = {}
     answered: int = 0
     repeated: dict[str, int] = {}
+
+
+class Stats(Counts, frozen=True, kw_only=True):
+    """`times`: samples by part of a recovery."""
+
+    lost: tuple[Loss, ...] = ()
+    times: dict[str, tuple[float, ...]] = {}
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -440,23 +446,54 @@ def merge_stats(found: Iterable[Stats]) -> Stats:
     )
 
 
-def stats_as_json(stats: Stats) -> dict[str, object]:
-    """For JSON: quantiles in the place of the samples, and the crashes one by one. All numbers are finite."""
-    shown: dict[str, object] = msgspec.to_builtins(stats)
+class ShownLoss(msgspec.Struct, frozen=True):
+    """The crashes one by one, and quantiles of what they lost."""
+
+    crashes: tuple[Loss, ...]
+    seconds: Quantiles | None
+    calls: Quantiles | None
+    files_seconds: Quantiles | None
+    files_calls: Quantiles | None
+
+
+class ShownStats(Counts, frozen=True, kw_only=True):
+    """`times`: of each part of a recovery. `problem`: what is wrong with the log; the figures are then of what can be
+    read."""
+
+    lost: ShownLoss
+    times: dict[str, Quantiles | None]
+    problem: str = ""
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """A job that was not counted, and why."""
+
+    job: str
+    problem: str
+
+
+class StatsAnswer(JsonAnswer, frozen=True, tag=schema_name("stats")):
+    """`wal-agent stats`. Durations are in seconds."""
+
+    bucket: str
+    jobs: tuple[ShownStats, ...]
+    total: ShownStats
+    unread: tuple[Unread, ...]
+
+
+def show_stats(stats: Stats, problem: str = "") -> ShownStats:
+    """For programs: quantiles in the place of the samples. All numbers are finite."""
     known = [loss for loss in stats.lost if loss.files_calls is not None]
-    shown["times"] = {part: _quantiles_json(samples) for part, samples in stats.times.items()}
-    shown["lost"] = {
-        "crashes": msgspec.to_builtins(stats.lost),
-        "seconds": _quantiles_json([loss.seconds for loss in stats.lost]),
-        "calls": _quantiles_json([loss.calls for loss in stats.lost]),
-        "files_seconds": _quantiles_json([loss.files_seconds or 0.0 for loss in known]),
-        "files_calls": _quantiles_json([loss.files_calls or 0 for loss in known]),
-    }
-    return shown
-
-
-def _quantiles_json(samples: Sequence[float]) -> object:
-    return msgspec.to_builtins(quantiles_of(samples))
+    lost = ShownLoss(
+        stats.lost,
+        quantiles_of([loss.seconds for loss in stats.lost]),
+        quantiles_of([loss.calls for loss in stats.lost]),
+        quantiles_of([loss.files_seconds or 0.0 for loss in known]),
+        quantiles_of([loss.files_calls or 0 for loss in known]),
+    )
+    times = {part: quantiles_of(samples) for part, samples in stats.times.items()}
+    counts = {name: getattr(stats, name) for name in Counts.__struct_fields__}
+    return ShownStats(**counts, lost=lost, times=times, problem=problem)
 
 
 # ---- reading

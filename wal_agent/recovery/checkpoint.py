@@ -20,12 +20,13 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.records import Checkpoint, PlanStep, StepState, TaskPhase, Trigger
 from wal_agent.redact import redact_head
 from wal_agent.text import duration, plural
 from wal_agent.wal.state import MOST_CHECKPOINT, CheckpointAt, PlanCall, RecentCall, State
 
-SCHEMA: Final = "wal-agent.checkpoint/1"
+SCHEMA: Final = schema_name("checkpoint")
 INPUT: Final = 200  # characters of a call's input, and
 OUTPUT: Final = 500  # of its result (DESIGN 10)
 TITLE: Final = 160
@@ -100,10 +101,10 @@ class WorkingTree(msgspec.Struct, frozen=True, kw_only=True):
     branch: str = ""
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint's body. `record`: the newest record that it has seen. `size`: bytes without `size` and `sha256`."""
+class Document(JsonAnswer, frozen=True, kw_only=True, tag=SCHEMA):
+    """A checkpoint's body, and what `wal-agent checkpoint show` answers. `record`: the newest record that it has seen.
+    `size`: bytes without `size` and `sha256`."""
 
-    schema: Literal["wal-agent.checkpoint/1"]
     checkpoint_id: str
     job: str
     agent: str
@@ -120,6 +121,34 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     ttl_days: int
     size: int
     sha256: str
+
+
+class ShownCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """`time`: as in RFC 3339; `size`: bytes of the document. `title`, `phase` and `progress` are its task's."""
+
+    number: int
+    checkpoint_id: str
+    record: int
+    epoch: int
+    time: str
+    trigger: str
+    role: str
+    size: int
+    title: str
+    phase: str
+    progress: int
+
+
+class CheckpointList(JsonAnswer, frozen=True):
+    """`wal-agent checkpoint list`, the newest first."""
+
+    checkpoints: tuple[ShownCheckpoint, ...]
+
+
+class CheckpointDiff(JsonAnswer, frozen=True):
+    """`wal-agent checkpoint diff`: both, as `wal-agent checkpoint show` has each."""
+
+    checkpoints: tuple[Document, Document]
 
 
 _document = msgspec_compat.of_values(Document)

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
 from wal_agent.capture.git import GitFailed
 from wal_agent.capture.repository import find_location
@@ -41,6 +42,15 @@ class TreeChange(msgspec.Struct, frozen=True):
 
     path: str
     change: Literal["added", "changed", "removed"]
+
+
+class Diff(JsonAnswer, frozen=True):
+    """`wal-agent diff`, from and to a record; `last` is None where it is this folder."""
+
+    job: str
+    first: int = msgspec.field(name="from")
+    last: int | None = msgspec.field(name="to")
+    files: tuple[TreeChange, ...]
 
 
 def first_capture(bucket: Bucket, keys: Keys) -> Replay | None:

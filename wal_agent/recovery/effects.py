@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.answers import JsonAnswer
 from wal_agent.calls.reading import shell_commands
 from wal_agent.records import (
     Answer,
@@ -65,6 +66,34 @@ class Effect(msgspec.Struct, frozen=True):
         """Whether a person should look at the world: what became of it is not known for certain."""
         known = self.result in ("done", "failed", "resolved") or self.finding == "completed" or self.cls == "idempotent"
         return not known and (not self.live or self.result == "cut")
+
+
+class ShownEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """A call, or a step, that changed something: docs/REPORT.md."""
+
+    record: int
+    time: float
+    epoch: int
+    host: str
+    call: int  # 0: it is a step
+    step: str
+    tool: str
+    text: str
+    cls: str = msgspec.field(name="class")
+    result: CallState
+    finding: Finding | None
+    unsettled: bool  # a person should look
+    by: str
+    why: str
+    because: str
+    verify: str
+    undo: Undo
+
+
+class Effects(JsonAnswer, frozen=True):
+    """`wal-agent effects`, the newest first."""
+
+    effects: tuple[ShownEffect, ...]
 
 
 def effects_of(

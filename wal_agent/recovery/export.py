@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import ConfigError, Damaged, UsageError
@@ -189,6 +190,21 @@ class Exported(msgspec.Struct, frozen=True):
     tree_files: int | None
     short: tuple[str, ...]
     replaced: int
+
+
+class Restore(JsonAnswer, frozen=True, kw_only=True):
+    """`wal-agent restore`. `session_files`: their sizes by name; of the working tree, None where none had been saved,
+    `tree_files` counts the files and `tree_holds` is the newest call whose changes it has."""
+
+    record: int
+    time: float
+    folder: str
+    session: str
+    session_files: dict[str, int]
+    tree_files: int | None
+    tree_holds: int | None
+    replaced: int
+    open_calls: tuple[int, ...]
 
 
 def export_job(

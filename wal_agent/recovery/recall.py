@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.paths import state_dir
@@ -84,6 +85,18 @@ class Found(msgspec.Struct, frozen=True):
     tool: str
     session: str
     text: str
+
+
+class Hit(Found, frozen=True, kw_only=True):
+    """`job`: that of the task which it is of, "" for the job itself."""
+
+    job: str = ""
+
+
+class Hits(JsonAnswer, frozen=True):
+    """`wal-agent recall`, the best first."""
+
+    hits: tuple[Hit, ...]
 
 
 class Query(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from wal_agent.agents.base import Agent
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.errors import UsageError
 from wal_agent.records import TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, named_files, read_document
@@ -185,11 +186,11 @@ def find_sources(text: str, calls: Sequence[RecentCall]) -> Insight:
     return Insight(text, tuple(call.call for call in newest), tuple(files)[:MOST_SOURCES])
 
 
-class CompactForm(msgspec.Struct, frozen=True):
-    """What is left of a task for its caller. `summary`, `insights`: the child's words; `outputs`: its own, where they
-    are what the schema says, else the files that it changed; `derivation_trail`: its newest calls, oldest first;
-    `trace`: the job that has all of it; `budget`: of calls, where it was used up, else 0; `fault`: why the outputs are
-    not those of the schema."""
+class CompactForm(JsonAnswer, frozen=True, tag=schema_name("task")):
+    """`wal-agent task`: what is left of a task for its caller. `summary`, `insights`: the child's words; `outputs`: its
+    own, where they are what the schema says, else the files that it changed; `derivation_trail`: its newest calls,
+    oldest first; `trace`: the job that has all of it; `budget`: of calls, where it was used up, else 0; `fault`: why
+    the outputs are not those of the schema."""
 
     summary: str
     insights: tuple[Insight, ...]

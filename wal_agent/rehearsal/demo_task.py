@@ -57,7 +57,7 @@ class _TaskStory:
         code = stage.start(home, self.model).wait(SECONDS)
         show("\n3. What was promised, checked:\n")
         traces = stage.command(home, self.model, "trace", "list", "--job", stage.job, "--json")
-        self._check(code, json.loads(traces or "[]"))
+        self._check(code, json.loads(traces or "{}"))
 
     def _read(self, first: int, last: int) -> list[Turn]:
         words = [f"echo looked-at-{day} >> ledger.txt; cat day-{day}.log" for day in range(first, last + 1)]
@@ -76,7 +76,7 @@ class _TaskStory:
         finally:
             bucket.close()
 
-    def _check(self, code: int, traces: list[dict[str, object]]) -> None:
+    def _check(self, code: int, traces: dict[str, object]) -> None:
         check, stage, child = self.stage.check, self.stage, self._child()
         caller = self.model.history(len(self.model.requests) - 1)
         results = [part.text for part in caller if isinstance(part, Returned) and RESULT in part.text]
@@ -93,7 +93,7 @@ class _TaskStory:
         cut_off = recovery is not None and [v.finding for v in recovery.verdicts] == ["partial"]
         check("the agent was told that its task was cut off, by the log of the task", cut_off)
         linked = child is not None and child.task is not None and child.task.job == stage.job
-        check("both logs name the other one", linked and any(row.get("kind") == "task" for row in traces))
+        check("both logs name the other one", linked and bool(traces.get("tasks")))
         check("the last run ended well (exit 0), and nothing is left to settle", code == 0 and not stage.state().open)
 
 

@@ -25,6 +25,7 @@ import msgspec
 
 from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
+from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.paths import LAUNCH, PROGRAM, launchers
 from wal_agent.rehearsal.model import Model, Turn
@@ -43,6 +44,13 @@ class Proof(msgspec.Struct, frozen=True):
     what: str
     ok: bool
     detail: str = ""
+
+
+class Doctor(JsonAnswer, frozen=True):
+    """`wal-agent doctor`. `ok`: every proof is."""
+
+    ok: bool
+    proofs: tuple[Proof, ...]
 
 
 class DeniedProof(Proof, frozen=True):

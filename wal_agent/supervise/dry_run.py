@@ -7,19 +7,20 @@ import random
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import msgspec
 from msgspec.structs import asdict, replace
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Env
+from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged
-from wal_agent.records import Opening, Verdict
+from wal_agent.records import CallState, Opening, Pending, Verdict
 from wal_agent.recovery import messages
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, pause_text, replays_spool
@@ -200,38 +201,103 @@ def _try_to_resume(
 # ---- as JSON
 
 
-def foreseen_json(seen: ForeseenStart) -> dict[str, Any]:
-    """The facts of screen and prompt as plain data, redacted (`recover --dry-run --json`). `start` is resume, again,
-    new or refuse, None where the lease does not let it come to a decision; the rest is there only where a recovery
-    would be."""
+class ShownFiles(msgspec.Struct, frozen=True):
+    """`names`: the first ones."""
+
+    count: int
+    names: tuple[str, ...]
+
+
+class ShownTree(msgspec.Struct, frozen=True, kw_only=True):
+    """What a start would do with the working tree, redacted: see WorktreeFacts."""
+
+    action: Literal["keep", "put_back"]
+    why: str
+    saved: float
+    commit: str
+    files: int
+    size: int
+    holds: int
+    left_out: tuple[str, ...]
+    pending: Pending | None
+    keeps_what_is_here: bool
+    makes_repository: bool
+    uncommitted: ShownFiles
+
+
+class ShownCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Identical calls that the prompt asks about, redacted: see InFlight. `started`: seconds since 1970."""
+
+    calls: tuple[int, ...]
+    state: CallState
+    issued: int
+    tool: str
+    input: str
+    started: float
+    cls: str = msgspec.field(name="class")
+    rule: str
+    source: str
+    why: str
+    finding: str
+    because: str
+    verify: str
+    next: str
+
+
+class ShownRecovery(msgspec.Struct, frozen=True, kw_only=True):
+    """`stopped` and `saved`: seconds since 1970, the old run's last sign of life and the last capture of its session.
+    `finished` and `lost`: numbers of calls that are put into the session, and of those that are in no log."""
+
+    alert: str
+    stopped: float
+    saved: float
+    same_host: bool
+    calls: tuple[ShownCall, ...]
+    finished: tuple[int, ...]
+    lost: tuple[int, ...]
+    leftovers: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+class Recover(JsonAnswer, frozen=True, kw_only=True):
+    """`wal-agent recover --dry-run`: the facts of screen and prompt, redacted. `start`: None where the lease does not
+    let it come to a decision. `recovery`: None where there would be none, and so is `tree`."""
+
+    plan: str
+    start: Literal["resume", "again", "new", "refuse"] | None
+    prompt: str
+    tree: ShownTree | None = None
+    recovery: ShownRecovery | None = None
+
+
+def show_foreseen(seen: ForeseenStart) -> Recover:
+    """Return what may be shown of it."""
     facts, decided = seen.facts, seen.decided
-    found: dict[str, Any] = {
-        "plan": redact(seen.plan),
-        "start": None if decided is None and not seen.refused else _start_kind(seen),
-        "prompt": seen.prompt,
-    }
-    if seen.tree is not None:
-        left, pending = [redact(text) for text in seen.tree.left_out], msgspec.to_builtins(seen.tree.pending)
-        here = {"count": len(seen.tree.uncommitted), "names": [redact(n) for n in seen.tree.uncommitted[:MAX_NAMES]]}
+    tree, recovery = None, None
+    if (t := seen.tree) is not None:
+        pending = t.pending
         if pending is not None:
-            pending["names"] = [redact(name) for name in pending.get("names", ())]
-        found["tree"] = {**asdict(seen.tree), "left_out": left, "pending": pending, "uncommitted": here}
+            pending = replace(pending, names=tuple(map(redact, pending.names)))
+        here = ShownFiles(len(t.uncommitted), tuple(map(redact, t.uncommitted[:MAX_NAMES])))
+        left = tuple(map(redact, t.left_out))
+        tree = ShownTree(**{**asdict(t), "left_out": left, "pending": pending, "uncommitted": here})
     if facts is not None and isinstance(decided, Resume | StartAgain):
-        found |= {
-            "alert": facts.alert,
-            "stopped": facts.stopped,
-            "saved": facts.saved,
-            "same_host": facts.same_host,
-            "calls": [_call_json(call) for call in facts.calls],
-            "finished": [e.intent.call for e in decided.finished],
-            "lost": [call.call for call in facts.lost.calls],
-            "leftovers": [redact(text) for text in facts.leftovers],
-            "warnings": [redact(text) for text in facts.warnings],
-        }
-    return found
+        recovery = ShownRecovery(
+            alert=facts.alert,
+            stopped=facts.stopped,
+            saved=facts.saved,
+            same_host=facts.same_host,
+            calls=tuple(map(_show_call, facts.calls)),
+            finished=tuple(e.intent.call for e in decided.finished),
+            lost=tuple(call.call for call in facts.lost.calls),
+            leftovers=tuple(map(redact, facts.leftovers)),
+            warnings=tuple(map(redact, facts.warnings)),
+        )
+    start = None if decided is None and not seen.refused else _start_kind(seen)
+    return Recover(plan=redact(seen.plan), start=start, prompt=seen.prompt, tree=tree, recovery=recovery)
 
 
-def _start_kind(seen: ForeseenStart) -> str:
+def _start_kind(seen: ForeseenStart) -> Literal["resume", "again", "new", "refuse"]:
     match seen.decided:
         case Resume():
             return "resume"
@@ -243,20 +309,20 @@ def _start_kind(seen: ForeseenStart) -> str:
             return "new"
 
 
-def _call_json(call: InFlight) -> dict[str, Any]:
-    return {
-        "calls": list(call.calls),
-        "state": call.state,
-        "issued": call.issued,
-        "tool": call.tool,
-        "input": cut(show_input(call.tool, call.input), MAX_INPUT),
-        "started": call.started,
-        "class": call.cls,
-        "rule": call.rule,
-        "source": call.source,
-        "why": redact(call.why),
-        "finding": call.finding,
-        "because": redact(call.because),
-        "verify": redact("; ".join(call.verify)),
-        "next": redact(call.next),
-    }
+def _show_call(call: InFlight) -> ShownCall:
+    return ShownCall(
+        calls=call.calls,
+        state=call.state,
+        issued=call.issued,
+        tool=call.tool,
+        input=cut(show_input(call.tool, call.input), MAX_INPUT),
+        started=call.started,
+        cls=call.cls,
+        rule=call.rule,
+        source=call.source,
+        why=redact(call.why),
+        finding=call.finding,
+        because=redact(call.because),
+        verify=redact("; ".join(call.verify)),
+        next=redact(call.next),
+    )

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError, Damaged, LeaseHeld, UsageError
@@ -65,7 +66,7 @@ _WAYS = "Say --for 30s, 10m, 2h or 1d, or --until a time: 14:30, 14:30:05 (local
 # ---- unlock
 
 
-class Unlocked(msgspec.Struct, frozen=True):
+class Unlocked(JsonAnswer, frozen=True, tag=schema_name("unlock")):
     """`wal-agent unlock`, for scripts too. `done`: the lease was changed; `said` and `notes` are for people."""
 
     job: str
@@ -378,7 +379,7 @@ class PauseRequest(msgspec.Struct, frozen=True):
         return check_length(seconds) if now else seconds
 
 
-class PauseResult(msgspec.Struct, frozen=True):
+class PauseResult(JsonAnswer, frozen=True, tag=schema_name("pause")):
     """`wal-agent pause`, for scripts too. `pausing`: a live run is on its way out; `until`: seconds since 1970."""
 
     job: str

@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from wal_agent.agents import AGENTS, installed_hooks
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.capture.git import Git
 from wal_agent.capture.shadow import Shadow
@@ -36,7 +35,7 @@ DAY = 86_400.0  # seconds between a run's opening and its restore, at most; cloc
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
-class Leaving(msgspec.Struct, frozen=True):
+class Leaving(JsonAnswer, frozen=True, tag=schema_name("uninstall")):
     """What `wal-agent uninstall` takes out: files of agents that hold its hooks, folders that carry its mark, and its
     own folders. `unsaved`: segments in spools, which no bucket has. `stays`: what a person wrote."""
 
@@ -45,6 +44,7 @@ class Leaving(msgspec.Struct, frozen=True):
     folders: tuple[str, ...]
     unsaved: int
     stays: tuple[str, ...]
+    dry_run: bool = False  # nothing was taken out
 
 
 def forget_job(env: Mapping[str, str], bucket: Bucket, keys: Keys, state: State, own: str) -> None:

@@ -18,9 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-import msgspec
 from msgspec.structs import replace
 
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket, Entry
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import Conflict, Unavailable, UsageError
@@ -54,7 +54,7 @@ FEW = 50  # blobs of the last run that a job at rest may keep
 CLEANED: Final = "a person deleted what the job no longer needs"
 
 
-class Removal(msgspec.Struct, frozen=True):
+class Removal(JsonAnswer, frozen=True, tag=schema_name("rm")):
     """What `wal-agent rm` deletes, or has deleted: objects and their bytes. `open_calls`: whose fate nobody
     asks about any more. `kept`: small objects that lock old runs out."""
 
@@ -64,10 +64,19 @@ class Removal(msgspec.Struct, frozen=True):
     blobs: Tally
     open_calls: tuple[str, ...] = ()
     kept: int = 0
+    dry_run: bool = False  # nothing was deleted
 
     @property
     def size(self) -> int:
         return self.segments.size + self.snapshots.size + self.blobs.size
+
+
+class Collected(RetentionResult, JsonAnswer, frozen=True, kw_only=True, tag=schema_name("gc")):
+    """`wal-agent gc`: what was deleted. `dry_run`: nothing was, and this is what would be."""
+
+    job: str
+    bucket: str
+    dry_run: bool
 
 
 def _names(state: State) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 
 from wal_agent import msgspec_compat
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.config import APPEND_DEADLINE
 from wal_agent.errors import (
     BucketError,
@@ -110,6 +111,33 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     put_in_attempt: int = 0
     paused: StepPause | None = None
     run: StepRun | None = None
+
+
+class PutState(JsonAnswer, frozen=True, tag=schema_name("state-put")):
+    """`wal-agent state put`: the value is kept as this version."""
+
+    step: str
+    version: int
+
+
+class GetState(Entry, JsonAnswer, frozen=True, kw_only=True, tag=schema_name("state-get")):
+    """`wal-agent state get`. `value`: None where there is none, or where it is no text: it is then in `base64`."""
+
+    value: str | None = None
+    base64: str | None = None
+
+
+class ListStates(JsonAnswer, frozen=True, tag=schema_name("state-list")):
+    """`wal-agent state list`, without the values."""
+
+    entries: tuple[Entry, ...]
+
+
+class DeleteState(JsonAnswer, frozen=True, tag=schema_name("state-delete")):
+    """`wal-agent state delete`. `deleted`: there was a value."""
+
+    step: str
+    deleted: bool
 
 
 def entry_of(state: State, name: str, now: float) -> Entry | None:

@@ -11,11 +11,12 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import Clock
@@ -53,34 +54,48 @@ class StopRequest(msgspec.Struct, frozen=True):
     report: Callable[[str], None]
 
 
-def stop_job(access: JobAccess, clock: Clock, request: StopRequest) -> str:
+_Was = Literal["running", "cut_off", "at_rest"]
+
+
+class Stopped(JsonAnswer, frozen=True, tag=schema_name("stop")):
+    """`wal-agent stop`. `was`: running, if this ended its run, cut_off, or at_rest; `closed`: the next start begins a
+    new session; `said`: for people."""
+
+    job: str
+    was: _Was
+    closed: bool
+    said: str
+
+
+def stop_job(access: JobAccess, clock: Clock, request: StopRequest) -> Stopped:
     """End the job's live run in good order, wherever it is, and with `done` close the job, so that the next start
-    begins anew. Returns what was done, in a line.
+    begins anew.
 
     UsageError: there is no such job. ConfigError: the run's settings refuse it. LeaseHeld: the run does not end in
     time, or another one has the job meanwhile. PersonNeeded: `done`, and calls are in flight that are not resolved."""
     bucket, keys, env = access.bucket, access.keys, access.env
     seen = access.lease()
     here = this_host(env, Path(os.devnull))
+    was: _Was = "at_rest"
     what = f"job {keys.job} is not running"
     if seen.doc.state == "held":
         known = probe_holder(seen, here, spools_dir(env), bucket.url)
         if owner_is_dead(seen, known):
-            what = _died(seen)
+            what, was = _died(seen), "cut_off"
         elif same_kernel(seen, known) and _answers(seen, bucket, keys):
             os.kill(seen.doc.host.pid, signal.SIGTERM)
-            seen, what = _await_end(bucket, keys, seen, known, clock, request, near=True)
+            seen, what, was = _await_end(bucket, keys, seen, known, clock, request, near=True)
         else:
-            seen, what = _ask_to_end(bucket, keys, seen, known, clock, request, access.key_id)
+            seen, what, was = _ask_to_end(bucket, keys, seen, known, clock, request, access.key_id)
     if not request.done and seen.doc.state == "closed":
-        return f"{what}: it has ended"
+        return Stopped(keys.job, was, True, f"{what}: it has ended")
     if not request.done:
         at = Path(seen.doc.workspace)
         cd = "" if at == request.folder or seen.doc.host.name != here.name else f"cd {quote_word(str(at))} && "
-        return f"{what}. To carry on: {cd}wal-agent resume{request.options}"
+        return Stopped(keys.job, was, False, f"{what}. To carry on: {cd}wal-agent resume{request.options}")
     if seen.doc.state != "closed":
         act_unowned(access, seen, _close, lambda state: _check_answered(state, request.options))
-    return f"{what} and is closed; the next start begins a new session"
+    return Stopped(keys.job, was, True, f"{what} and is closed; the next start begins a new session")
 
 
 def _answers(seen: StoredLease, bucket: Bucket, keys: Keys) -> bool:
@@ -100,7 +115,7 @@ def _died(seen: StoredLease) -> str:
 
 def _ask_to_end(
     bucket: Bucket, keys: Keys, seen: StoredLease, known: Local, clock: Clock, request: StopRequest, key_id: str
-) -> tuple[StoredLease, str]:
+) -> tuple[StoredLease, str, _Was]:
     """As `_await_end`, for a run that no signal reaches from here. ConfigError: its settings refuse the message."""
     doc = seen.doc
     message = make_message(address_to_run(doc.run), default_sender(), control="drain")
@@ -142,7 +157,7 @@ def _await_end(
     outcome: _Outcome | None = None,
     *,
     near: bool = False,
-) -> tuple[StoredLease, str]:
+) -> tuple[StoredLease, str, _Was]:
     """Wait until the run has released the lease, or is dead; the lease then, and what happened, for a person."""
     run, began = seen.doc.run, clock.boot()
     changed = said = began
@@ -158,9 +173,9 @@ def _await_end(
                 f"Once more: wal-agent stop{request.options}",
             )
         if doc.state != "held":
-            return seen, f"job {keys.job} is saved and stopped"
+            return seen, f"job {keys.job} is saved and stopped", "running"
         if not near and owner_is_dead(seen, replace(known, unchanged=now - changed)):
-            return seen, _died(seen)
+            return seen, _died(seen), "cut_off"
         if outcome is not None and (why := outcome.refused()):
             raise _refused(seen, request.options, why)
         if now - began >= deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.shelf import Run
+from tests.unit.cli.shelf import Run, check_answer
 from wal_agent.cli.main import main
 
 ORIGIN = re.compile(r"^wal-agent: bucket \S+ \(from [^\n]+\)\n", re.MULTILINE)
@@ -17,8 +18,8 @@ ORIGIN = re.compile(r"^wal-agent: bucket \S+ \(from [^\n]+\)\n", re.MULTILINE)
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`wal-agent ARGS` in this process: exit code, stdout, stderr without the line that says who named the bucket
-    (tests/security/test_commands.py is about that)."""
+    """`wal-agent ARGS` in this process: exit code, stdout (with --json: as the schemas say), stderr without the line
+    that says who named the bucket (tests/security/test_commands.py is about that)."""
     workspace = tmp_path / "shop"
     workspace.mkdir()
     monkeypatch.chdir(workspace)
@@ -32,6 +33,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             main()
         assert isinstance(ended.value.code, int)
         out, err = capsys.readouterr()
+        if "--json" in args:
+            for line in out.splitlines():
+                check_answer(json.loads(line))
         kept, said = ORIGIN.subn("", err)
         assert said <= 1
         return ended.value.code, out, kept

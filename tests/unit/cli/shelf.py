@@ -6,8 +6,11 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from jsonschema import Draft202012Validator
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.file import FileBucket
@@ -57,6 +60,19 @@ Run = Callable[..., tuple[int, str, str]]  # of the arguments: exit code, stdout
 KEYS = Keys("shop")
 SECRET = "ghp_" + "a1B2c3D4e5" * 4
 EVIL = "\x1b[2J\x9b31m\u202e"  # clears the screen, colours it, turns the text round
+
+
+@cache
+def _validator(schema: str) -> Any:
+    whole = json.loads((Path(__file__).parents[3] / "docs/reference/answers.json").read_text())
+    kinds = (ref["$ref"].rpartition("/")[2] for ref in whole["oneOf"])
+    kind = next(k for k in kinds if whole["$defs"][k]["properties"]["schema"]["enum"] == [schema])
+    return Draft202012Validator({"$defs": whole["$defs"], "$ref": f"#/$defs/{kind}"})
+
+
+def check_answer(answer: Any) -> None:
+    """An answer with --json is one of the documented ones, with each field that docs/reference/answers.json has."""
+    _validator(answer["schema"]).validate(answer)
 
 
 def payload(value: Any) -> Payload:

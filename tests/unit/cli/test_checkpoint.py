@@ -52,7 +52,7 @@ def test_list_show_and_diff(shelf: Shelf, run: Run) -> None:
         ["1", str(first)],
     ]
     code, out, _ = run("checkpoint", "list", *where, "--json")
-    assert json.loads(out)[0]["title"] == "Deploy"
+    assert json.loads(out)["checkpoints"][0]["title"] == "Deploy"
 
     code, out, _ = run("checkpoint", "show", *where)
     assert code == 0 and "Deploy" in out and SECRET not in out and "\x1b" not in out
@@ -61,6 +61,8 @@ def test_list_show_and_diff(shelf: Shelf, run: Run) -> None:
     code, out, _ = run("checkpoint", "diff", "1", "2", *where)
     assert code == 1 and any(line.startswith("+") and "Deploy" in line for line in out.splitlines())
     assert run("checkpoint", "diff", "1", "1", *where)[0] == 0
+    code, out, _ = run("checkpoint", "diff", "1", "2", "--json", *where)
+    assert code == 1 and [each["sequence_number"] for each in json.loads(out)["checkpoints"]] == [1, 2]
     assert run("checkpoint", "show", "7", *where)[0] == 64
 
 

@@ -32,9 +32,9 @@ def test_without_an_agent_the_bucket_is_examined_and_left_as_it_was(run: Run, tm
     assert not list((tmp_path / "b").rglob("*="))
 
 
-def test_json_is_the_list_of_proofs(run: Run, tmp_path: Path) -> None:
+def test_json_has_the_proofs(run: Run, tmp_path: Path) -> None:
     code, out, err = run("doctor", "--json", "--bucket", (tmp_path / "b").as_uri())
-    proofs = json.loads(out)
+    proofs = json.loads(out)["proofs"]
     assert (code, err) == (0, "") and len(proofs) > 12
     assert all(set(proof) == {"what", "ok", "detail"} and proof["ok"] for proof in proofs)
 

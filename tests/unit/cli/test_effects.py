@@ -16,9 +16,9 @@ def test_effects_are_listed_newest_first_without_secrets(tmp_path: Path, run: Ru
     assert out.index("step") < out.index("#2 mcp") < out.index("#1 run_shell_command")
     assert "wal-agent ack 2 --job shop" in out
     code, text, _ = run("effects", "--bucket", shelf.url, "--job", "shop", "--json")
-    got = json.loads(text)
+    got = json.loads(text)["effects"]
     assert code == 0 and SECRET not in text
-    assert [one.get("call") for one in got if "call" in one] == [2, 1]
+    assert [one["call"] for one in got if not one["step"]] == [2, 1]
     assert got[-1]["result"] == "failed" and got[-1]["undo"]["kind"] == "unknown"
 
 
@@ -35,7 +35,7 @@ def test_a_limit_and_the_unsettled_alone(tmp_path: Path, run: Run) -> None:
     code, out, err = run("effects", *at, "-n", "2")
     assert code == 0 and "no undo: " in out and "git tag" not in out and "1 older effect not shown" in err
     assert "undo: git tag -d v1" in run("effects", *at)[1]
-    found = json.loads(run("effects", *at, "--unsettled", "--json")[1])
+    found = json.loads(run("effects", *at, "--unsettled", "--json")[1])["effects"]
     assert [one["call"] for one in found] == [3]
 
 
@@ -55,8 +55,8 @@ def test_what_a_dead_run_began_needs_a_look_before_any_start_recovers_it(tmp_pat
     job.writer.append(intent(1, command="./deploy.sh"))
     commit(job)
     at = ("--bucket", shelf.url, "--job", "shop")
-    held = json.loads(run("effects", *at, "--json")[1])
+    held = json.loads(run("effects", *at, "--json")[1])["effects"]
     job.lease.settle("released", "stopped")
-    free = json.loads(run("effects", *at, "--unsettled", "--json")[1])
+    free = json.loads(run("effects", *at, "--unsettled", "--json")[1])["effects"]
     assert [one["result"] for one in held] == ["open"] == [one["result"] for one in free]
     assert "wal-agent ack 1 --job shop" in run("effects", *at)[1]

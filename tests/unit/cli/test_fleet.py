@@ -55,19 +55,22 @@ def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBuck
     assert SECRET not in out and all(c.isprintable() for c in out if c != "\n")
 
 
-def test_json_is_an_object_a_line_and_nothing_else(run: Run, bucket: FileBucket) -> None:
+def test_json_is_an_object_and_nothing_else(run: Run, bucket: FileBucket) -> None:
     store(bucket, "a", **CRASHED, tool=f"sh{EVIL} {SECRET}")
     store(bucket, "b", ttl=1e4, workspace=f"/w/{SECRET}", since=-1e308, time=1e308)
     code, out, err = run("fleet", "ls", "--json")
-    first, second = map(json.loads, out.splitlines())
+    first, second = json.loads(out)["jobs"]
     assert (code, err) == (0, "") and (first["job"], first["state"], second["state"]) == ("a", "crashed", "running")
     assert first["needs_host"] and SECRET not in out and "\x1b" not in out and "Infinity" not in out
     code, out, _ = run("fleet", "ls", "--json", "--state", "running,paused")
-    assert [json.loads(line)["job"] for line in out.splitlines()] == ["b"]
+    assert [job["job"] for job in json.loads(out)["jobs"]] == ["b"]
 
 
 def test_a_bucket_without_jobs(run: Run, bucket: FileBucket) -> None:
     assert run("fleet", "ls") == (0, f"0 jobs in {bucket.url}\n", "")
+    for words in (["list"], ["list", "--here"], ["fleet", "ls"]):
+        code, out, err = run(*words, "--json")
+        assert (code, json.loads(out)["jobs"], err) == (0, [], "")
     code, out, err = run("fleet", "claim")
     assert (code, out) == (0, "") and "no job needs a host" in err
 

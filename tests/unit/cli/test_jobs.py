@@ -97,7 +97,7 @@ def test_the_list_has_the_newest_job_first(run: Run, bucket: FileBucket, tmp_pat
     header, *rows = out.splitlines()
     assert code == 0 and header.split()[:2] == ["STATE", "JOB"]
     assert [row.split()[1] for row in rows] == ["new", "old"]
-    assert [json.loads(line)["job"] for line in run("list", "--json")[1].splitlines()] == ["new", "old"]
+    assert [job["job"] for job in json.loads(run("list", "--json")[1])["jobs"]] == ["new", "old"]
     code, _, err = run("list", "--here")
     assert code == 0 and "This folder has no job" in err
 

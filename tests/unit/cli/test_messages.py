@@ -29,7 +29,7 @@ def where(shelf: Shelf) -> list[str]:
 def rows(run: Run, shelf: Shelf) -> list[dict[str, Any]]:
     code, out, _ = run("inbox", *where(shelf), "--json")
     assert code == 0
-    found: list[dict[str, Any]] = json.loads(out)
+    found: list[dict[str, Any]] = json.loads(out)["messages"]
     return found
 
 
@@ -55,6 +55,8 @@ def test_what_is_sent_waits_is_given_and_is_seen(shelf: Shelf, run: Run) -> None
     (row,) = rows(run, shelf)
     assert (row["state"], row["text"], row["seen"]) == ("seen", None, "1970-01-01T00:00:03.000Z")
     assert run("inbox", "one", *where(shelf))[0] == 1
+    code, out, _ = run("inbox", "one", "--json", *where(shelf))
+    assert code == 1 and [row["state"] for row in json.loads(out)["messages"]] == ["seen"]
 
 
 def test_a_text_is_shown_whole_and_inert(shelf: Shelf, run: Run) -> None:
@@ -141,7 +143,7 @@ def test_many_messages_are_listed_waiting_ones_first_and_all_on_request(shelf: S
     assert [row["state"] for row in shown] == 50 * ["waits"] + 3 * ["given"]
     assert "--all" in run("inbox", *where(shelf))[2]
     code, out, err = run("inbox", *where(shelf), "--all", "--json")
-    assert (code, len(json.loads(out)), err) == (0, 60, "")
+    assert (code, len(json.loads(out)["messages"]), err) == (0, 60, "")
 
 
 @pytest.mark.parametrize(("state", "word"), [("closed", "closed"), ("released", "released")])

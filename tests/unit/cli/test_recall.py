@@ -51,7 +51,7 @@ def begun(shelf: Shelf) -> tuple[OpenedJob, bytes]:
 
 def hits(run: Run, shelf: Shelf, *args: str) -> list[dict[str, object]]:
     code, out, _ = run("recall", *args, "--bucket", shelf.url, "--job", "shop", "--json")
-    found: list[dict[str, object]] = json.loads(out)
+    found: list[dict[str, object]] = json.loads(out)["hits"]
     assert code == (0 if found else 1)
     return found
 

@@ -44,7 +44,7 @@ def test_lists_and_status_show_both_names(run: Run, shelf: Shelf) -> None:
     run("rename", "shop", "nightly")
     for words in (["list"], ["fleet", "ls"]):
         assert "nightly (shop)" in run(*words)[1]
-        (job,) = map(json.loads, run(*words, "--json")[1].splitlines())
+        (job,) = json.loads(run(*words, "--json")[1])["jobs"]
         assert (job["job"], job["name"]) == ("shop", "nightly")
     assert run("status", "--job", "shop")[1].splitlines()[0].split() == ["name", "nightly"]
     assert "nightly (shop)" in run("fleet", "report", "--html", "-")[1]

@@ -22,9 +22,9 @@ LIMITS = {
     "--help": (6, 36),
     "status --help": (18, 50),
     "run --help": (17, 50),
-    "status": (57, 55),
-    "log": (53, 55),
-    "list": (48, 55),
+    "status": (58, 55),
+    "log": (54, 55),
+    "list": (49, 55),
 }
 HEAVY = (
     *("boto3", "botocore", "google", "requests", "jinja2", "tree_sitter", "rich", "watchdog", "tomlkit", "psutil"),

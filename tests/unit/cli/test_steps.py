@@ -105,7 +105,7 @@ def test_the_list_has_no_secret(run: Run, where: tuple[str, ...]) -> None:
     code, out, _ = run("state", "list", *where)
     assert code == 0 and SECRET not in out
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["cursor", "raw", "bytes", "one", "cut"]
-    assert [e["step"] for e in json.loads(run("state", "list", *where, "--json")[1])] == [
+    assert [e["step"] for e in json.loads(run("state", "list", *where, "--json")[1])["entries"]] == [
         "cursor",
         "raw",
         "bytes",
@@ -149,7 +149,7 @@ def test_a_person_settles_a_step_by_its_name(run: Run, where: tuple[str, ...], m
         assert code == 0 and "step cut of job shop is settled" in err
         assert run("ack", "cut", "--done", *where)[0] == 64
     assert json.loads(run("status", *where, "--json")[1])["steps"] == []
-    assert "cut" not in [e["step"] for e in json.loads(run("state", "list", *where, "--json")[1])]
+    assert "cut" not in [e["step"] for e in json.loads(run("state", "list", *where, "--json")[1])["entries"]]
 
 
 def test_an_agent_settles_none(run: Run, where: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def told_of(state: CallState, shelf: Shelf, where: list[str], run: Run, tmp_path
     told.data["stats"] = next(iter(data("stats")["total"]["settled"]))
     told.texts["stats"] = next(re.split(r" \d", r.strip()[13:])[0] for r in text("stats").splitlines() if "  now " in r)
     if state != "refused":  # it had no effect
-        told.data["effects"] = data("effects")[0]["result"]
+        told.data["effects"] = data("effects")["effects"][0]["result"]
         told.texts["effects"] = text("effects").splitlines()[0].rsplit("  ", 1)[1].split(",")[0]
     if state not in OPEN:
         assert not data("status")["unsettled"] and not replay(shelf.bucket, KEYS).state.open
@@ -107,7 +107,7 @@ def told_of(state: CallState, shelf: Shelf, where: list[str], run: Run, tmp_path
     told.data["status"] = data("status")["unsettled"][0]["state"]
     told.texts["status"] = next(row for row in text("status").splitlines() if "#1 " in row)[:11].strip()
     told.texts["rm"] = run("rm", "shop", "--dry-run", *where[:2])[1].split("(")[-1].split(")")[0]
-    told.data["dry run"] = data("recover", "--dry-run", "--agent", "gemini")["calls"][0]["state"]
+    told.data["dry run"] = data("recover", "--dry-run", "--agent", "gemini")["recovery"]["calls"][0]["state"]
     foreseen = text("recover", "--dry-run", "--agent", "gemini").splitlines()
     told.texts["dry run"] = next(row for row in foreseen if "./deploy.sh  mutation" in row)[:12].strip()
     (call,) = replay(shelf.bucket, KEYS).state.open

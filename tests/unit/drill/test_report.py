@@ -33,7 +33,7 @@ def test_the_table_and_the_totals_count_the_same() -> None:
     assert len(rows) == 3 and "charge 49.90" in rows[2] and "charge 49.90" not in rows[1]
     assert totals([GOOD, BAD])["repeated"] == 1
     found = facts([GOOD, BAD], "gemini", "wal-agent", "own", 1)
-    assert found["passed"] is False and found["rounds"][1]["repeated"] == ["charge 49.90"]
+    assert not found.passed and found.rounds[1].repeated == ("charge 49.90",)
 
 
 def test_what_an_agent_printed_is_inert_in_the_page() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.shelf import EVIL, payload
 from wal_agent.cli.stats import table
-from wal_agent.fleet.stats import LogReader, Loss, Stats, merge_stats, quantiles_of, stats_as_json
+from wal_agent.fleet.stats import LogReader, Loss, Stats, merge_stats, quantiles_of, show_stats
 from wal_agent.records import (
     AgentStarted,
     Answer,
@@ -267,7 +268,7 @@ any_record: st.SearchStrategy[AnyRecord] = st.one_of(
 def test_any_log_gives_finite_figures(log: list[tuple[int, AnyRecord]]) -> None:
     """Whatever a bucket holds, in any order: JSON that can be read, and lines that a terminal only shows."""
     got = read(*(record for _, record in log), seqs=[seq for seq, _ in log])
-    json.dumps(stats_as_json(got), allow_nan=False)
+    json.dumps(msgspec.to_builtins(show_stats(got)), allow_nan=False)
     assert all(line.isprintable() for line in table([got, got], merge_stats([got, got]), "file:///b"))
     assert sum(got.crashes.values()) == len(got.lost) + got.loss_unknown
     assert sum(got.verdicts.values()) == sum(got.settled.values()) <= got.verdicts_given

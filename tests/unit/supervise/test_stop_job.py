@@ -41,7 +41,7 @@ class Far:
 
     def stop(self, done: bool = False) -> str:
         request = StopRequest(" --job shop", self.folder, done, self.driver.send, self.lines.append)
-        return stop_job(JobAccess(self.world.bucket, KEYS, TTL, self.env), self.world.clock, request)
+        return stop_job(JobAccess(self.world.bucket, KEYS, TTL, self.env), self.world.clock, request).said
 
     def lives(self) -> None:
         self.job.lease.renew(phase="awaiting_user")
