@@ -164,7 +164,10 @@ def test_a_quota_that_is_used_up_hands_the_job_over(
     assert run.process.returncode == 0, run.stderr()
 
 
-@pytest.mark.parametrize("pair", [("gemini", "claude")], indirect=True, ids="-".join)
+SHUT_OUT = [("gemini", "claude"), ("claude", "gemini"), ("claude", "qwen"), ("claude", "copilot")]  # the others ask not
+
+
+@pytest.mark.parametrize("pair", SHUT_OUT, indirect=True, ids="-".join)
 def test_an_agent_that_its_permissions_shut_out_does_not_complete_the_job(pair: Pair) -> None:
     """Without a person: it is said at the first refusal, and the job stays unfinished although the turn ends well."""
     scene, first, other = pair.scene, pair.first, pair.other

@@ -388,7 +388,7 @@ class Gate:
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: RunningCall | None = None
         self.had_inner = False  # a subagent made calls that have ids
-        self._forbidden: RunningCall | None = None  # the first command that the agent's own permissions refused
+        self._forbidden = ""  # the first command that the agent's own permissions refused
         self._shell_ran = False
         self.stuck: PersonNeeded | None = None  # why only a person can carry on
         self.ended_turn: PersonNeeded | None = None  # the same, where the agent may still be prompted again
@@ -588,9 +588,14 @@ class Gate:
         return Deny(reason, stop=self._denied_in_a_row >= PATIENCE, word=word)
 
     @property
-    def shut_out(self) -> RunningCall | None:
+    def shut_out(self) -> str:
         """The first command that the agent's own permissions refused, where none ran in this run."""
-        return None if self._shell_ran else self._forbidden
+        return "" if self._shell_ran else self._forbidden
+
+    def refused_unasked(self, tool: str, input: bytes) -> None:
+        """The session has a call that the agent refused before any hook."""
+        if not self.begun[tool] and tool in self._rules().shells:
+            self._forbidden = self._forbidden or show_input(tool, input)
 
     @property
     def refusal(self) -> str:
@@ -660,7 +665,7 @@ class Gate:
         seen = self._seen(running)
         outcome = outcome_of(status, clean, seen)
         if running.shell and not running.nested and outcome == "refused":
-            self._forbidden = self._forbidden or running
+            self._forbidden = self._forbidden or show_input(running.tool, running.input)
         self._shell_ran = self._shell_ran or (running.shell and outcome != "refused")
         changed = running.changes and outcome != "refused"
         how: Ending = "failed" if outcome in ("cut", "failed") else "refused" if outcome == "refused" else "done"

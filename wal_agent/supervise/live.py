@@ -524,8 +524,8 @@ class Live:
 
     def _shut_out(self) -> PersonNeeded | None:
         """Why an agent that took the job over, and has nobody to ask, can do nothing of it."""
-        call = self.gate.shut_out if self._handed and not self._launch.interactive else None
-        return shut_out_error(self._agent.name, call.call, self._context.settings.job_options) if call else None
+        command = self.gate.shut_out if self._handed and not self._launch.interactive else ""
+        return shut_out_error(self._agent.name, command, self._context.settings.job_options) if command else None
 
     def _report_start(self, pid: int) -> None:
         launch = self._launch

@@ -22,6 +22,8 @@ from wal_agent.records import ExitClass, RunEnded, RunsOn
 from wal_agent.recovery import messages
 from wal_agent.recovery.lease_policy import crash_place
 from wal_agent.recovery.report import name_calls, one_line
+from wal_agent.redact import redact
+from wal_agent.shell.quote import inline
 from wal_agent.supervise.exits import (
     RESTARTED,
     ExitFacts,
@@ -99,10 +101,11 @@ def no_hooks_error(agent: str) -> ConfigError:
     )
 
 
-def shut_out_error(agent: str, call: int, job_options: str) -> PersonNeeded:
+def shut_out_error(agent: str, command: str, job_options: str) -> PersonNeeded:
     """For an agent that took a job over without a person, and was refused each command by its own permissions."""
     return PersonNeeded(
-        f"{agent} was refused its shell by its own permissions (call #{call}): the job that it took over is not done.",
+        f"{agent} was refused its shell by its own permissions ({inline(redact(command), 80)}): the job that it took "
+        "over is not done.",
         f"Allow that in {agent}'s own settings, then start it again: wal-agent run {agent} {job_options}".rstrip(),
     )
 

@@ -229,6 +229,9 @@ class SessionSaver:
         seen_here = self._unlogged.read(appended, self._agent.seen_calls(appended))
         over = [seen for seen in seen_here if seen.task and seen.status != "runs_on"]
         news = [seen for seen in seen_here if seen not in over and self._is_news(seen)]
+        for seen in news:
+            if seen.status == "refused":
+                self._gate.refused_unasked(seen.tool, seen.input)
         inner = list(self._inner(files)) if self._gate.had_inner or self._unlogged.by_file else []
         for seen in [*news, *(inner if self._unlogged.by_file else [])]:
             self._unlogged.count(seen, self._session, main.path if main else None, self._old)

@@ -329,11 +329,11 @@ def test_an_agent_is_shut_out_where_its_permissions_refuse_each_command(post: Po
     command = "ls" if reads else "./charge.sh"
     ours = post.begin("run_shell_command", command=command)
     post.gate.end_call(ours, "refused", "the lease is lost")
-    assert post.gate.shut_out is None
+    assert not post.gate.shut_out
     refused = post.begin("run_shell_command", command=command)
     post.gate.report(refused, "refused", "it was refused", "session")
-    assert post.gate.shut_out is not None and post.gate.shut_out.call == refused
+    assert command in post.gate.shut_out
     post.begin("run_shell_command", command="echo one")
     with post.committing():
         post.gate.finish_call(ended("run_shell_command", command="echo one"))
-    assert post.gate.shut_out is None
+    assert not post.gate.shut_out

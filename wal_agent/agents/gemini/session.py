@@ -383,12 +383,16 @@ _DENIED = tuple(
 
 def _how(call: Json) -> Status | None:
     status = _STATUS.get(str(call.get("status")))
-    if status != "cancelled":
+    if status not in ("cancelled", "failed"):
         return status
-    responses = [
+    responses = (
         as_object(as_object(p.get("functionResponse")).get("response")) for p in as_objects(call.get("result"))
-    ]
-    return "refused" if any(each.get("error") in _DENIED for each in responses) else "cancelled"
+    )
+    errors = [as_text(each.get("error")) for each in responses]
+    if status == "failed":  # without approval Gemini registers no tool that would ask for one
+        lacks = f'Tool "{call.get("name")}" not found.'
+        return "refused" if any(each.startswith(lacks) for each in errors) else "failed"
+    return "refused" if any(each in _DENIED for each in errors) else "cancelled"
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:

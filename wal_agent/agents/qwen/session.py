@@ -330,17 +330,17 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         status = _STATUS.get(str(event.get("status")))
         if status is not None:
             input = well_formed(encode_json(event.get("function_args") or {}))
-            how = _cancelled(event) if status == "cancelled" else status
+            how = status if status == "done" else _unfinished(event, status)
             found.append(SeenCall(str(event.get("function_name", "")), input, how, str(record.get("uuid", ""))))
     return found
 
 
-def _cancelled(event: Json) -> Status:
+def _unfinished(event: Json, status: Literal["failed", "cancelled"]) -> Status:
     """Qwen Code says whether it had begun. Version 0.15.10 says so only of a person's No."""
     began = event.get("execution_status")
     if event.get("decision") == "reject" or began == "not_started":
         return "refused"
-    return "stopped" if began == "cancelled" else "cancelled"
+    return "stopped" if began == "cancelled" else status
 
 
 def _call_event(record: Json | None) -> Json | None:
