@@ -134,6 +134,7 @@ def test_killed_here_and_resumed_there(world: World) -> None:
     assert second.side() in ([], ["one"], ["one", "two"]), "what was saved of it, and nothing twice"
 
 
+@deep
 def test_cut_off_taken_over_and_healed(world: World) -> None:
     """I1, I2, I5: a host that loses the store runs nothing without an acknowledged intent; when it is back it finds
     that it was taken over, ends its agent and exits 76."""

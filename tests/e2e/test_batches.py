@@ -39,6 +39,7 @@ def recovered(scene: Scene, machine: Machine) -> tuple[Run, dict[str, Any]]:
     return run, scene.model.requests[seen]
 
 
+@deep
 def test_parallel_shells_some_of_them_done(scene: Scene) -> None:
     """I3, I4, I8: each finished call is in the history once with its own result, each dangling one once with an
     unknown outcome; of identical ones it is told how many are open, not which."""

@@ -10,10 +10,12 @@ import pytest
 
 from tests.contract.test_codex import CODE_MODE, PATCH
 from tests.e2e.scene import Scene, until
+from tests.tiers import deep
 from wal_agent.agents.codex import rehearsal as codex_rehearsal
 from wal_agent.rehearsal.model import Call, Model, Turn
 
 
+@deep
 def test_a_command_that_is_a_patch(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
     """It is no call whose before-hook did not fire (I5, I6): the run goes on, and the call has its one end (I8)."""
     with Model(codex_rehearsal.rehearsal.dialect) as model:
@@ -35,6 +37,7 @@ LEFT = "echo up >> side; sleep 300; echo down >> side"
 SCRIPT = f"text(await tools.exec_command({{cmd: {json.dumps(LEFT)}, yield_time_ms: 300}}))"
 
 
+@deep
 @pytest.mark.parametrize(
     ("call", "flags"),
     [

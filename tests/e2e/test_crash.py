@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.e2e.scene import Scene, calls_in, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
 from tests.processes import gone
+from tests.tiers import deep
 
 HALF_DONE = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 
@@ -28,6 +29,7 @@ def test_clean_run_is_transparent_and_closes_the_job(scene: Scene) -> None:
     assert not list((machine.home / ".gemini" / "extensions").glob("wal-agent-*"))
 
 
+@deep
 def test_kill_in_a_shell_call_on_another_machine_with_an_empty_home(scene: Scene) -> None:
     """I1, I3, I4, I8: the intent was durable, the conversation is back, the call is classified and not repeated."""
     scene.script(

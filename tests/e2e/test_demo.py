@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import deep, once
+from tests.tiers import deep
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.copilot.hooks import program_cache
 
 HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
 
 
-@pytest.mark.parametrize("agent", once(HOOKED, "codex"))
+@deep
+@pytest.mark.parametrize("agent", HOOKED)
 def test_the_story_holds(tmp_path: Path, agent: str, agent_cli: Callable[[str], Path]) -> None:
     program = {f"WAL_AGENT_{agent.upper()}": str(agent_cli(agent))}
     unpacked = {"COPILOT_PKG_CACHE_HOME": str(program_cache(os.environ))}  # 235 MB otherwise, in each HOME anew

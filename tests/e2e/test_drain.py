@@ -7,6 +7,7 @@ import signal
 from tests.e2e.scene import Scene, shell, told, until
 from tests.processes import still_runs
 from tests.servers.metadata import ACTION, PREEMPTED, metadata
+from tests.tiers import deep
 from wal_agent.rehearsal.model import Turn
 
 FOR_EVER = 1000  # seconds: longer than any test waits
@@ -52,6 +53,7 @@ def test_a_notice_lets_a_short_tool_end_and_the_next_host_goes_on_at_once(scene:
     assert scene.side() == ["began", "ended"]
 
 
+@deep
 def test_a_notice_interrupts_a_long_tool_at_half_its_time(scene: Scene) -> None:
     scene.script(Turn(text="Working.", calls=[shell(f"echo began >> side; sleep {FOR_EVER}")]))
     one = scene.machine("vm-1")
@@ -67,6 +69,7 @@ def test_a_notice_interrupts_a_long_tool_at_half_its_time(scene: Scene) -> None:
     assert not still_runs(one.home, f"sleep {FOR_EVER}")
 
 
+@deep
 def test_sigterm_twice_waits_for_no_tool_and_the_next_host_is_told(scene: Scene) -> None:
     scene.script(Turn(text="Working.", calls=[shell(f"echo began >> side; sleep {FOR_EVER}")]))
     one = scene.machine("vm-1")

@@ -71,6 +71,7 @@ def test_what_a_real_model_did_repeats_nothing(tmp_path: Path, gemini_cli: Path,
     assert code == 0 and (one["repeated"], one["lost"], one["exit_code"]) == ([], [], exit_code), one
 
 
+@deep
 def test_a_fast_agent_is_not_killed_behind_the_end_of_its_recovery(
     tmp_path: Path, agent_cli: Callable[[str], Path]
 ) -> None:

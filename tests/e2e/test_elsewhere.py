@@ -20,6 +20,7 @@ from tests.e2e.scene import (
     until,
 )
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 
 TASK = "please do the work"
 
@@ -110,6 +111,7 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     assert not list((second.home / ".gemini/extensions").glob("*"))
 
 
+@deep
 def test_a_local_copy_that_is_longer_and_torn(scene: Scene) -> None:
     """I3, I4: what this machine has beyond the log's copy is resumed, but for a line that was cut in two; what is
     replaced is kept byte for byte."""

@@ -9,13 +9,14 @@ import pytest
 
 from tests.e2e.scene import Scene, shell, until
 from tests.mocks.gemini_model import Turn
-from tests.tiers import once
+from tests.tiers import deep
 
 TASK = "please do the work"
 OFF = json.dumps({"hooksConfig": {"enabled": False}})
 
 
-@pytest.mark.parametrize("place", once(["project", "user"], "project"))
+@deep
+@pytest.mark.parametrize("place", ["project", "user"])
 def test_switched_off_in_a_settings_file(scene: Scene, place: str) -> None:
     """I5, I7: refused before anything is started or written, in a line that names the file and the key."""
     machine = scene.machine("vm-1")
@@ -51,6 +52,7 @@ def wrapper(scene: Scene, text: str) -> Path:
     return path
 
 
+@deep
 def test_no_handshake(scene: Scene) -> None:
     """I5: nobody could see that these hooks are off. The turn begins without them, and the run ends before the model
     has answered, so no tool can have run."""
@@ -68,6 +70,7 @@ def test_no_handshake(scene: Scene) -> None:
     assert machine.status()["state"] == "released"
 
 
+@deep
 def test_an_unseen_call(scene: Scene) -> None:
     """I5: the session began with hooks, but none told of this call. It ran; nothing after it does."""
     scene.script(Turn(calls=[shell("echo one >> side")]), Turn(calls=[shell("echo two >> side")]))

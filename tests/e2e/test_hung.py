@@ -6,8 +6,10 @@ import threading
 
 from tests.e2e.scene import Scene, check_log, shell, until
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 
 
+@deep
 def test_a_hung_model_is_told_then_ended_then_gone_on_with(scene: Scene) -> None:
     """Soft: it is told, and goes on. Hard: the agent is ended and the job given up; the next start carries on. I8: what
     was done before is not done again."""

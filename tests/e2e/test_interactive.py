@@ -108,6 +108,7 @@ def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
     assert scene.side() == ["one", "begun"]
 
 
+@deep
 def test_a_job_of_another_person_is_taken_over_by_a_yes_alone(scene: Scene) -> None:
     """Issue 14, 2: user, host and path are others, so nothing happens before an answer; a thinking person is not taken
     for a slow bucket, and ^C is no answer."""
@@ -210,6 +211,7 @@ def test_escape_in_a_running_tool_and_the_same_command_again(scene: Scene) -> No
     assert machine.status()["state"] == "closed", "something has looked"
 
 
+@deep
 def test_a_conversation_that_has_nothing_to_be_told_stands_as_it_was_and_waits(scene: Scene) -> None:
     """After a clean end with `--continue`, and after a kill with nothing open: no notice, and no turn unasked."""
     scene.script(Turn(text="It is done."))

@@ -114,7 +114,7 @@ def test_killed_before_the_agent_did_anything(scene: Scene, point: str) -> None:
     assert second.status()["state"] == "closed"
 
 
-@pytest.mark.parametrize("point", once(IN_A_CALL, "append.before_put", "append.after_ack"))
+@pytest.mark.parametrize("point", once(IN_A_CALL, "append.after_ack"))
 def test_killed_in_a_call(scene: Scene, point: str) -> None:
     """I1, I3, I4, I8: the call ran only if its intent is in the log, and then it is told; the finished one stays."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
@@ -229,7 +229,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory, gemini_cli: Path) -> Iterator
 
 
 @pytest.mark.xdist_group("kill-in-recovery")
-@pytest.mark.parametrize("point", once(IN_A_RESTORE + IN_A_RECOVERY, "restore.between_moves", "recovery.after_record"))
+@pytest.mark.parametrize("point", once(IN_A_RESTORE + IN_A_RECOVERY, "restore.between_moves"))
 def test_killed_in_a_recovery(lost: Lost, point: str) -> None:
     """I3, I4, I8: a half restored machine is no hindrance to itself, nor is a half recovered job to another one."""
     lost.again()

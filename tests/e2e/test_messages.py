@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.scene import Machine, Scene, until
 from tests.faults.talk import talk
 from tests.servers.nats import NatsServer
-from tests.tiers import once
+from tests.tiers import deep, once
 from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
@@ -86,7 +86,7 @@ def test_a_run_on_another_machine_is_stopped_through_the_bucket(scene: Scene) ->
 
 
 @pytest.mark.parametrize("scene", once(["claude", "gemini"], "claude"), indirect=True)
-@pytest.mark.parametrize("saved", [True, False], ids=["in the session", "lost"])
+@pytest.mark.parametrize("saved", once([True, False], False), ids=["in the session", "lost"])
 def test_a_message_that_was_given_in_a_crash_is_told_once(scene: Scene, saved: bool) -> None:
     """There in the restored session: it was seen. Not there: the recovery prompt has it."""
     machine = scene.machine("vm-1")
@@ -182,6 +182,7 @@ def test_a_nats_client_writes_to_an_agent_whose_run_and_server_are_killed(scene:
         server.kill()
 
 
+@deep
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)
 def test_a_client_of_the_synadia_protocol_prompts_a_running_agent(scene: Scene, tmp_path: Path) -> None:
     """The reply that the agent types, without a variable that names the server, is the answer. Beside it a checkpoint
@@ -229,13 +230,15 @@ def test_a_client_of_the_synadia_protocol_prompts_a_running_agent(scene: Scene, 
     assert "how is it?" in spoken(scene, 2)
 
 
-@pytest.mark.parametrize("carrier", once(["bucket", "nats"], "bucket"))
+@deep
+@pytest.mark.parametrize("carrier", ["bucket", "nats"])
 def test_two_agents_that_are_killed_act_on_each_message_once_and_in_order(tmp_path: Path, carrier: str) -> None:
     """A short one of `python -m tests.faults.talk`, which plays 100 rounds."""
     found = talk(tmp_path, carrier, 2, 7, ("claude", "gemini"))
     assert found.faults == [] and found.messages == 8 and found.kills.total() == 2
 
 
+@deep
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)
 def test_a_control_message_stops_the_run_in_good_order(scene: Scene) -> None:
     machine = scene.machine("vm-1")

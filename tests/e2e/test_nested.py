@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Run, Scene, notices, opened, shell, until
 from tests.mocks.gemini_model import Turn
-from tests.tiers import once
+from tests.tiers import deep
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 
@@ -94,6 +94,7 @@ def test_the_inner_tool_is_ended_and_the_same_command_carries_on(scene: Scene) -
     assert "inner has looked" in (scene.workspace / "inner.out").read_text() and inner_state(scene) != "held"
 
 
+@deep
 def test_an_inner_run_that_came_to_its_end_is_completed(scene: Scene) -> None:
     """It did so after the outer run was killed; its own log is the evidence."""
     machine = scene.machine("vm-1")
@@ -111,6 +112,7 @@ def test_an_inner_run_that_came_to_its_end_is_completed(scene: Scene) -> None:
     assert scene.side() == ["inner", "late"]
 
 
+@deep
 def test_an_inner_run_that_was_lost_too(scene: Scene) -> None:
     """The whole machine was: both are cut off, and the log of the inner job says how far it came."""
     machine = scene.machine("vm-1")
@@ -137,7 +139,8 @@ def test_a_run_inside_its_own_job_is_refused(scene: Scene) -> None:
     assert machine.status()["state"] == "closed" and json.dumps(scene.records())
 
 
-@pytest.mark.parametrize("words", once(["env -i HOME=$HOME PATH=$PATH", "setsid", ""], "env -i HOME=$HOME PATH=$PATH"))
+@deep
+@pytest.mark.parametrize("words", ["env -i HOME=$HOME PATH=$PATH", "setsid", ""])
 def test_the_parents_are_found_without_the_environment(scene: Scene, words: str) -> None:
     """By the processes, so a tool cannot hide a run from its outer one, nor name one that it is not inside of."""
     machine = scene.machine("vm-1")

@@ -10,6 +10,7 @@ import subprocess
 from tests.e2e.scene import Scene, shell, told, until
 from tests.mocks.gemini_model import Turn
 from tests.processes import gone, still_runs
+from tests.tiers import deep
 from wal_agent.bucket.decorators import FaultFile, write_faults
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
@@ -78,6 +79,7 @@ def test_wrapper_alone_killed(scene: Scene) -> None:
     assert scene.side() == ["begun"]
 
 
+@deep
 def test_agent_alone_killed(scene: Scene) -> None:
     """I6, I8: the shell's code for SIGKILL is passed on, the tree is gone, the call in flight stays told."""
     scene.script(Turn(calls=[shell(LONG)]))
@@ -117,6 +119,7 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     assert machine.status()["state"] == "closed"
 
 
+@deep
 def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None:
     """Issue 12.7 (I3, I5): nothing is acknowledged under the mount point; with the disk back the run goes on, and a
     start without it is refused instead of beginning anew."""
@@ -153,6 +156,7 @@ def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None
     assert "no job" in machine.cli("status").stderr
 
 
+@deep
 def test_sigterm_drains_and_the_next_start_goes_on_at_once(scene: Scene) -> None:
     """ARCHITECTURE.md, preemption: exit 143, the lease is given up, another machine needs no waiting."""
     scene.script(Turn(text="Thinking.", calls=[shell("echo one >> side")]), Turn(text="never said"))

@@ -7,6 +7,7 @@ import sys
 
 from tests.e2e.scene import Scene, check_log, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 
 LEASE = ["--ttl", "600"]  # seconds: that nothing here is decided by a lease that runs out
 
@@ -15,6 +16,7 @@ def pausing(lasts: str) -> str:
     return f"{shlex.quote(sys.executable)} -m wal_agent pause --for {lasts} --reason 'rate limit'"
 
 
+@deep
 def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_killed(scene: Scene) -> None:
     """I2, I3, I4, I8: the very call that asks has its answer and its end, so nothing is in flight; SIGKILL while the
     run waits loses nothing: the lease says until when, and everybody keeps to it. The agent has its last word."""

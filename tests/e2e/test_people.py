@@ -18,6 +18,7 @@ from tests.e2e.scene import (
     texts_in,
 )
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 from wal_agent.agents import AGENTS
 from wal_agent.recovery.messages import look_first
 
@@ -83,6 +84,7 @@ def test_a_person_decides(scene: Scene) -> None:
     assert scene.side() == ["begun"]
 
 
+@deep
 def test_ack_after_the_end(scene: Scene) -> None:
     """I8: an agent's own words settle nothing, and its turn goes on once so that it looks; a person's do, from any
     machine, once; then the job closes."""
@@ -116,6 +118,7 @@ def test_ack_after_the_end(scene: Scene) -> None:
     assert [(e["how"], e["finding"]) for e in ends] == [("resolved", "completed")]
 
 
+@deep
 def test_a_bucket_that_cannot_be_written(scene: Scene) -> None:
     """I5: no log, no agent; one line says what is in the way."""
     machine = scene.machine("vm-1")

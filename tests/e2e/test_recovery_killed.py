@@ -20,7 +20,7 @@ from tests.e2e.scene import (
     until,
 )
 from tests.mocks.gemini_model import Turn
-from tests.tiers import once
+from tests.tiers import deep, once
 from wal_agent.agents import AGENTS
 from wal_agent.recovery.messages import REPLACES
 
@@ -86,6 +86,7 @@ def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
     assert ", #3 run_shell_command" in line
 
 
+@deep
 def test_a_notice_that_no_agent_read_is_not_told_again(scene: Scene) -> None:
     """I4: what a killed recovery put into place is not taken for the agent's own words by the next one."""
     machine = scene.machine("vm-1")
@@ -114,6 +115,7 @@ def test_a_notice_that_no_agent_read_is_not_told_again(scene: Scene) -> None:
     check_exact(scene, machine)
 
 
+@deep
 def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
     """RECOVERY.md: five crashes in the window, then no agent is started any more, and a line says what to look at."""
     machine = scene.machine("vm-1")
@@ -134,6 +136,7 @@ def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
     assert (shown.stdout + shown.stderr).count("epoch") == 6
 
 
+@deep
 def test_a_newer_notice_replaces_one_that_was_not_answered(scene: Scene) -> None:
     """I8: the second recovery says in its first line that it replaces the first, and tells the call again."""
     machine = scene.machine("vm-1")

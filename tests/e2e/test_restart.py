@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scene import PATIENCE, Scene, until
+from tests.tiers import deep
 from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.hook_line import client_command
@@ -186,6 +187,7 @@ def said(folder: Path, words: bytes) -> bool:
     return any(words in file.read_bytes() for file in folder.rglob("*.jsonl"))
 
 
+@deep
 def test_a_quota_is_waited_for(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
     """Claude says it by a hook of its own; the job rests, for any machine, and is not held meanwhile."""
     rehearsal = rehearsal_of(AGENTS["claude"])

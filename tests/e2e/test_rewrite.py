@@ -226,6 +226,7 @@ def test_killed_in_a_compaction_the_same_command_again_does_it_once(scene: Scene
     assert machine.status()["state"] == "closed"
 
 
+@deep
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_conversation_is_not_rewritten_while_a_tool_runs_or_a_call_is_open(scene: Scene) -> None:
     """I8: a call in flight stays in the conversation until its outcome is settled."""
@@ -294,7 +295,8 @@ def test_old_turns_are_compacted_before_a_resume(scene: Scene) -> None:
     assert machine.cli("rewind", "--undo").returncode == 64
 
 
-@pytest.mark.parametrize("scene", once(["claude", "gemini"], "claude"), indirect=True)
+@deep
+@pytest.mark.parametrize("scene", ["claude", "gemini"], indirect=True)
 def test_old_turns_are_compacted_before_a_turn_that_goes_on_behind_a_completed_one(scene: Scene) -> None:
     """By the agent's own words for it, and by `--continue`: no crash is needed for the policy to hold."""
     machine = scene.machine("vm-1")
@@ -310,6 +312,7 @@ def test_old_turns_are_compacted_before_a_turn_that_goes_on_behind_a_completed_o
     assert holds(found, "Asked: ask number one", "heron two", "ask number three") and not holds(found, "heron one")
 
 
+@deep
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene: Scene) -> None:
     """What is replaced is kept, `--undo --files` brings it back, also what no run has saved; the next start works on
@@ -391,6 +394,7 @@ def test_a_live_run_is_rewound_and_goes_on(scene: Scene) -> None:
     assert machine.status()["state"] == "closed"
 
 
+@deep
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_what_was_rewound_elsewhere_counts_on_the_machine_that_has_the_session(scene: Scene) -> None:
     """Two people, one bucket: the one who rewinds has no session file, the other one's next start has the result."""
@@ -408,6 +412,7 @@ def test_what_was_rewound_elsewhere_counts_on_the_machine_that_has_the_session(s
     assert scene.side() == ["one", "two", "three", "four"]
 
 
+@deep
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_recall_finds_what_was_rewound_also_behind_a_recovery(scene: Scene) -> None:
     """A recovery writes Gemini's session anew, without the lines that a rewind left behind."""

@@ -13,6 +13,7 @@ from wal_agent.recovery import messages
 from wal_agent.recovery.report import name_calls
 
 
+@deep
 def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene: Scene) -> None:
     """Issue 12.6, I3: its session is saved and no turn of it is; the log's newest turn is that of the first task. A
     hook of the user's own holds Gemini there, so that the moment is hit surely."""

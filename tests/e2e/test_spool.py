@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, shell, until
 from tests.mocks.gemini_model import Turn
-from tests.tiers import once
+from tests.tiers import deep
 from wal_agent.bucket.decorators import FaultFile, write_faults
 
 TASK = "please do the work"
@@ -99,6 +99,7 @@ def test_an_outage_does_not_stop_the_work_and_its_end_saves_it(scene: Scene) -> 
     assert machine.status()["state"] == "closed" and spools(machine) == []
 
 
+@deep
 def test_without_it_the_same_outage_denies(scene: Scene) -> None:
     """I1, I5: also when the lease runs out while the hook waits for its answer: the hook must not be ended as a tool
     (Gemini runs a tool whose hook was killed)."""
@@ -119,6 +120,7 @@ def test_without_it_the_same_outage_denies(scene: Scene) -> None:
     assert scene.side() == ["one"] and spools(machine) == []
 
 
+@deep
 def test_killed_in_an_outage_the_same_machine_has_it_all(scene: Scene) -> None:
     """R9, I8: the spooled call and its end come into the log in their order, what ran is told, nothing runs twice."""
     machine, outage = scene.machine("vm-1"), Outage(scene)
@@ -140,6 +142,7 @@ def test_killed_in_an_outage_the_same_machine_has_it_all(scene: Scene) -> None:
     assert spools(machine) == [] and "sleep 600" in again.stderr()
 
 
+@deep
 def test_another_machine_needs_a_persons_word(scene: Scene) -> None:
     """R9: 75 whatever time has passed; with --accept-loss it goes on without the spool, which the first one keeps."""
     first, outage = scene.machine("vm-1"), Outage(scene)
@@ -173,9 +176,8 @@ def test_another_machine_needs_a_persons_word(scene: Scene) -> None:
     assert segments(first) == kept
 
 
-@pytest.mark.parametrize(
-    "point", once(["spool.before_store", "spool.after_store", "spool.before_drop"], "spool.after_store")
-)
+@deep
+@pytest.mark.parametrize("point", ["spool.before_store", "spool.after_store", "spool.before_drop"])
 def test_killed_while_it_spools(scene: Scene, point: str) -> None:
     """R9: what ran has its intent in the log behind the next start; what was not answered did not run."""
     machine, outage = scene.machine("vm-1"), Outage(scene)
@@ -200,9 +202,8 @@ def test_killed_while_it_spools(scene: Scene, point: str) -> None:
     came_back(scene, machine)
 
 
-@pytest.mark.parametrize(
-    "point", once(["spool.before_begin", "spool.before_rename", "spool.after_rename"], "spool.before_rename")
-)
+@deep
+@pytest.mark.parametrize("point", ["spool.before_begin", "spool.before_rename", "spool.after_rename"])
 def test_killed_while_it_carries_in(scene: Scene, point: str) -> None:
     """R9: twice in a row; each record comes in once."""
     machine, outage = scene.machine("vm-1"), Outage(scene)

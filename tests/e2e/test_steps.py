@@ -16,6 +16,7 @@ from tests.e2e.scene import Scene, shell, until
 from tests.e2e.test_generic import Machine, Yard
 from tests.mocks.gemini_model import Turn
 from tests.servers.nats import NatsServer
+from tests.tiers import deep
 
 W = f"{sys.executable} -m wal_agent"
 SCRIPT = f"""\
@@ -80,6 +81,7 @@ def test_a_machine_is_lost_in_a_step(yard: Yard) -> None:
     assert yard.lease().state == "closed" and yard.state().undecided_steps == {}
 
 
+@deep
 def test_values_on_a_nats_server_outlive_the_machine(yard: Yard, tmp_path: Path) -> None:
     """The next run has them on another machine, and they are read at rest; nothing of them is in the log."""
     server = NatsServer(tmp_path / "nats").start()
@@ -128,6 +130,7 @@ def test_a_step_pauses_its_job(yard: Yard) -> None:
     assert yard.state().steps["s"].paused is None and yard.lease().state == "closed"
 
 
+@deep
 def test_an_agents_tool_may_keep_values_and_run_steps(scene: Scene) -> None:
     """Below a CLI with hooks: the call that types it is logged as any other, and the run answers."""
     machine = scene.machine("vm-1")

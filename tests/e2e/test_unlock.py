@@ -9,6 +9,7 @@ import threading
 from tests.e2e.scene import Machine, Run, Scene, opened, shell, told, until
 from tests.mocks.gemini_model import Turn
 from tests.processes import gone
+from tests.tiers import deep
 from wal_agent.wal.keys import Keys
 
 LONG_TTL = ["--ttl", "600"]  # seconds: that no lease runs out here, unlike in the tests of takeovers by time
@@ -54,6 +55,7 @@ def test_a_host_that_hangs_is_unlocked_and_fenced_when_it_wakes(scene: Scene) ->
     assert scene.side() == []
 
 
+@deep
 def test_a_live_owner_that_is_unlocked_stops_by_itself(scene: Scene) -> None:
     """R8: its next heartbeat finds the lease gone; nobody took the job over yet."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
@@ -71,6 +73,7 @@ def test_a_live_owner_that_is_unlocked_stops_by_itself(scene: Scene) -> None:
     assert "unlocked by hand (enough)" in run.stderr()
 
 
+@deep
 def test_a_damaged_lease_is_replaced_and_the_job_goes_on(scene: Scene) -> None:
     """R8: 73 with the way out in the line, and the session is there afterwards."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, responses_in, shell, until
 from tests.mocks.gemini_model import Turn
+from tests.tiers import deep
 
 TASK = "please do the work"
 STALL = "#!/bin/sh\ntouch stalled\nexec sleep 600\n"
@@ -140,6 +141,7 @@ def test_each_of_a_batch_is_told_rightly_and_a_look_settles(scene: Scene) -> Non
     assert (second.status()["state"], second.status()["unsettled"]) == ("closed", [])
 
 
+@deep
 def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
     """I8: the file holds only the beginning of what was to be written, and the machine was lost before the log heard
     of it."""
@@ -167,6 +169,7 @@ def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
     check_log(scene, second, [])
 
 
+@deep
 def test_a_rule_of_the_project_is_what_the_agent_is_told(scene: Scene) -> None:
     """The project's own table says what a script is, how to look and whom to ask; the prompt quotes it and names its
     file."""

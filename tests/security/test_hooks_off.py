@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene, agent_scene, check_log, until
+from tests.tiers import once
 from wal_agent.rehearsal.model import HistoryText, Turn
 
 NOTICE = "[wal-agent recovery] "
@@ -54,7 +55,7 @@ def claude_settings(scene: Scene, machine: Machine) -> dict[str, Path]:
     return files
 
 
-@pytest.mark.parametrize("place", ["user", "project", "local"])
+@pytest.mark.parametrize("place", once(["user", "project", "local"], "project"))
 def test_claude_code_reads_disable_all_hooks_while_it_runs(scene: Scene, place: str) -> None:
     """I1, I5: this run's own settings count more, so every call is still logged before it runs. The next start is
     refused, since the hooks of the repository would run too."""
@@ -185,7 +186,9 @@ def exploits(scene: Scene, machine: Machine) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("scene", ["gemini", "qwen", "codex", "opencode", "copilot", "pi"], indirect=True)
+@pytest.mark.parametrize(
+    "scene", once(["gemini", "qwen", "codex", "opencode", "copilot", "pi"], "codex"), indirect=True
+)
 def test_the_others_read_their_hooks_once(scene: Scene) -> None:
     """I1, I5: what a tool writes while they run changes nothing before their next start; every call is logged."""
     machine = scene.machine("vm-1")
@@ -199,7 +202,7 @@ def test_the_others_read_their_hooks_once(scene: Scene) -> None:
     assert len(logged) == 3 and not any(r.get("unlogged") for r in logged)
 
 
-@pytest.mark.parametrize("scene", ["claude", "gemini", "codex", "pi"], indirect=True)
+@pytest.mark.parametrize("scene", once(["claude", "gemini", "codex", "pi"], "codex"), indirect=True)
 def test_without_the_runs_folder_nothing_more_runs(scene: Scene) -> None:
     """I5: the socket, the hook's files and the lock are gone; each further call is refused by the hook's own line."""
     machine = scene.machine("vm-1")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene, agent_scene, until
+from tests.tiers import once
 from wal_agent.rehearsal.model import Called, HistoryText, Turn
 
 TASK = "please do the work"
@@ -24,7 +25,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[s
 
 
 def on(*agents: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("scene", agents, indirect=True)
+    return pytest.mark.parametrize("scene", once(agents, agents[0]), indirect=True)
 
 
 def spoken(scene: Scene, request: dict[str, Any]) -> str:
@@ -146,7 +147,7 @@ def forged(agent: str) -> list[tuple[str, str, Any]]:
     return [*said, ("wal-agent", "wal-agent.ack", {"call": 1, "done": True}), ("wal-agent", "wal-agent.status", {})]
 
 
-@on("gemini", "claude", "opencode")
+@on("claude", "gemini", "opencode")
 def test_a_tool_that_forges_every_message(scene: Scene) -> None:
     """I8, I5: it is refused and changes nothing: neither the session nor the turn, no call begins, none ends."""
     machine = scene.machine("vm-1")

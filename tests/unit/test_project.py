@@ -16,6 +16,7 @@ from typing import get_args
 import pytest
 
 from scripts.build_hooks import compile_client, is_static
+from tests.tiers import once
 from wal_agent.agents import AGENTS, hook_line, rehearsal_of
 from wal_agent.extras import Extra
 
@@ -296,7 +297,7 @@ def test_a_wheel_with_the_native_client_is_for_this_platform_and_any_python(whee
 MAKES_JUNK = """sh -c 'while [ "$1" != -o ]; do shift; done; echo >"$2"; chmod +x "$2"' sh"""
 
 
-@pytest.mark.parametrize("compiler", ["/nowhere/cc", "false", "true", MAKES_JUNK])
+@pytest.mark.parametrize("compiler", once(["/nowhere/cc", "false", "true", MAKES_JUNK], MAKES_JUNK))
 def test_without_a_compiler_that_works_the_wheel_is_for_all(source: Path, tmp_path: Path, compiler: str) -> None:
     """None there; it fails; it makes nothing; it makes what does not run."""
     wheel = build(source, tmp_path / "wheel", compiler)

@@ -6,6 +6,7 @@ The commands are read from the code: all strings but docstrings, with a word in 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ IN_A_START = {  # errors of a start, whose hints cli/run.py completes with name_
     "supervise/restart.py",
     "wal/damage.py",
 }
+TYPED = ("require_person", "person_needed")  # they are given what was typed
 
 
 class Printed(NamedTuple):
@@ -50,7 +52,7 @@ class Printed(NamedTuple):
 def _strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     skipped = set[int]()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("require_person", "person_needed"):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in TYPED:
             skipped.update(id(each) for each in node.args)  # what was typed, not what to type
         for each in getattr(node, "body", []) if isinstance(getattr(node, "body", None), list) else []:
             if isinstance(each, ast.Expr):
@@ -70,7 +72,9 @@ def _commands() -> Iterator[Printed]:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.name in ("help.py", "display.py"):  # the examples of `--help`, which test_docs reads; patterns
             continue
-        for line, text in _strings(ast.parse(path.read_text())):
+        if "wal-agent " not in (source := path.read_text()):
+            continue
+        for line, text in _strings(ast.parse(source)):
             for found in re.finditer(r"(?:For example: |Use: )?wal-agent ([a-z-]+)(?:⟨[^⟩]*⟩|[^`\n;⟨]|⟨)*", text):
                 if found[1] in COMMANDS:
                     cut = re.split(r"(?<=[^.])[.,)](?: |$)|\?|: | \(| or `|, or | for each", found[0])[0]
@@ -94,24 +98,26 @@ def _command_of(words: list[str]) -> tuple[Any, list[str]]:
     return command, rest
 
 
-PRINTED = [each for each in _commands() if len(each.text.split()) > 2 or VALUE.search(each.text)]
+@functools.cache
+def printed() -> list[Printed]:
+    return [each for each in _commands() if len(each.text.split()) > 2 or VALUE.search(each.text)]
 
 
 def test_the_options_of_a_printed_command_exist() -> None:
     wrong = []
-    for each in PRINTED:
+    for each in printed():
         command, rest = _command_of(_filled(each.text.partition("wal-agent ")[2]))
         known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
         before = rest[: rest.index("--")] if "--" in rest else rest
         if not {word.partition("=")[0] for word in before if re.match("--[a-z]", word)} <= known:
             wrong.append(each)
-    assert wrong == [] and len(PRINTED) > 100
+    assert wrong == [] and len(printed()) > 100
 
 
 def test_a_printed_command_names_its_job() -> None:
     """A command typed in another folder, or on another machine, would mean another job, or begin one."""
     bare = []
-    for each in PRINTED:
+    for each in printed():
         path = each.where.partition(":")[0]
         verb = each.text.partition("wal-agent ")[2].split()[0]
         named = "--job" in each.text or any(OPTIONS.search(name) for name in VALUE.findall(each.text))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tiers import deep
 from wal_agent.records import Class
 from wal_agent.recovery.markdown_rules import parse_answer, section_rules, table_rules
 from wal_agent.recovery.project_rules import MAX_FILE_SIZE, MAX_RULE_LINES
@@ -428,9 +429,9 @@ def test_words_are_words_or_refused(text: str, placeholders: bool) -> None:
         "|",
         "`",
         "``` \n",
-        "# Recovery\n",
-        "|-|\n",
-        "| Tool | Idempotent? |\n|-|-|\n",
+        pytest.param("# Recovery\n", marks=deep),
+        pytest.param("|-|\n", marks=deep),
+        pytest.param("| Tool | Idempotent? |\n|-|-|\n", marks=deep),
         "- ",
         " ",
         "*_",
@@ -438,17 +439,17 @@ def test_words_are_words_or_refused(text: str, placeholders: bool) -> None:
         "a\n-\n",
         "Idempotent: ",
         "<!--\n",
-        "# Recovery\nIdempotent: no\n",
+        pytest.param("# Recovery\nIdempotent: no\n", marks=deep),
         "#" * 7,
         "\\|",
         "> > ",
         "'\"",
-        "| a->b | no |\n",
+        pytest.param("| a->b | no |\n", marks=deep),
         "1. \n",
-        "- a\n",
-        "<a\n",
-        "[a]: b\n",
-        "- a\n  > b\n    - c\n",
+        pytest.param("- a\n", marks=deep),
+        pytest.param("<a\n", marks=deep),
+        pytest.param("[a]: b\n", marks=deep),
+        pytest.param("- a\n  > b\n    - c\n", marks=deep),
     ],
 )
 def test_big_texts_of_one_piece_end(piece: str) -> None:
