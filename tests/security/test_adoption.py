@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.stub_agent import STUB
 from tests.unit.supervise.crew import short_folder
+from tests.unit.wal.world import intent
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import Host, Owner, RunEnded
@@ -66,15 +68,17 @@ def world() -> Iterator[World]:
         yield World(root.resolve())
 
 
-def forge(world: World) -> Keys:
-    """A stranger's job: of this folder's name, this user's name and this path."""
-    keys, clock, rng = Keys("generic-shop-aaaa"), SystemClock(), random.Random(1)
+def forge(world: World, agent: str = "generic", name: str = "") -> Keys:
+    """A stranger's job, with an open call: of this folder's name, this user's name and this path."""
+    keys, clock, rng = Keys(name or f"{agent}-shop-aaaa"), SystemClock(), random.Random(1)
     host = Host(name="elsewhere", boot="b", pidns="p", pid=1, lock="/x")
     owner = Owner(user="anna", person="f" * 32, folder="e" * 32)
-    claim = LeaseRequest("b" * 16, host, "generic", str(world.folder), 5.0, owner=owner)
+    claim = LeaseRequest("b" * 16, host, agent, str(world.folder), 5.0, owner=owner)
     fields = OpeningFields("1", "0", args=("sh", "-c", "exit 3"))
     bucket = FileBucket(world.bucket)
     job = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first", parallel=1)
+    job.writer.append(intent(1))
+    job.writer.commit_once()
     close_job(job, "released", "stopped: the agent failed")
     return keys
 
@@ -121,9 +125,47 @@ def test_the_same_key_carries_on_without_a_question(world: World) -> None:
     )
     bucket.put(keys.segment(at.seq + 1), forged)
     key = bytes.fromhex(shown)
-    assert not is_signed(bucket, keys, replay(bucket, keys), key)
-    assert is_signed(bucket, keys, replay(bucket, keys, at.seq), key)
+    assert not is_signed(replay(bucket, keys), key)
+    assert is_signed(replay(bucket, keys, at.seq), key)
     assert world.command("vm-4", *START, WAL_AGENT_PERSON_KEY_FILE=str(secret)).returncode != 3
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "gemini", "--from-agent=claude"), ("run", "claude", "--from=1")], ids=["handoff", "fork"]
+)
+def test_no_other_way_of_starting_adopts_it(world: World, words: tuple[str, ...]) -> None:
+    """A handoff that looks the folder's job up, and a fork of the name that this folder would give."""
+    programs = world.root / "programs"
+    programs.mkdir()
+    for name in ("gemini", "claude"):
+        (programs / name).write_text(STUB)
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    forge(world, "claude")
+    if "--from=1" in words:
+        seen = world.command("vm-1", "run", "claude", "--no-wait", "--fresh", "--from=1", PATH=path).stderr
+        own = next(word for word in seen.split() if word.startswith("claude-shop-"))
+        forge(world, "claude", own)
+    before = world.stored()
+    refused = world.command("vm-1", *words, PATH=path)
+    assert refused.returncode == 79, refused.stderr
+    assert world.stored() == before
+
+
+@pytest.mark.parametrize(
+    "words", [("ack", "1", "--done"), ("run", "generic", "--job=generic-shop-aaaa", *START[2:])], ids=["ack", "claim"]
+)
+def test_what_acts_on_a_job_does_not_make_it_this_persons(world: World, words: tuple[str, ...]) -> None:
+    """A command for a job at rest, and a start that `fleet claim` types: the person's machines ask as before. A
+    take-over that a person types is theirs, everywhere."""
+    key = world.command("vm-1", "key", "show").stdout
+    assert world.command("vm-2", "key", "import", given=key).returncode == 0
+    keys = forge(world)
+    acted = world.command("vm-1", *words)
+    assert acted.returncode in (0, 3), acted.stderr
+    assert world.command("vm-2", *START).returncode == 79
+    assert world.command("vm-1", "run", "generic", f"--job={keys.job}", "--take-over", *START[2:]).returncode == 3
+    assert world.command("vm-2", *START).returncode == 3
 
 
 def test_an_agent_sees_no_key(world: World) -> None:

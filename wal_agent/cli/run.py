@@ -203,7 +203,8 @@ def start(
             f"The path of this folder is not UTF-8 text, so it could not be logged: {printable(str(workspace))}.",
             "Rename the folder.",
         )
-    flags = _settle_handoff(agent, workspace, flags, fresh, wishes)
+    given, flags = flags, _settle_handoff(agent, workspace, flags, fresh, wishes)
+    wishes["found"] = wishes.get("found", False) or flags is not given
     screen = Screen(say, lines, WaitReport(say).waiting_for, {said}, redraw)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with report_refusals(os.environ, flags, agent, workspace, attended):
@@ -294,7 +295,8 @@ def _successors(agent: str, settings: Settings) -> tuple[str, ...]:
 def _settle_handoff(
     agent: str, workspace: Path, flags: Mapping[str, object], fresh: bool, wishes: Mapping[str, Any]
 ) -> Mapping[str, object]:
-    """Return the flags with the job that is handed over. UsageError: it is not said which, or it cannot be; NoJob."""
+    """Return the flags; others, with the job that is handed over, where this folder's is looked up. UsageError: it is
+    not said which, or it cannot be; NoJob."""
     from wal_agent.agents import AGENTS, unknown_agent_error
     from wal_agent.cli.job import settings_for
 

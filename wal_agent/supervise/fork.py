@@ -23,7 +23,7 @@ from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
 from wal_agent.capture.session import FileTracker
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import MAX_JOB
-from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
+from wal_agent.errors import ConfigError, LeaseHeld, NotYourJob, Unavailable, UsageError
 from wal_agent.paths import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
 from wal_agent.recovery.export import replay_at
@@ -42,7 +42,7 @@ from wal_agent.wal.damage import sound_state
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job, send_spooled
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
-from wal_agent.wal.reader import Replay
+from wal_agent.wal.reader import Replay, is_signed
 from wal_agent.wal.state import State
 
 BUDGET = 60.0  # seconds without any progress after which a fork is given up
@@ -70,6 +70,11 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
         keys = Keys(settings.job)
         found = replay_at(bucket, keys, key_id(key), at, clock.now())
         state = sound_state(found)
+        if not provenance.is_job_typed(options) and not provenance.is_persons_job(env, settings, found):
+            raise NotYourJob(
+                f"Only the bucket says that job {keys.job} is yours: this machine has no note of it. Nothing was done.",
+                f"If it is, name it: --job={keys.job}",
+            )
         if not (state.ran or state.files):
             raise UsageError(
                 f"Up to record {found.seq} job {keys.job} had done nothing.",
@@ -105,7 +110,8 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
         whose = SessionOwner(state_dir(env), found.state.session, options.workspace)
         if not whose.known():
             whose.give(keys.job)
-        fork(source, new, claim, fields, clock, rng, sign=make_person_key(env))
+        sign = make_person_key(env)
+        fork(source, new, claim, fields, clock, rng, sign=sign if is_signed(found, sign) else b"")
         make_owner(options.workspace, env)
         _put_tree_back_first(found.state.workspace, options, new.job)
     finally:

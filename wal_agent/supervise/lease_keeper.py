@@ -193,7 +193,7 @@ def acquire_job(
     screen: Screen,
     uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
     rng: random.Random | None = None,
-    check_owner: Callable[[Replay, Cause], None] = lambda log, cause: None,
+    check_owner: Callable[[Replay, Cause], bool] = lambda log, cause: False,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `options` say otherwise. LeaseHeld (75)
     when a live owner has it and nobody waits; UsageError when this run was started inside that one, and would wait for

@@ -34,9 +34,11 @@ from wal_agent.recovery.plan import is_other_persons
 from wal_agent.redact import redact
 from wal_agent.safefs import make_private_folder, read_plain, swap_file, sync_folder, write_new_file
 from wal_agent.supervise.ancestry import outer_runs, require_person
+from wal_agent.supervise.identity import person_key
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.text import bucket_words, quote_word
+from wal_agent.wal.reader import Replay, is_signed
 from wal_agent.wal.state import State
 
 MAX_NOTES = 1000  # notes; the oldest go
@@ -119,13 +121,20 @@ def admit_args(
         raise ConfigError(problem)
 
 
-def is_persons_job(env: Mapping[str, str], settings: Settings, state: State) -> bool:
-    """Whether more than the bucket says that this person's runs wrote the job: a note of this machine, or that it could
-    be read with their key, which authenticates all of the log but its lease."""
+def is_persons_job(env: Mapping[str, str], settings: Settings, log: Replay) -> bool:
+    """Whether more than the bucket says that this person's runs wrote the job: a note of this machine, that it could be
+    read with their key, which authenticates all of the log but its lease, or their tag. ConfigError: their key."""
     if settings.encryption_key_file or settings.encryption_key_command:
         return True
     url, job = settings.bucket, settings.job
-    return known_epoch(url, job, env) > 0 or any(is_noted(env, url, job, each.opening) for each in state.openings)
+    if known_epoch(url, job, env) > 0 or any(is_noted(env, url, job, each.opening) for each in log.state.openings):
+        return True
+    return is_signed(log, person_key(env))
+
+
+def is_job_typed(options: RunOptions) -> bool:
+    """Whether the person named the job of this start."""
+    return options.settings.sources.get("job") in ("flag", "environment") and not options.found
 
 
 def previous_person(state: State, opening: Opening) -> Opening | None:

@@ -24,7 +24,7 @@ from wal_agent.recovery.report import name_calls
 from wal_agent.shell.quote import safe
 from wal_agent.supervise import provenance
 from wal_agent.supervise.ancestry import outer_runs
-from wal_agent.supervise.identity import person_key, read_owner
+from wal_agent.supervise.identity import read_owner
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.prepare import recovery_policy
 from wal_agent.supervise.recovery_input import hand_over_to_opening, is_folder, observe_log
@@ -33,7 +33,7 @@ from wal_agent.text import quote_word
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import Replay, is_signed
+from wal_agent.wal.reader import Replay
 
 
 class StartChecks:
@@ -55,13 +55,15 @@ class StartChecks:
         self._bucket, self._clock, self._screen, self._interrupt = bucket, clock, screen, interrupt
         self.args: tuple[str, ...] = ()
 
-    def check(self, log: Replay, cause: Cause) -> None:
-        """Note what is noted before an opening, once the start is not refused. NotThisJob, NotYourJob, ConfigError."""
+    def check(self, log: Replay, cause: Cause) -> bool:
+        """Note what is noted before an opening, once the start is not refused. Whether a person takes the job over now.
+        NotThisJob, NotYourJob, ConfigError."""
         self._check_owner(log, cause)
-        self._check_person(log, cause)
+        taken = self._check_person(log, cause)
         self._check_args(log, cause)
         options, settings = self._options, self._options.settings
         provenance.remember_args(options.env, settings.bucket, settings.job, self._run, options.args)
+        return taken
 
     def _check_owner(self, log: Replay, cause: Cause) -> None:
         """Refuse another folder's, agent's or repository's job before it is opened. NotThisJob, with the command for a
@@ -103,19 +105,17 @@ class StartChecks:
                 hint = f"To hand it to {options.agent.name}: {typed} (to start a job of this folder's own: {command})"
             raise NotThisJob(refused.what, hint)
 
-    def _check_person(self, log: Replay, cause: Cause) -> None:
+    def _check_person(self, log: Replay, cause: Cause) -> bool:
         """Ask before an unfinished job is taken over from another person, and before a job is continued that only the
-        bucket calls this person's: a typed job or --take-over is consent. NotYourJob."""
+        bucket calls this person's: a typed job or --take-over is consent. Whether a person takes it over: the name
+        alone, which a service types too, does not say so of what the log has. NotYourJob."""
         options, settings, home = self._options, self._options.settings, log.state.home_opening
-        typed = settings.sources.get("job") in ("flag", "environment") and not options.found
         last = home or (log.state.openings[-1].opening if log.state.openings else None)
-        if last is None or options.take_over or typed:
-            return
-        known = provenance.is_persons_job(options.env, settings, log.state) or is_signed(
-            self._bucket, Keys(settings.job), log, person_key(options.env)
-        )
+        if last is None or options.take_over or provenance.is_job_typed(options):
+            return options.take_over
+        known = provenance.is_persons_job(options.env, settings, log)
         if known and provenance.previous_person(log.state, self._opening(last, cause)) is None:
-            return
+            return False
         user, host = safe(last.owner.user, 64) or "somebody", safe(last.host.name, 100)
         what = f"Job {settings.job} was last run by {user} on {host}, in {safe(last.workspace, 200)}."
         if not known:
@@ -126,14 +126,15 @@ class StartChecks:
             self._screen.say(what)
             question = f"That continues its conversation and files here, and locks {host} out. Take it over?"
             if provenance.ask_person(question, self._screen, self._interrupt):
-                return
+                return True
             what = f"Job {settings.job} was not taken over."
         free = find_free_job(self._bucket, settings.job)
         own = replace(settings, job=free, sources={**settings.sources, "job": "flag"})
         name, args = options.agent.name, options.args
+        handoff = ("--handoff",) if options.handoff else ()
         raise NotYourJob(
             f"{what} Nothing was changed.",
-            f"To take it over: {provenance.shown_command(name, settings, args, '--take-over')} "
+            f"To take it over: {provenance.shown_command(name, settings, args, '--take-over', *handoff)} "
             f"(to start one of your own: {provenance.shown_command(name, own, args)})",
         )
 

@@ -60,6 +60,7 @@ from wal_agent.recovery.restore_tree import coverage_check
 from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
+from wal_agent.supervise.identity import KEY_VARIABLE
 from wal_agent.supervise.machine import runtime_dir
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.session_capture import MAX_BACKLOG
@@ -393,9 +394,7 @@ def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], wor
             found += [bucket / name for name in (settings.job, ".locks", ".tmp")]
         else:
             found.append(bucket)
-    if settings.encryption_key_file:
-        found.append(Path(settings.encryption_key_file).absolute())
-    return found
+    return found + [Path(name).absolute() for name in (settings.encryption_key_file, env.get(KEY_VARIABLE)) if name]
 
 
 class WorktreeFacts(msgspec.Struct, frozen=True):

@@ -306,17 +306,18 @@ def open_job(
     spooling: bool = False,
     report: Callable[[str], None] = lambda _: None,
     check_stop: Callable[[], None] = lambda: None,
-    check_owner: Callable[[Replay, Cause], None] = lambda log, cause: None,
+    check_owner: Callable[[Replay, Cause], bool] = lambda log, cause: False,
     uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
     sign: bytes = b"",
 ) -> OpenedJob:
     """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`). `sign`: the key of the person
-    whose run this is.
+    whose run this is. It signs what begins here, what it has signed all along, and what the person takes over now.
 
     `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
     run spools there too; else the lease names it only until that is done. It may take long, so `report` gets a line
     then, and `check_stop` is called before each segment; what it raises goes through. `check_owner` gets the log and
-    `cause` before anything is written; what it raises goes through. `uninterrupted` is entered from the lease to the
+    `cause` before anything is written, and returns whether the person takes it over; what it raises goes through.
+    `uninterrupted` is entered from the lease to the
     opening: a lease given up without one would hide how the owner before ended, so nothing should stop us there.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
@@ -329,7 +330,9 @@ def open_job(
     log = _Log(bucket, keys, clock, rng, budget, parallel)
     tail = read_end(log, seen)
     before = reader.replay(log.steady, keys, parallel=parallel)  # Newer: raised before anything is written
-    check_owner(before, cause)
+    if not (check_owner(before, cause) or before.hash == codec.START or reader.is_signed(before, sign)):
+        sign = b""
+    before = replace(before, base=b"")  # a snapshot may be large
     with uninterrupted():
         recovers = claim.phase and cause not in ("first", "closed") and before.state.ran
         phase = "recovering" if recovers else claim.phase

@@ -58,6 +58,8 @@ class Replay(msgspec.Struct, frozen=True):
     segments_read: int = 0  # behind the snapshot
     bytes_read: int = 0
     snapshot: int = 0  # the snapshot it began from; 0: from nothing
+    last: bytes = b""  # the stored bytes of segment `seq`, for `is_signed`
+    base: bytes = b""  # those of that snapshot
 
 
 def read_tail(bucket: Bucket, keys: Keys, hint: int = 0, known: Tail | None = None) -> Tail:
@@ -165,17 +167,16 @@ def _segment_time(bucket: Bucket, keys: Keys, seq: int) -> float:
     return codec.decode_segment(data, job=keys.job, seq=seq).time
 
 
-def is_signed(bucket: Bucket, keys: Keys, found: Replay, key: bytes) -> bool:
-    """Whether all that `found` says was written, or taken up, by runs of the person who has this `key`: its last
-    segment names all before it by their hashes, and the snapshot that it began from has a tag of its own."""
-    if not key or found.damage is not None or found.seq == 0:
+def is_signed(found: Replay, key: bytes) -> bool:
+    """Whether all that `found` says was written, or taken over, by runs of the person who has this `key`: its last
+    segment names all before it by their hashes, and the snapshot that it began from has a tag of its own. Pure."""
+    if not key or found.damage is not None or not found.last:
         return False
     try:
-        last = bucket.get(keys.segment(found.seq)).data
-        if digest(last) != found.hash or not codec.is_tagged(last, key, "segment"):
+        if not codec.is_tagged(found.last, key, "segment"):
             return False
-        return not found.snapshot or codec.is_tagged(bucket.get(keys.snapshot(found.snapshot)).data, key, "snapshot")
-    except (Damaged, NotFound):
+        return not found.snapshot or codec.is_tagged(found.base, key, "snapshot")
+    except Damaged:
         return False
 
 
@@ -192,6 +193,12 @@ def is_valid_snapshot(snapshot: Snapshot, own: bytes | None, following: Segment 
 def read_snapshot(bucket: Bucket, keys: Keys, seq: int, parallel: int = 1) -> Snapshot | None:
     """The snapshot at `seq`, checked against the chain; None when it is gone, damaged or does not count. `parallel`:
     more than 1 reads it and the segment that it names at the same time."""
+    found = _read_snapshot(bucket, keys, seq, parallel)
+    return found[0] if found is not None else None
+
+
+def _read_snapshot(bucket: Bucket, keys: Keys, seq: int, parallel: int) -> tuple[Snapshot, bytes, bytes] | None:
+    """As `read_snapshot`; with its stored bytes, and those of the segment that it names, where they are there."""
     try:
         stored, own = prefetch_map(lambda read: read(), _snapshot_reads(bucket, keys, seq), parallel)
         snapshot = codec.decode_snapshot(stored or b"", job=keys.job, seq=seq)
@@ -200,7 +207,7 @@ def read_snapshot(bucket: Bucket, keys: Keys, seq: int, parallel: int = 1) -> Sn
             following = codec.decode_segment(after, job=keys.job, seq=seq + 1)
     except (NotFound, Damaged):
         return None
-    return snapshot if is_valid_snapshot(snapshot, own, following) else None
+    return (snapshot, stored or b"", own or b"") if is_valid_snapshot(snapshot, own, following) else None
 
 
 def _snapshot_reads(bucket: Bucket, keys: Keys, seq: int) -> tuple[Callable[[], bytes | None], ...]:
@@ -227,9 +234,15 @@ def list_snapshots(bucket: Bucket, keys: Keys) -> list[int]:
 
 def iter_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None, parallel: int = 1) -> Iterator[Snapshot]:
     """The snapshots that count, newest first, none beyond `upto`."""
+    for found, _, _ in _iter_snapshots(bucket, keys, upto, parallel):
+        yield found
+
+
+def _iter_snapshots(
+    bucket: Bucket, keys: Keys, upto: int | None, parallel: int
+) -> Iterator[tuple[Snapshot, bytes, bytes]]:
     for seq in sorted((s for s in list_snapshots(bucket, keys) if upto is None or s <= upto), reverse=True):
-        found = read_snapshot(bucket, keys, seq, parallel)
-        if found is not None:
+        if (found := _read_snapshot(bucket, keys, seq, parallel)) is not None:
             yield found
 
 
@@ -258,6 +271,7 @@ def apply_segment(at: Replay, job: str, seq: int, data: bytes) -> Replay:
         state=state,
         seq=seq,
         hash=digest(data),
+        last=data,
         time=found.time,
         segments_read=at.segments_read + 1,
         bytes_read=at.bytes_read + len(data),
@@ -333,8 +347,9 @@ def _explain_damage(bucket: Bucket, keys: Keys, found: Replay) -> Replay:
 
 
 def _begin(bucket: Bucket, keys: Keys, upto: int | None, parallel: int) -> Replay:
-    for found in iter_snapshots(bucket, keys, upto, 1 if _is_near(bucket) else parallel):
-        return Replay(state=found.state, seq=found.seq, hash=found.hash, time=found.time, snapshot=found.seq)
+    for found, base, last in _iter_snapshots(bucket, keys, upto, 1 if _is_near(bucket) else parallel):
+        seq, hash, time = found.seq, found.hash, found.time
+        return Replay(state=found.state, seq=seq, hash=hash, time=time, snapshot=seq, last=last, base=base)
     return Replay()
 
 

@@ -585,11 +585,12 @@ def test_folders_of_the_agent_of_ours_and_of_the_bucket_are_never_captured(
 ) -> None:
     top, said = desk.user.top.resolve(), list[str]()
     env = {**desk.user.env, "XDG_STATE_HOME": str(top / "state"), "WAL_AGENT_RUNTIME_DIR": str(short)}
+    env["WAL_AGENT_PERSON_KEY_FILE"] = str(top / "own key")
     settings = Settings(
         bucket=(top / "bucket dir").as_uri(), job="j", encryption_key_file=str(top / "key"), workspace_cap=1.0
     )
     cli = Cli(top / ".cli")
-    for name in ("bucket dir/j/x", ".cli/oauth", "key", "state/wal-agent/x", "state/mine", "big"):
+    for name in ("bucket dir/j/x", ".cli/oauth", "key", "own key", "state/wal-agent/x", "state/mine", "big"):
         desk.user.write(name, b"x" * (60_000 if name == "big" else 1))
     made = open_worktree_capture(fixed(desk, settings, cli, top, env), said.append)
     assert made is not None
@@ -599,7 +600,8 @@ def test_folders_of_the_agent_of_ours_and_of_the_bucket_are_never_captured(
     desk.post.commit()
     assert set(desk.restored(tmp_path)) == {b"a", b"state/mine"}
     assert record.left_out[0] == "big: bigger than 0.05 MiB"
-    assert {line.partition(": ")[0] for line in record.left_out[1:]} == {".cli", "bucket dir", "key", "state/wal-agent"}
+    left_out = {line.partition(": ")[0] for line in record.left_out[1:]}
+    assert left_out == {".cli", "bucket dir", "key", "own key", "state/wal-agent"}
     assert said == []
 
     inside = never_captured(Settings(bucket=str(tmp_path), job="j"), cli, env, top)  # type: ignore[arg-type]
