@@ -177,7 +177,7 @@ def _bucket(value: Any, origin: Origin) -> str:
     if not isinstance(value, str) or not re.match(r"/|[a-z][a-z0-9+.-]*://", value):
         raise ConfigError(  # as what the buckets themselves refuse, whoever named it
             f"{origin.words} is {value!r}, which is not a bucket.",
-            "Give gs://NAME, s3://NAME, file:///folder or an absolute path.",
+            "Give gs://NAME, s3://NAME, az://ACCOUNT.blob.core.windows.net/NAME, file:///folder or an absolute path.",
         )
     from wal_agent.text import is_utf8  # with redaction, which not every start needs
 
@@ -279,7 +279,7 @@ DEFAULTS = Settings("", "")
 SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     "bucket": _advice(
         _bucket,
-        "Where to save the job: gs://, s3:// or file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
+        "Where to save the job: gs://, s3://, az:// or file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
         "conversation, commands and files go there with your credentials, and jobs come from there",
         metavar="URL",
         shows=False,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
+from urllib.parse import quote as percent
 
 import boto3
 import pytest
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from tests.contract.wire import like_ceph
 from tests.servers import CREDENTIALS, fresh_bucket, shared
 from tests.tiers import examples
+from wal_agent.bucket.azure import AzureBucket
 from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry, MemoryBucket
 from wal_agent.bucket.decorators import Fault, FaultBucket, MeterBucket, RetryBucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
@@ -45,11 +47,12 @@ BUCKETS: dict[str, Callable[[Path], Bucket]] = {
     "file-encrypted": lambda folder: encrypted(FileBucket(folder / "bucket", lock_timeout=60)),
     "memory-without-faults": lambda folder: FaultBucket(MemoryBucket(), lambda op, key: Fault()),
     "gcs-fake": lambda folder: GcsBucket(fresh_prefix("fake-gcs"), shared("fake-gcs").endpoint),
+    "az-azurite": lambda folder: AzureBucket(fresh_prefix("azurite"), shared("azurite").endpoint),
     "s3-ministack": lambda folder: S3Bucket(fresh_prefix("ministack"), shared("ministack").endpoint),
     "s3-like-ceph": lambda folder: S3Bucket(fresh_prefix("ministack"), like_ceph().endpoint),
     "s3-moto": lambda folder: S3Bucket(fresh_prefix("moto"), shared("moto").endpoint),
 }
-ON_SERVERS = {"gcs-fake", "s3-like-ceph", "s3-ministack", "s3-moto"}
+ON_SERVERS = {"az-azurite", "gcs-fake", "s3-like-ceph", "s3-ministack", "s3-moto"}
 NOT_ATOMIC = {"s3-moto"}  # it looks first and puts then, without a lock, and says 500 to a reader then; S3 does not
 WRITERS = 8
 server_bucket = cache(lambda name: fresh_bucket(shared(name)))
@@ -364,6 +367,7 @@ def test_the_folders_below_a_prefix_are_told_each_once_on_any_number_of_pages(
 ) -> None:
     monkeypatch.setattr("wal_agent.bucket.s3.PAGE_SIZE", 2)
     monkeypatch.setattr("wal_agent.bucket.gcs.PAGE_SIZE", 2)
+    monkeypatch.setattr("wal_agent.bucket.azure.PAGE_SIZE", 2)
     assert [*bucket.folders("")] == []
     for key in MIXED:
         bucket.put(key, key.encode())
@@ -383,16 +387,21 @@ def strange(bucket: Bucket, name: str) -> None:
         case S3Bucket():
             with bucket._asking("write", name) as client:
                 client.put_object(Bucket=bucket._bucket, Key=bucket._name(name), Body=b"x")
+        case AzureBucket():
+            headers = {"x-ms-blob-type": "BlockBlob"}
+            with bucket._asking("create", bucket._name(percent(name)), "PUT", headers=headers, data=b"x") as reply:
+                assert reply.status_code == 201
         case GcsBucket():
             bucket._store().bucket.blob(bucket._folder + name).upload_from_string(b"x")
 
 
-@pytest.mark.parametrize("name", ["file", "gcs-fake", "s3-moto"])
+@pytest.mark.parametrize("name", ["az-azurite", "file", "gcs-fake", "s3-moto"])
 def test_folders_that_no_key_is_in_are_passed_over(name: str) -> None:
     with opened(name) as bucket:
         bucket.put("jobs/job/lease.json", b"1")
         for folder in (".git", "-\u202e", "sp ace", "x" * (MAX_PART + 1), "\x1b[2J"):
-            strange(bucket, f"jobs/{folder}/lease.json")
+            if "\x1b" not in folder or not isinstance(bucket, AzureBucket):  # which Azurite takes, and cannot list
+                strange(bucket, f"jobs/{folder}/lease.json")
         if isinstance(bucket, FileBucket):
             (bucket.root / "jobs" / "link").symlink_to("/")
         assert [*bucket.folders("jobs/")] == ["job"]

@@ -1,4 +1,4 @@
-"""gs:// and s3:// buckets on a network that loses, delays, cuts and refuses: what they say then is the bucket contract.
+"""The stores' buckets on a network that loses, delays, cuts and refuses: what they say then is the bucket contract.
 
 The stores are real processes; what none of them does by itself (409, throttling, lost replies) the proxy does.
 """
@@ -53,6 +53,14 @@ ACTS: dict[str, Act] = {
     "time": lambda bucket: bucket.time(),
 }
 PERMISSIONS = {
+    "az": {
+        "create": "blobs/write",
+        "replace": "blobs/write",
+        "get": "blobs/read",
+        "delete": "blobs/delete",
+        "list": "blobs/read (in a SAS: l)",
+        "time": "blobs/read (in a SAS: l)",
+    },
     "gs": {
         "create": "storage.objects.create",
         "replace": "storage.objects.delete",
@@ -123,7 +131,7 @@ def test_a_condition_that_does_not_hold_is_a_conflict_after_one_request(wire: Wi
 
     stale = wire.straight.get("old").version
     wire.bucket.put("old", b"newer", if_version=stale)  # it also shows how the store wants If-Match
-    assert [one.status for one in [*wire.requests(create), *wire.requests(replace)]] == [412, 412]
+    assert [one.status for one in [*wire.requests(create), *wire.requests(replace)]] == [wire.taken, 412]
     assert wire.holds() == {"old": b"newer"}
 
 
@@ -137,6 +145,7 @@ def test_what_the_service_says_may_be_tried_again_is_unavailable_and_is_not_trie
     """A retry inside of the SDK would turn an own put that landed into a conflict (R3, R10)."""
     says = [refusal(wire.scheme, status) for status in (408, 429, 500, 503)]
     says += [refusal("s3", 409), refusal("s3", 400)] if wire.scheme == "s3" else []  # 400: S3's RequestTimeout
+    says += [refusal("az", 409)] if wire.scheme == "az" else []
     says += [Reply(502, b"<html>a load balancer</html>", (("Content-Type", "text/html"),))]
     says += [Reply(status) for status in (408, 429, 504)]  # a gateway's, without a word
     for fault in says:
@@ -181,7 +190,7 @@ def test_a_put_whose_reply_was_lost_is_undecided_and_shows_when_read_back(wire: 
     """BUCKETS.md: a lost reply is not a failure, nor may it come back as a conflict of the put with itself."""
     before = len(wire.proxy.seen)
     assert isinstance(meet(wire, act, LostReply()), Unavailable)
-    assert [one.status for one in wire.proxy.seen[before:]][-1:] == [200]
+    assert [one.status for one in wire.proxy.seen[before:]][-1:] == [wire.done]
     assert len(wire.proxy.seen) - before == 1 + (act == "replace")
     assert wire.bucket.get({"create": "new", "replace": "old"}[act]).data == NEW
 
@@ -241,6 +250,12 @@ class EndlessPages:
             items = [{"name": self._key, "size": "1", "updated": "2026-01-01T00:00:00Z"}] if self._key else []
             page = json.dumps({"items": items, "prefixes": [self._key], "nextPageToken": f"t{number}"})
             return Reply(200, page.encode(), (("Content-Type", "application/json"),))
+        if self._scheme == "az":
+            about = "<Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified><Content-Length>1</Content-Length>"
+            blob = f"<Blob><Name>{self._key}</Name><Properties>{about}</Properties></Blob>" if self._key else ""
+            found = f"<Blobs>{blob}<BlobPrefix><Name>{self._key}</Name></BlobPrefix></Blobs>"
+            page = f"<EnumerationResults>{found}<NextMarker>t{number}</NextMarker></EnumerationResults>"
+            return Reply(200, page.encode(), (("Content-Type", "application/xml"),))
         when = "<LastModified>2026-01-01T00:00:00.000Z</LastModified>"
         item = f"<Contents><Key>{self._key}</Key>{when}<Size>1</Size></Contents>" if self._key else ""
         more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t{number}</NextContinuationToken>"
@@ -288,7 +303,7 @@ def test_a_store_that_never_answers_is_unavailable_in_the_end(wire: Wire) -> Non
 def test_a_create_that_arrives_late_finds_the_place_taken(wire: Wire) -> None:
     assert isinstance(meet(wire, "create", Late()), Unavailable)
     wire.straight.put("new", b"another's")
-    assert wire.proxy.release() == [412]
+    assert wire.proxy.release() == [wire.taken]
     assert wire.holds()["new"] == b"another's"
 
 
@@ -297,7 +312,7 @@ def test_a_create_may_arrive_after_it_was_read_back_as_absent(wire: Wire) -> Non
     assert isinstance(meet(wire, "create", Late()), Unavailable)
     with pytest.raises(NotFound):
         wire.bucket.get("new")
-    assert wire.proxy.release() == [200]
+    assert wire.proxy.release() == [wire.done]
     with pytest.raises(Conflict):
         wire.bucket.put("new", NEW)
     assert wire.bucket.get("new").data == NEW
@@ -410,7 +425,7 @@ def test_an_append_whose_reply_was_lost_is_acknowledged_once(wire: Wire) -> None
     wire.meets(LostReply())
     seen = wire.requests(lambda: [job.writer.commit_once(), job.writer.commit_once()])
     assert ticket.status == "acked" and ticket.seq == 2 and job.writer.ended is None
-    assert [one.status for one in seen] == [200, 412, 200]  # landed, refused, read back
+    assert [one.status for one in seen] == [wire.done, wire.taken, 200]  # landed, refused, read back
     assert logged(wire.straight) == [1]
 
 
@@ -422,7 +437,7 @@ def test_a_renewal_whose_reply_was_lost_keeps_the_lease(wire: Wire) -> None:
     with pytest.raises(Unavailable):
         job.lease.renew(tool="one")
     seen = wire.requests(lambda: job.lease.renew(tool="two"))
-    assert [one.status for one in seen] == [412, 200, 200]
+    assert [one.status for one in seen] == [412, 200, wire.done]
     found = leases.read_lease(wire.straight, KEYS)
     assert job.lease.held and found is not None and found.doc == job.lease.doc and found.doc.tool == "two"
 
@@ -434,7 +449,7 @@ def test_an_append_that_arrives_behind_a_new_owner_is_fenced(wire: Wire) -> None
     wire.meets(Late())
     assert old.writer.commit_once() == "undecided"
     new = Host(wire.straight, "b").open()
-    assert wire.proxy.release() == [412]
+    assert wire.proxy.release() == [wire.taken]
     assert old.writer.commit_once() == "ended"
     with pytest.raises(Fenced):
         assert ticket.status
@@ -449,7 +464,7 @@ def test_an_append_that_arrives_ahead_of_a_new_owner_is_in_its_replay(wire: Wire
     old.writer.append(intent(1))
     wire.meets(Late())
     assert old.writer.commit_once() == "undecided"
-    assert wire.proxy.release() == [200]
+    assert wire.proxy.release() == [wire.done]
     new = Host(wire.straight, "b").open()
     assert new.replay.seq == 3 and [call.intent.call for call in new.replay.state.open] == [1]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.wire import STORES, own_credentials, reach, wired
+from tests.contract.wire import STORES, own_credentials, reach, signed, wired
 from tests.servers import Scheme, fresh_bucket, shared
 from tests.servers.http1 import Message
 from tests.unit.supervise.crew import SILENT
@@ -70,7 +70,7 @@ def test_a_server_that_ignores_conditions_is_refused_at_first_use(bucket: Bucket
     assert_refused(bucket, "a second create is refused: it was carried out")
 
 
-@pytest.mark.parametrize("bucket", ["fake-gcs", "ministack", "moto"], indirect=True)
+@pytest.mark.parametrize("bucket", ["azurite", "fake-gcs", "ministack", "moto"], indirect=True)
 def test_a_server_that_keeps_them_passes_and_the_job_is_opened(bucket: Bucket) -> None:
     require_conditions(bucket, "probe")
     assert [*bucket.list("")] == []
@@ -79,6 +79,7 @@ def test_a_server_that_keeps_them_passes_and_the_job_is_opened(bucket: Bucket) -
 
 def without(query: str, header: str) -> dict[Scheme, Callable[[Message], Message]]:
     return {
+        "az": lambda request: signed(request.without(header)),
         "gs": lambda request: replace(request, start=re.sub(query, "", request.start)),
         "s3": lambda request: request.without(header),
     }

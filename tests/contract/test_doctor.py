@@ -9,17 +9,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.contract.wire import STORES
-from tests.servers import CREDENTIALS, Server, fresh_bucket, shared
+from tests.servers import CREDENTIALS, Scheme, Server, bucket_url, fresh_bucket, shared
 from tests.servers.faults import Fault, Storm, refusal
 from tests.servers.proxy import proxied
 
-LISTING = {"gs": "/o?", "s3": "list-type=2"}  # in a path: the request is for a listing
-PERMISSION = {"gs": "storage.objects.list", "s3": "s3:ListBucket"}
+LISTING = {"az": "comp=list", "gs": "/o?", "s3": "list-type=2"}  # in a path: the request is for a listing
+PERMISSION = {"az": "blobs/read (in a SAS: l)", "gs": "storage.objects.list", "s3": "s3:ListBucket"}
 
 
 def doctor(home: Path, url: str, env: Mapping[str, str]) -> tuple[int, list[dict[str, Any]]]:
@@ -51,7 +51,7 @@ def failed(proofs: list[dict[str, Any]]) -> dict[str, str]:
     return {proof["what"].strip(): proof["detail"] for proof in proofs if not proof["ok"]}
 
 
-@pytest.mark.parametrize("name", ["fake-gcs", "ministack"])
+@pytest.mark.parametrize("name", ["azurite", "fake-gcs", "ministack"])
 def test_a_good_store_is_found_good(tmp_path: Path, name: str) -> None:
     code, proofs = doctor(tmp_path, *at(shared(name)))
     assert (code, failed(proofs)) == (0, {})
@@ -108,10 +108,10 @@ def test_a_clock_that_is_off_is_told_and_no_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "where"), [("gs://bucket", "STORAGE_EMULATOR_HOST"), ("s3://bucket", "AWS_ENDPOINT_URL")]
+    "server", [Server("", scheme, "127.0.0.1", 9, 0) for scheme in get_args(Scheme)], ids=get_args(Scheme)
 )
-def test_a_store_that_is_away_is_a_line_with_the_reason(tmp_path: Path, url: str, where: str) -> None:
-    code, proofs = doctor(tmp_path, url, {where: "http://127.0.0.1:9"})
+def test_a_store_that_is_away_is_a_line_with_the_reason(tmp_path: Path, server: Server) -> None:
+    code, proofs = doctor(tmp_path, bucket_url(server.scheme, "bucket"), server.env)
     assert code == 78 and list(failed(proofs)) == ["it can be used"]
     assert "127.0.0.1" in failed(proofs)["it can be used"]
 
@@ -119,5 +119,5 @@ def test_a_store_that_is_away_is_a_line_with_the_reason(tmp_path: Path, url: str
 @pytest.mark.parametrize("name", sorted(STORES))
 def test_a_bucket_that_is_not_there_is_78(tmp_path: Path, name: str) -> None:
     server = shared(name)
-    code, proofs = doctor(tmp_path, f"{server.scheme}://no-such-bucket", server.env)
+    code, proofs = doctor(tmp_path, bucket_url(server.scheme, "no-such-bucket"), server.env)
     assert code == 78 and "no-such-bucket" in failed(proofs)["it can be used"]

@@ -1,17 +1,19 @@
 """Object store servers as real processes on loopback, started by the tests that need them.
 
 What each is good for was measured: fake-gcs-server keeps conditions for multipart uploads only and ignores conditional
-deletes; ministack keeps all of S3's, atomically; moto keeps their semantics, not their atomicity. gcp-storage-emulator
-and s3rver ignore conditions: they are the stores that must be refused.
+deletes; ministack keeps all of S3's, atomically; moto keeps their semantics, not their atomicity; Azurite keeps all of
+Azure's, atomically. gcp-storage-emulator and s3rver ignore conditions: they are the stores that must be refused.
 """
 
 from __future__ import annotations
 
 import atexit
+import base64
 import http.client
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 from typing import Literal
 
@@ -30,9 +33,12 @@ PYTHON = TOOLS / "servers" / "bin"
 START_SECONDS = 120.0
 TRIES = 5  # another process may take the port between our look and the server's
 
-Scheme = Literal["gs", "s3"]
+Scheme = Literal["gs", "s3", "az"]
 
+ACCOUNT, ACCOUNT_KEY = "agents", "bm90IGEgc2VjcmV0LCBvbmx5IG9mIHRoZSB0ZXN0cw=="  # of Azurite
 CREDENTIALS = {
+    "AZURE_STORAGE_ACCOUNT": ACCOUNT,
+    "AZURE_STORAGE_KEY": ACCOUNT_KEY,
     "AWS_ACCESS_KEY_ID": "S3RVER",
     "AWS_SECRET_ACCESS_KEY": "S3RVER",
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -53,12 +59,15 @@ class Server:
 
     @property
     def endpoint(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http://{self.host}:{self.port}{f'/{ACCOUNT}' if self.scheme == 'az' else ''}"
 
     @property
     def env(self) -> dict[str, str]:
-        where = "STORAGE_EMULATOR_HOST" if self.scheme == "gs" else "AWS_ENDPOINT_URL"
-        return {**CREDENTIALS, where: self.endpoint}
+        where = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL", "az": "AZURE_STORAGE_CONNECTION_STRING"}
+        at = self.endpoint
+        if self.scheme == "az":
+            at = f"AccountName={ACCOUNT};AccountKey={ACCOUNT_KEY};BlobEndpoint={at}"
+        return {**CREDENTIALS, where[self.scheme]: at}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +93,22 @@ def _gcp_emulator(host: str, port: int, folder: Path) -> list[str]:
     return [str(PYTHON / "gcp-storage-emulator"), "start", f"--host={host}", f"--port={port}", "--in-memory"]
 
 
+def _node(name: str) -> str:
+    ours = TOOLS / "servers" / "node_modules" / ".bin"
+    return shutil.which(name, path=f"{ours}:{os.environ['PATH']}") or str(ours / name)
+
+
+def _azurite(host: str, port: int, folder: Path) -> list[str]:
+    options = ["--inMemoryPersistence", "--disableTelemetry", "--silent"]
+    return [_node("azurite-blob"), "--blobHost", host, "--blobPort", str(port), *options]
+
+
 def _s3rver(host: str, port: int, folder: Path) -> list[str]:
-    binary = TOOLS / "servers" / "node_modules" / ".bin" / "s3rver"
-    return [str(binary), "--directory", str(folder), "--address", host, "--port", str(port), "--silent"]
+    return [_node("s3rver"), "--directory", str(folder), "--address", host, "--port", str(port), "--silent"]
 
 
 KINDS: dict[str, Kind] = {
+    "azurite": Kind("az", "/", _azurite, lambda host, port: {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}),
     "fake-gcs": Kind("gs", "/storage/v1/b", _fake_gcs),
     "gcp-storage-emulator": Kind("gs", "/", _gcp_emulator),
     "ministack": Kind(
@@ -128,7 +147,11 @@ def fresh_bucket(server: Server) -> str:
     """The URL of a new, empty bucket on the server."""
     name = f"t-{secrets.token_hex(8)}"
     make_bucket(server, name)
-    return f"{server.scheme}://{name}"
+    return bucket_url(server.scheme, name)
+
+
+def bucket_url(scheme: Scheme, name: str) -> str:
+    return f"az://{ACCOUNT}.blob.core.windows.net/{name}" if scheme == "az" else f"{scheme}://{name}"
 
 
 @contextmanager
@@ -161,6 +184,9 @@ def started(name: str, host: str = "127.0.0.1") -> Iterator[Server]:
 
 def make_bucket(server: Server, name: str) -> None:
     """Create an empty bucket called `name` on the server."""
+    if server.scheme == "az":
+        _make_container(server, name)
+        return
     connection = http.client.HTTPConnection(server.host, server.port, timeout=START_SECONDS)
     if server.scheme == "gs":
         body = json.dumps({"name": name})
@@ -172,6 +198,18 @@ def make_bucket(server: Server, name: str) -> None:
     connection.close()
     if answer.status not in (200, 201):
         raise RuntimeError(f"{server.name} made no bucket: {answer.status} {said[:300]!r}")
+
+
+def _make_container(server: Server, name: str) -> None:
+    """It wants a signature."""
+    import requests
+
+    from wal_agent.bucket.azure import SharedKey
+
+    headers = {"x-ms-version": "2021-12-02", "x-ms-date": formatdate(usegmt=True)}
+    signed = SharedKey(ACCOUNT, base64.b64decode(ACCOUNT_KEY))
+    where = f"{server.endpoint}/{name}?restype=container"
+    requests.put(where, headers=headers, auth=signed, timeout=START_SECONDS).raise_for_status()
 
 
 def _ready(process: subprocess.Popen[bytes], host: str, port: int, path: str) -> bool:

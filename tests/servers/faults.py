@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-Scheme = Literal["gs", "s3"]
+Scheme = Literal["gs", "s3", "az"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,15 @@ _GCS_REASON = {
     500: "backendError",
     503: "backendError",
 }
+_AZURE_CODE = {
+    403: "AuthorizationPermissionMismatch",
+    408: "OperationTimedOut",
+    409: "OperationNotAllowedOnResource",
+    412: "ConditionNotMet",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServerBusy",
+}
 _S3_CODE = {
     400: "RequestTimeout",
     403: "AccessDenied",
@@ -111,11 +120,16 @@ _S3_CODE = {
 
 def refusal(scheme: Scheme, status: int, says: str = "injected on purpose") -> Reply:
     """The status as the service itself words it: S3's XML (503 is SlowDown, 409 ConditionalRequestConflict, a 400 is
-    its RequestTimeout) or GCS's JSON."""
+    its RequestTimeout), Azure's, or GCS's JSON."""
     if scheme == "s3":
         code = _S3_CODE[status]
         body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{says}</Message></Error>'
         return Reply(status, body.encode(), (("Content-Type", "application/xml"),))
+    if scheme == "az":
+        code = _AZURE_CODE[status]
+        body = f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{code}</Code><Message>{says}\n'
+        body += "RequestId:0\nTime:2026-01-01T00:00:00.0000000Z</Message></Error>"
+        return Reply(status, body.encode(), (("Content-Type", "application/xml"), ("x-ms-error-code", code)))
     error = {"message": says, "domain": "global", "reason": _GCS_REASON[status]}
     text = json.dumps({"error": {"code": status, "message": says, "errors": [error]}})
     return Reply(status, text.encode(), (("Content-Type", "application/json; charset=UTF-8"),))

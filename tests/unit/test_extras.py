@@ -30,6 +30,7 @@ main()
     [
         (["status", "--job", "j", "--bucket", "gs://b/c"], "gcs"),
         (["status", "--job", "j", "--bucket", "s3://b/c"], "s3"),
+        (["status", "--job", "j", "--bucket", "az://abc.blob.core.windows.net/con"], "azure"),
         (["status", "--job", "j", "--encryption-key-file", "KEY"], "encryption"),
     ],
 )

@@ -68,7 +68,13 @@ def _open(url: str) -> Bucket:
             with required("s3", "An s3:// bucket"):
                 from wal_agent.bucket.s3 import S3Bucket
             return S3Bucket(url)
-    raise ConfigError(f"{url!r} is not a bucket.", "Give file:///absolute/path, an absolute path, gs:// or s3://.")
+        case "az":
+            with required("azure", "An az:// bucket"):
+                from wal_agent.bucket.azure import AzureBucket
+            return AzureBucket(url)
+    raise ConfigError(
+        f"{url!r} is not a bucket.", "Give file:///absolute/path, an absolute path, gs://, s3:// or az://."
+    )
 
 
 def _open_folder(path: str) -> Bucket:

@@ -27,7 +27,7 @@ import re
 import threading
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import Protocol, TypeVar
 
@@ -277,6 +277,17 @@ def request_options(variable: str, allowed: Mapping[str, str]) -> Mapping[str, s
 
 
 NOT_THE_STORE = "A proxy or a login page may be between this machine and the store: check the network and the endpoint."
+
+
+DELETERS = 16  # at a time, of objects that go one by one
+
+
+def delete_each(delete: Callable[[str], None], names: Sequence[str]) -> None:
+    """Delete each name once, several at a time."""
+    from wal_agent.concurrency import prefetch_map
+
+    for _ in prefetch_map(delete, dict.fromkeys(names), min(DELETERS, len(names))):
+        pass
 
 
 def too_large_error(what: str, most: int) -> Damaged:

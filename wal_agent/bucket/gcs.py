@@ -8,14 +8,11 @@ Application Default Credentials.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 import logging
 import os
 import re
-import socket
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -34,14 +31,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
-from urllib3.poolmanager import pool_classes_by_scheme
 
 from wal_agent.bucket.base import (
     CONNECT_TIMEOUT,
-    CONNECTIONS,
     MAX_KEY,
     NOT_THE_STORE,
     PAGE_SIZE,
@@ -54,16 +47,15 @@ from wal_agent.bucket.base import (
     check_prefix,
     checked_entries,
     checked_folders,
+    delete_each,
     http_date,
     is_key,
     object_in_seconds,
     request_options,
-    too_large_error,
 )
-from wal_agent.bucket.http import paced_pools, proxy_of
+from wal_agent.bucket.session import bottom, for_store, is_digest, put_timeouts, read_body, unreached
 from wal_agent.bucket.upkeep import Upkeep, gs_rules
 from wal_agent.budget import FOREIGN
-from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.text import quote
 
@@ -191,24 +183,6 @@ class GcsConnection(msgspec.Struct, frozen=True, dict=True):
         return reply
 
 
-class _KeptAlive(HTTPAdapter):
-    """Keeps connections, and finds out when one has died without a word (behind a NAT an idle one is just forgotten),
-    or brings next to nothing."""
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        probe = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            probe += [(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30), (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)]
-        options = [*HTTPConnection.default_socket_options, *probe]
-        super().init_poolmanager(*args, socket_options=options, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = paced_pools(pool_classes_by_scheme)
-
-    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
-        manager = super().proxy_manager_for(*args, **kwargs)
-        manager.pool_classes_by_scheme = paced_pools(pool_classes_by_scheme)
-        return manager
-
-
 def connect(endpoint: str) -> Any:
     """A client for every thread, which retries nothing and asks for nothing by itself; Denied without credentials.
 
@@ -216,9 +190,7 @@ def connect(endpoint: str) -> Any:
     """
     credentials = AnonymousCredentials() if endpoint else _default_credentials()  # type: ignore[no-untyped-call]
     session = AuthorizedSession(credentials, refresh_timeout=READ_TIMEOUT)  # type: ignore[no-untyped-call]
-    session.max_redirects = 0  # Cloud Storage sends nobody elsewhere
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, _KeptAlive(pool_connections=2, pool_maxsize=CONNECTIONS, max_retries=0))
+    for_store(session)
     try:
         # The project is one that is never asked for: only who makes buckets needs one.
         client: Any = storage.Client(  # type: ignore[no-untyped-call]
@@ -248,14 +220,10 @@ def _default_credentials() -> Any:
     return credentials
 
 
-DELETERS = 16
-SLOWEST = 256 << 10  # bytes a second; a line slower than this is as good as none
 SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in two requests or more
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _GENERATION = re.compile(r"[1-9][0-9]{0,18}")
-# urllib3's own object, before what went wrong
-_POOL = re.compile(r"^<?[\w.]*(?:Pool|Connection)\(host='([^']+)', port=(\d+)\)(?: at 0x[0-9a-f]+>)?: ")
 _ASCII = re.compile(r"[!-~]*")
 _BINARY = "application/octet-stream"
 _SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
@@ -302,14 +270,8 @@ class GcsBucket:
         return generation
 
     def delete(self, *keys: str) -> None:
-        names = dict.fromkeys(check_key(key) for key in keys)
-        if len(names) < 2:
-            for key in names:
-                self._delete(key)
-            return
         # Not a batch request: it costs the store as much, answers for many keys with one error, and emulators lack it.
-        for _ in prefetch_map(self._delete, names, min(DELETERS, len(names))):
-            pass
+        delete_each(self._delete, [check_key(key) for key in keys])
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self._list(check_prefix(prefix), start_after)
@@ -413,9 +375,7 @@ def _upload(blob: Any, data: bytes, generation: int) -> str:
     There is no public way to do that with more than SDK_ONE_REQUEST bytes; `upload_from_string` itself calls the
     private method up to there. The store compares the checksum that is sent along.
     """
-    # The first of the two bounds the sending as a whole, so large data need more.
-    slack = len(data) / SLOWEST
-    options = {"timeout": (CONNECT_TIMEOUT + slack, READ_TIMEOUT + slack), "checksum": "auto", "retry": None}
+    options = {"timeout": put_timeouts(len(data)), "checksum": "auto", "retry": None}
     if len(data) <= SDK_ONE_REQUEST:
         blob.upload_from_string(data, content_type=_BINARY, if_generation_match=generation, **options)
         return str(blob.generation)
@@ -443,69 +403,34 @@ def _read(reply: requests.Response, what: str, most: int) -> Object:
             f"What answers for {what} is not Cloud Storage: it names no generation.", "Use another store."
         )
     updated, date = http_date(reply.headers["Last-Modified"]), http_date(reply.headers["Date"])
-    data = _body(reply, what, most)
+    data = read_body(reply, what, most)
     if not _matches(data, reply.headers.get("X-Goog-Hash", "")):
         # The store checks what it keeps, so it is the way that went wrong: the next try may be right.
         raise Unavailable(f"{what} came over the network with a wrong checksum.")
     return object_in_seconds(data, generation, updated, date)
 
 
-def _body(reply: requests.Response, what: str, most: int) -> bytes:
-    if int(reply.headers.get("Content-Length", 0)) > most:
-        raise too_large_error(what, most)
-    data = bytearray()
-    for chunk in reply.raw.stream(1 << 20, decode_content=False):
-        data += chunk
-        if len(data) > most:
-            raise too_large_error(what, most)
-    return bytes(data)
-
-
 def _matches(data: bytes, header: str) -> bool:
     """Whether the data has the checksum of an X-Goog-Hash header; also when that names none."""
     sums = dict(part.strip().split("=", 1) for part in header.split(",") if "=" in part)
     if "crc32c" in sums and google_crc32c.implementation == "c":  # in pure Python 64 MiB take most of a minute
-        return _same(sums["crc32c"], google_crc32c.value(data).to_bytes(4, "big"))
+        return is_digest(sums["crc32c"], google_crc32c.value(data).to_bytes(4, "big"))
     if "md5" in sums:
-        return _same(sums["md5"], hashlib.md5(data, usedforsecurity=False).digest())
+        return is_digest(sums["md5"], hashlib.md5(data, usedforsecurity=False).digest())
     return True
-
-
-def _same(text: str, digest: bytes) -> bool:
-    try:
-        return base64.b64decode(text, validate=True) == digest
-    except binascii.Error:
-        return False
 
 
 def _no_reply_error(error: Exception) -> WalAgentError:
     """The error for a request that got no reply."""
     lost = isinstance(error, auth.TransportError | auth.TimeoutError | auth.ResponseError)
     if isinstance(error, auth.GoogleAuthError) and not (lost or error.retryable or _reached_nobody(error)):
-        return Denied(f"Google does not accept the credentials ({quote(_root(error))}).", LOGIN)
-    by = f" by the HTTP proxy {quote(proxy)}" if (proxy := proxy_of(_asked_url(error))) else ""
-    return Unavailable(f"Cloud Storage could not be reached{by} ({quote(_root(error))}).")
-
-
-def _asked_url(error: Exception) -> str:
-    asked = getattr(error, "request", None)
-    return str(getattr(asked, "url", "") or "https://storage.googleapis.com/")
+        return Denied(f"Google does not accept the credentials ({quote(bottom(error))}).", LOGIN)
+    return Unavailable(unreached(error, "Cloud Storage", "https://storage.googleapis.com/"))
 
 
 def _reached_nobody(error: BaseException) -> bool:
     # On a Google VM a metadata server that does not answer comes as a RefreshError that says it is final.
     return isinstance(error.__cause__, auth.TransportError)
-
-
-def _root(error: BaseException) -> str:
-    """What went wrong at the bottom; the layers above wrap it in what only their authors understand."""
-    inner = (*error.args, getattr(error, "reason", None))
-    below = next((one for one in inner if isinstance(one, BaseException)), None)
-    if below is not None:
-        return _root(below)
-    # google-auth's second argument is the whole reply of the login server.
-    text = str(error.args[0]) if isinstance(error, auth.GoogleAuthError) and error.args else str(error)
-    return _POOL.sub(r"\1:\2: ", text) or type(error).__name__
 
 
 def _parse(url: str) -> tuple[str, str]:

@@ -44,6 +44,7 @@ from wal_agent.bucket.base import (
     check_prefix,
     checked_entries,
     checked_folders,
+    delete_each,
     is_key,
     object_in_seconds,
     request_options,
@@ -52,7 +53,6 @@ from wal_agent.bucket.base import (
 from wal_agent.bucket.http import paced_pools
 from wal_agent.bucket.upkeep import Upkeep, s3_rules
 from wal_agent.budget import FOREIGN
-from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import (
     BucketError,
     ConfigError,
@@ -328,7 +328,6 @@ T = TypeVar("T")
 
 BULK = 1 << 20  # bytes; of a larger put, megabytes may still be in the kernel's buffer when the wait for a reply begins
 BULK_TIMEOUT = 60.0
-DELETERS = 16  # at a time, of objects that go one by one
 MAX_NAME = 1024  # S3's most, of the prefix and a key together
 
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
@@ -533,8 +532,7 @@ class S3Bucket:
             if self._delete_many(names):
                 return
             self._one_by_one = True
-        for _ in prefetch_map(self._delete_one, names, min(DELETERS, len(names))):
-            pass
+        delete_each(self._delete_one, names)
 
     def _delete_one(self, name: str) -> None:
         with self._asking("delete", name) as client:

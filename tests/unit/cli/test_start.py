@@ -27,7 +27,19 @@ LIMITS = {
     "list": (49, 55),
 }
 HEAVY = (
-    *("boto3", "botocore", "google", "requests", "jinja2", "tree_sitter", "rich", "watchdog", "tomlkit", "psutil"),
+    *(
+        "boto3",
+        "botocore",
+        "google",
+        "azure",
+        "requests",
+        "jinja2",
+        "tree_sitter",
+        "rich",
+        "watchdog",
+        "tomlkit",
+        "psutil",
+    ),
     *("apprise", "cryptography", "opentelemetry", "http.client", "ssl", "sqlite3", "ctypes"),
     *(
         "wal_agent.evidence",
@@ -104,7 +116,19 @@ def test_a_command_imports_only_what_it_needs(tmp_path: Path, words: str) -> Non
 def test_a_run_imports_what_hooks_need_beside_the_agents_start(tmp_path: Path) -> None:
     names = loaded(tmp_path, "run", "generic", "--", "true", script=AT_THE_AGENT)
     late = ("wal_agent.evidence", "wal_agent.shell.classify", "wal_agent.recovery.inflight", "wal_agent.notify.")
-    heavy = ("boto3", "google", "requests", "jinja2", "tree_sitter", "rich", "tomlkit", "http.client", "ssl", "sqlite3")
+    heavy = (
+        "boto3",
+        "google",
+        "azure",
+        "requests",
+        "jinja2",
+        "tree_sitter",
+        "rich",
+        "tomlkit",
+        "http.client",
+        "ssl",
+        "sqlite3",
+    )
     assert [name for name in names if name.startswith((*late, *heavy))] == []
     assert len([name for name in names if name.partition(".")[0] == "wal_agent"]) <= 108, names
     assert len([name for name in names if is_installed(name)]) <= 75, names
