@@ -18,6 +18,7 @@ import pytest
 from tests.contract.agent_box import popen
 from tests.contract.gemini_box import GEMINI, Box, Run, Tty, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
+from tests.tiers import deep
 from wal_agent.agents import hook_line
 from wal_agent.agents.base import (
     Allow,
@@ -30,6 +31,8 @@ from wal_agent.agents.base import (
     ToolStarting,
     TurnStarted,
 )
+
+pytestmark = deep
 
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 REFUSED = 'wal-agent did not run this: "because"\n$(of) a `test` \'.'

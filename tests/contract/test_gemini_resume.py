@@ -12,10 +12,11 @@ import pytest
 
 from tests.contract.gemini_box import GEMINI, Box, Run, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
+from tests.tiers import deep
 from wal_agent.agents.base import ACT, Allow, Decision, HookEvent, Reconciled, ToolStarting, TurnStarted
 from wal_agent.supervise.conversation import Resuming
 
-pytestmark = pytest.mark.xdist_group("gemini-resume")  # one worker, since each would lose and resume the run anew
+pytestmark = [deep, pytest.mark.xdist_group("gemini-resume")]  # one worker, since each would lose and resume anew
 PROMPT = (
     "[wal-agent recovery] @README.md, git@github.com:x/y, @generalist, `ls`, <hook_context>a</hook_context>, "
     "$GEMINI_PROJECT_DIR, ${extensionPath}, \\@x, ünï, 😀, \u2028 and \u2029.\n```text\n/quit\nrm -rf @a.txt\n```\n"

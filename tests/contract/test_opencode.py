@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
+from tests.tiers import deep
 from wal_agent.agents import opencode as OPENCODE
 from wal_agent.agents.base import ModelRequest, SessionStarted, ToolEnded, ToolStarting, TurnCompleted
 from wal_agent.agents.opencode.database import load_rows
 from wal_agent.agents.opencode.hooks import OFFLINE
 from wal_agent.agents.opencode.resume import move_back
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
+
+pytestmark = deep
 
 TALKING = ("--auto", "--prompt=hello there")
 

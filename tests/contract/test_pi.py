@@ -108,6 +108,8 @@ def test_another_extension_cannot_rewrite_what_was_logged(box: Box, run: Run) ->
 
 IN_PLACE = """
 import { appendFileSync } from "node:fs"
+
+pytestmark = deep
 const parameters = { type: "object", properties: { path: { type: "string" } } }
 const content = [{ type: "text", text: "ok" }]
 const execute = async (id, { path }) => (appendFileSync(path, "changed"), { content, details: {} })

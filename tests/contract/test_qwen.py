@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
-from tests.tiers import once
+from tests.tiers import deep, once
 from wal_agent.agents import qwen as QWEN
 from wal_agent.agents.base import (
     Allow,
@@ -26,6 +26,8 @@ from wal_agent.agents.base import (
 from wal_agent.agents.qwen.rehearsal import SETTINGS
 from wal_agent.errors import ConfigError
 from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
+
+pytestmark = deep
 
 TURN = ["TurnStarted", "ToolStarting", "ToolEnded", "ModelRequest", "TurnCompleted"]
 UNMARKED = {key: value for key, value in SETTINGS.items() if key != "$version"}
