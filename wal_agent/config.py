@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True):
     encryption_key_command: str = ""
     autosave: float = 10.0
     drain: float = 20.0
-    preemption: Literal["auto", "off", "gcp", "aws"] = "auto"  # whose notices are listened for
+    preemption: Literal["auto", "off", "gcp", "aws", "azure"] = "auto"  # whose notices are listened for
     idle_soft: float = 90.0  # of the watchdog (supervise/watchdog.py), as the next three; 0: never
     approval_soft: float = 300.0
     tool_soft: float = 120.0  # for a tool that only reads; others have several times as long
@@ -308,8 +308,8 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         "it changes the time to save when the machine goes away",
     ),
     "preemption": Setting(
-        _one_of("auto", "off", "gcp", "aws"),
-        "Watch the cloud metadata service for preemption notices: gcp, aws, off, or auto (detect the provider).",
+        _one_of("auto", "off", "gcp", "aws", "azure"),
+        "Watch the cloud metadata service for preemption notices: gcp, aws, azure, off, or auto (detect the provider).",
     ),
     "idle_soft": _advice(
         _seconds(0, 86_400),

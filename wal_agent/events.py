@@ -164,7 +164,7 @@ class HungUp(msgspec.Struct, frozen=True):
 
 
 class NoticeReceived(msgspec.Struct, frozen=True):
-    """This machine is going away. `source`: sigterm, gcp, aws, aws-rebalance, ...; `left` in seconds, 0: not known."""
+    """This machine is going away. `source`: sigterm, gcp, aws, aws-rebalance, azure. `left` in seconds, 0: unknown."""
 
     source: str
     left: float = 0.0

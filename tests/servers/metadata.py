@@ -1,4 +1,4 @@
-"""A metadata server on loopback, as Google's and Amazon's behave towards what watches for a machine's end."""
+"""A metadata server on loopback, as Google's, Amazon's and Azure's behave towards what watches for a machine's end."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ PREEMPTED = "/computeMetadata/v1/instance/preempted"
 TOKEN = "/latest/api/token"
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+EVENTS = "/metadata/scheduledevents"
+NAME = "/metadata/instance/compute/name"
 
 
 class Metadata:
-    """`preempt`, `act` and `recommend` give notice. `raw` is sent instead of a reply while it is set."""
+    """`preempt`, `act`, `schedule` and `recommend` give notice. `raw` is sent instead of a reply while it is set."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, dict[str, str]]] = []
@@ -51,6 +53,11 @@ class Metadata:
     def act(self, document: object) -> None:
         self._documents[ACTION] = document
 
+    def schedule(self, **event: object) -> None:
+        """An event of Azure's for this machine and another of its set."""
+        both = {"ResourceType": "VirtualMachine", "Resources": ["other", "spot-1"], "EventStatus": "Scheduled"}
+        self._documents[EVENTS] = [*self._documents.get(EVENTS, []), {**both, **event}]
+
     def recommend(self) -> None:
         self._documents[REBALANCE] = {"noticeTime": "2026-11-22T08:22:00Z"}
 
@@ -80,12 +87,23 @@ class Metadata:
         elif url.path == TOKEN and request.command == "PUT":
             known = "x-aws-ec2-metadata-token-ttl-seconds" in request.headers
             request.reply(200 if known else 400, self.token.encode())
+        elif url.path in (EVENTS, NAME):
+            self._azure(request, url.path)
         elif request.headers.get("x-aws-ec2-metadata-token") != self.token:
             request.reply(401, b"")
         elif url.path in self._documents:
             request.reply(200, json.dumps(self._documents[url.path]).encode())
         else:
             request.reply(404, b"<html>404 - Not Found</html>")
+
+    def _azure(self, request: _Handler, path: str) -> None:
+        if request.headers.get("metadata") != "true" or "api-version=" not in request.path:
+            request.reply(400, b'{"error": "Bad request"}')
+        elif path == NAME:
+            request.reply(200, b"Spot-1")
+        else:
+            events = self._documents.get(EVENTS, [])
+            request.reply(200, json.dumps({"DocumentIncarnation": 1, "Events": events}).encode())
 
     def _google(self, request: _Handler, query: dict[str, str]) -> None:
         if request.headers.get("metadata-flavor") != "Google" or "x-forwarded-for" in request.headers:

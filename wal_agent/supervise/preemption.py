@@ -11,6 +11,10 @@ timeout_sec, Metadata-Flavor).
 `Aws`: `spot/instance-action` by IMDSv2 (two minutes of notice) and the recommendation to rebalance before it. Source:
 docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html, rebalance-recommendations and
 instancedata-data-retrieval (tokens; they are good for six hours at most).
+
+`Azure`: scheduled events, of which a spot machine's eviction (at least 30 s) and the deletion of a machine of a scale
+set end it. They name each machine of the set, so the own name is asked for first. Source: learn.microsoft.com/azure/
+virtual-machines/linux/scheduled-events (once a second is its own advice) and .../instance-metadata-service.
 """
 
 from __future__ import annotations
@@ -170,18 +174,74 @@ class Aws:
 
     def _left(self, reply: Reply) -> float:
         """By the server's own clock where it tells one. A time that cannot be read is a notice all the same."""
-        from email.utils import parsedate_to_datetime
-
         try:
             said: Any = json.loads(reply.body)
             at = _stamp(lambda: datetime.fromisoformat(said["time"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             return AWS_NOTICE
-        date = reply.headers.get("date", "")
-        now = _stamp(lambda: parsedate_to_datetime(date)) if date else None
+        now = _server_time(reply)
         if at is None:
             return AWS_NOTICE
         return max(0.0, min(AWS_NOTICE, at - (self._clock.now() if now is None else now)))
+
+
+AZURE_EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+AZURE_NOTICE = 30.0  # seconds that an evicted machine has from its notice on, at least
+_LONGEST = 900.0  # seconds; the most that a deletion is put off
+
+
+class Azure:
+    period = 1.0
+
+    def __init__(self, server: Server, clock: Clock) -> None:
+        self._asker = MetadataClient(server)
+        self._clock = clock
+        self._name = ""
+
+    def poll(self) -> Notice | None:
+        self._name = self._name or self._get(AZURE_NAME).body.decode("utf-8", "replace").strip().lower()
+        if not self._name:
+            raise MetadataError("it does not say this machine's name")
+        reply = self._get(AZURE_EVENTS)
+        try:
+            said: Any = json.loads(reply.body)
+            events = [event for event in said["Events"] if self._ends(event)]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise MetadataError("its events cannot be read") from error
+        return Notice("azure", min(self._left(event, reply) for event in events), drain=True) if events else None
+
+    def close(self) -> None:
+        self._asker.close()
+
+    def _get(self, path: str) -> Reply:
+        reply = self._asker.ask("GET", path, {"Metadata": "true"})
+        if reply.status != 200:
+            raise MetadataError(f"it answers {reply.status}")
+        return reply
+
+    def _ends(self, event: Any) -> bool:
+        """Whether it ends this machine. Nobody else's name is compared."""
+        own = self._name in [str(name).lower() for name in event["Resources"]]
+        return own and event["EventType"] in ("Preempt", "Terminate") and event.get("EventStatus") != "Completed"
+
+    def _left(self, event: Any, reply: Reply) -> float:
+        """Of one that has begun, `NotBefore` is empty."""
+        from email.utils import parsedate_to_datetime
+
+        at = _stamp(lambda: parsedate_to_datetime(str(event["NotBefore"]))) if event.get("NotBefore") else None
+        if at is None:
+            return 0.0 if event.get("EventStatus") == "Started" else AZURE_NOTICE
+        now = _server_time(reply)
+        return max(0.0, min(_LONGEST, at - (self._clock.now() if now is None else now)))
+
+
+def _server_time(reply: Reply) -> float | None:
+    """Now by the server's own clock, where it tells it."""
+    from email.utils import parsedate_to_datetime
+
+    date = reply.headers.get("date", "")
+    return _stamp(lambda: parsedate_to_datetime(date)) if date else None
 
 
 def _stamp(read: Callable[[], datetime]) -> float | None:
@@ -193,7 +253,7 @@ def _stamp(read: Callable[[], datetime]) -> float | None:
         return None
 
 
-Cloud = Literal["gcp", "aws"]
+Cloud = Literal["gcp", "aws", "azure"]
 
 MARGIN = 5.0  # seconds of a notice that are left to the machine's own shutdown
 LEAST = 2.0  # seconds; a notice that comes too late is tried all the same
@@ -203,7 +263,7 @@ class Notice(msgspec.Struct, frozen=True):
     """`source` as in events.NoticeReceived. `left`: seconds until the machine goes, 0 where that is not said.
     `drain`: it goes for certain; else what there is is saved now, and the work goes on."""
 
-    source: Literal["gcp", "aws", "aws-rebalance"]
+    source: Literal["gcp", "aws", "aws-rebalance", "azure"]
     left: float
     drain: bool
 
@@ -238,24 +298,27 @@ def drain_budget(left: float, drain: float) -> float:
 
 
 DMI = Path("/sys/class/dmi/id")
-LINK_LOCAL = "169.254.169.254"  # of both clouds; the number, so that no name is looked up
+AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # of each machine in Azure; Hyper-V elsewhere has another
+LINK_LOCAL = "169.254.169.254"  # of each cloud; the number, so that no name is looked up
 _MOST = 4096
 
 
 def detect_cloud(dmi: Path = DMI) -> Cloud | None:
-    """What the firmware says (documented by both clouds as the way to find out)."""
+    """What the firmware says (documented by Google and Amazon as the way to find out; of Azure as cloud-init does)."""
     if _says(dmi, "product_name") in ("Google Compute Engine", "Google"):
         return "gcp"
     if _says(dmi, "sys_vendor") == "Amazon EC2" or _says(dmi, "board_asset_tag").startswith("i-"):
         return "aws"
-    return None
+    return "azure" if _says(dmi, "chassis_asset_tag") == AZURE_TAG else None
 
 
 def metadata_server(cloud: Cloud, env: Mapping[str, str]) -> Server | None:
-    """The cloud's metadata server, or the one that its own variable names for its own programs. None: switched off by
-    that cloud's variable, or named by something that is no address."""
+    """The cloud's metadata server, or the one that its own variable (Azure has none) names for its own programs. None:
+    switched off by that cloud's variable, or named by something that is no address."""
     if cloud == "gcp":
         return _server("http://" + env.get("GCE_METADATA_HOST", "") if env.get("GCE_METADATA_HOST") else "")
+    if cloud == "azure":
+        return Server(LINK_LOCAL)
     if env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     return _server(env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
@@ -432,7 +495,7 @@ def notice_source(
     match settings.preemption:
         case "off":
             return None
-        case "gcp" | "aws" as named:
+        case "gcp" | "aws" | "azure" as named:
             cloud: Cloud | None = named
         case _:
             cloud = detect()
@@ -441,5 +504,4 @@ def notice_source(
         return None
     if cloud == "gcp":
         return Gcp(server)
-
-    return Aws(server, clock)
+    return Azure(server, clock) if cloud == "azure" else Aws(server, clock)

@@ -14,15 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.servers.metadata import ACTION, PREEMPTED, REBALANCE, TOKEN, Metadata, metadata
+from tests.servers.metadata import ACTION, EVENTS, NAME, PREEMPTED, REBALANCE, TOKEN, Metadata, metadata
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.events import Event, NoticeReceived
 from wal_agent.supervise import preemption as watch
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.preemption import (
+    AZURE_TAG,
     LINK_LOCAL,
     Aws,
+    Azure,
     Gcp,
     MetadataError,
     Notice,
@@ -84,6 +86,8 @@ def aws(at: Metadata) -> Aws:
         ({"product_name": "Google Compute Engine\n"}, "gcp"),
         ({"sys_vendor": "Amazon EC2\n", "product_name": "m7g.large\n"}, "aws"),
         ({"board_asset_tag": "i-0abcdef1234567890\n"}, "aws"),
+        ({"sys_vendor": "Microsoft Corporation\n", "chassis_asset_tag": f"{AZURE_TAG}\n"}, "azure"),
+        ({"sys_vendor": "Microsoft Corporation\n", "chassis_asset_tag": "1234\n"}, None),  # Hyper-V
         ({"sys_vendor": "QEMU\n", "product_name": "Standard PC\n", "board_asset_tag": "\n"}, None),
         ({"product_name": "x" * 100_000}, None),
         ({}, None),
@@ -98,6 +102,7 @@ def test_whose_machine_it_is(tmp_path: Path, files: dict[str, str], found: str |
 def test_where_the_server_is() -> None:
     """Only a person's environment names another one, by the clouds' own variables; a name is looked up nowhere."""
     assert metadata_server("gcp", {}) == metadata_server("aws", {}) == Server(LINK_LOCAL, 80)
+    assert metadata_server("azure", {"GCE_METADATA_HOST": "127.0.0.1:81"}) == Server(LINK_LOCAL, 80)
     assert metadata_server("gcp", {"GCE_METADATA_HOST": "127.0.0.1:81"}) == Server("127.0.0.1", 81)
     endpoint = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
     assert metadata_server("aws", {endpoint: "http://[fd00:ec2::254]/"}) == Server("fd00:ec2::254", 80)
@@ -116,6 +121,7 @@ def test_who_is_asked() -> None:
     assert notice_source(settings("off"), {}, clock, lambda: "gcp") is None
     assert isinstance(notice_source(settings("auto"), {}, clock, lambda: "gcp"), Gcp)
     assert isinstance(notice_source(settings("aws"), {}, clock, lambda: "gcp"), Aws)
+    assert isinstance(notice_source(settings("azure"), {}, clock, lambda: None), Azure)
     assert notice_source(settings("aws"), {"AWS_EC2_METADATA_DISABLED": "true"}, clock, lambda: None) is None
 
 
@@ -199,6 +205,46 @@ def test_a_notice_whose_time_cannot_be_read_is_one(cloud: Metadata, body: bytes)
     source.poll()
     cloud.raw = b"HTTP/1.1 200 OK\r\nDate: never\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     assert source.poll() == Notice("aws", 120.0, drain=True)
+
+
+# ---- Azure
+
+
+def azure(at: Metadata) -> Azure:
+    return Azure(Server("127.0.0.1", at.port), SystemClock())
+
+
+@pytest.mark.parametrize("kind", ["Preempt", "Terminate"])
+def test_azure_is_asked_until_an_event_ends_this_machine(cloud: Metadata, kind: str) -> None:
+    """Its name is asked for once. Moved or frozen it goes on; so it does where another machine of its set ends."""
+    source = azure(cloud)
+    cloud.schedule(EventType="Freeze")
+    cloud.schedule(EventType=kind, Resources=["other", "spot-10"])
+    cloud.schedule(EventType=kind, EventStatus="Completed")
+    assert source.poll() is source.poll() is None
+    assert cloud.paths == [NAME, EVENTS, EVENTS]
+    cloud.schedule(EventType=kind, NotBefore=formatdate(1e9, usegmt=True))
+    assert source.poll() == Notice("azure", 0.0, drain=True)  # long past, by its own clock
+
+
+@pytest.mark.parametrize(("status", "left"), [("Scheduled", 30.0), ("Started", 0.0)])
+@pytest.mark.parametrize("when", ["", "soon", None, 7, {}])
+def test_an_event_whose_time_cannot_be_read_is_a_notice(
+    cloud: Metadata, when: object, status: str, left: float
+) -> None:
+    cloud.schedule(EventType="Preempt", EventStatus=status, NotBefore=when)
+    assert azure(cloud).poll() == Notice("azure", left, drain=True)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[" * 9000, b"7", b"{}", b'{"Events":7}', b'{"Events":[7]}', b'{"Events":[{"Resources":7}]}']
+)
+def test_events_that_cannot_be_read_are_no_notice(cloud: Metadata, body: bytes) -> None:
+    source = azure(cloud)
+    source.poll()
+    cloud.raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with pytest.raises(MetadataError):
+        source.poll()
 
 
 def test_a_recommendation_is_told_once_and_drains_nothing(cloud: Metadata) -> None:
