@@ -96,7 +96,7 @@ def undo_of_words(words: Sequence[str]) -> Undo:
     if len(words) > 2 and words[0] == "sudo" and not words[1].startswith("-") and "=" not in words[1]:
         one = undo_of_words(words[1:])
         return Undo(one.kind, tuple(f"sudo {each}" for each in one.commands), one.note)
-    for length in (3, 2, 1):
+    for length in (4, 3, 2, 1):
         rule = _RULES.get(" ".join(words[:length])) if len(words) >= length else None
         if rule is not None:
             return rule(words[length:])
@@ -346,15 +346,30 @@ def _move(words: Sequence[str]) -> Undo:
     return _command("mv", "-n", "--", names[1], names[0], note="a file that was there before was replaced and is gone")
 
 
+_REPLACED: Final = "an object that was there before was replaced"
+# The second as azcopy takes it, which tells of no folder that it is one; a SAS behind it would be a secret.
+_OBJECT = re.compile(r"(?:s3|gs)://|https://[a-z0-9]{3,24}\.blob\.[a-z.]+/[a-z0-9-]+/[^?]*\.[^?/.]+$")
+_AZ = ("--account-name", "--auth-mode", "--subscription", "-c", "--container-name", "-n", "--name")
+
+
+def _az_upload(words: Sequence[str]) -> Undo:
+    """Without a name it takes the file's."""
+    kept = _kept(words, _AZ)
+    given = {word.partition("=")[0] for word in kept}
+    if not (given & {"-c", "--container-name"} and given & {"-n", "--name"}):
+        return UNKNOWN
+    return _command("az", "storage", "blob", "delete", *kept, note=_REPLACED)
+
+
 def _cloud_copy(*remove: str) -> Rule:
     """A copy into a bucket."""
 
     def rule(words: Sequence[str]) -> Undo:
         names = _operands(words, ("--profile", "--region", "--endpoint-url", "--acl", "--storage-class"))
-        if len(names) != 2 or not names[1].startswith(("s3://", "gs://")) or names[1].endswith("/"):
+        if len(names) != 2 or not _OBJECT.match(names[1]) or names[1].endswith("/"):
             return UNKNOWN
         context = _kept(words, ("--profile", "--region", "--endpoint-url"))
-        return _command(*remove, *context, names[1], note="an object that was there before was replaced")
+        return _command(*remove, *context, names[1], note=_REPLACED)
 
     return rule
 
@@ -450,7 +465,12 @@ _RULES: Final[Mapping[str, Rule]] = {
     "aws s3 rm": _fixed("impossible", "gone unless the bucket keeps versions"),
     "gsutil cp": _cloud_copy("gsutil", "rm"),
     "gcloud storage cp": _cloud_copy("gcloud", "storage", "rm"),
-    **dict.fromkeys(("gsutil rm", "gcloud storage rm"), _fixed("impossible", "gone unless the bucket keeps versions")),
+    **dict.fromkeys(("azcopy copy", "azcopy cp"), _cloud_copy("azcopy", "remove")),
+    "az storage blob upload": _az_upload,
+    **dict.fromkeys(
+        ("gsutil rm", "gcloud storage rm", "azcopy remove", "azcopy rm", "az storage blob delete"),
+        _fixed("impossible", "gone unless the bucket keeps versions"),
+    ),
     "systemctl start": _inverse("systemctl", "stop"),
     "systemctl stop": _inverse("systemctl", "start"),
     "systemctl enable": _inverse("systemctl", "disable", note="with --now it was started as well"),

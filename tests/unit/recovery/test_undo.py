@@ -30,6 +30,12 @@ KNOWN = {
     "pip install requests==2.0": "pip uninstall --yes requests",
     "systemctl stop nginx": "systemctl start nginx",
     "aws s3 cp a.txt s3://b/c.txt --profile eu": "aws s3 rm --profile eu s3://b/c.txt",
+    "azcopy cp a.txt https://acme.blob.core.windows.net/con/c.txt": (
+        "azcopy remove https://acme.blob.core.windows.net/con/c.txt"
+    ),
+    "az storage blob upload -f a.txt --account-name acme -c con --name=c.txt --account-key hidden": (
+        "az storage blob delete --account-name acme -c con --name=c.txt"
+    ),
     "cd sub && mkdir a": "cd sub && rmdir -- a",
     "sh -c 'mkdir a'": "rmdir -- a",
     "mv a 'b c'": "mv -n -- 'b c' a",
@@ -54,6 +60,9 @@ def test_a_known_command_has_its_undo(text: str) -> None:
         "git() { rm -rf /; }; git push origin main",
         "charge 4",
         "mv a b/",
+        "azcopy cp a.txt 'https://acme.blob.core.windows.net/con/c.txt?sv=1&sig=x'",
+        "azcopy cp a.txt https://acme.blob.core.windows.net/con/folder",
+        "az storage blob upload -f a.txt -c con",
         "",
         "echo 'unfinished",
         "git commit -m x; " * 300,
