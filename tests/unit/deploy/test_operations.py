@@ -1,18 +1,61 @@
-"""docs/OPERATIONS.md as pasted: the systemd block in a scratch root, with stand-ins for what changes the machine."""
+"""docs/OPERATIONS.md as pasted: the systemd block in a scratch root, with stand-ins for what changes the machine; the
+other blocks as the program reads them."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from wal_agent.cli.commands import app
+from wal_agent.notify.message import load_targets, own_file
 
 ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "OPERATIONS.md").read_text()
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+def test_the_settings_that_it_shows_are_read_as_it_says(tmp_path: Path) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    (text,) = [text for kind, text in BLOCKS if kind == "toml"]
+    own_file(env).parent.mkdir()
+    own_file(env).write_text(text)
+    assert [(t.url, t.level) for t in load_targets(env)] == [("ntfys://ntfy.example.com/agents", "recovery")]
+
+
+def test_each_command_that_it_shows_exists_with_its_options() -> None:
+    """In a block or in a sentence, with whatever belongs to the agent behind `--`."""
+    spans = [
+        " ".join(span.split()) for span in re.findall(r"`(wal-agent [^`]+)`", re.sub(r"(?ms)^```.*?^```$", "", PAGE))
+    ]
+    lines = [line for kind, text in BLOCKS if not kind for line in text.splitlines() if line.startswith("wal-agent ")]
+    assert len(spans) > 20 and lines
+    wrong = []
+    for text in (*spans, *lines):
+        words = shlex.split(text.split(" | ")[0])[1:]
+        command: Any = typer.main.get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command, words = command.commands[words[0]], words[1:]
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        own = words[: words.index("--")] if "--" in words else words
+        wrong += [(text, word) for word in own if word.startswith("--") and word.partition("=")[0] not in known]
+        if hasattr(command, "commands") and words and not words[0].startswith("-"):
+            wrong.append((text, words[0]))
+    assert wrong == []
+
+
+def test_every_block_is_one_that_is_tried() -> None:
+    assert [kind or text.split()[0] for kind, text in BLOCKS] == ["wal-agent", "toml", "python3"]
 
 
 def test_the_systemd_block_makes_all_that_the_unit_needs(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```\n([^`]*systemctl enable[^`]*)```", (ROOT / "docs" / "OPERATIONS.md").read_text())
+    (block,) = [text for _, text in BLOCKS if "systemctl enable" in text]
     for folder in ("etc/systemd/system", "usr/local/bin", "srv", "opt/wal-agent/bin", "bin"):
         (tmp_path / folder).mkdir(parents=True)
     for stub in ("bin/python3", "bin/id", "bin/systemctl", "opt/wal-agent/bin/pip", "opt/wal-agent/bin/wal-agent"):

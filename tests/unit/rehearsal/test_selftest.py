@@ -92,6 +92,14 @@ def test_a_program_that_needs_more_than_the_path_is_found_from_a_home_of_its_own
     assert f"volta={tmp_path}/.volta" in proofs[0].detail and "127" in proofs[0].detail
 
 
+def test_an_agent_without_a_rehearsal_is_a_failed_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 38, 14: `doctor` of an agent that somebody adds was a bug report, 70."""
+    monkeypatch.setattr(selftest, "rehearsal_of", lambda _: None)
+    (proof,) = selftest.prove(AGENTS["gemini"], {})
+    assert not proof.ok and "docs/how-to/add-an-agent.md" in proof.detail
+    assert selftest.prove(AGENTS["generic"], {}) == []
+
+
 def test_what_launchers_go_by(tmp_path: Path) -> None:
     (tmp_path / ".asdf").mkdir()
     env = {"HOME": str(tmp_path), "NVM_DIR": "/n", "LD_LIBRARY_PATH": "/l", "OPENAI_API_KEY": "k", "GEMINI_DIR": "g"}
