@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -308,6 +310,23 @@ def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) 
 
 
 @deep
+@deep
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+def test_a_turn_without_a_request_completes_nothing(scene: Scene) -> None:
+    """Issue 32, 17: Gemini sends no conversation that is larger than its window, and ends with 0."""
+    machine = scene.machine("vm")
+    own = json.loads(machine.settings.read_text())
+    machine.settings.write_text(json.dumps({**own, "model": {"compressionThreshold": 10}}))  # so that it never compacts
+    letters = random.Random(1)
+    words = ("".join(letters.choices(string.ascii_lowercase, k=6)) for _ in range(700_000))  # no loop to it
+    scene.script(Turn(text=" ".join(words)), Turn(text="never"))
+    run = machine.run(*machine.rehearsal.args(TASK), wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    again = machine.run(*machine.rehearsal.args("and now the rest"), options=["--continue"], wait=True)
+    assert again.process.returncode == 74, again.stderr()
+    assert len(scene.model.requests) == 1 and machine.status()["state"] == "released"
+
+
 @pytest.mark.parametrize("scene", ["copilot"], indirect=True)
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, elsewhere: bool) -> None:
