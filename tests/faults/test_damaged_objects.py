@@ -35,7 +35,7 @@ from tests.faults.ruins import (
 )
 from tests.faults.trial import Ruin, sane
 from tests.servers import fresh_bucket, shared
-from tests.tiers import examples
+from tests.tiers import examples, once
 from wal_agent.bucket.base import Bucket, MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged
@@ -271,7 +271,7 @@ def test_all_blobs_gone(ruin: Ruin) -> None:
 # ---- on stores -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fake-gcs", "ministack"])
+@pytest.mark.parametrize("name", once(["azurite", "fake-gcs", "ministack"], "fake-gcs", "ministack"))
 def test_the_same_on_a_store(name: str, prober: Prober, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = shared(name)
     for key, value in server.env.items():

@@ -1,4 +1,4 @@
-"""The seeded simulation over real servers of gs:// and s3://: the same checks at every step (I2, I3, I8, R1-R8), and
+"""The seeded simulation over real servers of each cloud: the same checks at every step (I2, I3, I8, R1-R8), and
 the very history that the same seed has over memory, so a bucket that answers otherwise is found in either way.
 
 `WAL_AGENT_SEEDS=FROM-TO` runs other seeds than the first ones.
@@ -24,7 +24,7 @@ from tests.servers import fresh_bucket, shared
 from tests.tiers import deep
 from wal_agent.bucket.base import Bucket
 
-SEEDS = {"fake-gcs": "6-30", "ministack": "6-18"}  # the second is slower
+SEEDS = {"azurite": "6-18", "fake-gcs": "6-30", "ministack": "6-18"}  # all but the second are slower
 NEEDED = ("R1 the tail is read", "R3 one seq, one content", "R10 mine whatever the nonce")
 OFTEN = {"lost": 15, "late": 25, "landed late": 5, "fenced": 8, "opened: dead": 20, "snapshots": 40, "retained": 10}
 """In these seeds of either, lest the weather be too fine."""
