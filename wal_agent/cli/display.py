@@ -49,7 +49,10 @@ DIFF: Final[Styles] = {
     r"^@@ .*": "cyan",
     r"^(diff --git |index |--- |\+\+\+ ).*": "bold",
 }
-HEADED: Final[Styles] = {r"^(\S.*)": "bold", r"^ +(undo|look with|look|found|resolve|note|not held)(?=[: ])": "cyan"}
+HEADED: Final[Styles] = {
+    r"^(\S.*)": "bold",
+    r"^ +(undo|look with \(the log says\)|look|found|resolve|note|not held)(?=[: ])": "cyan",
+}
 """Of answers whose indented lines belong to the line before."""
 
 

@@ -138,7 +138,7 @@ def _rows(effect: Effect, options: str) -> list[str]:
         rows.append(f"       the agent says: {shorten(redact(effect.because))}")
     if effect.needs_a_look:
         if effect.verify:
-            rows.append(f"       look with: {shorten(redact(effect.verify))}")
+            rows.append(f"       look with (the log says): {shorten(redact(effect.verify))}")
         if not effect.by or effect.by == "recovery":
             which = quote_word(effect.step) if effect.step else str(effect.call)
             rows.append(f"       resolve: wal-agent ack {which}{options} --done (or --not-done)")

@@ -289,7 +289,7 @@ function unfold(row) {
   if (entry.type === "intent") {
     body.append(make("p", `class ${entry.cls} (rule ${entry.rule})${entry.unlogged ? "; it ran before it was logged" : ""}`));
     part(body, "Input", pretty(textOf(entry.input)));
-    if (verdict) part(body, "Verdict of the recovery", `${verdict.finding}: ${verdict.why}${verdict.verify ? `\nlook with: ${verdict.verify}` : ""}`);
+    if (verdict) part(body, "Verdict of the recovery", `${verdict.finding}: ${verdict.why}${verdict.verify ? `\nlook with (the log says): ${verdict.verify}` : ""}`);
     if (end) {
       part(body, "End", `${row.result}, by ${end.by}${end.why ? `: ${end.why}` : ""}`);
       part(body, "Result", end.result ? pretty(textOf(end.result)) : "");
@@ -297,7 +297,7 @@ function unfold(row) {
     diff(body, data.trees.find((tree) => tree.after < entry.call && entry.call <= tree.to));
     if (entry.before) part(body, "Evidence from before the call", entry.before.map((f) => `${f.what}  ${f.where}  ${f.value}`).join("\n"));
   } else if (entry.type === "recovery") {
-    for (const v of entry.verdicts || []) part(body, `Call #${v.call}: ${v.finding}`, `${v.why}${v.verify ? `\nlook with: ${v.verify}` : ""}`);
+    for (const v of entry.verdicts || []) part(body, `Call #${v.call}: ${v.finding}`, `${v.why}${v.verify ? `\nlook with (the log says): ${v.verify}` : ""}`);
     part(body, "Restored", (entry.restored || []).join("\n"));
     part(body, "Left-over processes that were ended", (entry.leftovers || []).join("\n"));
     part(body, "Seconds", Object.entries(entry.seconds || {}).map(([k, v]) => `${k} ${v}`).join("\n"));

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 from msgspec.structs import asdict
@@ -237,9 +237,7 @@ def step(
     if not done.ran:
         for stream, data in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
             if stream is not None:
-                stream.flush()
-                stream.buffer.write(data)
-                stream.flush()
+                _repeat(stream, data)
         for line in shortened(name, done):
             say(line)
         if done.by != "command":
@@ -248,3 +246,13 @@ def step(
     elif done.paused:
         say(f"step {name} asked for a pause; the same command runs it again then.")
     raise typer.Exit(done.code)
+
+
+def _repeat(stream: TextIO, data: bytes) -> None:
+    """Write output that the log kept, as it was; to a terminal, without control characters."""
+    stream.flush()
+    if stream.isatty():
+        stream.write("\n".join(map(printable, data.decode("utf-8", "replace").split("\n"))))
+    else:
+        stream.buffer.write(data)
+    stream.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from io import BytesIO, StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.cli.shelf import SECRET, Run, Shelf, commit, payload
 from tests.unit.supervise.crew import short_folder
+from wal_agent.cli.steps import _repeat
 from wal_agent.errors import UsageError
 from wal_agent.records import AnyRecord, Payload, StatePut, StepBegun, StepEnded, StepPaused
 from wal_agent.steps import state
@@ -58,6 +59,18 @@ def test_no_escape_of_a_value_reaches_a_terminal(
     monkeypatch.setattr(sys, "stdout", shown)
     assert run("state", "get", "bytes", *where)[0] == 0
     assert len(shown.getvalue()) > 1 and "\x00" not in shown.getvalue()
+
+
+def test_no_escape_of_kept_output_reaches_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wal-agent step` repeats what the log kept; a program gets it as it was."""
+    shown = StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    _repeat(shown, b"one\x1b[2J\ntwo\xc2\x9b31m\n")
+    assert [line[:3] for line in shown.getvalue().split("\n")] == ["one", "two", ""]
+    assert all(line.isprintable() for line in shown.getvalue().splitlines())
+    piped = TextIOWrapper(BytesIO())
+    _repeat(piped, b"one\x1b[2J\n")
+    assert piped.buffer.getvalue() == b"one\x1b[2J\n"
 
 
 def test_json_has_the_value_the_pause_and_the_result(run: Run, where: tuple[str, ...]) -> None:
