@@ -18,7 +18,7 @@ from tests.unit.wal.world import intent
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import Host, Owner, RunEnded
-from wal_agent.supervise.identity import KEY_FILE
+from wal_agent.supervise.identity import KEY_FILE, make_person_key, person_key, store_person_key
 from wal_agent.wal import codec
 from wal_agent.wal.job import OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
@@ -166,6 +166,24 @@ def test_what_acts_on_a_job_does_not_make_it_this_persons(world: World, words: t
     assert world.command("vm-2", *START).returncode == 79
     assert world.command("vm-1", "run", "generic", f"--job={keys.job}", "--take-over", *START[2:]).returncode == 3
     assert world.command("vm-2", *START).returncode == 3
+
+
+def test_a_key_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another start that reads it while it is made, or after a loss of power, finds no empty one, which it refuses."""
+    env, found = {"HOME": str(tmp_path)}, list[bytes]()
+    real = os.fsync
+
+    def sync(fd: int) -> None:
+        found.append(person_key(env))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    key = make_person_key(env)
+    assert len(key) == 32 and found[0] == b"" and set(found) <= {b"", key}
+    assert [path.name for path in (tmp_path / ".local/state/wal-agent").iterdir()] == [KEY_FILE]
+    with pytest.raises(FileExistsError):
+        store_person_key(env, bytes(range(32)))
+    assert person_key(env) == key
 
 
 def test_an_agent_sees_no_key(world: World) -> None:

@@ -26,7 +26,7 @@ from wal_agent import msgspec_compat
 from wal_agent.config import MAX_JOB
 from wal_agent.paths import state_dir
 from wal_agent.records import Owner
-from wal_agent.safefs import make_private_folder, read_plain, swap_file, write_new_file
+from wal_agent.safefs import make_private_folder, read_plain, swap_file, sync_folder, write_new_file
 from wal_agent.supervise.machine import this_host
 
 KEY_FILE = "person.key"  # in the state folder
@@ -116,10 +116,17 @@ def make_person_key(env: Mapping[str, str]) -> bytes:
 
 
 def store_person_key(env: Mapping[str, str], key: bytes) -> None:
-    """FileExistsError: there is one. OSError."""
+    """It is there whole, or not at all: other starts read it meanwhile. FileExistsError: there is one. OSError."""
     path = state_dir(env) / KEY_FILE
     make_private_folder(path.parent)
-    write_new_file(path, key.hex().encode() + b"\n")
+    fresh = path.with_name(f".{KEY_FILE}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)  # of a process that died
+    write_new_file(fresh, key.hex().encode() + b"\n")
+    try:
+        os.link(fresh, path)
+    finally:
+        fresh.unlink()
+    sync_folder(path.parent)
 
 
 def remember_job(env: Mapping[str, str], folder: str, job: KnownJob) -> None:
