@@ -2,7 +2,7 @@
 # command in a fresh clone; scripts/check-prerequisites says in one line what a machine lacks.
 
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 AGENT ?= gemini
 BIN := .venv/bin
 NPM := .tools/npm
@@ -78,7 +78,7 @@ browser: $(DEV) ## The report in Chromium, which must be installed.
 	WAL_AGENT_BROWSER=1 $(PYTEST) tests/browser
 
 mutants: have-agents $(DEV) ## Break wal, capture, the gate and the plan in small ways; the unit tests must notice (SAMPLE, SEED).
-	$(BIN)/python scripts/mutants.py --sample $(or $(SAMPLE),60) --seed $(or $(SEED),1)
+	WAL_AGENT_DEPTH=4 $(BIN)/python scripts/mutants.py --sample $(or $(SAMPLE),60) --seed $(or $(SEED),1)
 
 pins: have-python ## Regenerate requirements/release.txt: the hashes of what runtime.txt and build.txt name.
 	@$(PYTHON) -m venv .tools/pins
