@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.agent_box import Box, Run, done, popen, wait_until
-from tests.tiers import once
+from tests.tiers import deep
 from tests.unit.agents.test_claude_cli import GOOD
 from wal_agent.agents import claude as CLAUDE
 from wal_agent.agents import hook_line
@@ -38,6 +38,8 @@ from wal_agent.agents.base import (
 )
 from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
 
+pytestmark = deep
+
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 PROMPT = "/clear\n@README.md `ls` $HOME \u2028 ünï 😀\n!ls\n"
 WAIT = {"run_in_background": False}  # since 2.1.330 a subagent runs in the background where this is not said
@@ -49,7 +51,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[...,
 
 
 EACH_VERSION = pytest.mark.parametrize(
-    "box", once(["", *CLAUDE.also], ""), ids=lambda version: version or CLAUDE.tested, indirect=True
+    "box", ["", *CLAUDE.also], ids=lambda version: version or CLAUDE.tested, indirect=True
 )
 
 

@@ -14,11 +14,14 @@ import pytest
 
 from tests.contract.agent_box import Box, Run, done, popen, wait_until
 from tests.processes import still_runs
+from tests.tiers import deep
 from wal_agent.agents import codex as CODEX
 from wal_agent.agents.base import ACT, LoggedCall, OtherEvent, ToolEnded, ToolStarting, TurnStarted
 from wal_agent.agents.codex import hooks
 from wal_agent.agents.codex.resume import NOT_BEGUN
 from wal_agent.rehearsal.model import Called, HistoryText, Part, Returned, Turn
+
+pytestmark = deep
 
 CODE_MODE = ("-m", "gpt-6-sol")
 PROMPT = "!touch banged\n$skill-creator /quit @README.md `ls` ünï \u2028\n  "

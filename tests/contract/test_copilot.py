@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
+from tests.tiers import deep
 from wal_agent.agents import copilot as COPILOT
 from wal_agent.agents import hook_line
 from wal_agent.agents.base import (
@@ -28,6 +29,8 @@ from wal_agent.agents.base import (
 )
 from wal_agent.agents.copilot.hooks import platform_builds
 from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
+
+pytestmark = deep
 
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 Program = Callable[[str], Path]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, Tty, done, popen, wait_until
+from tests.tiers import deep
 from wal_agent.agents import pi as PI
 from wal_agent.agents.base import (
     Allow,
@@ -28,6 +29,8 @@ from wal_agent.agents.pi.hooks import MARKER
 from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
+
+pytestmark = deep
 
 PROMPT = "@README.md /quit !ls $HOME `ls` \\n 'one' \"two\" ünï 😀 \u2028\n-x\n/y\n"
 
@@ -108,8 +111,6 @@ def test_another_extension_cannot_rewrite_what_was_logged(box: Box, run: Run) ->
 
 IN_PLACE = """
 import { appendFileSync } from "node:fs"
-
-pytestmark = deep
 const parameters = { type: "object", properties: { path: { type: "string" } } }
 const content = [{ type: "text", text: "ok" }]
 const execute = async (id, { path }) => (appendFileSync(path, "changed"), { content, details: {} })

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
-from tests.tiers import deep, once
+from tests.tiers import deep
 from wal_agent.agents import qwen as QWEN
 from wal_agent.agents.base import (
     Allow,
@@ -39,7 +39,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[...,
 
 
 EACH_VERSION = pytest.mark.parametrize(
-    "box", once(["", *QWEN.also], ""), ids=lambda version: version or QWEN.tested, indirect=True
+    "box", ["", *QWEN.also], ids=lambda version: version or QWEN.tested, indirect=True
 )
 
 

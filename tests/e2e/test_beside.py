@@ -91,6 +91,7 @@ def test_a_plain_gemini_beside_a_run_and_after_a_killed_one(scene: Scene) -> Non
     assert scene.side("plain") == ["did-beside", "did-after"]
 
 
+@deep
 def test_two_runs_at_once(scene: Scene) -> None:
     """I1, I6: each run's hooks answer its own agent only; two logs with one call each."""
     machine = scene.machine("vm-1")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene
-from tests.tiers import once
+from tests.tiers import deep, once
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 PHRASE = "the heron sleeps in building seven"
@@ -131,7 +131,8 @@ SNAPSHOT = "<state_snapshot>The scripted summary says little of what there was.<
 RESUMES = ("gemini", "pi")  # which compact behind a turn, or in front of the next
 
 
-@pytest.mark.parametrize("scene", once(["gemini", "qwen", "opencode", "pi", "copilot"], "copilot"), indirect=True)
+@deep
+@pytest.mark.parametrize("scene", ["gemini", "qwen", "opencode", "pi", "copilot"], indirect=True)
 def test_what_a_new_history_lacks_is_said_where_a_hook_can_speak(scene: Scene) -> None:
     """The record and the checkpoint are there, and a request behind the compaction has the task and the way back."""
     machine = scene.machine("vm-1")

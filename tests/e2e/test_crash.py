@@ -64,6 +64,7 @@ def test_kill_in_a_shell_call_on_another_machine_with_an_empty_home(scene: Scene
     assert [c["tool"] for c in second.status()["unsettled"]] == ["run_shell_command"]
 
 
+@deep
 def test_a_session_that_the_user_chose_to_resume_is_saved(scene: Scene) -> None:
     """I3: with `--resume latest` only the handshake tells which session it is; it is captured from then on."""
     machine = scene.machine("vm-1")
