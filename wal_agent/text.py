@@ -22,7 +22,7 @@ HEARD = 10_000  # characters of a stranger's words that are looked at
 
 def printable(text: str) -> str:
     """On one line, and without what a terminal would obey."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def is_utf8(text: str) -> bool:
