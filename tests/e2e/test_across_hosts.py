@@ -22,7 +22,7 @@ from tests.servers import Server, fresh_bucket, shared, started
 from tests.servers.proxy import proxied
 from tests.tiers import deep, once
 
-STORES = ("fake-gcs", "ministack")
+STORES = ("azurite", "fake-gcs", "ministack")
 LINKS = ("namespace",) if network.allowed() else ("proxy",)  # the second shows the same with less around it
 
 

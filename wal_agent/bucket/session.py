@@ -89,6 +89,7 @@ def bottom(error: BaseException) -> str:
     below = next((one for one in inner if isinstance(one, BaseException)), None)
     if below is not None:
         return bottom(below)
-    # The second argument of google-auth's is the whole reply of the login server.
-    text = error.args[0] if len(error.args) > 1 and isinstance(error.args[0], str) else str(error)
+    # Of urllib3's some begin with the connection; the second of google-auth's is the whole reply of the login server.
+    words = [] if isinstance(error, OSError) or len(error.args) < 2 else [w for w in error.args if isinstance(w, str)]
+    text = words[0] if words else str(error)
     return _POOL.sub(r"\1:\2: ", text) or type(error).__name__

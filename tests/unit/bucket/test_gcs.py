@@ -25,6 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError, TransportError
 from google.cloud.storage import Blob
+from urllib3.connection import HTTPConnection
+from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError
 
 from tests.servers import fresh_bucket, shared
 from tests.servers.faults import LostReply, Plan, Reply, ResetUpload, Script, SlowBody, refusal
@@ -262,6 +265,12 @@ def test_what_the_sdk_calls_its_connections_is_not_told(kind: str) -> None:
     at = " at 0x7f00>" if kind[0] == "<" else ""
     error = OSError(f"{kind}(host='h', port=443){at}: refused")
     assert str(gcs._no_reply_error(error)).endswith("(h:443: refused).")
+
+
+def test_a_connection_that_times_out_is_told_without_its_object() -> None:
+    late = ConnectTimeoutError(HTTPConnection("h"), "Connection to h timed out. (connect timeout=5.0)")
+    error = requests.exceptions.ConnectTimeout(MaxRetryError(HTTPConnectionPool("h"), "/x?sig=hidden", late))
+    assert str(gcs._no_reply_error(error)).endswith("(Connection to h timed out. (connect timeout=5.0)).")
 
 
 @pytest.mark.parametrize("op", ["create", "list", "time"])
