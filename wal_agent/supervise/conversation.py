@@ -99,6 +99,7 @@ class Conversation:
         self.hooks_live = threading.Event()  # the handshake
         self.turn_open = launch.turn_open
         self.turned = False  # a turn began
+        self._stopped = False  # a person stopped the turn, and nothing has begun since
         self._pending = ""  # the session of a turn that is complete if nothing follows it
         self._beginning = 0  # calls whose before-hook has no answer yet
         self._asked: frozenset[int] = frozenset()  # calls that a person's word is waited for, as far as is known
@@ -115,6 +116,8 @@ class Conversation:
             self._pending = event.session if isinstance(event, TurnCompleted) and event.pending else ""
             self.failed = None
             self._gate.confirm()
+        if isinstance(event, TurnStarted | ModelRequest | ToolStarting | TurnCompleted):
+            self._stopped = False
         if isinstance(event, AwaitingApproval):
             self._gate.approval_asked(event.what)
         if not isinstance(event, ToolStarting | ToolEnded) and not self._comes_late(event):
@@ -222,6 +225,8 @@ class Conversation:
         """Which step was missed, if any. A call that is about to begin counts as one that runs."""
         running = {r.call for r in self._gate.running()}
         busy = bool(running or self._beginning)
+        if self._stopped and not busy:
+            return "turn_failed"
         if self.phase == "executing_tools" and not busy and not self._pending:
             return "last_tool_ended"
         if self.phase == "awaiting_approval" and self._asked and not self._asked & running:
@@ -244,9 +249,10 @@ class Conversation:
         self._step(lambda: event, tool)
 
     def turn_stopped(self) -> None:
-        """A person stopped the turn, which the agent reports by no hook. The turn stays open: it was not completed."""
-        if self.turn_open and not self._gate.running():
-            self.enter("turn_failed")
+        """A person stopped the turn. It stays open: it was not completed. Calls that the stop cut off may still have to
+        be found in the session."""
+        self._stopped = self.turn_open
+        self._step(self._missed)
 
     def _step(self, find: Callable[[], PhaseEvent | None], tool: str = "") -> None:
         with self._lock:

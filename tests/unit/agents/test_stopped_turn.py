@@ -21,6 +21,14 @@ STOPS: dict[str, list[dict[str, object]]] = {
     "copilot": [{"type": "abort", "data": {"reason": "user initiated"}, "id": "a", "parentId": "b"}],
     "gemini": [{"id": "1d19", "type": "info", "content": "Request cancelled."}, {"$set": {"lastUpdated": "x"}}],
     "pi": [{"type": "message", "message": {"role": "assistant", "content": [], "stopReason": "aborted"}}],
+    "qwen": [
+        {
+            "type": "system",
+            "subtype": "ui_telemetry",
+            "systemPayload": {"uiEvent": {"event.name": "qwen-code.tool_call", "status": "cancelled"}},
+        },
+        {"type": "tool_result", "message": {"role": "user", "parts": []}},
+    ],
 }
 NEXT: dict[str, dict[str, object]] = {
     "claude": {"type": "user", "message": {"role": "user", "content": "go on"}},
@@ -28,6 +36,7 @@ NEXT: dict[str, dict[str, object]] = {
     "copilot": {"type": "user.message", "data": {"content": "go on"}, "id": "c", "parentId": "a"},
     "gemini": {"id": "1d20", "type": "user", "content": [{"text": "go on"}]},
     "pi": {"type": "message", "message": {"role": "user", "content": [{"type": "text", "text": "go on"}]}},
+    "qwen": {"type": "user", "message": {"role": "user", "parts": [{"text": "go on"}]}},
 }
 
 

@@ -378,6 +378,21 @@ def test_a_second_question_does_not_hide_the_first(talk: Talk) -> None:
     assert talk.on.refresh_phase()[0] == "awaiting_approval"
 
 
+def test_a_turn_that_a_person_stopped_waits_for_the_person_once_nothing_runs(talk: Talk) -> None:
+    """Issue 38, 10: it is not complete; a call that the stop cut off may be found in the session only later."""
+    talk.on.handle(TurnStarted("s", "do it"))
+    with talk.post.committing():
+        talk.on.handle(starting("write_file", file_path="a"))
+    talk.on.turn_stopped()
+    assert talk.on.refresh_phase()[0] == "executing_tools"
+    talk.on.handle(ended("write_file", file_path="a"))
+    assert talk.on.refresh_phase()[0] == "awaiting_user" and talk.on.turn_open
+    talk.on.handle(ModelRequest("s"))
+    assert talk.on.refresh_phase()[0] == "awaiting_model"
+    talk.on.turn_stopped()
+    assert talk.on.phase == "awaiting_user" and talk.on.turn_open
+
+
 @pytest.mark.parametrize("event", [TurnStarted("s", "p"), ModelRequest("s"), TurnCompleted("s")])
 def test_what_a_turn_failed_of_is_over_when_the_model_is_asked_again(talk: Talk, event: HookEvent) -> None:
     """Else a run that went on would be told as ended for want of the model."""

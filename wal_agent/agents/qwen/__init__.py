@@ -24,6 +24,7 @@ travels = conversation.travels
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), "Qwen Code has no form to copy a session"),
     compactions=session.compactions,
+    stopped_turn=session.stopped_turn,
     rewriting=Rewriting(rewrite.units, rewrite.compact),
     speaks=frozenset(("tool_ended", "turn_completed")),
     hook_caller="session",  # since 0.24 each hook leads a session; 0.15 runs it in Qwen's own

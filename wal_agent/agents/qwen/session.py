@@ -348,6 +348,20 @@ def _call_event(record: Json | None) -> Json | None:
     return event if event.get("event.name") == "qwen-code.tool_call" else None
 
 
+def stopped_turn(appended: bytes) -> bool:
+    """A call that a person cancelled, and no message behind it: the model is not asked on. Of an Esc while the model is
+    asked Qwen Code writes nothing."""
+    if b'"cancelled"' not in appended:
+        return False
+    newest = ""
+    for record, _ in records(appended):
+        if (event := _call_event(record)) is not None:
+            newest = str(event.get("status"))
+        elif record is not None and record.get("type") in ("user", "assistant"):
+            newest = ""
+    return newest == "cancelled"
+
+
 def compactions(appended: bytes) -> list[Compacted]:
     """Read what Qwen Code keeps of a compression to build its history again at a resume."""
     found: list[Compacted] = []
