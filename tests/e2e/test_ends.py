@@ -278,6 +278,36 @@ def _leave(term: Terminal) -> None:
     term.code()
 
 
+@pytest.mark.parametrize("scene", once([*TALKS, "gemini", "pi"], "gemini"), indirect=True)
+def test_a_prompt_that_was_stopped_before_its_answer_can_be_asked_again(scene: Scene) -> None:
+    """Gemini takes such a prompt out of its session, and refused to resume what was left."""
+    machine = scene.machine("vm")
+    scene.script(Turn(text="late"), Turn(text="It is done."))
+    hold = scene.hold_turn(0)
+    args = machine.rehearsal.interactive_args(TASK) or ()
+    term = Terminal(machine, args)
+    try:
+        scene.asked(1)
+        for _ in range(4):
+            term.press("Escape")
+            _happens(lambda: False, 0.7)  # two Escs at once are another key
+        _leave(term)
+        hold.set()
+    finally:
+        term.close()
+    term = Terminal(machine, args, options=["--wait"])
+    try:
+        if scene.agent == "opencode":  # it takes no prompt with a session, so the person types the next one
+            term.shows("interrupted")
+            return
+        term.shows("It is done")
+        _leave(term)
+    finally:
+        term.close()
+    said = [part.text for part in scene.model.history(len(scene.model.requests) - 1) if isinstance(part, HistoryText)]
+    assert any(TASK in text for text in said)
+
+
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)
 @pytest.mark.parametrize("elsewhere", once([False, True], True))
 def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) -> None:

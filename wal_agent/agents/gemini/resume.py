@@ -152,6 +152,7 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     mend_results(read)
     repairs += lost_calls_repair(drop_results(read))
     put = put_back(read, session, calls)
+    put_prompt_back(read)
     if contains(main, b"/tool-outputs/session-"):
         repairs.append(
             "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
@@ -159,6 +160,15 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
         )
     prompts = None if any(map(_has_words, read.messages.values())) else ()
     return Reconciled(session_pieces(read), put, len(read.said()), tuple(repairs), prompts)
+
+
+def put_prompt_back(read: Session) -> None:
+    """Put a prompt back where nothing else is left. Gemini takes one out that was stopped before its answer, deletes
+    such a session when it ends, and resumes none."""
+    if any(_has_words(m) or (m.kind == "gemini" and (m.calls or m.parts())) for m in read.messages.values()):
+        return
+    for message in [m for m in read.taken if _has_words(m)][-1:]:
+        read.messages[str(message.value["id"])] = message
 
 
 def mend_head(read: Session, session: str, workspace: Path) -> bool:

@@ -143,6 +143,7 @@ class Message(LineRecord):
 class Session(msgspec.Struct):
     meta: Json = msgspec.field(default_factory=dict)
     messages: dict[str, Message] = msgspec.field(default_factory=dict)
+    taken: list[Message] = msgspec.field(default_factory=list)  # a user's words that the newest change took out again
     scratchpad: bytes | None = None  # the last $set of the memory scratchpad, while nothing came after it
     junk: int = 0  # lines that are not JSON objects
     headed: bool = False  # the first line is the session's head
@@ -174,6 +175,7 @@ def _apply(session: Session, record: Json, line: Line) -> None:
         session.scratchpad = None
     elif isinstance(change, dict):
         if isinstance(change.get("messages"), list):
+            session.taken = [m for m in session.messages.values() if m.kind == "user"]
             session.messages.clear()
             _add_messages(session, change["messages"])
         if "memoryScratchpad" in change:
@@ -197,8 +199,8 @@ def _add_messages(session: Session, messages: list[Any]) -> None:
 
 def _rewind(session: Session, to: str) -> None:
     ids = list(session.messages)
-    for gone in ids[ids.index(to) :] if to in session.messages else ids:
-        del session.messages[gone]
+    gone = [session.messages.pop(id) for id in (ids[ids.index(to) :] if to in session.messages else ids)]
+    session.taken = [m for m in gone if m.kind == "user"]
     session.scratchpad = None
 
 
