@@ -442,6 +442,8 @@ _LIMITS = """\
 - An effect that is missing because a person was asked is not lost, but counted as asked: by the agent (`./ask.sh`), or
   by exit code 79, which wal-agent documents as "a person must decide". Any other exit code counts for nothing.
 - After the loss of a machine each peer starts in a fresh copy of the project.
+- `queued` counts the prompt that was typed while the tool ran, too. Codex, Gemini, pi and Qwen keep it in memory alone,
+  so it is lost with them.
 - `told wrongly` and `not told` count effects at the first request behind the last start: the conversation says the
   opposite of what happened, or has no trace of an effect that happened.
 - `extra model calls` are those beyond a run without a kill.
