@@ -84,6 +84,7 @@ export const WalAgent = async ({ client }) => {
   if (!first()) return {}
   const roots = new Map() // session -> its root session
   const failed = new Set() // root sessions whose turn ended with an error
+  const stopped = new Set() // sessions whose turn a person stopped
   const sent = new Set() // what was told and not yet answered: dispose waits for it
   let current = ""
   let order = Promise.resolve()
@@ -164,10 +165,13 @@ export const WalAgent = async ({ client }) => {
         // Not when it is made: a fork is filled with what was said before. Without chat.message: a person's own command.
         if (info.time?.created >= BEGAN) quietly(() => begin(info.sessionID, "startup"))
       } else if (type === "session.error") {
-        failed.add(said?.sessionID ?? current)
+        const session = said?.sessionID ?? current
+        failed.add(session)
+        if (said?.error?.name === "MessageAbortedError") stopped.add(session) // a person's Esc
       } else if (type === "session.idle" && roots.get(said?.sessionID) === said?.sessionID) {
         const session = said.sessionID
         if (!failed.has(session)) quietly(() => tell("completed", { session }))
+        else if (stopped.has(session)) quietly(() => tell("stopped", { session }))
       } else if (type === "session.compacted") {
         compacting(said?.sessionID, true)
       } else if (type === "permission.asked") {
@@ -188,6 +192,7 @@ export const WalAgent = async ({ client }) => {
         const session = await root(input.sessionID)
         if (session !== input.sessionID) return
         failed.delete(session)
+        stopped.delete(session)
         await begin(session, created.has(session) ? "startup" : "resume")
         await tell("turn", { session, prompt: (words ?? []).join("\n") })
       })

@@ -17,7 +17,6 @@ import pytest
 from tests.e2e.scene import PATIENCE, Machine, Scene, until
 from tests.e2e.terminal import Terminal
 from tests.tiers import deep, once
-from wal_agent.agents import AGENTS
 from wal_agent.agents.base import ACT_BEGINS
 from wal_agent.rehearsal.model import Call, HistoryText, Turn
 
@@ -209,8 +208,7 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
                 break
         assert ledger.exists(), term.screen()
         _escape(term, scene, "cut")
-        if AGENTS[scene.agent].capabilities.stopped_turn is not None:
-            until(lambda: machine.status()["phase"] == "awaiting_user", "the agent waits for the person")
+        until(lambda: machine.status()["phase"] == "awaiting_user", "the agent waits for the person")
         _leave(term)
     finally:
         term.close()

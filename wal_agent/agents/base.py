@@ -130,6 +130,13 @@ class TurnFailed(msgspec.Struct, frozen=True):
     retry_after: float = 0.0
 
 
+class TurnStopped(msgspec.Struct, frozen=True):
+    """A person stopped the turn, as by Esc, and the agent waits for them. Of agents without such a hook the session's
+    file says it (`Capabilities.stopped_turn`)."""
+
+    session: str
+
+
 class SessionEnded(msgspec.Struct, frozen=True):
     session: str
     reason: str
@@ -152,6 +159,7 @@ HookEvent = (
     | Compacting
     | ContextRequested
     | TurnFailed
+    | TurnStopped
     | SessionEnded
     | OtherEvent
 )

@@ -39,6 +39,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnFailed,
     TurnStarted,
+    TurnStopped,
 )
 from wal_agent.agents.session_files import find_main
 from wal_agent.errors import WalAgentError
@@ -158,6 +159,8 @@ class Conversation:
                 decision = self._guard.before(event)
             case ContextRequested():  # the recovery's words as long as its turn lasts, and what the summary lacks
                 decision = Allow(f"{self._notice}\n\n{self._guard.context(event)}".strip())
+            case TurnStopped():
+                self.turn_stopped()
             case TurnFailed():
                 self.failed = event
                 self._supervisor.request_save()

@@ -26,6 +26,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnFailed,
     TurnStarted,
+    TurnStopped,
 )
 from wal_agent.errors import PersonNeeded
 from wal_agent.records import AgentStarted, AnyRecord, End, Payload, PhaseChange, Turn
@@ -383,13 +384,13 @@ def test_a_turn_that_a_person_stopped_waits_for_the_person_once_nothing_runs(tal
     talk.on.handle(TurnStarted("s", "do it"))
     with talk.post.committing():
         talk.on.handle(starting("write_file", file_path="a"))
-    talk.on.turn_stopped()
+    talk.on.handle(TurnStopped("s"))
     assert talk.on.refresh_phase()[0] == "executing_tools"
     talk.on.handle(ended("write_file", file_path="a"))
     assert talk.on.refresh_phase()[0] == "awaiting_user" and talk.on.turn_open
     talk.on.handle(ModelRequest("s"))
     assert talk.on.refresh_phase()[0] == "awaiting_model"
-    talk.on.turn_stopped()
+    talk.on.handle(TurnStopped("s"))
     assert talk.on.phase == "awaiting_user" and talk.on.turn_open
 
 

@@ -91,6 +91,7 @@ EVENTS = {
     "compacting": on(_Compact, lambda p: base.Compacting(p.session, p.done)),
     "summary": on(_Summary, lambda p: base.ContextRequested(p.session, base.Compacted(p.id, p.text.strip(), p.text))),
     "completed": on(_Said, lambda p: base.TurnCompleted(p.session)),
+    "stopped": on(_Said, lambda p: base.TurnStopped(p.session)),
 }
 parse = parser(EVENTS)
 
