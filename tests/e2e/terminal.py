@@ -104,8 +104,9 @@ class Terminal:
         return True
 
     def code(self) -> int:
-        """Wait for the end; the command's exit code."""
+        """Wait for the end, and until the screen has all that was written; the command's exit code."""
         until(lambda: self._note("after"), "the command in the terminal ends")
+        until(lambda: self._tmux("display", "-p", "#{pane_dead}").strip() == "1", "the terminal has read it all")
         return int(self._note("code"))
 
     def modes(self) -> tuple[str, str]:
