@@ -92,7 +92,9 @@ def test_it_is_read_as_gemini_reads_it() -> None:
     made = child(main)
     assert records(made)[1:] == [user("b", "1 again"), user("e", "4")]
     assert made.repairs == ("2 damaged line(s) of the session file were left out.",)
-    assert child(lines(META, user("a", "x"), {"$rewindTo": "unknown"})).messages == 0
+    left = child(lines(META, user("a", "x"), {"$rewindTo": "unknown"}))
+    assert records(left)[1:] == [user("a", "x")], "Gemini resumes no session without a prompt"
+    assert child(lines(META, user("a", "<session_context>x"), {"$rewindTo": "unknown"})).messages == 0
 
 
 def test_lines_that_are_not_touched_keep_their_bytes() -> None:
