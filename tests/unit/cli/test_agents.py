@@ -45,8 +45,9 @@ def test_the_command(run: Run) -> None:
     assert run("agents", "--markdown") == (0, doctor.agents_page(list(AGENTS.values())), "")
     code, out, err = run("agents", "--json")
     assert (code, err) == (0, "")
-    assert [(each["name"], each["tested"]) for each in json.loads(out)] == [(a.name, a.tested) for a in AGENTS.values()]
-    assert json.loads(out)[0]["limits"] == list(doctor.traits()["gemini"].limits)
+    shown = json.loads(out)["agents"]
+    assert [(each["name"], each["tested"]) for each in shown] == [(a.name, a.tested) for a in AGENTS.values()]
+    assert shown[0]["limits"] == list(doctor.traits()["gemini"].limits)
     code, out, err = run("agents")
     assert (code, err) == (0, "")
     assert f"gemini  (tested with {AGENTS['gemini'].tested})" in out and "generic  (any command)" in out
