@@ -91,9 +91,8 @@ def world(
             return Host(machine, scene.workspace, proxy.partition, proxy.heal)
 
         def in_namespace(name: str) -> Host:
-            number = 2 * len(scene.machines)
             space = stack.enter_context(network.namespace())
-            to_store, to_model = (stack.enter_context(network.cable(space, number + n)) for n in range(2))
+            to_store, to_model = (stack.enter_context(network.cable(space)) for _ in range(2))
             reach = {**at(server, to_store.near).env, "GOOGLE_GEMINI_BASE_URL": f"http://{to_model.near}:{model.port}"}
             (folder := scene.root / f"{name}-work").mkdir()
             enter = (*space.enter, "sh", "-c", OWN_FOLDER, str(folder), str(scene.workspace))
