@@ -228,7 +228,7 @@ def test_a_no_leaves_nothing_open(scene: Scene) -> None:
         term.shows(talk.question)
         if scene.agent == "qwen":  # its hook comes behind the answer, so the log has nothing of the call
             term.press("Escape")
-        else:  # nobody answers in the instant in which the question is drawn
+        else:  # a person answers once the question is on the screen
             until(lambda: machine.status()["phase"] == "awaiting_approval", "the question is known")
             _escape(term, scene, "end")
         _leave(term)

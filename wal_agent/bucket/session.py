@@ -42,7 +42,7 @@ class _KeptAlive(HTTPAdapter):
 
 
 def for_store(session: requests.Session) -> None:
-    """Make it one for a store, which sends nobody elsewhere."""
+    """Set it up for a store: connections are kept, and a redirect is an error."""
     session.max_redirects = 0
     for scheme in ("https://", "http://"):
         session.mount(scheme, _KeptAlive(pool_connections=2, pool_maxsize=CONNECTIONS, max_retries=0))

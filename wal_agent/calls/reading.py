@@ -113,20 +113,23 @@ def read_call(tool: str, input: bytes, folder: str, rules: Rules) -> ReadCall:
 def shell_commands(input: bytes) -> tuple[Simple, ...]:
     """The commands of a call's shell text as they stand in it, whatever the tool; none where it has none that can be
     read."""
-    fields = read_input(input) or {}
-    text = fields.get(_text_field(fields))
-    script = parse(text) if isinstance(text, str) else None
+    script = parse(_shell_text(input))
     return script.commands if script is not None else ()
 
 
 def leaves_behind(input: bytes) -> bool:
     """Whether a call's shell text ends while a command of it may run on in the background, as far as it can be read."""
-    fields = read_input(input) or {}
-    text = fields.get(_text_field(fields))
-    if not isinstance(text, str) or _BEHIND.search(text) is None:
+    text = _shell_text(input)
+    if _BEHIND.search(text) is None:
         return False
     script = parse(text)
     return script.leaves if script is not None else True
+
+
+def _shell_text(input: bytes) -> str:
+    fields = read_input(input) or {}
+    text = fields.get(_text_field(fields))
+    return text if isinstance(text, str) else ""
 
 
 def tool_name(tool: str) -> str:

@@ -213,7 +213,8 @@ def restore(
         data = map_file(carried[main] or exact[main])
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
         repairs = (*reconciled.repairs, *_refused(place.agent, reconciled, len(data)))
-        reconciled = replace(reconciled, repairs=repairs, gone=_scheduled_before(place.agent, exact[main], data))
+        gone = _left_schedules(place.agent, exact[main], data) if left.names else ()
+        reconciled = replace(reconciled, repairs=repairs, gone=gone)
         prompt = notice(reconciled)
         release(data)
         for name in sorted({*files} - {main}):
@@ -245,7 +246,7 @@ def restore(
     return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept, tuple(left.names))
 
 
-def _scheduled_before(agent: Agent, exact: Path, carried: Buffer) -> tuple[RequestedCall, ...]:
+def _left_schedules(agent: Agent, exact: Path, carried: Buffer) -> tuple[RequestedCall, ...]:
     """Return what the log's file schedules and the one that is restored does not."""
     if (scheduled := agent.capabilities.scheduled) is None:
         return ()

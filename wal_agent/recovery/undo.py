@@ -347,7 +347,7 @@ def _move(words: Sequence[str]) -> Undo:
 
 
 _REPLACED: Final = "an object that was there before was replaced"
-# The second as azcopy takes it, which tells of no folder that it is one; a SAS behind it would be a secret.
+# The second as azcopy takes it, which does not show whether it is a folder; a SAS behind it would be a secret.
 _OBJECT = re.compile(r"(?:s3|gs)://|https://[a-z0-9]{3,24}\.blob\.[a-z.]+/[a-z0-9-]+/[^?]*\.[^?/.]+$")
 _AZ = ("--account-name", "--auth-mode", "--subscription", "-c", "--container-name", "-n", "--name")
 

@@ -221,7 +221,7 @@ class Azure:
         return reply
 
     def _ends(self, event: Any) -> bool:
-        """Whether it ends this machine. Nobody else's name is compared."""
+        """Whether it ends this machine, by this machine's own name."""
         own = self._name in [str(name).lower() for name in event["Resources"]]
         return own and event["EventType"] in ("Preempt", "Terminate") and event.get("EventStatus") != "Completed"
 

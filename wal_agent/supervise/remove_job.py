@@ -55,8 +55,8 @@ CLEANED: Final = "a person deleted what the job no longer needs"
 
 
 class Removal(JsonAnswer, frozen=True, tag=schema_name("rm")):
-    """What `wal-agent rm` deletes, or has deleted: objects and their bytes. `open_calls`: whose fate nobody
-    asks about any more. `kept`: small objects that lock old runs out."""
+    """What `wal-agent rm` deletes, or has deleted: objects and their bytes. `open_calls`: no start
+    asks what became of them any more. `kept`: small objects that lock old runs out."""
 
     job: str
     segments: Tally

@@ -23,6 +23,7 @@ from tests.servers.proxy import Proxy, Reply, Script, proxied
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.azure import (
     AzureBucket,
+    Op,
     Refusal,
     Request,
     SharedKey,
@@ -275,8 +276,8 @@ ASKED = Request("replace", HOST, "agents", "j/log/1")
         ("create", Refusal(503, "ServerBusy"), Unavailable, "503 ServerBusy"),
     ],
 )
-def test_what_a_refusal_means(op: str, said: Refusal, kind: type[Exception], words: str) -> None:
-    error = refusal_error(said, Request(op, HOST, "agents", "j/log/1"))  # type: ignore[arg-type]
+def test_what_a_refusal_means(op: Op, said: Refusal, kind: type[Exception], words: str) -> None:
+    error = refusal_error(said, Request(op, HOST, "agents", "j/log/1"))
     assert type(error) is kind and words in str(error)
 
 
