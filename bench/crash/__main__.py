@@ -16,7 +16,7 @@ from threading import Lock
 
 from bench.crash.peers import PEERS, RESUME, applies, missing
 from bench.crash.plan import LEARNED, Case, cases
-from bench.crash.table import PAGE, Key, Result, page, read, result, save
+from bench.crash.table import PAGE, Key, Result, page, read, result, save, tables
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.drill.play import Round, Setup, plan_rounds, play
 from wal_agent.drill.policy import POLICIES, Policy
@@ -38,8 +38,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="rounds at a time")
     parser.add_argument("--again", action="store_true", help="play also what is kept")
     parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--tables", action="store_true", help="only print the tables behind the page")
     given = parser.parse_args()
     kept = {one.key: one for one in read()}
+    if given.tables:
+        print(tables(list(kept.values())))
+        return
     if not given.page:
         _play(given, kept)
     PAGE.write_text(page(list(kept.values())), "utf-8")

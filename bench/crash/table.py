@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -120,16 +121,19 @@ def read(place: Path = RESULTS) -> list[Result]:
 def page(results: Sequence[Result]) -> str:
     """Return docs/BENCHMARK.md."""
     agents = sorted({one.agent for one in results})
+    head = _HEAD.format(agents=", ".join(agents), plan=_plan(results))
+    parts = [head, _short(results), _chart(results), _price(results), _not_best_summary(results), _LIMITS, _PEERS]
+    return "\n".join(part for part in parts if part)
+
+
+def tables(results: Sequence[Result]) -> str:
+    """Return what the page leaves out: each agent, model and kill point, with all that is counted."""
     parts = [
-        _HEAD.format(command="make bench-crash", rounds=len(results), agents=", ".join(agents), plan=_plan(results)),
-        _short(results),
-        _price(results),
-        _not_best_summary(results),
-        _LIMITS.format(kills=_kills(results), peers=_about(), absent=_absent()),
+        "## How often each kill was played\n\n" + _kills(results),
         _overview(results),
         "## By kill point: kills with an effect repeated or lost\n\n" + _points(results),
     ]
-    for agent in agents:
+    for agent in sorted({one.agent for one in results}):
         mine = [one for one in results if one.agent == agent]
         kills = len({one.key[3:] for one in mine})
         scenarios = sorted({one.scenario for one in mine})
@@ -139,7 +143,7 @@ def page(results: Sequence[Result]) -> str:
             if rows:
                 parts.append(f"### {agent}, a model that does `{policy}`\n\nIt {POLICIES[policy]}.\n\n{_peers(rows)}")
         parts.append(_not_best(agent, mine))
-    return "\n".join(parts) + _TAIL
+    return "\n".join(parts)
 
 
 # ---- all agents together
@@ -172,24 +176,36 @@ def _short(results: Sequence[Result]) -> str:
     return "## Kills with an effect repeated or lost\n\n" + "\n".join(out) + "\n"
 
 
+def _chart(results: Sequence[Result]) -> str:
+    """Draw the share of bad kills by peer, all models together, of the kills of `_short`."""
+    killed = [one for one in results if one.killed]
+    own = {_kill(one) for one in killed if one.peer == OURS}
+    lines = []
+    for peer in _in_order(killed):
+        rows = [one for one in killed if one.peer == peer and _kill(one) in own]
+        if rows:
+            part = _bad(rows) / len(rows)
+            lines.append(f"{peer:<14}{'#' * round(50 * part):<51}{100 * part:3.0f} % of {len(rows)}")
+    return "All models together:\n\n```\n" + "\n".join(lines) + "\n```\n"
+
+
 def _kill(one: Result) -> tuple[str, ...]:
     return (one.agent, one.policy, *(str(each) for each in one.key[3:]))
 
 
 def _price(results: Sequence[Result]) -> str:
-    out = [
-        "| wal-agent, model | kills | a person is asked | by exit code 79 | where a look would have shown it "
-        "| extra model calls |",
-        "|---|---|---|---|---|---|",
-    ]
+    found = []
     for policy in POLICIES:
         own = [one for one in results if (one.peer, one.policy, one.killed) == (OURS, policy, True)]
         if own:
-            out.append(
-                f"| `{policy}` | {len(own)} | {sum(one.asked for one in own)} | {sum(one.stopped for one in own)} "
-                f"| {sum(one.needless for one in own)} | {statistics.mean(one.extra for one in own):.1f} |"
+            asked, stopped, needless = (
+                sum(getattr(one, name) for one in own) for name in ("asked", "stopped", "needless")
             )
-    return _PRICE + "\n".join(out) + "\n"
+            found.append(
+                f"- `{policy}`: {asked} of {len(own)} kills, {stopped} of them by exit code 79; "
+                f"in {needless} a look would have shown the outcome."
+            )
+    return _PRICE + "\n".join(found) + "\n"
 
 
 def _kills(results: Sequence[Result]) -> str:
@@ -201,16 +217,6 @@ def _kills(results: Sequence[Result]) -> str:
         counts = [sum((one.scenario, one.point) == (scenario, point) for one in killed) for point in points]
         out.append(f"| {scenario} | " + " | ".join(str(count or "-") for count in counts) + " |")
     return "\n".join(out) + "\n"
-
-
-def _about() -> str:
-    rows = [f"| {name} | {what} |" for name, what in _ABOUT.items()]
-    return "\n".join(["| peer | what it is |", "|---|---|", *rows]) + "\n"
-
-
-def _absent() -> str:
-    rows = [f"| {name} | {why} |" for name, why in _ABSENT.items()]
-    return "\n".join(["| not here | why |", "|---|---|", *rows]) + "\n"
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -343,29 +349,21 @@ def _not_best(agent: str, rows: Sequence[Result]) -> str:
 
 def _not_best_summary(results: Sequence[Result]) -> str:
     agents = sorted({one.agent for one in results})
-    cells = [(agent, each) for agent in agents for each in worse_cells([one for one in results if one.agent == agent])]
-    out = ["| column | agents and models | why |", "|---|---|---|"]
-    for column in _COLUMNS:
-        whys = dict.fromkeys(each.why for _, each in cells if each.column == column)
-        for why in whys:
-            mine = [(agent, each) for agent, each in cells if each.column == column and each.why == why]
-            where = ", ".join(
-                f"{agent} ({', '.join(each.policy for a, each in mine if a == agent)})"
-                for agent in dict.fromkeys(agent for agent, _ in mine)
-            )
-            out.append(f"| {column} | {where} | {why} |")
-    table = "\n".join(out) if cells else "Nowhere."
-    return f"## Where wal-agent is not the best\n\n{_ALL_CELLS}\n{table}\n"
+    cells = [each for agent in agents for each in worse_cells([one for one in results if one.agent == agent])]
+    of = len({(one.agent, one.policy) for one in results if one.peer == OURS and one.killed})
+    counts = Counter((each.column, each.why) for each in cells)
+    rows = [f"| {column} | {counts[column, why]} of {of} | {why} |" for column, why in counts]
+    table = (
+        "\n".join(["| a peer is better in | agents and models | why |", "|---|---|---|", *rows]) if rows else "Nowhere."
+    )
+    return f"## Where wal-agent is not the best\n\nCounted over the kills that both have played.\n\n{table}\n"
 
 
 def _in_order(rows: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(one.peer for one in sorted(rows, key=lambda one: (one.peer == OURS, one.peer))))
 
 
-_STOPS = (
-    "The model repeats the call in flight, whatever it reads. The hook refuses that until something may have checked "
-    "the outcome. After three refusals, or ten where no hook ends the turn, the run ends with 79 and names the call."
-)
+_STOPS = "The model only repeats the call in flight. The hook refuses that, and the run ends with 79, naming the call."
 _WHY: Final = {
     "naive: asked without need": _STOPS,
     "badly: asked without need": _STOPS,
@@ -386,104 +384,59 @@ _WHY: Final = {
     "seconds per call": "The intent is durable before the tool starts: hooks before and after each call, and a put.",
     "bytes per call": "The log and the session; most peers keep nothing outside of the machine.",
 }
-_ABOUT: Final = {
-    "bare restart": "The task is given again.",
-    "bare resume": "The agent's own way to continue its newest session (`--resume latest`, `--continue`, "
-    '`resume --last`), with the words "Go on with the task."',
-    "retry loop": "A shell loop gives the task until the agent exits with 0.",
-    "tmux loop": "A detached tmux session with such a loop that resumes; it outlives the process that was started.",
-    "sdk batched, sdk eager": "Claude Agent SDK with a SessionStore in a folder that outlives the machine, in both "
-    "of its flush modes; a restart resumes from the store.",
-    "ferrofaction": "The wrapper of that name, written again from its description for today's session files: a lock, "
-    "a copy of the transcript around each tool, a prompt that asks to verify.",
-    "wal-agent": "`wal-agent run`, with the same command each time.",
-}
-_ABSENT: Final = {
-    "claude-squad, overdeck": "Agents in tmux; `tmux loop` is what such a tool does at a restart.",
-    "Temporal, DBOS, Restate": "Engines for code of one's own; an agent as one activity is the `retry loop`.",
-    "Entire CLI": "In Go, on no package index; it saves sessions for review and does not restart an agent.",
-    "reinstate": "In Go 1.25, which the machines of these figures do not have.",
-    "vibe-kanban 0.1.44": "Its package downloads a program at the first start, which does not run offline.",
-    "ccmanager 4.2.3": "Its package finds no program for Linux on x86_64 when install scripts are off.",
-    "s-universal-agent-recovery": "Its package cannot be installed.",
-}
 _HEAD = """\
 # Crash benchmark
 
-How often does a coding agent repeat or lose an effect when its machine dies? `{command}` plays the rounds and
-writes this page; no cell is typed by hand. It holds {plan}, of {agents}.
-Each round is the real program, a scripted model on loopback, and real SIGKILLs. A peer plays the same kills, by the
-same seeds. A ledger in the world, and nothing else, decides what was repeated or lost ([DRILL](DRILL.md)).
+<!-- Generated by: make bench-crash -->
+
+How often does a coding agent repeat or lose an effect when its machine dies? Each round is the real program, a scripted
+model on loopback, and a real SIGKILL. All ways to start again get the same kills. A ledger in the world, and nothing
+else, decides what was repeated or lost ([DRILL](DRILL.md)). Measured: {plan}, of {agents}.
 
 Three models stand for what real ones do after a crash: `well` believes a finding, verifies what is in doubt and asks
 where nothing can show it; `naive` reads no recovery prompt and runs again what has no result in its conversation;
 `badly` runs the last command again, whatever it reads.
+
+```
+make bench-crash                      # play the rounds that are not kept, and write this page
+python -m bench.crash --tables        # each agent, model and kill point: repeated, lost, asked, seconds, bytes
+python -m bench.crash --again --agent A --peer wal-agent --policy P --scenario S --point POINT   # one kill again
+```
 """
 _PRICE = """\
-In brackets: 95 % Wilson intervals. The row of a peer has only kills that wal-agent has played too.
+## The price: a person is asked
 
-The price: a person is asked. Either the model asks, or it only repeats the call in flight, and the run ends with exit
-code 79.
+Either the model asks, or it only repeats the call in flight and the run ends with exit code 79.
 
-"""
-_ALL_CELLS = """\
-Every cell of the tables by agent below in which a peer is better on the kills that both have played. The figures are
-there.
 """
 _LIMITS = """\
 ## How to read it
 
 - The models are scripts, so that the peers differ and not the answers. Real models lie between them.
-- The share of each kind of kill decides the totals: after a kill `before` the effect a blind repetition is right, after
-  one `between` it is wrong. So read the table by kill point too. How often each was played:
-
-{kills}
-- With few kills the intervals are wide, and no single cell proves a difference.
-- An effect that is missing because a person was asked is not lost, but counted as asked: by the agent (`./ask.sh`), or
-  by exit code 79, which wal-agent documents as "a person must decide". Any other exit code counts for nothing.
-- After the loss of a machine each peer starts in a fresh copy of the project.
-- `queued` counts the prompt that was typed while the tool ran, too. Codex, Gemini, pi and Qwen keep it in memory alone,
-  so it is lost with them.
-- `told wrongly` and `not told` count effects at the first request behind the last start: the conversation says the
-  opposite of what happened, or has no trace of an effect that happened.
-- `extra model calls` are those beyond a run without a kill.
-- `blocked ms per call` is the median time from an answer with a call to the next request, less that of `bare restart`.
-  `bytes per call` is what the peer keeps outside of HOME and folder at the end, for each call of a tool.
-- Seconds are from the last start to the first request to the model. Times are of a shared machine with two cores. Since
-  2026-11-26 a round has counts alone if more than two processes for each core were ready to run; before, the load was
-  not looked at. Differences of a few hundred milliseconds are noise here; [PERFORMANCE](PERFORMANCE.md) has the times
-  of wal-agent alone.
+- In brackets: 95 % Wilson intervals. They are wide; no single cell proves a difference.
+- The row of a peer has only kills that wal-agent has played too.
+- The share of each kind of kill decides the totals. After a kill before the effect a blind repetition is right, after
+  one between effect and outcome it is wrong. `--tables` has each kind.
+- An effect that is missing because a person was asked counts as asked, not as lost.
+- A prompt that was typed while a tool ran counts too. Codex, Gemini, pi and Qwen keep it in memory alone, and lose it.
+- Times are of a shared machine with two cores; a few hundred milliseconds are noise. [PERFORMANCE](PERFORMANCE.md) has
+  those of wal-agent alone.
 - A round that does not end within ten minutes is not kept.
-
-{peers}
-{absent}
 """
-_TAIL = """
-## Add a peer
+_PEERS = """\
+## Peers
 
-A peer is a class with a name and one method, `argv`, that returns the command of a start (the first has number 0).
-HOME, the folder and the model's variables are set for that command; `root / "bucket"` outlives the machine.
+| peer | what it is |
+|---|---|
+| bare restart | The task is given again. |
+| bare resume | The agent's own way to continue its newest session, with the words "Go on with the task." |
+| retry loop | A shell loop gives the task until the agent exits with 0. |
+| tmux loop | A detached tmux session with such a loop that resumes. |
+| sdk batched, sdk eager | Claude Agent SDK with a SessionStore outside of the machine, in both flush modes. |
+| ferrofaction | That wrapper, written again from its description: a lock, transcript copies, a prompt to verify. |
+| wal-agent | `wal-agent run`, with the same command each time. |
 
-```python
-@dataclass(frozen=True, slots=True)
-class Mine:
-    name: str = "mine"
-
-    def argv(self, start: int, agent: Agent, program: Sequence[str], args: Sequence[str], root: Path) -> Sequence[str]:
-        return ["my-wrapper", "--store", str(root / "bucket"), "--", *program, *args]
-```
-
-Add it to `PEERS` in `bench/crash/peers.py`, to `ONLY` if it knows one agent alone, to `missing` if it needs something
-that a machine may lack, and to `ALL` in `bench/crash/plan.py`. An adapter that needs more than a command is a script of
-some 40 lines, as `sdk.py` and `ferrofaction.py` there. Then run `python -m bench.crash --peer mine`: only rounds of the
-plan that are not in `bench/crash/results.json` are played, and an interrupted run goes on. Beyond the plan, `--rounds 7
---seeds 3` plays all scenarios and kill points with the seeds 1 to 3. One kill again, with any peer, or as a drill that
-shows what was printed:
-
-```
-python -m bench.crash --again --agent A --peer wal-agent --policy P --scenario S --point POINT
-wal-agent drill A --model scripted --policy P --scenario S --point POINT --seed 1 --html drill.html [--bare]
-```
-
-Round n of seed N has the seed 1000 N + n in the results, counted from 0.
+Not played: claude-squad and overdeck (at a restart they are the `tmux loop`), Temporal, DBOS and Restate (an agent as
+one activity is the `retry loop`), Entire CLI (restarts no agent), reinstate, vibe-kanban, ccmanager and
+s-universal-agent-recovery (could not be run on this machine). `bench/README.md` says how to add one.
 """

@@ -10,7 +10,7 @@ import pytest
 
 from bench.crash.peers import PEERS, RESUME, BareResume, RetryLoop, applies
 from bench.crash.plan import FIRST, PERSON, SPREAD, STOPPED, cases
-from bench.crash.table import PAGE, Result, page, read, save, share, wilson, worse_cells
+from bench.crash.table import PAGE, Result, page, read, save, share, tables, wilson, worse_cells
 from wal_agent.agents import AGENTS
 from wal_agent.drill.play import Subject
 from wal_agent.drill.scenario import POINTS, names
@@ -68,11 +68,11 @@ def test_results_are_kept_as_they_are_and_in_one_order(tmp_path: Path) -> None:
 
 def test_the_page_counts_kills_and_not_rounds_that_were_not_killed() -> None:
     unkilled = replace(BAD, seed=1001, killed=False, repeated=0)
-    text = page([GOOD, BAD, unkilled])
+    assert "| bare restart | 1 of 1: 100 % (21-100) |" in page([GOOD, BAD, unkilled])
+    text = tables([GOOD, BAD, unkilled])
     assert "| bare restart | 1 | 100 % (21-100) | 0 % (0-79) |" in text
     assert "| wal-agent | 1 | 0 % (0-79) | 0 % (0-79) |" in text
     assert "| well | between | 1 of 1 | 0 of 1 |" in text
-    assert "| bare restart | 1 of 1: 100 % (21-100) |" in text and "| **wal-agent** | 0 of 1: 0 % (0-79) |" in text
     assert "| charge | 2 |" in text
 
 
@@ -86,12 +86,16 @@ def test_a_peer_is_compared_only_by_kills_that_wal_agent_has_played() -> None:
 def test_a_run_that_asks_for_a_person_is_counted_as_asked_and_as_no_loss() -> None:
     stopped = replace(GOOD, policy="naive", asked=1, needless=1, stopped=1, exit_code=79, extra=8)
     text = page([stopped, replace(stopped, peer="bare resume", asked=0, needless=0, stopped=0, extra=1)])
-    assert "| `naive` | 1 | 1 | 1 | 1 | 8.0 |" in text and "| **wal-agent** | 0 of 1: 0 % (0-79) |" in text
+    assert (
+        "- `naive`: 1 of 1 kills, 1 of them by exit code 79; in 1 a look" in text
+        and "| **wal-agent** | 0 of 1: 0 % (0-79) |" in text
+    )
     assert worse_cells([stopped, replace(BAD, policy="naive")])[0].column == "asked without need"
 
 
 def test_the_page_lists_where_another_peer_is_better() -> None:
-    text = page([GOOD, BAD])
+    assert "| seconds to be back | 1 of 1 |" in page([GOOD, BAD]) and "| steps redone |" not in page([GOOD, BAD])
+    text = tables([GOOD, BAD])
     listed = text[text.index("gemini: where wal-agent is not the best") :]
     assert "| well | seconds to be back | 2.00 | 1.00 (bare restart) |" in listed
     assert "| well | bytes per call | 1000.00 | 0.00 (bare restart) |" in listed
@@ -99,7 +103,7 @@ def test_the_page_lists_where_another_peer_is_better() -> None:
 
 
 def test_the_page_has_the_cost_of_a_call_against_the_bare_agent() -> None:
-    text = page([GOOD, BAD])
+    text = tables([GOOD, BAD])
     assert "| 1.0 | +250 | 1000 |" in text and "| 2.0 | - | 0 |" in text
     assert "| gemini | well | 1 of 1 | 0 of 1 |" in text
 
