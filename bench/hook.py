@@ -29,7 +29,8 @@ from wal_agent.agents.gemini.hooks import MARKER, hook_line
 from wal_agent.agents.hook_line import native_client, python_client
 from wal_agent.bucket import open_bucket
 from wal_agent.supervise.ancestry import ancestry_of
-from wal_agent.supervise.hook_server import Callers, HookRequest, HookServer
+from wal_agent.supervise.callers import Callers
+from wal_agent.supervise.hook_server import HookRequest, HookServer
 from wal_agent.supervise.machine import RunDir
 
 ROUNDS = scaled(100, 2)

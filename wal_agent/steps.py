@@ -38,7 +38,7 @@ from wal_agent import errors, msgspec_compat
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.safefs import flock_state
-from wal_agent.supervise.hook_server import STEP, ask_socket
+from wal_agent.supervise.control import STEP, ask_socket
 from wal_agent.supervise.processes import MARKER, SOCKET, end_processes
 from wal_agent.supervise.steps import (
     MOST_VALUE,

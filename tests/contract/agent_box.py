@@ -44,7 +44,7 @@ from wal_agent.recovery.prompt import read_protocol
 from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Call, Model, Turn
 from wal_agent.supervise.ancestry import ancestry_of
-from wal_agent.supervise.hook_server import Callers, peer_of
+from wal_agent.supervise.callers import Callers, peer_of
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:

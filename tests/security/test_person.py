@@ -40,7 +40,7 @@ sys.exit(subprocess.run(words).returncode)
 ASK = f"""
 import os, sys
 from pathlib import Path
-from wal_agent.supervise.hook_server import STATUS, ask_socket
+from wal_agent.supervise.control import STATUS, ask_socket
 said = ask_socket(Path(os.environ["RUN_DIR"]) / "hook.sock", {RUN!r}, STATUS, {{}})
 sys.exit(79 if said == {{"outside": False}} else 0)
 """

@@ -206,7 +206,7 @@ def job_of_this_run() -> dict[str, str] | None:
 
     if not (os.environ.get(SOCKET) and os.environ.get(MARKER)):
         return None
-    from wal_agent.supervise.hook_server import STATUS
+    from wal_agent.supervise.control import STATUS
     from wal_agent.supervise.intervene import ask_own_run
 
     said = ask_own_run(os.environ, STATUS, {})

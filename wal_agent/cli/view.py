@@ -31,7 +31,7 @@ from wal_agent.recovery.lease_policy import (
 )
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_words
-from wal_agent.supervise.hook_server import STATUS, ask_run
+from wal_agent.supervise.control import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import printable
 from wal_agent.wal import lease as leases

@@ -48,10 +48,12 @@ from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
 from wal_agent.recovery import messages
 from wal_agent.safefs import open_plain
 from wal_agent.supervise.ancestry import Process, read_process
+from wal_agent.supervise.callers import Callers
 from wal_agent.supervise.compaction import CompactionGuard
 from wal_agent.supervise.context import Launch, Phase, PhaseEvent, RunContext, Supervisor, event_of, next_phase
+from wal_agent.supervise.control import CONTROL_PREFIX, refusal
 from wal_agent.supervise.gate import Gate, unannounced_error
-from wal_agent.supervise.hook_server import CONTROL_PREFIX, Callers, HookRequest, refusal
+from wal_agent.supervise.hook_server import HookRequest
 from wal_agent.supervise.loops import Loops
 from wal_agent.text import quote
 from wal_agent.wal.writer import DEFERRED

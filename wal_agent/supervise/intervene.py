@@ -40,7 +40,7 @@ from wal_agent.recovery.lease_policy import (
     unlock_wait,
 )
 from wal_agent.recovery.messages import DENY_PAUSING
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import control
 from wal_agent.supervise.at_rest import JobAccess, RunHasJob, act_unowned, kept_reason, leaving, require_lease
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
@@ -297,10 +297,8 @@ def acknowledge_call(at: JobAccess, call: int | str, done: bool) -> None:
         act_unowned(at, seen, settle, check)
     except RunHasJob:
         question = {"call" if isinstance(call, int) else "step": call, "done": done}
-        answer = hook_server.ask_run(
-            seen.doc.host, seen.doc.run, (at.bucket.url, at.keys.job), hook_server.ACK, question
-        )
-        if hook_server.unless_refused(answer) is None:
+        answer = control.ask_run(seen.doc.host, seen.doc.run, (at.bucket.url, at.keys.job), control.ACK, question)
+        if control.unless_refused(answer) is None:
             raise
 
 
@@ -318,7 +316,7 @@ def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
     is no tool of a run, or the run refuses."""
     if not because.strip():
         raise UsageError("--because is empty.", "Say what you found, with the command that showed it.")
-    if hook_server.unless_refused(ask_own_run(env, hook_server.SETTLE, {"call": call, "because": because})) is None:
+    if control.unless_refused(ask_own_run(env, control.SETTLE, {"call": call, "because": because})) is None:
         raise UsageError(
             "`wal-agent settle` is for the agent, in a tool of its run; no such run answers here.",
             f"A person resolves a call with: wal-agent ack {call} --job JOB --done (or --not-done)",
@@ -328,13 +326,13 @@ def answer_for_call(env: Mapping[str, str], call: int, because: str) -> None:
 def ask_own_run(env: Mapping[str, str], event: str, question: dict[str, Any]) -> dict[str, Any] | None:
     """Ask the live run whose tool this is, by its environment; None: there is none, or it does not answer."""
     path, run = env.get(SOCKET), env.get(MARKER)
-    return hook_server.ask_socket(Path(path), run, event, question) if path and run else None
+    return control.ask_socket(Path(path), run, event, question) if path and run else None
 
 
 def checkpoint_own_run(env: Mapping[str, str], question: dict[str, Any]) -> dict[str, Any] | None:
     """Have the run whose tool this is make a checkpoint; its job and number, None where no run answers. UsageError: it
     refuses."""
-    return hook_server.unless_refused(ask_own_run(env, hook_server.CHECKPOINT, question))
+    return control.unless_refused(ask_own_run(env, control.CHECKPOINT, question))
 
 
 def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict[str, Any]:
@@ -343,8 +341,8 @@ def checkpoint_job(bucket: Bucket, keys: Keys, question: dict[str, Any]) -> dict
     doc = require_lease(bucket, keys).doc
     held = doc.state == "held"
     job = (bucket.url, keys.job)
-    answer = hook_server.ask_run(doc.host, doc.run, job, hook_server.CHECKPOINT, question) if held else None
-    said = hook_server.unless_refused(answer)
+    answer = control.ask_run(doc.host, doc.run, job, control.CHECKPOINT, question) if held else None
+    said = control.unless_refused(answer)
     if said is None:
         raise UsageError(
             f"Job {keys.job} does not run on this machine, so no checkpoint was made.",
@@ -440,7 +438,7 @@ def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> 
     question = _question(wanted, now := clock.now())
     if step := env.get("WAL_AGENT_STEP"):
         question["step"] = step
-    answer = ask_own_run(env, hook_server.PAUSE, question)
+    answer = ask_own_run(env, control.PAUSE, question)
     return None if answer is None else _pausing(answer, "", now, question, agents=True)
 
 
@@ -464,7 +462,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
             return _paused(keys.job, bucket.url, seen.now + lasts, seen.now, now_doc.reason)
         case Decline(sentence, _):
             question = _question(wanted, seen.now)
-            answer = hook_server.ask_run(doc.host, doc.run, (bucket.url, keys.job), hook_server.PAUSE, question)
+            answer = control.ask_run(doc.host, doc.run, (bucket.url, keys.job), control.PAUSE, question)
             if answer is None:
                 raise LeaseHeld(
                     sentence,
@@ -508,7 +506,7 @@ def _question(wanted: PauseRequest, now: float) -> dict[str, Any]:
 def _pausing(answer: dict[str, Any], url: str, now: float, question: Mapping[str, Any], *, agents: bool) -> PauseResult:
     """`question`: as it was asked at `now`; answering may have taken until the time that was meant. `agents`: a tool of
     this very run asked, so the words are for its agent; else a person reads them."""
-    hook_server.unless_refused(answer)
+    control.unless_refused(answer)
     job, lasts = str(answer.get("job", "")), float(question["seconds"])
     until = now + lasts
     if agents:

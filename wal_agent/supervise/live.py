@@ -40,7 +40,7 @@ from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG, DENY_PAUSING, 
 from wal_agent.recovery.project_rules import load_later
 from wal_agent.redact import redact
 from wal_agent.safefs import read_end, read_plain
-from wal_agent.supervise import exits, hook_server, processes
+from wal_agent.supervise import control, exits, processes
 from wal_agent.supervise.checkpoints import Checkpointer
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, Launch, RunContext, await_durable
@@ -164,27 +164,27 @@ class Live:
     def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
         """Answer a command of a person on this machine, or of a tool of this agent's; `ack` (I8) and `rewind` of a
         person alone."""
-        question = hook_server.check_job(question, self._context.settings.bucket, self._context.job.keys.job)
-        if by_agent and event in (hook_server.ACK, hook_server.REWIND):
+        question = control.check_job(question, self._context.settings.bucket, self._context.job.keys.job)
+        if by_agent and event in (control.ACK, control.REWIND):
             raise PersonNeeded(BY_AGENT)
         match event:
-            case hook_server.ACK:
+            case control.ACK:
                 return self._acknowledge(question)
-            case hook_server.SETTLE:
+            case control.SETTLE:
                 return self._settle(int(question["call"]), str(question["because"]))
-            case hook_server.PAUSE:
+            case control.PAUSE:
                 return self._pause(question)
-            case hook_server.CHECKPOINT:
+            case control.CHECKPOINT:
                 return self.checkpoints.answer(question, by_agent)
-            case hook_server.MARK:
+            case control.MARK:
                 return self._mark(str(question.get("name")))
-            case hook_server.REWIND:
+            case control.REWIND:
                 return self._rewind(question)
-            case hook_server.STEP:
+            case control.STEP:
                 return self.steps.answer(question, by_agent)
-            case hook_server.TASK:
+            case control.TASK:
                 return self._task(question)
-            case hook_server.STATUS:
+            case control.STATUS:
                 return self._status()
             case _:
                 raise LookupError(event)
@@ -319,10 +319,10 @@ class Live:
             case _:
                 raise UsageError(f"{verb} is not known here")
 
-    def _hand_over_control(self, control: Callable[[str, str], str] | None) -> None:
+    def _hand_over_control(self, act: Callable[[str, str], str] | None) -> None:
         """Control messages are for a run whose agent lives and is not to end; others wait for the next one."""
         if self.inbox is not None:
-            self.inbox.take_control(None if self._shutdown.down else control)
+            self.inbox.take_control(None if self._shutdown.down else act)
 
     def _describe(self) -> str:
         """The run in one line, for who asks by a message."""

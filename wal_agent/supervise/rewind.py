@@ -23,7 +23,7 @@ from wal_agent.recovery.export import replay_at
 from wal_agent.recovery.messages import DENY_PAUSING, REWINDING
 from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.safefs import read_plain
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import control
 from wal_agent.supervise.at_rest import require_lease
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.intervene import PAUSE_BUDGET
@@ -160,7 +160,7 @@ class LiveRewind:
         except msgspec.ValidationError:
             return {"error": "That is no question of `wal-agent rewind`."}
         except WalAgentError as error:
-            return hook_server.refusal(error)
+            return control.refusal(error)
         now = self._clock.boot()
         until = now + max(self._drain, PAUSE_BUDGET)
         down = ShutdownPlan("pause", "rewind", now, until, DENY_PAUSING, self._clock.now(), REWINDING)
@@ -209,7 +209,7 @@ class LiveRewind:
             pending.answer = _encode(done)
         except WalAgentError as error:
             say(f"the conversation was not rewound: {error}")
-            pending.answer = hook_server.refusal(error)
+            pending.answer = control.refusal(error)
         finally:
             see = f"See: wal-agent trace list {self._home.options}"
             pending.answer = pending.answer or {"error": f"The run failed meanwhile. {see}"}
@@ -228,16 +228,16 @@ def rewind_live(bucket: Bucket, keys: Keys, asked: FoundRewind) -> Rewritten | N
     ConfigError: it refuses; Unavailable: it is not known whether it was done."""
     doc = require_lease(bucket, keys).doc
     at = (bucket.url, keys.job)
-    if doc.state != "held" or hook_server.ask_run(doc.host, doc.run, at, hook_server.STATUS, {}) is None:
+    if doc.state != "held" or control.ask_run(doc.host, doc.run, at, control.STATUS, {}) is None:
         return None
     question = msgspec.to_builtins(asked)
-    said = hook_server.ask_run(doc.host, doc.run, at, hook_server.REWIND, question, PAUSE_BUDGET * 2 + DOING)
+    said = control.ask_run(doc.host, doc.run, at, control.REWIND, question, PAUSE_BUDGET * 2 + DOING)
     if said is None:
         raise Unavailable(
             "The run ended before it answered.",
             f"Whether it was done: {job_command('trace list', keys.job, bucket.url)}",
         )
-    hook_server.unless_refused(said)
+    control.unless_refused(said)
     placed = Path(str(said["placed"])) if said.get("placed") else None
     n, turns, tokens, left = (int(said[name]) for name in ("n", "turns", "tokens", "left"))
     return Rewritten(n, turns, tokens, left, placed, tuple(map(str, said["files"])))

@@ -43,7 +43,7 @@ from wal_agent.recovery.rewrite import (
     turns_of,
 )
 from wal_agent.safefs import Pieces, read_plain, sync_folder
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import control
 from wal_agent.supervise.intervene import ask_own_run
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
@@ -574,7 +574,7 @@ def mark_of(name: str, session: str, units: Sequence[Unit], time: float) -> Mark
 
 def mark_own_run(env: Mapping[str, str], name: str) -> dict[str, Any] | None:
     """Have the run whose tool this is set the mark; its job, None where no run answers. UsageError: it refuses."""
-    return hook_server.unless_refused(ask_own_run(env, hook_server.MARK, {"name": name}))
+    return control.unless_refused(ask_own_run(env, control.MARK, {"name": name}))
 
 
 def mark_at_rest(job: OpenedJob, home: Home, name: str) -> None:

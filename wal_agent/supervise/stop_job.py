@@ -23,7 +23,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.inbox import Message, address_to_run, default_sender, make_message
 from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, same_kernel
-from wal_agent.supervise import ancestry, hook_server
+from wal_agent.supervise import ancestry, control
 from wal_agent.supervise.at_rest import JobAccess, act_unowned, require_lease
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import duration, job_command, printable, quote_word, shorten
@@ -103,7 +103,7 @@ def _answers(seen: StoredLease, bucket: Bucket, keys: Keys) -> bool:
     doc, at = seen.doc, (bucket.url, keys.job)
     if not ancestry.is_supervisor(doc.host.pid, doc.run):
         return False
-    said = hook_server.ask_run(doc.host, doc.run, at, hook_server.STATUS, {}, ASKING)
+    said = control.ask_run(doc.host, doc.run, at, control.STATUS, {}, ASKING)
     return said is not None and "error" not in said
 
 

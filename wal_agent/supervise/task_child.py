@@ -42,7 +42,7 @@ from wal_agent.recovery.tasks import (
     task_text,
 )
 from wal_agent.recovery.transcript import read_lines, words_of
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import control
 from wal_agent.supervise.at_rest import JobAccess, act_at_rest
 from wal_agent.supervise.intervene import ask_own_run
 from wal_agent.supervise.rewrite import Home, check_at_rest, read_units
@@ -140,8 +140,8 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 def begin_in_run(env: Mapping[str, str], caller: str, job: str) -> dict[str, Any] | None:
     """Have the run whose tool this is begin its task `job`; its answer. None: there is none that has the job `caller`.
     UsageError: it refuses."""
-    said = ask_own_run(env, hook_server.TASK, {"ask": "begin", "job": job, "caller": caller})
-    return hook_server.unless_refused(said) if said is None or said.get("caller") != "" else None
+    said = ask_own_run(env, control.TASK, {"ask": "begin", "job": job, "caller": caller})
+    return control.unless_refused(said) if said is None or said.get("caller") != "" else None
 
 
 def start_of(caller: str, said: Mapping[str, Any], depth: int, budget: int) -> TaskStart:
@@ -158,8 +158,8 @@ def begin_at_rest(at: JobAccess, home: Home, state: State, job: str) -> dict[str
     doc, question = at.lease().doc, {"ask": "begin", "job": job, "caller": at.keys.job}
     which = (at.bucket.url, at.keys.job)
     held = doc.state == "held"
-    said = hook_server.ask_run(doc.host, doc.run, which, hook_server.TASK, question) if held else None
-    if (answer := hook_server.unless_refused(said)) is not None:
+    said = control.ask_run(doc.host, doc.run, which, control.TASK, question) if held else None
+    if (answer := control.unless_refused(said)) is not None:
         return {"checkpoint": answer["checkpoint"]}  # no run bounds what a person asked for
     return begin_unowned(at, home, job)
 

@@ -22,7 +22,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import UsageError
 from wal_agent.paths import MARKER, SOCKET
 from wal_agent.records import TaskOf
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import control
 from wal_agent.supervise.checkpoints import Checkpointer
 from wal_agent.wal.keys import Keys, check_job
 from wal_agent.wal.reader import replay
@@ -83,7 +83,7 @@ class CallerRun(msgspec.Struct, frozen=True):
         path, own = env.get(SOCKET, ""), env.get(MARKER) == start.run
 
         def ask(question: dict[str, Any]) -> dict[str, Any] | None:
-            return hook_server.ask_socket(Path(path), start.run, hook_server.TASK, question, ASKING) if own else None
+            return control.ask_socket(Path(path), start.run, control.TASK, question, ASKING) if own else None
 
         return CallerRun(ask, start.of.epoch, start.counted)
 

@@ -44,7 +44,8 @@ from wal_agent.records import (
     Workspace,
 )
 from wal_agent.supervise import machine
-from wal_agent.supervise.hook_server import STATUS, HookServer
+from wal_agent.supervise.control import STATUS
+from wal_agent.supervise.hook_server import HookServer
 from wal_agent.wal import lease
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job

@@ -1,4 +1,4 @@
-"""supervise/hook_server.py: who calls (issue 12.2), by tables over chains of processes as the real CLIs make them."""
+"""supervise/callers.py: who calls (issue 12.2), by tables over chains of processes as the real CLIs make them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal_agent.agents.gemini.hooks import hook_line
 from wal_agent.agents.hook_line import is_hook_line
 from wal_agent.agents.qwen.hooks import hook_line as qwen_line
 from wal_agent.supervise.ancestry import Ancestry, Process, ancestry_of, read_process
-from wal_agent.supervise.hook_server import Caller, Callers, KnownAgent, Origin, identify_caller
+from wal_agent.supervise.callers import Caller, Callers, KnownAgent, Origin, identify_caller
 
 SUPERVISOR = 100
 SETUP = HookSetup("0123456789abcdef", Path("/tmp/wal-agent-0/0123456789abcdef"), ("/opt/client",))

@@ -22,7 +22,9 @@ from wal_agent.agents import hook_line
 from wal_agent.errors import ConfigError, Fenced, PersonNeeded, Unavailable, UsageError, WalAgentError
 from wal_agent.supervise import hook_server as server_module
 from wal_agent.supervise.ancestry import Process
-from wal_agent.supervise.hook_server import HookRequest, HookServer, peer_of, refusal, unless_refused
+from wal_agent.supervise.callers import peer_of
+from wal_agent.supervise.control import refusal, unless_refused
+from wal_agent.supervise.hook_server import HookRequest, HookServer
 
 HELLO = hook_line.frame(hook_line.HELLO, hook_line.encode_hello(hook_line.Hello("run", "gemini", "BeforeTool", 1, 2)))
 END = hook_line.frame(hook_line.END)
@@ -188,7 +190,7 @@ def test_twenty_clients_at_once(desk: Desk) -> None:
 @pytest.mark.parametrize("said", [b"", b"H\0", hook_line.frame(hook_line.HELLO, b"x")[:6]])
 def test_who_connects_and_says_nothing_holds_up_nobody_for_long(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tool that leaks connections must not use up the descriptors that log and lease need (I5)."""
-    monkeypatch.setattr(server_module, "MOST", 4)
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 4)
     monkeypatch.setattr(server_module, "HELLO_SECONDS", 0.2)
     with short_folder() as folder, ExitStack() as silent:
         desk = Desk(folder)

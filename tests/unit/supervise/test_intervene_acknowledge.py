@@ -22,7 +22,8 @@ from wal_agent.recovery.lease_policy import Acquire, Local, admit, pause_left, p
 from wal_agent.supervise import at_rest as module
 from wal_agent.supervise import machine
 from wal_agent.supervise.at_rest import JobAccess
-from wal_agent.supervise.hook_server import ACK, STATUS, HookRequest, HookServer, ask_run
+from wal_agent.supervise.control import ACK, STATUS, ask_run
+from wal_agent.supervise.hook_server import HookRequest, HookServer
 from wal_agent.supervise.intervene import acknowledge_call, acknowledged_end
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job

@@ -18,9 +18,10 @@ from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, FakeClock, World, claim
 from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.recovery.lease_policy import LONGEST_PAUSE, pause_left, pause_text, paused_until
-from wal_agent.supervise import hook_server
+from wal_agent.supervise import control
+from wal_agent.supervise.control import PAUSE
 from wal_agent.supervise.exits import ShutdownPlan, may_end_paused
-from wal_agent.supervise.hook_server import PAUSE, HookRequest, HookServer
+from wal_agent.supervise.hook_server import HookRequest, HookServer
 from wal_agent.supervise.intervene import (
     PauseRequest,
     ask_this_run,
@@ -189,7 +190,7 @@ def test_a_person_is_not_told_what_is_meant_for_the_agent(
 ) -> None:
     shelf = Shelf(tmp_path / "b")
     shelf.open(run="run-1")
-    monkeypatch.setattr(hook_server, "ask_run", lambda *_: {"job": "shop"})
+    monkeypatch.setattr(control, "ask_run", lambda *_: {"job": "shop"})
     env = {MARKER: "run-1" if tool else "of another job", "HOME": str(tmp_path)}
     said = pause_job(shelf.bucket, KEYS, PauseRequest("10m", None), env)
     assert said.state == "pausing" and "job shop is being paused until" in said.said
@@ -259,7 +260,7 @@ def test_what_was_asked_is_what_is_told_however_long_the_answer_took(monkeypatch
         clock.sleep(6)
         return {"job": "shop"}
 
-    monkeypatch.setattr("wal_agent.supervise.hook_server.ask_socket", slow)
+    monkeypatch.setattr("wal_agent.supervise.control.ask_socket", slow)
     said = ask_this_run({SOCKET: "/s", MARKER: "r"}, PauseRequest(None, "12:00:05", "rate\nlimit"), clock)
     assert said is not None and (said.until, said.reason) == (NOON + 5, "rate limit")
     assert "until 12:00:05 UTC (in 5 s)" in said.said

@@ -26,7 +26,7 @@ from wal_agent.records import (
     StepPaused,
 )
 from wal_agent.supervise import steps as module
-from wal_agent.supervise.hook_server import STEP
+from wal_agent.supervise.control import STEP
 from wal_agent.supervise.steps import ending_of, entry_of, next_move, settled_step
 from wal_agent.wal.lease import final_lease_state
 from wal_agent.wal.state import MOST_STEP_RECORD, MOST_STEPS, State, StepAt, apply, apply_all, exceeded_limit
