@@ -16,7 +16,7 @@ from wal_agent import __version__
 from wal_agent.cli.commands import first_sentence
 from wal_agent.cli.help import EXAMPLES, option_groups
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+OPERATIONS = Path(__file__).resolve().parents[1] / "docs/OPERATIONS.md"
 _ESCAPES = str.maketrans(
     {"\\": r"\e", "-": r"\-", "'": r"\(aq", "`": r"\(ga", "^": r"\(ha", "~": r"\(ti", "…": r"\[u2026]"}
 )
@@ -110,9 +110,9 @@ def _examples(words: str) -> list[str]:
 
 
 def _exit_codes() -> list[tuple[str, str]]:
-    """The rows of the table in README, which OPERATIONS explains."""
-    table = README.read_text().partition("## Exit codes")[2].partition("\n## ")[0]
-    return re.findall(r"^\| (\d+) \| (.*) \|$", table, re.MULTILINE)
+    """The first two columns of the table in OPERATIONS."""
+    table = OPERATIONS.read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (\d+) \| ([^|]*) \|", table, re.MULTILINE)
 
 
 def _inline(text: str) -> str:

@@ -1,6 +1,6 @@
 """One tree of errors; each class knows its exit code and may carry the next step for a person.
 
-The codes follow sysexits and are promises (README, "Exit codes"). The message says what happened and why in one
+The codes follow sysexits and are promises (docs/OPERATIONS.md). The message says what happened and why in one
 sentence; `hint` says what to do next.
 """
 

@@ -8,7 +8,7 @@ const { constants: { signals } } = require("node:os");
 const { delimiter, isAbsolute, join } = require("node:path");
 const { version } = require("./package.json");
 
-const CONFIGURATION = 78; // README of wal-agent, "Exit codes"
+const CONFIGURATION = 78; // docs/OPERATIONS.md of wal-agent, "Exit codes"
 const FORWARDED = ["SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"];
 
 function onPath(name) {

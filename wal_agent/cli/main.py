@@ -75,7 +75,7 @@ def _names_an_agent(context: typer.Context) -> bool:
 
 
 def main() -> None:
-    """Run the command line; the exit code is the documented one (README, "Exit codes")."""
+    """Run the command line; the exit code is the documented one (docs/OPERATIONS.md)."""
     _mend_inherited()
     try:
         if sys.argv[1:2] == ["help"]:  # as many programs have it
