@@ -52,22 +52,15 @@ class Row(msgspec.Struct, frozen=True):
 def points() -> str:
     """The goals, each with its newest measurement: what takes long, or another program, is kept in POINTS."""
     rows = msgspec.json.decode(POINTS.read_bytes(), type=list[Row])
-    table = "".join(
-        f"| {row.point} | {row.what} | {row.goal} | {row.before} | {row.now} | {row.date} | {commands(row.command)} |\n"
-        for row in rows
-    )
-    why = "".join(f"- **{row.what}** (goal {row.goal}, now {row.now}): {row.why}\n" for row in rows if row.why)
+    table = "".join(f"| {row.what} | {row.goal} | {row.now} | {commands(row.command)} |\n" for row in rows)
     return f"""## The goals
 
-By point of the plan; "(issue)" marks a figure that was taken on a quiet machine of two cores before the work began, and
-that the older commit cannot be asked for again. Ratios and counts carry over to other machines, seconds do not.
+Measured from {min(filter(None, (row.date for row in rows)))} to {max(row.date for row in rows)}. Ratios and counts carry
+over to other machines, seconds do not. `bench/points.json` has the figures of before, and why a goal is missed.
 
-| | what | goal | before | now | on | command |
-|---|---|---|---|---|---|---|
+| what | goal | now | command |
+|---|---|---|---|
 {table}
-### Why
-
-{why}
 """
 
 
@@ -173,8 +166,8 @@ def main() -> None:
 Commit {short} against this tree, {time.strftime("%Y-%m-%d", time.gmtime())}, on {os.cpu_count()} cores that other
 programs shared ({platform.machine()}, {platform.system()}, Python {platform.python_version()}). Both trees took turns,
 {ROUNDS} rounds after two that do not count; the ratio is the median of the ratios of the rounds, the spread is the middle
-half of them. The milliseconds are of this machine; read the ratios. `bench/README.md`
-has what is measured against other tools.
+half of them. The milliseconds are of this machine; read the ratios. `bench/README.md` has what is measured against other
+tools.
 
 {points()}## Starts
 
