@@ -756,13 +756,14 @@ class Gate:
         """Note what is below the agent once the hook that reported its question is over. A person has hardly answered
         then; if the same is there when the agent says that the call was cancelled, nothing of it has begun. An Esc
         right behind a Yes leaves the words of a No, and no process to find later."""
-        until = self._clock.boot() + DIALOG
+        until, before = self._clock.boot() + DIALOG, None
         while self._clock.boot() < until and not self.stopping:
             tree = processes.tree()
-            if not processes.has_hook(tree, since):
+            if tree == before and not processes.has_hook(tree, since):  # twice: a look is not of one instant
                 with self._lock:
                     self._approving |= dict.fromkeys(calls & self._approving.keys(), tree)
                 return
+            before = tree
             time.sleep(WATCH)
 
     def confirm(self) -> None:

@@ -377,10 +377,10 @@ class CallProcesses:
         return Tree(frozenset(p.id for p in found), any(p.ended for p in found), sum(p.reaped for p in found))
 
     def has_hook(self, tree: Tree, since: float) -> bool:
-        """Whether the tree has a hook of ours that began at `since` (seconds since boot) or later, or a process that
-        has ended and may have been one."""
-        young = [pid for pid, born in tree.processes if born >= since * TICK - EARLY]
-        return tree.ended or any(_is_hook(_command(pid), self._run) for pid in young)
+        """Whether the tree has what is, may become or may have been a hook of ours that began at `since` (seconds since
+        boot) or later."""
+        young = [pid for pid, born in tree.processes if born >= since * TICK - EARLY and pid != self._agent]
+        return tree.ended or any(self._may_be_hook(_command(pid)) for pid in young)
 
     def _way_up(self, process: Running, table: Mapping[int, Running]) -> list[Running] | None:
         """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's."""
@@ -391,7 +391,11 @@ class CallProcesses:
             way.append(parent)
         if at.pid == self._agent or (at.parent == os.getpid() and not self._is_marked(at.pid)):
             return None
-        return None if _is_hook(f"{_command(at.pid)} {_command(process.pid)}", self._run) else way
+        return None if any(self._may_be_hook(_command(pid)) for pid in {at.pid, process.pid}) else way
+
+    def _may_be_hook(self, words: str) -> bool:
+        """What the agent just forked has its words until it executes its program; what has ended meanwhile has none."""
+        return words in ("", _command(self._agent)) or _is_hook(words, self._run)
 
     def _is_apart(self, process: Running, table: Mapping[int, Running]) -> bool:
         """Whether it leads a session of its own: a shell becomes the one command that it was given, and agents start it

@@ -23,7 +23,17 @@ from wal_agent.agents.gemini.hooks import MARKER as GEMINI_MARKER
 from wal_agent.agents.gemini.hooks import hook_table, hooks_to_install
 from wal_agent.agents.hook_line import LINE_SIGN, client_command, python_client
 from wal_agent.supervise import processes
-from wal_agent.supervise.processes import CHAIN, MARKER, await_hooks, descendants, end_run_processes, marked_processes
+from wal_agent.supervise.processes import (
+    CHAIN,
+    MARKER,
+    Begun,
+    CallProcesses,
+    Running,
+    await_hooks,
+    descendants,
+    end_run_processes,
+    marked_processes,
+)
 
 DETACHED = "setsid sh -c 'echo $$; exec sleep 600' & wait"
 STUBBORN = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait"
@@ -286,3 +296,23 @@ def test_a_hook_that_its_agent_did_not_wait_for_has_its_say() -> None:
         end_run_processes(run, grace=0.1)
         hook.wait()
         tool.wait()
+
+
+@pytest.mark.parametrize("words", ["", "agent --now", f"sh -c {LINE_SIGN}"], ids=["gone", "just forked", "hook"])
+def test_what_may_be_a_hook_is_no_process_of_a_call(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """I8: a hook that ends between two reads was taken for the tool, and a person's No for a stop of it."""
+    agent, shell = 7, 8
+    names = {agent: "agent --now", shell: words}
+    table = {
+        agent: Running((agent, 1), os.getpid(), agent, "agent"),
+        shell: Running((shell, 500), agent, shell, "sh"),
+    }
+    monkeypatch.setattr(processes, "_command", names.get)
+    monkeypatch.setattr(processes, "process_table", lambda zombies=False: table)
+    calls = CallProcesses(agent, "run-1")
+    began = {1: Begun(4.0, "./charge.sh")}
+    calls.look(began)
+    assert not calls.begun(1) and calls.has_hook(calls.tree(), 4.0)
+    names[shell] = "sh -c ./charge.sh"
+    calls.look(began)
+    assert calls.begun(1) and not calls.has_hook(calls.tree(), 4.0)
