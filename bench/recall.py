@@ -1,12 +1,14 @@
 """How long does `wal-agent recall` take on 100,000 records? `python -m bench recall`.
 
 A log on `file://`, one record a segment. The first search reads all of it and builds the index, later ones read what is
-new. Held against what a user would do without: `wal-agent log -n 0 --json | grep WORD`.
+new. Of two first searches at once the second waits for the index of the first. Held against what a user would do
+without: `wal-agent log -n 0 --json | grep WORD`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +37,10 @@ def main() -> None:
         for name in ("first recall, builds the index", "second recall", "third recall"):
             took = timed(f"{sys.executable} -m wal_agent recall {WORD} {' '.join(job)}", env)
             print(f"  {name:<31} {took:8.2f} s  {took / grep:6.3f} x the grep", flush=True)
+        shutil.rmtree(Path(folder) / "state")
+        search = f"{sys.executable} -m wal_agent recall {WORD} {' '.join(job)}"
+        took = timed(f"{search} & {search}; wait", env)
+        print(f"  {'two at once, without an index':<31} {took:8.2f} s  {took / grep:6.3f} x the grep", flush=True)
 
 
 def timed(command: str, env: dict[str, str]) -> float:
