@@ -70,9 +70,12 @@ def main() -> None:
     import wal_agent.cli.main as cli
     from wal_agent.agents import AGENTS
     from wal_agent.cli import log, view
-    from wal_agent.supervise import dry_run, intervene, run
+    from wal_agent.operate import acknowledge, dry_run, unlock
+    from wal_agent.supervise import run
 
-    assert AGENTS and cli and log and view and intervene and dry_run and run, "imported before the first fork"
+    assert AGENTS and cli and log and view and acknowledge and unlock and dry_run and run, (
+        "imported before the first fork"
+    )
     for line in sys.stdin:
         asked = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

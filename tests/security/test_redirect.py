@@ -17,8 +17,8 @@ from tests.security.test_adoption import World
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
+from wal_agent.operate.stop_job import _answers
 from wal_agent.supervise.control import STATUS, ask_run
-from wal_agent.supervise.stop_job import _answers
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, LeaseRequest, StoredLease, read_lease

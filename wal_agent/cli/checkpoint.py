@@ -66,7 +66,7 @@ def checkpoint(
     Typed by the agent as a shell command, or by a person on the machine that runs the job. What is not given stays as
     it was said before. The run makes checkpoints by itself too, see --checkpoint of `wal-agent run`.
     """
-    from wal_agent.supervise.intervene import checkpoint_job, checkpoint_own_run
+    from wal_agent.operate.checkpoint import checkpoint_job, checkpoint_own_run
 
     if context.invoked_subcommand is not None:
         if title or phase or note or progress is not None or plan is not None or json or which != HERE:

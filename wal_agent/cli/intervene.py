@@ -36,8 +36,8 @@ from wal_agent.text import answer, lines, say, size
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
-    from wal_agent.supervise.remove_job import Removal
-    from wal_agent.supervise.stop_job import Stopped
+    from wal_agent.operate.remove_job import Removal
+    from wal_agent.operate.stop_job import Stopped
     from wal_agent.wal.retention import RetentionResult
 
 
@@ -70,8 +70,8 @@ def ack(
 ) -> None:
     """Resolve a call or step that a crash interrupted: you checked, and say whether it happened."""
     from wal_agent import notify
+    from wal_agent.operate.acknowledge import acknowledge_call
     from wal_agent.supervise.ancestry import require_person
-    from wal_agent.supervise.intervene import acknowledge_call
     from wal_agent.supervise.steps import check_name
 
     if done == not_done:
@@ -97,7 +97,7 @@ def settle(
     The log keeps it as the agent's word, and no later recovery asks the agent again. The call itself stays open until
     evidence or a person (`wal-agent ack`) settles it.
     """
-    from wal_agent.supervise.intervene import answer_for_call
+    from wal_agent.operate.acknowledge import answer_for_call
 
     answer_for_call(os.environ, call, because)
     say(f"recorded. Call #{call} stays open until a person confirms it (`wal-agent ack`).")
@@ -124,7 +124,7 @@ def pause(
     Works inside the agent's own tools, from another terminal of the machine that runs it, and from anywhere for a job
     that nobody runs. A start of a job that is paused waits until the pause is over.
     """
-    from wal_agent.supervise.intervene import PauseRequest, ask_this_run, end_pause, pause_job
+    from wal_agent.operate.pause import PauseRequest, ask_this_run, end_pause, pause_job
 
     if end and (lasts or until or reason):
         raise UsageError("--end goes alone.", "Or say --for or --until, for another pause in its place.")
@@ -166,10 +166,10 @@ def stop(
 
 
 def stop_run(at: JobContext, done: bool = False) -> Stopped:
-    """Stop the job's run wherever it is, see supervise/stop_job.py."""
+    """Stop the job's run wherever it is, see operate/stop_job.py."""
     from wal_agent.cli.messages import message_driver
     from wal_agent.inbox import Message
-    from wal_agent.supervise.stop_job import StopRequest, stop_job
+    from wal_agent.operate.stop_job import StopRequest, stop_job
 
     def send(message: Message) -> None:
         with message_driver(at) as driver:
@@ -199,9 +199,9 @@ def unlock(
     (--now). A live owner stops: its next heartbeat finds the lease gone, and it exits with 76. If nobody holds the job
     there is nothing to do, and the exit code is 0; if there is no such job it is 64.
     """
+    from wal_agent.operate.unlock import UnlockRequest, repair_lease
+    from wal_agent.operate.unlock import unlock as take_away
     from wal_agent.supervise.ancestry import require_person
-    from wal_agent.supervise.intervene import UnlockRequest, repair_lease
-    from wal_agent.supervise.intervene import unlock as take_away
 
     request = UnlockRequest(epoch, now, reason)
     require_person("wal-agent unlock")
@@ -276,9 +276,9 @@ def rm(
     copies from before a restore, captures, transcripts, the search index, and the folders of its runs.
     """
 
+    from wal_agent.operate.leave import forget_job
+    from wal_agent.operate.remove_job import foresee_removal, names_task, remove_job
     from wal_agent.supervise.ancestry import require_person
-    from wal_agent.supervise.leave import forget_job
-    from wal_agent.supervise.remove_job import foresee_removal, names_task, remove_job
     from wal_agent.wal.names import rename_job
 
     if not dry_run:
@@ -340,8 +340,8 @@ def gc(
     needs, it is opened for a moment, under an epoch of its own, and its log begins there.
     """
 
+    from wal_agent.operate.remove_job import blobs_at_rest, collect, collect_at_rest
     from wal_agent.supervise.ancestry import require_person
-    from wal_agent.supervise.remove_job import blobs_at_rest, collect, collect_at_rest
     from wal_agent.wal.retention import Retention, RetentionResult, tally
 
     if not dry_run:
@@ -364,7 +364,7 @@ def gc(
     if gone and next(iter(at.bucket.list(at.keys.log)), None) is None:
         raise at.missing()
     if json:
-        from wal_agent.supervise.remove_job import Collected
+        from wal_agent.operate.remove_job import Collected
 
         answer_json(Collected(**asdict(done), job=at.keys.job, bucket=redact(at.bucket.url), dry_run=dry_run))
     else:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
     from wal_agent.cli.options import JobOptions
     from wal_agent.fleet.jobs import Job
-    from wal_agent.supervise.at_rest import JobAccess
+    from wal_agent.operate.at_rest import JobAccess
     from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.lease import StoredLease
     from wal_agent.wal.reader import Replay
@@ -71,7 +71,7 @@ class JobContext(msgspec.Struct, frozen=True):
     @property
     def access(self) -> JobAccess:
         """Return what a command needs to open the job while no run has it."""
-        from wal_agent.supervise.at_rest import JobAccess
+        from wal_agent.operate.at_rest import JobAccess
 
         return JobAccess(self.bucket, self.keys, self.settings.ttl, os.environ, self.key_id)
 
@@ -206,8 +206,7 @@ def job_of_this_run() -> dict[str, str] | None:
 
     if not (os.environ.get(SOCKET) and os.environ.get(MARKER)):
         return None
-    from wal_agent.supervise.control import STATUS
-    from wal_agent.supervise.intervene import ask_own_run
+    from wal_agent.supervise.control import STATUS, ask_own_run
 
     said = ask_own_run(os.environ, STATUS, {})
     names = {"messages": "carrier"} | {n: n for n in ("job", "bucket", "encryption_key_file", "encryption_key_command")}

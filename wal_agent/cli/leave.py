@@ -15,7 +15,7 @@ from wal_agent.errors import PersonNeeded
 from wal_agent.text import answer, lines
 
 if TYPE_CHECKING:
-    from wal_agent.supervise.leave import Leaving
+    from wal_agent.operate.leave import Leaving
 
 PROGRAM = "uv tool uninstall wal-agent (or: pipx uninstall wal-agent; rm -r ~/.wal-agent)"
 
@@ -31,8 +31,8 @@ def uninstall(
     and the key of `wal-agent key`. Jobs in other buckets, your own settings and the agents' own sessions stay. Refused
     while a run of this user is alive (75). The command that removes the program is printed.
     """
+    from wal_agent.operate.leave import foresee_leaving, leave
     from wal_agent.supervise.ancestry import require_person
-    from wal_agent.supervise.leave import foresee_leaving, leave
 
     if not dry_run:
         require_person("wal-agent uninstall")

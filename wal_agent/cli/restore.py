@@ -37,7 +37,7 @@ def recover(
     It reads all that a recovery would read, and changes nothing: no lease is taken, no file is restored, no process is
     ended. The recovery itself is `wal-agent run`.
     """
-    from wal_agent.supervise.dry_run import foresee_start, show_foreseen
+    from wal_agent.operate.dry_run import foresee_start, show_foreseen
 
     if not dry_run:
         raise UsageError(

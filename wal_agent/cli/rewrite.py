@@ -20,9 +20,9 @@ from wal_agent.text import answer, lines, plural, printable, say, shorten, size,
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
+    from wal_agent.operate.task_child import Summaries
     from wal_agent.recovery.rewrite import CompactionPolicy
     from wal_agent.supervise.rewrite import Home, Rewritten
-    from wal_agent.supervise.task_child import Summaries
     from wal_agent.wal.job import OpenedJob
     from wal_agent.wal.state import RewriteAt, State
 
@@ -154,7 +154,8 @@ def mark(
 
     The agent (as a shell command) or a person may type it. Using a name again moves the mark.
     """
-    from wal_agent.supervise.rewrite import check_mark, mark_at_rest, mark_own_run
+    from wal_agent.operate.rewrite import mark_at_rest, mark_own_run
+    from wal_agent.supervise.rewrite import check_mark
 
     if name is not None:
         check_mark(name)
@@ -221,8 +222,9 @@ def rewind(
     a call runs, the rewind is refused.
     """
     from wal_agent.cli.intervene import stop_run
+    from wal_agent.operate.rewind import JobLog, RewindRequest, find_place, rewind_live
     from wal_agent.supervise.ancestry import require_person
-    from wal_agent.supervise.rewind import FoundRewind, JobLog, RewindRequest, carry_out, find_place, rewind_live
+    from wal_agent.supervise.live_rewind import FoundRewind, carry_out
 
     if sum((to is not None, last > 0, undo)) > 1 or (compact is not None and (undo or not (to or last))):
         raise UsageError("Say one of --to, --last and --undo; --compact goes with the first two.")
@@ -274,6 +276,7 @@ def compact(
     --by-agent the agent writes the summaries; those that cannot be used are replaced. The whole turns stay in the log
     (`wal-agent trace`), and `wal-agent rewind --undo` brings them back. The exit code is 0 if nothing is to compact.
     """
+    from wal_agent.operate.rewrite import foresee_compaction
     from wal_agent.recovery.rewrite import parse_policy
     from wal_agent.supervise import rewrite
     from wal_agent.supervise.ancestry import require_person
@@ -287,7 +290,7 @@ def compact(
     limits = parse_policy(policy or (own if own != "off" else USUAL), keep)
     home = _home(at)
     if dry_run:
-        done = rewrite.foresee_compaction(at.state(), at.blobs, home, limits, now)
+        done = foresee_compaction(at.state(), at.blobs, home, limits, now)
     else:
         said = _summaries(at, home, limits) if by_agent else None
         words = said.words if said else None
@@ -303,8 +306,8 @@ def compact(
 def _summaries(at: JobContext, home: Home, limits: CompactionPolicy) -> Summaries | None:
     """The agent's summaries, and a line on why there are none."""
     from wal_agent.cli.task import child_place
+    from wal_agent.operate.task_child import TaskJob, summarize
     from wal_agent.supervise.provenance import vouched_args
-    from wal_agent.supervise.task_child import TaskJob, summarize
 
     state = at.state()
     same = state.home_opening is not None and state.home_opening.agent == at.agent.name
@@ -361,9 +364,10 @@ def show_trace(
     json: AsJson = False,
 ) -> None:
     """Print what a rewind, a compaction or a task kept out of the conversation, redacted."""
+    from wal_agent.operate.rewrite import left_out
     from wal_agent.recovery.tasks import MARK
     from wal_agent.recovery.transcript import parse_lines
-    from wal_agent.supervise.rewrite import left_out, read_main, read_trace
+    from wal_agent.supervise.rewrite import read_main, read_trace
 
     if raw and sys.stdout.isatty():
         raise UsageError("The file is not for a terminal.", f"For example: wal-agent trace show {trace} --raw > FILE")
@@ -407,7 +411,7 @@ def _home(at: JobContext) -> Home:
 
 
 def _act(at: JobContext, home: Home, act: Callable[[OpenedJob], T]) -> T:
-    from wal_agent.supervise.at_rest import act_at_rest
+    from wal_agent.operate.at_rest import act_at_rest
     from wal_agent.supervise.rewrite import check_at_rest
 
     return act_at_rest(at.access, act, lambda state: check_at_rest(state, home))
@@ -422,8 +426,8 @@ def _words(name: str) -> str:
 
 
 def _list_turns(at: JobContext, home: Home, json: bool) -> None:
+    from wal_agent.operate.rewrite import read_units
     from wal_agent.recovery.rewrite import tokens_of, turns_of
-    from wal_agent.supervise.rewrite import read_units
 
     state = at.state()
     units = read_units(state, at.blobs, home)

@@ -232,7 +232,7 @@ def start(
             options = settle_folder(options)
             settings = options.settings
         if from_ is not None:
-            from wal_agent.supervise.fork import fork_job
+            from wal_agent.operate.fork import fork_job
 
             options = fork_job(options, from_, screen)
         if once and is_complete(settings.bucket, settings.job):

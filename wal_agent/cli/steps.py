@@ -56,7 +56,7 @@ def put(
     wins, unless --if-version says which one it is to follow.
     """
     from wal_agent.steps import state
-    from wal_agent.supervise.intervene import parse_duration
+    from wal_agent.supervise.pausing import parse_duration
     from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, PutState, check_name
 
     check_name(step)

@@ -74,9 +74,9 @@ def task(
     again, also after a crash, is the same job: it carries on, or prints the kept result at once.
     """
     from wal_agent.agents import AGENTS
+    from wal_agent.operate.task_child import Question, TaskJob, ask_child, local_file, read_result
     from wal_agent.recovery.tasks import child_job, depth_of, fork_form, task_text
     from wal_agent.supervise.provenance import vouched_args
-    from wal_agent.supervise.task_child import Question, TaskJob, ask_child, local_file, read_result
     from wal_agent.supervise.tasks import spent_by
     from wal_agent.wal.damage import sound_state
     from wal_agent.wal.reader import replay
@@ -151,9 +151,9 @@ def child_place(at: JobContext) -> dict[str, str]:
 
 def _begin(at: JobContext, state: State, child: str, depth: int, budget: int) -> TaskStart:
     """Have the caller's log name the task, behind a checkpoint; what the child's run is given."""
+    from wal_agent.operate.task_child import begin_at_rest, begin_in_run, start_of
     from wal_agent.supervise.ancestry import outer_runs
     from wal_agent.supervise.rewrite import Home
-    from wal_agent.supervise.task_child import begin_at_rest, begin_in_run, start_of
 
     said = begin_in_run(os.environ, at.keys.job, child)
     if said is None and (above := outer_runs()):

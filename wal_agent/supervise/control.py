@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from wal_agent.agents import hook_line
 from wal_agent.errors import ConfigError, PersonNeeded, Unavailable, UsageError, WalAgentError
+from wal_agent.paths import MARKER, SOCKET
 from wal_agent.records import Host
 from wal_agent.text import printable
 
@@ -112,3 +114,9 @@ def ask_socket(
     except (OSError, ValueError):
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def ask_own_run(env: Mapping[str, str], event: str, question: dict[str, Any]) -> dict[str, Any] | None:
+    """Ask the live run whose tool this is, by its environment; None: there is none, or it does not answer."""
+    path, run = env.get(SOCKET), env.get(MARKER)
+    return ask_socket(Path(path), run, event, question) if path and run else None

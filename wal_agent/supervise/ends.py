@@ -11,7 +11,9 @@ from typing import Literal
 import msgspec
 
 from wal_agent.agents.base import Status
-from wal_agent.records import Class, Ending
+from wal_agent.errors import UsageError
+from wal_agent.records import Class, End, Ending
+from wal_agent.wal.state import State
 
 Outcome = Ending | Literal["cut", "runs_on"]
 
@@ -59,3 +61,18 @@ def _of_harmless(status: Status, seen: Seen) -> Outcome:
     if status == "runs_on":
         return "done" if seen.cls == "read_only" else "runs_on"
     return "failed" if status == "cancelled" or status == "stopped" else status
+
+
+def acknowledged_end(state: State, call: int, done: bool, now: float) -> End:
+    """The record that settles an open call; UsageError when it is not open."""
+    if all(o.intent.call != call for o in state.open):
+        known = ", ".join(f"#{o.intent.call}" for o in state.open) or "none"
+        raise UsageError(f"Call #{call} is not open, so there is nothing to settle.", f"Open calls: {known}.")
+    return End(
+        time=now,
+        call=call,
+        how="resolved",
+        by="person",
+        finding="completed" if done else "not_started",
+        why=f"a person looked and says that it was {'done' if done else 'not done'}",
+    )

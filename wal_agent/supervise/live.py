@@ -45,15 +45,16 @@ from wal_agent.supervise.checkpoints import Checkpointer
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, Launch, RunContext, await_durable
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming
+from wal_agent.supervise.ends import acknowledged_end
 from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
 from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookServer
 from wal_agent.supervise.inbox import Inbox
-from wal_agent.supervise.intervene import acknowledged_end, clean_reason, parse_duration, pause_plan
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
+from wal_agent.supervise.pausing import clean_reason, parse_duration, pause_plan
 from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, shut_out_error, unsaved_line
@@ -64,7 +65,7 @@ from wal_agent.supervise.worktree import PAUSE, WorktreeSaver, never_captured
 from wal_agent.text import duration, plural
 
 if TYPE_CHECKING:
-    from wal_agent.supervise.rewind import LiveRewind
+    from wal_agent.supervise.live_rewind import LiveRewind
     from wal_agent.supervise.steps import StepKeeper
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
@@ -244,7 +245,7 @@ class Live:
         return find_main(self._agent, self.conversation.session, self._context.workspace, self._context.env)
 
     def _rewind(self, question: dict[str, Any]) -> dict[str, Any]:
-        from wal_agent.supervise.rewind import LiveRewind  # late: few runs are rewound
+        from wal_agent.supervise.live_rewind import LiveRewind  # late: few runs are rewound
         from wal_agent.supervise.rewrite import Home
 
         context, agent = self._context, self._agent

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -43,8 +43,6 @@ from wal_agent.recovery.rewrite import (
     turns_of,
 )
 from wal_agent.safefs import Pieces, read_plain, sync_folder
-from wal_agent.supervise import control
-from wal_agent.supervise.intervene import ask_own_run
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
 from wal_agent.supervise.worktree import too_wide
@@ -160,7 +158,7 @@ def _sha256(path: Path) -> str:
 def rewind(job: OpenedJob, home: Home, place: RewindPlace, compact: str | Literal["auto"] | None) -> Rewritten:
     """Take the conversation back to `place`. `compact`: words that stay in place of what is left out; "auto": its
     compact form; None: only a note. UsageError: there is no such place."""
-    talk = _conversation(job, home)
+    talk = open_conversation(job, home)
     state, units = job.writer.state, talk.units
     turns = turns_of(units)
     keep = resting_place(units, kept_at(place, units, state.session, home.options))
@@ -241,12 +239,12 @@ def compact(
 ) -> Rewritten:
     """Compact the turns that the policy says; n = 0 where there are none. `now`: since 1970; `summaries`: as of
     `compact_form`."""
-    talk = _conversation(job, home)
-    change = _compaction(job.writer.state, talk, home, policy, now, summaries, partial(_numbers, job, talk.units))
-    return _save(job, home, talk, change) if change else _unchanged(talk)
+    talk = open_conversation(job, home)
+    change = plan_compaction(job.writer.state, talk, home, policy, now, summaries, partial(_numbers, job, talk.units))
+    return _save(job, home, talk, change) if change else unchanged(talk)
 
 
-def _compaction(
+def plan_compaction(
     state: State,
     talk: _Conversation,
     home: Home,
@@ -272,7 +270,7 @@ def _numbers(job: OpenedJob, units: Sequence[Unit]) -> dict[str, int]:
     return number_calls([call for unit in units for call in unit.asks], logged)
 
 
-def _unchanged(talk: _Conversation) -> Rewritten:
+def unchanged(talk: _Conversation) -> Rewritten:
     return Rewritten(tokens=(size := tokens_of(talk.units)), left=size)
 
 
@@ -296,14 +294,14 @@ def lost_summary(state: State, agent: Agent) -> CompactionAt | None:
 
 def mend_summary(job: OpenedJob, home: Home, lost: CompactionAt) -> Rewritten:
     """Put a compact form of what was there in the place of a summary that says nothing; n = 0 where it is not found."""
-    talk = _conversation(job, home)
+    talk = open_conversation(job, home)
     size = next((size for path, size, _ in lost.files if path == home.agent.main_file), 0)
     read = home.agent.capabilities.compactions
     found = compacted_units(talk.main, size, talk.how.units, read) if read is not None else None
     at = next((n for n, unit in enumerate(talk.units) if found and unit.key == found.summary), None)
     turns = turns_of(found.before) if found else []
     if found is None or at is None or not turns:
-        return _unchanged(talk)
+        return unchanged(talk)
     text = compact_form(found.before, turns, job.writer.state.rewritten + 1, numbers=_numbers(job, found.before))
     new = talk.main + talk.how.compact(talk.main, job.writer.state.session, home.workspace, at, at + 1, text)
     change = _Change("compact", new, talk.how.units(new), talk.units[at : at + 1], len(turns), text)
@@ -318,7 +316,7 @@ def undo(job: OpenedJob, home: Home, tree: Workspace | None = None) -> Rewritten
     file = state.files.get(home.agent.main_file)
     newest = undoable(state, file.sha256 if file else "", home.options)
     n = newest.record.n
-    talk, new = _read(state, job.blobs, home), read_trace(newest, job.blobs)
+    talk, new = read_conversation(state, job.blobs, home), read_trace(newest, job.blobs)
     files = None
     if tree is not None:
         files = put_files_back(job, home, tree, state.rewritten + 1)
@@ -344,34 +342,6 @@ def undoable(state: State, sha256: str, options: str) -> RewriteAt:
             f"What was there before: wal-agent trace show {newest.record.n} {options}",
         )
     return newest
-
-
-def foresee_compaction(state: State, blobs: Blobs, home: Home, policy: CompactionPolicy, now: float) -> Rewritten:
-    """What `compact` would do. UsageError: there is no conversation."""
-    talk = _read(state, blobs, home)
-    change = _compaction(state, talk, home, policy, now)
-    done = _unchanged(talk)
-    return replace(done, turns=change.turns, left=tokens_of(change.now)) if change else done
-
-
-def read_units(state: State, blobs: Blobs, home: Home) -> tuple[Unit, ...]:
-    """The conversation as the log has it. UsageError: there is none."""
-    return _read(state, blobs, home).units
-
-
-def end_of(state: State, blobs: Blobs, home: Home) -> str:
-    """The key of the newest message, "" in front of the first."""
-    units = read_units(state, blobs, home)
-    return units[-1].key if units else ""
-
-
-def left_out(trace: RewriteAt, blobs: Blobs, home: Home) -> list[Unit]:
-    """The messages that the rewrite took out of the conversation."""
-    units = rewriting_of(home.agent).units(read_trace(trace, blobs))
-    keys = [unit.key for unit in units]
-    if trace.record.first not in keys or trace.record.last not in keys:
-        return [] if trace.record.undoes else list(units)
-    return list(units[keys.index(trace.record.first) : keys.index(trace.record.last) + 1])
 
 
 def read_main(state: State, blobs: Blobs, agent: Agent, options: str) -> bytes:
@@ -406,17 +376,17 @@ class _Conversation(msgspec.Struct, frozen=True):
     units: tuple[Unit, ...]
 
 
-def _read(state: State, blobs: Blobs, home: Home) -> _Conversation:
+def read_conversation(state: State, blobs: Blobs, home: Home) -> _Conversation:
     """UsageError: there is none, or it cannot be rewritten."""
     how, main = rewriting_of(home.agent), read_main(state, blobs, home.agent, home.options)
     return _Conversation(how, main, main, how.units(main))
 
 
-def _conversation(job: OpenedJob, home: Home) -> _Conversation:
+def open_conversation(job: OpenedJob, home: Home) -> _Conversation:
     """The conversation of an opened job, with all that only this machine or the log has of it."""
     _catch_up(job, home)
     state = job.writer.state
-    found = _read(state, job.blobs, home)
+    found = read_conversation(state, job.blobs, home)
     ended = [e for e in state.unsettled if e.intent.session == state.session]
     if not ended and found.main.endswith(b"\n"):
         return found
@@ -570,13 +540,3 @@ def check_mark(name: str) -> str:
 def mark_of(name: str, session: str, units: Sequence[Unit], time: float) -> Mark:
     """The record of a mark at the end of the conversation. UsageError: this cannot be its name."""
     return Mark(time=time, name=check_mark(name), session=session, key=units[-1].key if units else "")
-
-
-def mark_own_run(env: Mapping[str, str], name: str) -> dict[str, Any] | None:
-    """Have the run whose tool this is set the mark; its job, None where no run answers. UsageError: it refuses."""
-    return control.unless_refused(ask_own_run(env, control.MARK, {"name": name}))
-
-
-def mark_at_rest(job: OpenedJob, home: Home, name: str) -> None:
-    units = _conversation(job, home).units
-    job.writer.append(mark_of(name, job.writer.state.session, units, SystemClock().now()))

@@ -50,7 +50,6 @@ from wal_agent.supervise.gate import RecoveredCalls
 from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.identity import KEY_VARIABLE, KnownJob, make_owner, make_person_key, read_owner, remember_job
 from wal_agent.supervise.inbox import NEAR, Inbox, unlogged_messages
-from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Housekeeping,
@@ -76,6 +75,7 @@ from wal_agent.supervise.machine import (
     this_host,
 )
 from wal_agent.supervise.options import RunOptions, Screen
+from wal_agent.supervise.pausing import lift_pause
 from wal_agent.supervise.preemption import Preempted, Preemption
 from wal_agent.supervise.prepare import PreparedStart, prepare_start
 from wal_agent.supervise.processes import block_signals
@@ -84,7 +84,7 @@ from wal_agent.supervise.start_checks import StartChecks
 from wal_agent.supervise.worktree import open_worktree_capture
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Lease, LeaseRequest
+from wal_agent.wal.lease import Lease, LeaseRequest, read_lease
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
@@ -527,7 +527,8 @@ class Run:
                 asked = [m.identity for m in driver.fetch(lambda _: False) if m.verb == "resume"]
             if not asked or not unlogged_messages(replay(self.bucket, keys).state, asked):
                 return False
-            return end_pause(self.bucket, keys).state == "ended"
+            seen = read_lease(self.bucket, keys)
+            return seen is not None and lift_pause(self.bucket, keys, seen)
         except WalAgentError:
             return False  # it is looked at again
 

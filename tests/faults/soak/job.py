@@ -24,8 +24,8 @@ from tests.faults.soak.ledger import Effect, Ledger, Wrong
 from tests.servers import Server, fresh_bucket
 from tests.servers.proxy import Proxy, Storm, proxied
 from wal_agent.errors import LeaseHeld
-from wal_agent.supervise.at_rest import JobAccess
-from wal_agent.supervise.intervene import acknowledge_call
+from wal_agent.operate.acknowledge import acknowledge_call
+from wal_agent.operate.at_rest import JobAccess
 from wal_agent.wal.keys import Keys
 
 ROOT = Path(__file__).parents[3]

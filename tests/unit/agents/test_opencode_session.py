@@ -24,7 +24,7 @@ from wal_agent.agents.opencode.database import BY_USER, load_rows
 from wal_agent.agents.opencode.resume import reconcile
 from wal_agent.agents.opencode.session import update_journal
 from wal_agent.errors import ConfigError
-from wal_agent.supervise.fork import refuse_to_take
+from wal_agent.operate.fork import refuse_to_take
 
 S = "ses_1"
 CLI = Cli(Path("/nowhere/opencode"), "1.18.33")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, full, intent
 from wal_agent.cli.intervene import describe_result
-from wal_agent.supervise.remove_job import FEW
+from wal_agent.operate.remove_job import FEW
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.lease import read_lease

@@ -28,7 +28,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
 
 
 def test_every_command_takes_the_display_name(run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_agent.supervise.stop_job.FAR_DEADLINE", 0.0)  # nobody is there to stop
+    monkeypatch.setattr("wal_agent.operate.stop_job.FAR_DEADLINE", 0.0)  # nobody is there to stop
     code, out, err = run("rename", "shop", "nightly")
     assert (code, out) == (0, "") and "job shop has the display name nightly now" in err
     assert json.loads(run("status", "--json", "--job", "nightly")[1])["job"] == "shop"

@@ -13,9 +13,9 @@ from tests.unit.cli.test_restore import Story
 from wal_agent.bucket.base import Bucket, BucketDecorator
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Fenced, Unavailable
+from wal_agent.operate.at_rest import JobAccess
+from wal_agent.operate.remove_job import remove_job
 from wal_agent.records import FileDelta
-from wal_agent.supervise.at_rest import JobAccess
-from wal_agent.supervise.remove_job import remove_job
 from wal_agent.supervise.restart import is_complete
 from wal_agent.wal import lease as leases
 from wal_agent.wal.reader import replay

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim
 from wal_agent.bucket.base import Object
 from wal_agent.errors import ConfigError, LeaseHeld, Unavailable
+from wal_agent.operate.pause import end_pause
 from wal_agent.recovery.lease_policy import Pauses
-from wal_agent.supervise.intervene import end_pause
 from wal_agent.supervise.lease_keeper import (
     AcquireOptions,
     Interrupted,

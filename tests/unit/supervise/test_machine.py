@@ -25,12 +25,13 @@ from wal_agent.bucket import default_url
 from wal_agent.cli.view import read_view
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, LeaseHeld
+from wal_agent.operate.acknowledge import acknowledge_call
+from wal_agent.operate.at_rest import JobAccess
+from wal_agent.operate.dry_run import foresee_start
+from wal_agent.operate.unlock import UnlockRequest, unlock
 from wal_agent.paths import state_dir
 from wal_agent.records import Host
 from wal_agent.supervise import machine
-from wal_agent.supervise.at_rest import JobAccess
-from wal_agent.supervise.dry_run import foresee_start
-from wal_agent.supervise.intervene import UnlockRequest, acknowledge_call, unlock
 from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
 from wal_agent.supervise.machine import RunDir, is_run_live, lock_state, runtime_dir, sweep_run_dirs
 from wal_agent.wal.job import OpenedJob

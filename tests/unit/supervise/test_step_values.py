@@ -28,10 +28,10 @@ from wal_agent.errors import Conflict, UsageError
 from wal_agent.messages import check_needs, open_values
 from wal_agent.messages import values as values_module
 from wal_agent.messages.values import META, Known, KvValues, key_of, name_of
+from wal_agent.operate.at_rest import JobAccess
+from wal_agent.operate.remove_job import remove_job
 from wal_agent.steps import SavedState
 from wal_agent.supervise import steps as module
-from wal_agent.supervise.at_rest import JobAccess
-from wal_agent.supervise.remove_job import remove_job
 from wal_agent.supervise.steps import MOST_VALUE
 
 ROOM = "max_payload: 2MB"

@@ -17,12 +17,12 @@ from wal_agent.bucket import open_bucket
 from wal_agent.cli.task import child_place
 from wal_agent.config import Settings
 from wal_agent.errors import UsageError
+from wal_agent.operate.at_rest import JobAccess
+from wal_agent.operate.task_child import TaskJob, run_child, summarize
 from wal_agent.paths import MARKER
 from wal_agent.records import TaskOf
 from wal_agent.recovery.rewrite import parse_policy
-from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.rewrite import Home
-from wal_agent.supervise.task_child import TaskJob, run_child, summarize
 from wal_agent.supervise.tasks import VARIABLE, CallerRun, TaskBounds, TaskStart, read_task, spent_by
 from wal_agent.wal.keys import Keys
 
@@ -180,7 +180,7 @@ def test_a_file_of_the_folder_stands_in_for_no_module_of_ours(tmp_path: Path, mo
 def test_a_key_is_in_no_arguments_of_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user of a machine reads them."""
     said = "import os, sys; sys.exit(os.environ['WAL_AGENT_ENCRYPTION_KEY_COMMAND'] + ' '.join(sys.argv))"
-    monkeypatch.setattr("wal_agent.supervise.task_child.PROGRAM", [sys.executable, "-c", said])
+    monkeypatch.setattr("wal_agent.operate.task_child.PROGRAM", [sys.executable, "-c", said])
     monkeypatch.setattr("signal.signal", lambda *_: None)
     settings = Settings(bucket="memory://keys", job="caller", encryption_key_command="echo k3y")
     context = SimpleNamespace(settings=settings, workspace=tmp_path)

@@ -24,6 +24,8 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import UsageError
 from wal_agent.failpoints import failpoint
+from wal_agent.operate.at_rest import JobAccess, act_at_rest
+from wal_agent.operate.rewrite import read_units
 from wal_agent.paths import PROGRAM
 from wal_agent.records import TaskOf
 from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
@@ -43,9 +45,8 @@ from wal_agent.recovery.tasks import (
 )
 from wal_agent.recovery.transcript import read_lines, words_of
 from wal_agent.supervise import control
-from wal_agent.supervise.at_rest import JobAccess, act_at_rest
-from wal_agent.supervise.intervene import ask_own_run
-from wal_agent.supervise.rewrite import Home, check_at_rest, read_units
+from wal_agent.supervise.control import ask_own_run
+from wal_agent.supervise.rewrite import Home, check_at_rest
 from wal_agent.supervise.rewrite import local_file as rewritten_file
 from wal_agent.supervise.tasks import VARIABLE, TaskStart, spent_by
 from wal_agent.text import say, shorten

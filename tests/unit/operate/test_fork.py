@@ -11,9 +11,9 @@ import pytest
 from tests.unit.cli.shelf import KEYS, commit, intent, payload
 from tests.unit.cli.test_restore import MAIN, Story
 from wal_agent.clock import SystemClock
+from wal_agent.operate.fork import Source, fork, free_name
 from wal_agent.records import End, Fact, Host, Turn
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
-from wal_agent.supervise.fork import Source, fork, free_name
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE, Blobs, write_file
 from wal_agent.wal.job import OpeningFields

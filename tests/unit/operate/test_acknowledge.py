@@ -1,4 +1,4 @@
-"""supervise/intervene.py, hook_server.py: a person's word on a call (I8), here and to a live run over its socket."""
+"""operate/acknowledge.py: a person's word on a call (I8), here and to a live run over its socket."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from tests.unit.wal.world import FIELDS, KEYS, TTL, Flaky, drain, intent
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
+from wal_agent.operate import at_rest as module
+from wal_agent.operate.acknowledge import acknowledge_call
+from wal_agent.operate.at_rest import JobAccess
 from wal_agent.records import Cause, End, Host
 from wal_agent.recovery.lease_policy import Acquire, Local, admit, pause_left, pause_text, paused_until
-from wal_agent.supervise import at_rest as module
 from wal_agent.supervise import machine
-from wal_agent.supervise.at_rest import JobAccess
 from wal_agent.supervise.control import ACK, STATUS, ask_run
+from wal_agent.supervise.ends import acknowledged_end
 from wal_agent.supervise.hook_server import HookRequest, HookServer
-from wal_agent.supervise.intervene import acknowledge_call, acknowledged_end
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job
 from wal_agent.wal.lease import LeaseRequest

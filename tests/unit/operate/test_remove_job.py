@@ -1,4 +1,4 @@
-"""supervise/remove_job.py: what `wal-agent gc` leaves of a long job whose only run is over (R4, decision 057)."""
+"""operate/remove_job.py: what `wal-agent gc` leaves of a long job whose only run is over (R4, decision 057)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import LeaseHeld
+from wal_agent.operate.at_rest import JobAccess
+from wal_agent.operate.remove_job import FEW, blobs_at_rest, collect, collect_at_rest
 from wal_agent.records import Edit, FileDelta, Pack, Workspace
-from wal_agent.supervise.at_rest import JobAccess
-from wal_agent.supervise.remove_job import FEW, blobs_at_rest, collect, collect_at_rest
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE, Blobs, write_file
 from wal_agent.wal.job import OpenedJob, close_job

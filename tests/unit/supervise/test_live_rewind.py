@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from wal_agent.errors import PersonNeeded, UsageError
+from wal_agent.operate.rewind import RewindRequest, find_place
 from wal_agent.records import Rewrite
-from wal_agent.supervise import rewind
+from wal_agent.supervise import live_rewind
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.supervise.rewrite import RewindPlace, Rewritten, check_at_rest, read_main
 from wal_agent.wal.state import FileState, RewriteAt, State
@@ -22,7 +23,7 @@ from wal_agent.wal.state import FileState, RewriteAt, State
 QUESTION: dict[str, Any] = {"place": {"last": 1}}
 
 
-class Desk(rewind.LiveRewind):
+class Desk(live_rewind.LiveRewind):
     """`done`: what was carried out."""
 
     def __init__(self) -> None:
@@ -31,9 +32,9 @@ class Desk(rewind.LiveRewind):
         home: Any = SimpleNamespace(options="--job shop")
         clock: Any = SimpleNamespace(boot=lambda: 0.0, now=lambda: 0.0)
         super().__init__(job, home=home, clock=clock, drain=20.0)
-        self.done: list[rewind.FoundRewind] = []
+        self.done: list[live_rewind.FoundRewind] = []
 
-    def _check(self, asked: rewind.FoundRewind) -> None:
+    def _check(self, asked: live_rewind.FoundRewind) -> None:
         pass
 
 
@@ -41,12 +42,12 @@ class Desk(rewind.LiveRewind):
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
 
-    def carry_out(job: Any, home: Any, asked: rewind.FoundRewind) -> Rewritten:
+    def carry_out(job: Any, home: Any, asked: live_rewind.FoundRewind) -> Rewritten:
         made.done.append(asked)
         return Rewritten(3, 1, 100, 50, Path("/session"), ("a line",))
 
-    monkeypatch.setattr(rewind, "carry_out", carry_out)
-    monkeypatch.setattr(rewind, "check_at_rest", lambda state, home: None)
+    monkeypatch.setattr(live_rewind, "carry_out", carry_out)
+    monkeypatch.setattr(live_rewind, "check_at_rest", lambda state, home: None)
     return made
 
 
@@ -117,13 +118,13 @@ def test_an_undo_of_what_went_on_does_not_end_the_agent(
     state = State(rewrites=(RewriteAt(3, 1, record, before),))
     desk._job = SimpleNamespace(writer=SimpleNamespace(acked=SimpleNamespace(state=state)))  # type: ignore[assignment]
     desk._home = SimpleNamespace(options="--job shop", agent=None)  # type: ignore[assignment]
-    monkeypatch.setattr(rewind, "local_file", lambda state, home: main)
-    monkeypatch.setattr(rewind, "rewriting_of", lambda agent: None)
-    undo = rewind.FoundRewind(place=RewindPlace(), undo=True)
-    rewind.LiveRewind._check(desk, undo)
+    monkeypatch.setattr(live_rewind, "local_file", lambda state, home: main)
+    monkeypatch.setattr(live_rewind, "rewriting_of", lambda agent: None)
+    undo = live_rewind.FoundRewind(place=RewindPlace(), undo=True)
+    live_rewind.LiveRewind._check(desk, undo)
     main.write_bytes(b"as rewritten\nand more\n")
     with pytest.raises(UsageError, match="went on behind rewrite 1"):
-        rewind.LiveRewind._check(desk, undo)
+        live_rewind.LiveRewind._check(desk, undo)
 
 
 def test_the_hints_of_a_refusal_name_the_job() -> None:
@@ -133,9 +134,9 @@ def test_the_hints_of_a_refusal_name_the_job() -> None:
     empty, log = State(), SimpleNamespace(state=lambda at=None: State())
     for refused in (
         lambda: check_at_rest(empty, home),
-        lambda: rewind.find_place(log, home, rewind.RewindRequest(to="5", files=True)),  # type: ignore[arg-type]
-        lambda: rewind.find_place(log, home, rewind.RewindRequest(to="mark")),  # type: ignore[arg-type]
-        lambda: rewind.find_place(log, home, rewind.RewindRequest(undo=True, files=True)),  # type: ignore[arg-type]
+        lambda: find_place(log, home, RewindRequest(to="5", files=True)),  # type: ignore[arg-type]
+        lambda: find_place(log, home, RewindRequest(to="mark")),  # type: ignore[arg-type]
+        lambda: find_place(log, home, RewindRequest(undo=True, files=True)),  # type: ignore[arg-type]
         lambda: read_main(empty, None, home.agent, home.options),  # type: ignore[arg-type]
     ):
         with pytest.raises(UsageError) as error:
@@ -144,8 +145,8 @@ def test_the_hints_of_a_refusal_name_the_job() -> None:
 
 
 def test_a_refusal_of_the_rewrite_itself_reaches_the_person(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(job: Any, home: Any, asked: rewind.FoundRewind) -> Rewritten:
+    def refuses(job: Any, home: Any, asked: live_rewind.FoundRewind) -> Rewritten:
         raise UsageError("There is no such place.", "Look.")
 
-    monkeypatch.setattr(rewind, "carry_out", refuses)
+    monkeypatch.setattr(live_rewind, "carry_out", refuses)
     assert asked(desk, lambda down: down) == {"error": "There is no such place.", "hint": "Look.", "exit": 64}

@@ -24,9 +24,9 @@ from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket, Entry
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import Conflict, Unavailable, UsageError
+from wal_agent.operate.at_rest import JobAccess, act_unowned, leaving
 from wal_agent.records import End, Progress, state_text
 from wal_agent.recovery.lease_policy import REMOVED
-from wal_agent.supervise.at_rest import JobAccess, act_unowned, leaving
 from wal_agent.wal import codec, reader
 from wal_agent.wal.codec import Snapshot
 from wal_agent.wal.damage import sound_state

@@ -1,4 +1,4 @@
-"""supervise/stop_job.py: a run that no signal reaches is asked through the bucket, and only that run (issue 14.5)."""
+"""operate/stop_job.py: a run that no signal reaches is asked through the bucket, and only that run (issue 14.5)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, TTL, World, drain, intent
 from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded
 from wal_agent.inbox import BucketDriver, Message, address_to_run, is_for_run
+from wal_agent.operate.at_rest import JobAccess
+from wal_agent.operate.stop_job import FAR_DEADLINE, StopRequest, stop_job
 from wal_agent.records import MessageGiven, MessageSeen, Payload
-from wal_agent.supervise.at_rest import JobAccess
-from wal_agent.supervise.stop_job import FAR_DEADLINE, StopRequest, stop_job
 from wal_agent.wal.job import OpenedJob, close_job
 
 

@@ -1,4 +1,4 @@
-"""supervise/intervene.py: how long a pause lasts, what a live run makes of it, and a job that nobody runs."""
+"""operate/pause.py: how long a pause lasts, what a live run makes of it, and a job that nobody runs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,13 @@ from tests.unit.cli.shelf import Shelf
 from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, FakeClock, World, claim
 from wal_agent.errors import LeaseHeld, UsageError
+from wal_agent.operate.pause import PauseRequest, ask_this_run, parse_time, pause_job
 from wal_agent.recovery.lease_policy import LONGEST_PAUSE, pause_left, pause_text, paused_until
 from wal_agent.supervise import control
 from wal_agent.supervise.control import PAUSE
 from wal_agent.supervise.exits import ShutdownPlan, may_end_paused
 from wal_agent.supervise.hook_server import HookRequest, HookServer
-from wal_agent.supervise.intervene import (
-    PauseRequest,
-    ask_this_run,
-    check_length,
-    clean_reason,
-    parse_duration,
-    parse_time,
-    pause_job,
-    pause_plan,
-)
+from wal_agent.supervise.pausing import check_length, clean_reason, parse_duration, pause_plan
 from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job

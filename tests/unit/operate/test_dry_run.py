@@ -1,4 +1,4 @@
-"""supervise/dry_run.py: what a start would ask and replace is foreseen."""
+"""operate/dry_run.py: what a start would ask and replace is foreseen."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.unit.cli.shelf import commit, intent
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
+from wal_agent.operate.dry_run import foresee_start
 from wal_agent.records import AgentStarted, Owner
-from wal_agent.supervise.dry_run import foresee_start
 from wal_agent.supervise.identity import make_owner
 from wal_agent.supervise.machine import this_host
 from wal_agent.wal.job import OpeningFields, open_job

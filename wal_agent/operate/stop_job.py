@@ -22,9 +22,9 @@ from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, LeaseHeld, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.inbox import Message, address_to_run, default_sender, make_message
+from wal_agent.operate.at_rest import JobAccess, act_unowned, require_lease
 from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, same_kernel
 from wal_agent.supervise import ancestry, control
-from wal_agent.supervise.at_rest import JobAccess, act_unowned, require_lease
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import duration, job_command, printable, quote_word, shorten
 from wal_agent.wal.job import OpenedJob, close_job
