@@ -28,6 +28,7 @@ from wal_agent.messages.subjects import INBOX, OUTBOX, Stream, job_token, subjec
 
 DEADLINE: Final = 5.0  # seconds for one method
 MOST_READ: Final = 500  # stream messages that one look reads
+MOST_BYTES: Final = 32 << 20  # that one look reads; the server, not wal-agent, says how long a message may be
 MOST_HELD: Final = 1000  # messages that are kept in memory; the others stay with the server until these are seen
 TAKEN: Final = 10071  # JetStream's error code: the subject is not empty
 NO_STREAM: Final = 10059  # else a message that is not found is none
@@ -116,7 +117,8 @@ class NatsDriver:
         api = client.jetstream(timeout=DEADLINE)
         found: list[RawStreamMsg] = []
         after, until = self._next, asyncio.get_running_loop().time() + DEADLINE / 2
-        while len(found) < most and asyncio.get_running_loop().time() < until:
+        size = 0
+        while len(found) < most and size < MOST_BYTES and asyncio.get_running_loop().time() < until:
             try:
                 raw = await api.get_msg(INBOX.name, after, subject(self._job, ">"), next=True)
             except NotFoundError as error:
@@ -127,6 +129,7 @@ class NatsDriver:
             if not raw.seq or raw.seq < after:
                 break
             found.append(raw)
+            size += len(raw.data or b"")
             after = raw.seq + 1
         return found, "more"
 

@@ -90,6 +90,20 @@ def chunk(kind: Literal["status", "response"], data: str) -> bytes:
     return json.dumps({"type": kind, "data": data}).encode()
 
 
+def return_address(reply: str) -> str:
+    """Return where an answer may go: an inbox, which begins with `_`. Who asks names the subject, and the run would
+    publish there with its own rights: into another job's inbox, or on the server's API. Pure."""
+    return reply if reply.startswith("_") else ""
+
+
+class _Asked(Msg):
+    """A message of which nothing is sent elsewhere than to an inbox, also not by the library (`$SRV.PING`)."""
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self.reply = return_address(self.reply)
+
+
 class Requests:
     """The requests to one run. `persona`: under whose name the Synadia Agent Protocol is answered, None: not."""
 
@@ -115,6 +129,7 @@ class Requests:
         await asyncio.gather(*self._prompts, return_exceptions=True)
 
     async def _subscribe(self, client: Client) -> None:
+        client.msg_class = _Asked
         for verb, act in (("create", self._create), ("restore", self._restore)):
             name = subject(self._job, "checkpoint", verb)
             await client.subscribe(name, cb=partial(self._answer, client, act), pending_msgs_limit=MOST_WAITING)

@@ -100,7 +100,7 @@ async def served(client: Client, name: str) -> None:
     pytest.fail(f"{name} is not answered")
 
 
-async def _stream(api: JetStreamContext, name: str) -> StreamInfo:
+async def made_stream(api: JetStreamContext, name: str) -> StreamInfo:
     """The stream with its subjects, once the run has made it: beside its service, not in front of it."""
     for _ in range(600):
         with suppress(NotFoundError):
@@ -176,7 +176,7 @@ def test_requests_are_in_no_stream(tmp_path: Path, server: NatsServer) -> None:
                 for name in stream.subjects:
                     assert not name.startswith("agents.")
             await ask(client, f"agent.{run.job}.checkpoint.create")
-            found = await _stream(api, INBOX.name)
+            found = await made_stream(api, INBOX.name)
             assert not any("checkpoint" in each for each in found.state.subjects or {})
 
     asyncio.run(play())
