@@ -62,11 +62,18 @@ class HookServer:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(path))
         path.chmod(0o600)  # before anyone can connect; a umask would be all threads'
+        self._place = _place_of(path)
         self._socket.listen(128)
         self._thread = threading.Thread(target=self._accept, name="hooks", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether something else stands where the socket was, and may answer the hooks. Where nothing does, they refuse
+        by themselves."""
+        return _place_of(self._path) not in (None, self._place)
 
     def close(self) -> None:
         """Take no further call; the path is free again. Calls under way are the gate's affair."""
@@ -138,3 +145,12 @@ class HookServer:
                 return None
             call.feed(data)
         return call
+
+
+def _place_of(path: Path) -> tuple[int, int] | None:
+    """What file that is; its number goes to no other one as long as a socket that was made there is open."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -21,7 +21,7 @@ from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.concurrency import start_daemon
 from wal_agent.config import Settings
-from wal_agent.errors import BucketError, Fenced, PersonNeeded, UsageError, WalAgentError
+from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import (
     AgentBegan,
     CallEnded,
@@ -611,11 +611,21 @@ class Live:
         if count > 1:
             self._shutdown.hurry()
 
+    def _check_socket(self) -> ConfigError | None:
+        """I5: what stands in its place could allow calls that nobody logs."""
+        if not self.server.is_replaced:
+            return None
+        return ConfigError(
+            f"The socket of {self._agent.name}'s hooks was replaced while it ran ({self._run_dir.socket}). The run was "
+            "stopped.",
+            "See what its last calls did: wal-agent log",
+        )
+
     def _tick(self) -> None:
         child = self._child
         assert child is not None
         self._liveness.beat(self._clock.awake())
-        if self._stopped is None and (off := self._switches.check()) is not None:
+        if self._stopped is None and (off := self._switches.check() or self._check_socket()) is not None:
             self.stop(off)
         if self._stopped is not None:
             child.kill()

@@ -279,3 +279,17 @@ def test_a_command_ends_as_the_run_refused_it(error: WalAgentError, raised: type
 
 def test_what_a_run_answered_is_passed_on() -> None:
     assert unless_refused({"job": "a"}) == {"job": "a"} and unless_refused(None) is None
+
+
+def test_another_socket_in_its_place_is_seen(desk: Desk) -> None:
+    """I5: also one that came after ours was removed, whose number a file system may have used before."""
+    away = desk.path.with_name("x")
+    assert not desk.server.is_replaced
+    desk.path.rename(away)
+    assert not desk.server.is_replaced  # nothing is there, and hooks refuse
+    away.rename(desk.path)
+    assert not desk.server.is_replaced
+    desk.path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(desk.path))
+        assert desk.server.is_replaced
