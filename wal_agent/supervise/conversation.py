@@ -454,7 +454,7 @@ class HookHandler:
             by_agent = not request.from_outside
             try:
                 answer = self._supervisor.answer_command(request.event, json.loads(request.payload), by_agent)
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a tool may send anything
+            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):  # from a tool
                 answer = {"error": "That is no question of a command of wal-agent's."}
             except WalAgentError as error:
                 answer = refusal(error)
