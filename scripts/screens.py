@@ -199,11 +199,7 @@ def play(shop: Shop) -> None:
     shop.show("Status after the end", "The job is complete.", ["status"])
     shop.show("List", "The jobs of the bucket. `wal-agent list --here` shows those of this folder.", ["list"])
     shop.show("Log", "The newest record comes first.", ["log", "-n", "12"])
-    shop.show("Crashes", "Only the crashes and what became of them.", ["log", "--crashes"])
-    shop.show("Diff", "What the job changed in the working tree.", ["diff"])
-    shop.show("Effects", "What the job changed, and how to undo it.", ["effects"])
     shop.show("A typing error", "What was probably meant, and where to read on.", ["run", "gemni"])
-    shop.show("Rules", "How a command would be classified.", ["rules", "check", "git push --force"])
 
 
 if __name__ == "__main__":

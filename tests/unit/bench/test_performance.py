@@ -8,7 +8,7 @@ from bench.performance import PAGE, POINTS, Row, points
 
 
 def test_the_page_has_the_goals() -> None:
-    assert points() in PAGE.read_text(), "run: python -m bench.performance points"
+    assert points() == PAGE.read_text(), "run: python -m bench.performance points"
 
 
 def test_a_figure_has_a_command_and_what_was_not_measured_a_reason() -> None:
