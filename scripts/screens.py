@@ -200,6 +200,7 @@ def play(shop: Shop) -> None:
     shop.show("List", "The jobs of the bucket. `wal-agent list --here` shows those of this folder.", ["list"])
     shop.show("Log", "The newest record comes first.", ["log", "-n", "12"])
     shop.show("A typing error", "What was probably meant, and where to read on.", ["run", "gemni"])
+    shop.show("Rules", "How a command would be classified.", ["rules", "check", "git push --force"])
 
 
 if __name__ == "__main__":
