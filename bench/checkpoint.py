@@ -14,8 +14,8 @@ from pathlib import Path
 from bench.measure import interleaved, scaled
 from bench.owner import owned
 from wal_agent.bucket import open_bucket
+from wal_agent.conversation.checkpoint import Occasion, checkpoint_of
 from wal_agent.records import End, Intent, Payload
-from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.writer import DEFERRED
 

@@ -20,7 +20,7 @@ from tests.e2e.scene import Scene
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.base import Rewriting
 from wal_agent.agents.session_files import decode_json
-from wal_agent.recovery.rewrite import CompactionPolicy, aged, compact_form, tokens_of
+from wal_agent.conversation.rewrite import CompactionPolicy, aged, compact_form, tokens_of
 from wal_agent.rehearsal.model import Model, Turn
 
 CALLS = scaled(60, 3)

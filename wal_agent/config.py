@@ -228,7 +228,7 @@ def _quota_rule(value: Any, origin: Origin) -> str:
 
 
 def _compaction_policy(value: Any, origin: Origin) -> str:
-    """`off`, or limits between commas (recovery/rewrite.py)."""
+    """`off`, or limits between commas (conversation/rewrite.py)."""
     part = r"((turns|tokens|keep)=[1-9][0-9]{0,8}|age=[1-9][0-9]{0,8}[smhd])"
     limited = isinstance(value, str) and re.search(r"turns|tokens|age", value)
     if value == "off" or (limited and re.fullmatch(rf"{part}(,{part})*", value)):

@@ -217,7 +217,7 @@ class SavedState:
         """`open_server`: connects to where values are beside the log; not asked for an encrypted job's, which are in
         the log. NoJob; Denied: `key_id` is not of the key that the job is encrypted with; Damaged; BucketError."""
         from wal_agent.clock import SystemClock
-        from wal_agent.recovery.export import replay_at
+        from wal_agent.operate.export import replay_at
         from wal_agent.wal.blobs import Blobs
         from wal_agent.wal.damage import sound_state
 

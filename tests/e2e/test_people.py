@@ -20,7 +20,7 @@ from tests.e2e.scene import (
 from tests.mocks.gemini_model import Turn
 from tests.tiers import deep
 from wal_agent.agents import AGENTS
-from wal_agent.recovery.messages import look_first
+from wal_agent.wording.messages import look_first
 
 
 def contents(*folders: Path) -> dict[str, tuple[str, int]]:

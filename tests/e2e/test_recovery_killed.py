@@ -22,7 +22,7 @@ from tests.e2e.scene import (
 from tests.mocks.gemini_model import Turn
 from tests.tiers import deep, once
 from wal_agent.agents import AGENTS
-from wal_agent.recovery.messages import REPLACES
+from wal_agent.wording.messages import REPLACES
 
 TASK = "please do the work"
 

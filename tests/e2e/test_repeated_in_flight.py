@@ -9,9 +9,9 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, until
 from tests.tiers import deep, once
-from wal_agent.recovery.messages import REFUSED
 from wal_agent.rehearsal.model import Call, HistoryText, Returned, Turn
 from wal_agent.supervise.gate import PATIENCE, STUBBORN
+from wal_agent.wording.messages import REFUSED
 
 CHARGE = "#!/bin/sh\necho charged >> side\n[ -e calm ] || exec sleep 1000\n"
 

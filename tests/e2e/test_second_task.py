@@ -9,8 +9,8 @@ import sys
 from tests.e2e.scene import Scene, crashed, notices, shell, texts_in, until
 from tests.mocks.gemini_model import Turn
 from tests.tiers import deep
-from wal_agent.recovery import messages
 from wal_agent.recovery.report import name_calls
+from wal_agent.wording import messages
 
 
 @deep

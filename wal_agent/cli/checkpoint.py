@@ -16,7 +16,7 @@ from wal_agent.text import answer, duration, lines, plural, say, shorten, size, 
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
-    from wal_agent.recovery.checkpoint import Document, ShownCheckpoint
+    from wal_agent.conversation.checkpoint import Document, ShownCheckpoint
     from wal_agent.wal.state import CheckpointAt, State
 
 MAX_PLAN_FILE = 64 << 10  # bytes
@@ -91,7 +91,7 @@ def checkpoint(
 
 
 def _read_plan(name: str) -> list[dict[str, str]]:
-    from wal_agent.recovery.checkpoint import parse_markdown_plan
+    from wal_agent.conversation.checkpoint import parse_markdown_plan
 
     data = read_input(name, MAX_PLAN_FILE)
     if len(data) > MAX_PLAN_FILE:
@@ -110,7 +110,7 @@ def list_checkpoints(
     The newest 48 are kept, each for the days of --checkpoint-ttl-days (`wal-agent run`). One whose SHA-256 does not
     match is named and left out.
     """
-    from wal_agent.recovery.checkpoint import CheckpointList, list_usable
+    from wal_agent.conversation.checkpoint import CheckpointList, list_usable
 
     at = which.open()
     readable, problems = list_usable(_sound_part(at), SystemClock().now())
@@ -126,7 +126,7 @@ def list_checkpoints(
 
 
 def _row(kept: CheckpointAt, document: Document) -> ShownCheckpoint:
-    from wal_agent.recovery.checkpoint import ShownCheckpoint
+    from wal_agent.conversation.checkpoint import ShownCheckpoint
 
     task = document.active_task
     return ShownCheckpoint(
@@ -181,7 +181,7 @@ def show(
 
 
 def _build(at: JobContext, record: str) -> Document:
-    from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
+    from wal_agent.conversation.checkpoint import Occasion, checkpoint_of, read_document
     from wal_agent.wal.damage import sound_state
 
     found = at.read_log(record)
@@ -205,7 +205,7 @@ def _sound_part(at: JobContext) -> State:
 
 def _find(at: JobContext, number: int | None) -> Document:
     """The checkpoint with this number, or the newest one that can be used. UsageError; Damaged."""
-    from wal_agent.recovery.checkpoint import newest_usable, read_document
+    from wal_agent.conversation.checkpoint import newest_usable, read_document
 
     state = _sound_part(at)
     if number is None:
@@ -243,7 +243,7 @@ def diff(
 
     With --json: both. Exit code 1 when they differ, as diff(1).
     """
-    from wal_agent.recovery.checkpoint import CheckpointDiff, compare
+    from wal_agent.conversation.checkpoint import CheckpointDiff, compare
 
     at = which.open()
     a, b = _find(at, first), _find(at, second)
@@ -256,7 +256,7 @@ def diff(
 
 
 def _rows(document: Document) -> list[str]:
-    from wal_agent.recovery.checkpoint import describe_counts, marked_steps, seconds_of
+    from wal_agent.conversation.checkpoint import describe_counts, marked_steps, seconds_of
 
     task, context, tree = document.active_task, document.context, document.workspace
     made = seconds_of(document.time)

@@ -84,9 +84,9 @@ class JobContext(msgspec.Struct, frozen=True):
         return Blobs(self.bucket, self.keys, SystemClock(), random.Random())
 
     def read_log(self, place: str | None = None) -> Replay:
-        """The job's log up to a place as a person names it, or as far as it is sound. As recovery.export.replay_at."""
+        """The job's log up to a place as a person names it, or as far as it is sound. As operate.export.replay_at."""
         from wal_agent.clock import SystemClock
-        from wal_agent.recovery.export import replay_at
+        from wal_agent.operate.export import replay_at
 
         return replay_at(self.bucket, self.keys, self.key_id, place, SystemClock().now())
 
@@ -277,7 +277,7 @@ def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str, asks
 
 def _newest(jobs: Sequence[Job]) -> Job:
     """The running one, or the one that ran last. A task counts as its caller's, where that one is here too."""
-    from wal_agent.recovery.tasks import MARK
+    from wal_agent.conversation.tasks import MARK
 
     names = {job.job for job in jobs}
     own = [job for job in jobs if MARK not in job.job or job.job.partition(MARK)[0] not in names]

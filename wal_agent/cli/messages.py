@@ -283,7 +283,7 @@ def _sent(to: str, message: Message, new: bool, json: bool, read: str = "") -> N
 def _row(
     id: str, sender: str, sent: float, verb: str, texts: Mapping[str, str], at: MessageAt | None = None
 ) -> ShownMessage:
-    from wal_agent.recovery.checkpoint import rfc3339
+    from wal_agent.conversation.checkpoint import rfc3339
 
     state: MessageState = "waits" if at is None else "given" if not at.seen else "seen"
     if at is not None and at.seen and verb:

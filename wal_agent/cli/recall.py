@@ -57,9 +57,9 @@ def recall(
     code is 1 if nothing was found.
     """
 
-    from wal_agent.recovery.recall import Hit, Hits, Query
-    from wal_agent.recovery.recall import recall as search
-    from wal_agent.recovery.transcript import ROLES
+    from wal_agent.conversation.recall import Hit, Hits, Query
+    from wal_agent.conversation.recall import recall as search
+    from wal_agent.conversation.transcript import ROLES
     from wal_agent.wal.keys import Keys
 
     wanted = tuple(word for text in words or () for word in text.split())

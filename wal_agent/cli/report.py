@@ -126,7 +126,7 @@ def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
     """Return session and working tree as of `then`, with texts as far as they are few enough. BucketError."""
     import tempfile
 
-    from wal_agent.recovery.export import export_job
+    from wal_agent.operate.export import export_job
 
     session, env, short = then.state.session, dict(os.environ), list[str]()
     with tempfile.TemporaryDirectory(prefix="wal-agent-report-") as scratch:

@@ -22,7 +22,7 @@ from wal_agent.redact import redact
 from wal_agent.text import answer, lines, moment, plural, say, size, timestamp
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.export import Exported, Restore
+    from wal_agent.operate.export import Exported, Restore
     from wal_agent.wal.reader import Replay
 
 
@@ -92,7 +92,7 @@ def restore(
     `--kept` is about this folder: a recovery that replaced files here kept them. Bringing them back keeps the files
     that they replace.
     """
-    from wal_agent.recovery.export import export_job
+    from wal_agent.operate.export import export_job
     from wal_agent.supervise.ancestry import outer_runs, person_needed
     from wal_agent.wal.damage import CheckedBlobs, newest_restorable, restore_hint
 
@@ -307,7 +307,7 @@ def _rows(found: Replay) -> list[str]:
 
 
 def _facts(found: Replay, done: Exported, folder: Path) -> Restore:
-    from wal_agent.recovery.export import Restore
+    from wal_agent.operate.export import Restore
 
     tree = found.state.workspace
     return Restore(

@@ -20,8 +20,8 @@ from wal_agent.text import answer, lines, plural, printable, say, shorten, size,
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
+    from wal_agent.conversation.rewrite import CompactionPolicy
     from wal_agent.operate.task_child import Summaries
-    from wal_agent.recovery.rewrite import CompactionPolicy
     from wal_agent.supervise.rewrite import Home, Rewritten
     from wal_agent.wal.job import OpenedJob
     from wal_agent.wal.state import RewriteAt, State
@@ -276,8 +276,8 @@ def compact(
     --by-agent the agent writes the summaries; those that cannot be used are replaced. The whole turns stay in the log
     (`wal-agent trace`), and `wal-agent rewind --undo` brings them back. The exit code is 0 if nothing is to compact.
     """
+    from wal_agent.conversation.rewrite import parse_policy
     from wal_agent.operate.rewrite import foresee_compaction
-    from wal_agent.recovery.rewrite import parse_policy
     from wal_agent.supervise import rewrite
     from wal_agent.supervise.ancestry import require_person
 
@@ -364,9 +364,9 @@ def show_trace(
     json: AsJson = False,
 ) -> None:
     """Print what a rewind, a compaction or a task kept out of the conversation, redacted."""
+    from wal_agent.conversation.tasks import MARK
+    from wal_agent.conversation.transcript import parse_lines
     from wal_agent.operate.rewrite import left_out
-    from wal_agent.recovery.tasks import MARK
-    from wal_agent.recovery.transcript import parse_lines
     from wal_agent.supervise.rewrite import read_main, read_trace
 
     if raw and sys.stdout.isatty():
@@ -426,8 +426,8 @@ def _words(name: str) -> str:
 
 
 def _list_turns(at: JobContext, home: Home, json: bool) -> None:
+    from wal_agent.conversation.rewrite import tokens_of, turns_of
     from wal_agent.operate.rewrite import read_units
-    from wal_agent.recovery.rewrite import tokens_of, turns_of
 
     state = at.state()
     units = read_units(state, at.blobs, home)
@@ -449,8 +449,8 @@ def _list_turns(at: JobContext, home: Home, json: bool) -> None:
 
 def _tasks(at: JobContext, state: State) -> list[str]:
     """The jobs of this job's tasks: those that its log names, and those of older logs, by their names."""
+    from wal_agent.conversation.tasks import MARK
     from wal_agent.fleet.jobs import is_job
-    from wal_agent.recovery.tasks import MARK
 
     named = {n for n in at.bucket.folders("") if n.startswith(f"{at.keys.job}{MARK}") and is_job(n)}
     return [*filter(is_job, state.tasks), *sorted(named - state.tasks.keys())]

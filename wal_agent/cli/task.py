@@ -74,8 +74,8 @@ def task(
     again, also after a crash, is the same job: it carries on, or prints the kept result at once.
     """
     from wal_agent.agents import AGENTS
+    from wal_agent.conversation.tasks import child_job, depth_of, fork_form, task_text
     from wal_agent.operate.task_child import Question, TaskJob, ask_child, local_file, read_result
-    from wal_agent.recovery.tasks import child_job, depth_of, fork_form, task_text
     from wal_agent.supervise.provenance import vouched_args
     from wal_agent.supervise.tasks import spent_by
     from wal_agent.wal.damage import sound_state
@@ -130,7 +130,7 @@ def why_it_failed(said: str) -> list[str]:
 
 def _read_schema(path: Path | None) -> tuple[Any, str]:
     """The schema in the file, and its text; None where there is no file."""
-    from wal_agent.recovery.json_schema import MOST_BYTES, read_schema
+    from wal_agent.conversation.json_schema import MOST_BYTES, read_schema
 
     if path is None:
         return None, ""

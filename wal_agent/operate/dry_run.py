@@ -21,7 +21,6 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged
 from wal_agent.records import CallState, Opening, Pending, Verdict
-from wal_agent.recovery import messages
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, pause_text, replays_spool
 from wal_agent.recovery.plan import Plan, Policy, Refuse, Resume, StartAgain
@@ -45,6 +44,7 @@ from wal_agent.wal.damage import lost_blobs_error, missing_lease_error, with_hin
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import KnownEnd, check_end, replay
 from wal_agent.wal.spool import count_segments
+from wal_agent.wording import messages
 
 MAX_INPUT = 2000  # characters of a call's input in JSON
 MAX_NAMES = 20  # files in JSON

@@ -24,9 +24,9 @@ from wal_agent.capture.session import FileTracker
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import MAX_JOB
 from wal_agent.errors import ConfigError, LeaseHeld, NotYourJob, Unavailable, UsageError
+from wal_agent.operate.export import replay_at
 from wal_agent.paths import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
-from wal_agent.recovery.export import replay_at
 from wal_agent.recovery.lease_policy import Decline, admit
 from wal_agent.recovery.plan import prior_args
 from wal_agent.recovery.restore_target import RestoreTarget, request_restore
@@ -58,7 +58,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
-    """Fork the job of `options` at a place as a person names it (recovery/export.py); the same options for the new job.
+    """Fork the job of `options` at a place as a person names it (operate/export.py); the same options for the new job.
 
     UsageError: no such place; ConfigError: nobody vouches for its arguments; LeaseHeld, Denied, Damaged, BucketError.
     """

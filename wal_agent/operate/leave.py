@@ -20,10 +20,10 @@ from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.capture.git import Git
 from wal_agent.capture.shadow import Shadow
+from wal_agent.conversation.recall import index_path
 from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.paths import config_dir, state_dir
 from wal_agent.records import Opening
-from wal_agent.recovery.recall import index_path
 from wal_agent.supervise.identity import ATTRIBUTE, known_folders
 from wal_agent.supervise.machine import is_run_live, runtime_path, spools_dir
 from wal_agent.supervise.provenance import forget_args, is_noted

@@ -12,8 +12,8 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.operate.at_rest import require_lease
+from wal_agent.operate.export import replay_at
 from wal_agent.operate.rewrite import end_of
-from wal_agent.recovery.export import replay_at
 from wal_agent.supervise import control
 from wal_agent.supervise.live_rewind import DOING, FoundRewind
 from wal_agent.supervise.pausing import PAUSE_BUDGET

@@ -9,10 +9,7 @@ from msgspec.structs import replace
 
 from wal_agent.agents.base import Unit
 from wal_agent.clock import SystemClock
-from wal_agent.recovery.rewrite import (
-    CompactionPolicy,
-    tokens_of,
-)
+from wal_agent.conversation.rewrite import CompactionPolicy, tokens_of
 from wal_agent.supervise import control
 from wal_agent.supervise.control import ask_own_run
 from wal_agent.supervise.rewrite import (

@@ -22,16 +22,10 @@ from wal_agent.agents.base import Agent
 from wal_agent.agents.session_files import find_main
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
-from wal_agent.errors import UsageError
-from wal_agent.failpoints import failpoint
-from wal_agent.operate.at_rest import JobAccess, act_at_rest
-from wal_agent.operate.rewrite import read_units
-from wal_agent.paths import PROGRAM
-from wal_agent.records import TaskOf
-from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
-from wal_agent.recovery.json_schema import Schema, read_schema
-from wal_agent.recovery.rewrite import MOST_SUMMARIZED, CompactionPolicy, aged, ask_for_summaries, summary_schema
-from wal_agent.recovery.tasks import (
+from wal_agent.conversation.checkpoint import Occasion, checkpoint_of
+from wal_agent.conversation.json_schema import Schema, read_schema
+from wal_agent.conversation.rewrite import MOST_SUMMARIZED, CompactionPolicy, aged, ask_for_summaries, summary_schema
+from wal_agent.conversation.tasks import (
     AGAIN,
     ChildAnswer,
     CompactForm,
@@ -43,7 +37,13 @@ from wal_agent.recovery.tasks import (
     read_said,
     task_text,
 )
-from wal_agent.recovery.transcript import read_lines, words_of
+from wal_agent.conversation.transcript import read_lines, words_of
+from wal_agent.errors import UsageError
+from wal_agent.failpoints import failpoint
+from wal_agent.operate.at_rest import JobAccess, act_at_rest
+from wal_agent.operate.rewrite import read_units
+from wal_agent.paths import PROGRAM
+from wal_agent.records import TaskOf
 from wal_agent.supervise import control
 from wal_agent.supervise.control import ask_own_run
 from wal_agent.supervise.rewrite import Home, check_at_rest

@@ -27,13 +27,13 @@ from wal_agent.calls.reading import ReadCall, read_call
 from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
-from wal_agent.recovery import messages
 from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
 from wal_agent.shell.quote import inline, safe
 from wal_agent.shell.reader import MAX_TEXT, parse
 from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, load_rules
 from wal_agent.shell.syntax import split_names
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
+from wal_agent.wording import messages
 
 ASK = " If that leaves doubt, stop and ask the operator."
 # Commands that only read and show nothing of the world, so running one verifies nothing.

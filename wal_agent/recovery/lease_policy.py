@@ -14,7 +14,6 @@ from typing import Final, Literal
 import msgspec
 
 from wal_agent.records import Cause, ExitClass, Intent, Opening, Payload
-from wal_agent.recovery import messages
 from wal_agent.redact import redact_head
 from wal_agent.safefs import Life
 from wal_agent.shell.quote import inline, show_input
@@ -22,6 +21,7 @@ from wal_agent.text import job_command, moment, yield_reason
 from wal_agent.wal.lease import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 from wal_agent.wal.state import OpenCall, State
+from wal_agent.wording import messages
 
 COUNTDOWN = 1.0  # seconds between reads of the lease of a silent owner, while a person watches
 POLL_INTERVAL = 2.0  # seconds between reads of a live owner's lease

@@ -22,16 +22,16 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.config import Consents, content_digest
+from wal_agent.conversation.checkpoint import NO_WORK, WorkSoFar
 from wal_agent.paths import shipped
-from wal_agent.recovery import messages
-from wal_agent.recovery.checkpoint import NO_WORK, WorkSoFar
 from wal_agent.redact import redact_head
 from wal_agent.safefs import path_in_root, read_in_root
 from wal_agent.shell.quote import fenced, inline, show_input
 from wal_agent.text import clock_time, moment, plural
+from wal_agent.wording import messages
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.handoff import AgentCall
+    from wal_agent.conversation.handoff import AgentCall
     from wal_agent.recovery.inflight import InFlight, Unannounced
     from wal_agent.recovery.plan import Alert
 

@@ -1,7 +1,7 @@
 """When a live run makes a checkpoint: by time, by a change of phase, before a compaction or a shutdown, or asked for.
 
 A checkpoint costs no put of its own: it waits for company in the log's queue. Nothing waits for it but who typed
-`wal-agent checkpoint`. Its content is recovery/checkpoint.py's.
+`wal-agent checkpoint`. Its content is conversation/checkpoint.py's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Literal
 import msgspec
 
 from wal_agent import msgspec_compat
+from wal_agent.conversation.checkpoint import MOST_PLANNED, NOTE, STEP, TITLE, Occasion, checkpoint_of, task_phase
 from wal_agent.errors import UsageError
 from wal_agent.events import CheckpointFailed
 from wal_agent.records import PhaseName, PlanStep, Progress, TaskPhase, Trigger
-from wal_agent.recovery.checkpoint import MOST_PLANNED, NOTE, STEP, TITLE, Occasion, checkpoint_of, task_phase
 from wal_agent.supervise.context import RunContext, await_durable, not_durable_error
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import DEFERRED, NOW, Ticket

@@ -17,14 +17,15 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents.base import Allow, Compacted, Compacting, ContextRequested, Decision, Deny
+from wal_agent.conversation import compaction
+from wal_agent.conversation.checkpoint import plan_of
 from wal_agent.errors import WalAgentError
 from wal_agent.events import SummaryLost
 from wal_agent.records import Compaction, CompactionDone
-from wal_agent.recovery import compaction, messages
-from wal_agent.recovery.checkpoint import plan_of
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.wal.writer import Ticket
+from wal_agent.wording import messages
 
 WAIT: Final = 3.0  # seconds that an agent waits for its conversation to be saved before it compacts that
 BYTES_PER_TOKEN: Final = 4  # of a session's lines: an estimate

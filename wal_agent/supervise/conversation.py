@@ -45,7 +45,6 @@ from wal_agent.agents.session_files import find_main
 from wal_agent.errors import WalAgentError
 from wal_agent.events import HookAnswered, PhaseChanged
 from wal_agent.records import AgentStarted, Ending, Payload, PhaseChange, Turn
-from wal_agent.recovery import messages
 from wal_agent.safefs import open_plain
 from wal_agent.supervise.ancestry import Process, read_process
 from wal_agent.supervise.callers import Callers
@@ -57,6 +56,7 @@ from wal_agent.supervise.hook_server import HookRequest
 from wal_agent.supervise.loops import Loops
 from wal_agent.text import quote
 from wal_agent.wal.writer import DEFERRED
+from wal_agent.wording import messages
 
 if TYPE_CHECKING:
     from wal_agent.supervise.inbox import Inbox

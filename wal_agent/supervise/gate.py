@@ -25,7 +25,16 @@ from wal_agent.concurrency import start_daemon
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
 from wal_agent.records import Answer, Class, Cut, End, Ending, EndSource, Intent, Payload, RunsOn, Verdict
-from wal_agent.recovery.messages import (
+from wal_agent.redact import redact_head
+from wal_agent.shell.quote import inline, show_input
+from wal_agent.supervise.context import RunContext
+from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
+from wal_agent.supervise.loops import Loops
+from wal_agent.supervise.processes import Begun, CallProcesses, Tree
+from wal_agent.wal.blobs import INLINE
+from wal_agent.wal.state import RecentCall
+from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
+from wal_agent.wording.messages import (
     DENY_BUDGET,
     DENY_CALLER,
     DENY_DRAINING,
@@ -43,15 +52,6 @@ from wal_agent.recovery.messages import (
     deny_unsaved,
     look_first,
 )
-from wal_agent.redact import redact_head
-from wal_agent.shell.quote import inline, show_input
-from wal_agent.supervise.context import RunContext
-from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
-from wal_agent.supervise.loops import Loops
-from wal_agent.supervise.processes import Begun, CallProcesses, Tree
-from wal_agent.wal.blobs import INLINE
-from wal_agent.wal.state import RecentCall
-from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
 
 if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
     from wal_agent.calls.checks import Shown

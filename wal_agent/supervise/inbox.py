@@ -16,12 +16,12 @@ from wal_agent.concurrency import start_daemon
 from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.inbox import MOST_TEXT, Driver, Message, identity_of
 from wal_agent.records import MessageGiven, MessageSeen, Payload
-from wal_agent.recovery import messages
 from wal_agent.redact import redact
 from wal_agent.shell.quote import fenced, safe
 from wal_agent.supervise.context import RunContext
 from wal_agent.text import plural, shorten
 from wal_agent.wal.state import MOST_OUTCOME, MessageAt, State
+from wal_agent.wording import messages
 
 NEAR: Final = 2.0  # seconds between two polls of a local folder
 SOON: Final = 0.05  # seconds between the word that a message has come and the poll

@@ -36,7 +36,6 @@ from wal_agent.events import (
 from wal_agent.failpoints import failpoint
 from wal_agent.inbox import is_for_run
 from wal_agent.records import AgentStarted
-from wal_agent.recovery.messages import DENY_DRAINING, DENY_HUNG, DENY_PAUSING, MENDING
 from wal_agent.recovery.project_rules import load_later
 from wal_agent.redact import redact
 from wal_agent.safefs import read_end, read_plain
@@ -63,6 +62,7 @@ from wal_agent.supervise.tasks import TaskBounds, begin_task
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver, never_captured
 from wal_agent.text import duration, plural
+from wal_agent.wording.messages import DENY_DRAINING, DENY_HUNG, DENY_PAUSING, MENDING
 
 if TYPE_CHECKING:
     from wal_agent.supervise.live_rewind import LiveRewind

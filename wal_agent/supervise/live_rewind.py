@@ -17,7 +17,6 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.clock import Clock
 from wal_agent.errors import PersonNeeded, Unavailable, WalAgentError
-from wal_agent.recovery.messages import DENY_PAUSING, REWINDING
 from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.safefs import read_plain
 from wal_agent.supervise import control
@@ -36,6 +35,7 @@ from wal_agent.supervise.rewrite import (
     undoable,
 )
 from wal_agent.wal.job import OpenedJob
+from wal_agent.wording.messages import DENY_PAUSING, REWINDING
 
 DOING: Final = 120.0  # seconds for the rewrite itself, behind the agent's end
 

@@ -16,10 +16,10 @@ from wal_agent.recovery.lease_policy import (
     MAX_REASON,
     pause_left,
 )
-from wal_agent.recovery.messages import DENY_PAUSING
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease, reschedule_pause
+from wal_agent.wording.messages import DENY_PAUSING
 
 SHORTEST_PAUSE = 1.0  # seconds
 PAUSE_BUDGET = 60.0  # seconds at least for tools that run, and for saving: nothing hurries a pause

@@ -35,10 +35,10 @@ import msgspec
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.events import Emit, NoticeReceived
-from wal_agent.recovery.messages import DENY_DRAINING
 from wal_agent.safefs import read_plain
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.wal.job import Stopped
+from wal_agent.wording.messages import DENY_DRAINING
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection

@@ -25,7 +25,6 @@ from wal_agent.events import CheckpointFailed, CheckpointRestored, Recovered
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import End, FileGone, Handoff, Host, MessageSeen, Recovery, Verdict
-from wal_agent.recovery import messages
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.plan import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.report import (
@@ -66,10 +65,11 @@ from wal_agent.text import plural
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState, MessageAt
+from wal_agent.wording import messages
 
 if TYPE_CHECKING:
+    from wal_agent.conversation.checkpoint import WorkSoFar
     from wal_agent.inbox import Driver, Message
-    from wal_agent.recovery.checkpoint import WorkSoFar
     from wal_agent.recovery.inflight import AskedCall, InFlight
     from wal_agent.recovery.prompt import HandedOver, PromptInput, Templates
     from wal_agent.recovery.restore_workspace import TreeResult
@@ -381,7 +381,7 @@ class Preparation:
 
     def _with_transcript(self, handed: HandedOver) -> HandedOver:
         """Write what the agents before said and did; where that cannot be, a row says so."""
-        from wal_agent.recovery.handoff import write_transcript
+        from wal_agent.conversation.handoff import write_transcript
 
         folder = state_dir(self.options.env) / "jobs" / self.opened.keys.job / "transcripts"
         drop_old_restores(folder)

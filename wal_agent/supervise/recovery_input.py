@@ -31,11 +31,9 @@ from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
 from wal_agent.clock import SystemClock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
+from wal_agent.conversation.checkpoint import work_so_far
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Recovery, Verdict
-from wal_agent.recovery import messages
-from wal_agent.recovery.checkpoint import work_so_far
-from wal_agent.recovery.messages import TASK
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Resume, StartAgain, decide
 from wal_agent.recovery.prompt import (
     FinishedCall,
@@ -61,6 +59,8 @@ from wal_agent.wal.lease import LeaseDoc, StoredLease
 from wal_agent.wal.names import resolve_name
 from wal_agent.wal.reader import Damage, Replay, replay
 from wal_agent.wal.state import EndedCall, State
+from wal_agent.wording import messages
+from wal_agent.wording.messages import TASK
 
 if TYPE_CHECKING:
     from wal_agent.evidence.model import NestedRun, Step
@@ -123,7 +123,7 @@ def observe_log(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
 
 def hand_over_to_opening(at: Situation) -> tuple[Situation, Handoff | None]:
     """The situation as the job of our opening's agent, and the record that makes it that; None where it is already."""
-    from wal_agent.recovery.handoff import hand_over, handed_over
+    from wal_agent.conversation.handoff import hand_over, handed_over
 
     record = hand_over(at.before, at.opening) if at.damage is None and at.home is not None else None
     if record is None:
@@ -388,7 +388,7 @@ def workspace_of_the_model(at: Situation) -> str:
 
 def _handed_over(state: State, new: bool) -> HandedOver | None:
     """`new`: the agent gets a session that knows nothing yet."""
-    from wal_agent.recovery.handoff import calls_since
+    from wal_agent.conversation.handoff import calls_since
 
     return HandedOver(state.handoff.before, calls_since(state), new=new) if state.handoff is not None else None
 
@@ -530,7 +530,7 @@ def parse_inner_command(words: Sequence[str], job: str = "", agent: str = "") ->
     """`words`: all of the command. `job`, `agent`: of the run that typed it, whose task it may be. None: no agent is
     named."""
     if list(words[1:2]) == ["task"]:
-        from wal_agent.recovery.tasks import parse_task, task_job  # late: few recoveries have one
+        from wal_agent.conversation.tasks import parse_task, task_job  # late: few recoveries have one
 
         asked = parse_task(words[2:])
         if asked is None or asked.job:

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from wal_agent.config import GIVES
+from wal_agent.conversation.checkpoint import NOTE, newest_usable
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.inbox import Driver, Message, identity_of, make_message
-from wal_agent.recovery.checkpoint import NOTE, newest_usable
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.inbox import Inbox
 from wal_agent.wal.state import State

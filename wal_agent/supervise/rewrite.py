@@ -21,15 +21,7 @@ from wal_agent.agents.base import Agent, Rewriting, Unit
 from wal_agent.agents.conversation import LeftOut, carry
 from wal_agent.agents.session_files import find_main
 from wal_agent.clock import SystemClock
-from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, UsageError
-from wal_agent.failpoints import failpoint
-from wal_agent.paths import state_dir
-from wal_agent.records import Edit, FileDelta, Intent, Mark, Rewrite, RewriteKind, Workspace
-from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
-from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
-from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
-from wal_agent.recovery.restore_workspace import restore_files, restore_kept
-from wal_agent.recovery.rewrite import (
+from wal_agent.conversation.rewrite import (
     CompactionPolicy,
     aged,
     compact_form,
@@ -42,6 +34,14 @@ from wal_agent.recovery.rewrite import (
     tokens_of,
     turns_of,
 )
+from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, UsageError
+from wal_agent.failpoints import failpoint
+from wal_agent.paths import state_dir
+from wal_agent.records import Edit, FileDelta, Intent, Mark, Rewrite, RewriteKind, Workspace
+from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
+from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
+from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
+from wal_agent.recovery.restore_workspace import restore_files, restore_kept
 from wal_agent.safefs import Pieces, read_plain, sync_folder
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation

@@ -19,7 +19,6 @@ from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, 
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import describe_failure
 from wal_agent.records import ExitClass, RunEnded, RunsOn
-from wal_agent.recovery import messages
 from wal_agent.recovery.lease_policy import crash_place
 from wal_agent.recovery.report import name_calls, one_line
 from wal_agent.redact import redact
@@ -40,6 +39,7 @@ from wal_agent.supervise.provenance import resume_command
 from wal_agent.text import describe_reach, quote_word
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
+from wal_agent.wording import messages
 
 
 class AgentOutcome(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ from wal_agent.clock import Clock
 from wal_agent.config import MAX_JOB
 from wal_agent.errors import NotThisJob, NotYourJob, UsageError
 from wal_agent.records import Cause, Host, Opening
-from wal_agent.recovery import messages
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, Refuse, decide, refuse_other_job
 from wal_agent.recovery.report import name_calls
 from wal_agent.shell.quote import safe
@@ -34,6 +33,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay
+from wal_agent.wording import messages
 
 
 class StartChecks:

@@ -33,7 +33,6 @@ from wal_agent.errors import (
     WalAgentError,
 )
 from wal_agent.records import AnyRecord, Payload, StateGone, StatePut, StepBegun, StepEnded, StepEnding, StepPaused
-from wal_agent.recovery.messages import DENY_LATE
 from wal_agent.safefs import flock_state
 from wal_agent.shell.quote import show_words
 from wal_agent.supervise.context import RunContext
@@ -41,6 +40,7 @@ from wal_agent.text import quote_word, shorten, size, timestamp
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.state import MOST_STEPS, STEP_NAME, State, StepAt, apply_all
 from wal_agent.wal.writer import Sealed, Ticket
+from wal_agent.wording.messages import DENY_LATE
 
 if TYPE_CHECKING:
     from wal_agent.messages.values import Known, ValueAt

@@ -36,8 +36,6 @@ from wal_agent.errors import BucketError, WalAgentError
 from wal_agent.events import CallEnded, PhaseChanged, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
-from wal_agent.recovery import messages
-from wal_agent.recovery.messages import HOME_FOLDER
 from wal_agent.recovery.report import (
     MissingEffects,
     describe_names,
@@ -66,6 +64,8 @@ from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.session_capture import MAX_BACKLOG
 from wal_agent.text import duration, moment, plural, size
 from wal_agent.wal.blobs import Blobs
+from wal_agent.wording import messages
+from wal_agent.wording.messages import HOME_FOLDER
 
 DEBOUNCE = 0.05  # seconds; calls of a batch end together
 REST = 4.0  # times the work

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Rewriting, Unit
 from wal_agent.agents.opencode.database import load_rows
+from wal_agent.conversation.rewrite import CompactedUnits, compacted_units
 from wal_agent.errors import UsageError
-from wal_agent.recovery.rewrite import CompactedUnits, compacted_units
 from wal_agent.supervise.rewrite import rewriting_of
 
 SESSION = "0197a9be-1111-7000-8000-000000000001"

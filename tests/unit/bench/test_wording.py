@@ -6,7 +6,7 @@ import pytest
 
 from bench.wording.cases import APART, KINDS, TOOLS, TUNED, case
 from bench.wording.model import Model, write_prompt
-from wal_agent.recovery.messages import REFUSED
+from wal_agent.wording.messages import REFUSED
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, intent, payload
+from wal_agent.conversation.checkpoint import Occasion, checkpoint_of
 from wal_agent.records import Checkpoint, Progress, Turn
-from wal_agent.recovery.checkpoint import Occasion, checkpoint_of
 from wal_agent.wal.job import OpenedJob
 
 

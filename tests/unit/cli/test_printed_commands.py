@@ -24,10 +24,10 @@ VALUE = re.compile("⟨([^⟩]*)⟩")
 OPTIONS = re.compile(r"options|bucket_option|bucket_words|\bat\b|\bjob\b")  # names of values that are options
 FOR_AGENTS = {  # in a tool of a run, which knows its job
     "agents/session_files.py",
-    "recovery/checkpoint.py",
-    "recovery/messages.py",
-    "recovery/rewrite.py",
-    "recovery/tasks.py",
+    "conversation/checkpoint.py",
+    "wording/messages.py",
+    "conversation/rewrite.py",
+    "conversation/tasks.py",
     "supervise/steps.py",
     "messages/requests.py",
 }
@@ -35,7 +35,7 @@ NO_JOB = re.compile(
     r"--kept|--help|-->|\b[A-Z]{2,}\b|For example|recall \||recover --dry-run$"
 )  # of a folder; templates
 IN_A_START = {  # errors of a start, whose hints cli/run.py completes with name_job
-    "recovery/messages.py",
+    "wording/messages.py",
     "supervise/gate.py",
     "supervise/hook_selftest.py",
     "supervise/restart.py",

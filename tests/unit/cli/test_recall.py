@@ -1,4 +1,4 @@
-"""recovery/recall.py and cli/recall.py: what a job ever said is found, again when the index is gone, and redacted."""
+"""conversation/recall.py and cli/recall.py: what a job ever said is found, also without the index, and redacted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, intent, payload
+from wal_agent.conversation.recall import Query, index_path, matches, recall
 from wal_agent.records import Compaction, Edit, End, FileDelta, FileGone, Handoff, StepBegun, StepEnded, Turn
-from wal_agent.recovery.recall import Query, index_path, matches, recall
 from wal_agent.wal.job import OpenedJob
 
 

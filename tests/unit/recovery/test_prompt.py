@@ -14,7 +14,6 @@ from tests.tiers import examples
 from tests.unit.recovery.cases import end, intent, opening, state_of
 from wal_agent.evidence.model import folder_fact
 from wal_agent.records import Verdict
-from wal_agent.recovery import messages as deny
 from wal_agent.recovery.inflight import InFlight, Unannounced, group_calls
 from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import (
@@ -30,6 +29,7 @@ from wal_agent.recovery.prompt import (
 from wal_agent.shell.quote import cut, escape, fenced, inline, safe, show_input
 from wal_agent.shell.rules import load_rules
 from wal_agent.text import yield_reason
+from wal_agent.wording import messages as deny
 
 PUSH = InFlight(
     calls=(412,),

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from tests.tiers import examples
 from tests.unit.recovery.test_prompt import PUSH, TOLD
+from wal_agent.conversation.checkpoint import WorkSoFar
+from wal_agent.conversation.handoff import AgentCall
 from wal_agent.inbox import make_message
-from wal_agent.recovery.checkpoint import WorkSoFar
-from wal_agent.recovery.handoff import AgentCall
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.prompt import (
     MAX_TOKENS,

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from tests.unit.supervise.crew import Post
 from tests.unit.wal.world import intent
 from wal_agent.agents.base import Compacting
+from wal_agent.conversation import checkpoint as pure
+from wal_agent.conversation.checkpoint import Occasion, checkpoint_of, read_document
 from wal_agent.errors import UsageError
 from wal_agent.events import CheckpointFailed, Event
 from wal_agent.records import AnyRecord, Checkpoint, Compaction, FileDelta, PhaseName, Progress, Turn
-from wal_agent.recovery import checkpoint as pure
-from wal_agent.recovery.checkpoint import Occasion, checkpoint_of, read_document
 from wal_agent.supervise import checkpoints
 from wal_agent.supervise.checkpoints import APART, Checkpointer
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings

@@ -1,4 +1,4 @@
-"""supervise/compaction.py, recovery/compaction.py: what is saved before a compaction, and what is said behind it."""
+"""compaction.py of supervise and conversation: what is saved before a compaction, and what is said behind it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.supervise.crew import Post
 from wal_agent.agents.base import Allow, Compacted, Compacting, ContextRequested, Deny
+from wal_agent.conversation.compaction import AtHand, is_lost, missing, names, words_after
 from wal_agent.events import Event, SummaryLost
 from wal_agent.records import AnyRecord, Compaction, CompactionDone, Payload, PlanStep, Progress, Turn
-from wal_agent.recovery.compaction import AtHand, is_lost, missing, names, words_after
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 
 PLAN = (PlanStep(text="move the orders", state="done"), PlanStep(text="move the users", state="open"))

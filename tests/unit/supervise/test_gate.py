@@ -18,13 +18,13 @@ from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import BucketError, Damaged, Denied, Fenced, Unavailable
 from wal_agent.events import CallEnded, Event
 from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Turn
-from wal_agent.recovery.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.gate import RESULT_BUDGET, SHOWN_TOOL, Calls, Gate, RunningCall
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, LATER, NOW, SOON, AckStatus, Ticket, Wait, Writer
+from wal_agent.wording.messages import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 
 WRITE = starting("write_file", file_path="a", content="b")
 READ = starting("read_file", file_path="a")

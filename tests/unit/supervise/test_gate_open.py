@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, Deny
-from wal_agent.recovery.messages import LOST, RUNS_NOW, WAS_CUT
 from wal_agent.supervise.gate import HOLD
 from wal_agent.wal.lease import final_lease_state
+from wal_agent.wording.messages import LOST, RUNS_NOW, WAS_CUT
 
 CHARGE = {"command": "./charge.sh 49.90"}
 

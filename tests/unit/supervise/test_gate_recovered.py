@@ -18,11 +18,11 @@ from wal_agent.errors import UsageError
 from wal_agent.events import CallEnded, CallStarted, Event
 from wal_agent.records import Answer, End, Finding, Verdict
 from wal_agent.recovery.inflight import AskedCall
-from wal_agent.recovery.messages import DENY_BUDGET, DENY_CALLER, DENY_DRAINING, DENY_LATE
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import gate as gates
 from wal_agent.supervise.gate import Calls, Gate, RecoveredCalls, RunningCall, cut_payload, unannounced_error
 from wal_agent.wal.blobs import INLINE
+from wal_agent.wording.messages import DENY_BUDGET, DENY_CALLER, DENY_DRAINING, DENY_LATE
 
 CHARGE = {"command": "./charge.sh 49.90"}
 

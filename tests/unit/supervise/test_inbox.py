@@ -15,7 +15,6 @@ from wal_agent.bucket.base import MemoryBucket
 from wal_agent.config import Settings
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.inbox import BucketDriver, Message, make_message
-from wal_agent.recovery.messages import message_mark
 from wal_agent.recovery.prompt import estimate_tokens
 from wal_agent.supervise.context import Launch
 from wal_agent.supervise.conversation import Conversation
@@ -30,6 +29,7 @@ from wal_agent.supervise.inbox import (
     repeat_messages,
     unseen,
 )
+from wal_agent.wording.messages import message_mark
 
 
 class Room:

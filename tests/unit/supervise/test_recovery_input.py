@@ -20,15 +20,13 @@ from wal_agent.agents.base import Reconciled
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
+from wal_agent.conversation.tasks import task_job
 from wal_agent.evidence import collector
 from wal_agent.evidence.collector import assess_nested_run
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import AgentStarted, AnyRecord, Cause, End, Intent, Payload, Recovery, Turn
-from wal_agent.recovery.messages import REFUSED, REPLACES
-from wal_agent.recovery.messages import TASK as TASK_AS_GIVEN
 from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, PromptInput, Templates, render_prompt
 from wal_agent.recovery.report import MissingEffects
-from wal_agent.recovery.tasks import task_job
 from wal_agent.supervise import machine
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.recovery_input import (
@@ -57,6 +55,8 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.state import OpenCall, OpeningAt, State, apply_all
+from wal_agent.wording.messages import REFUSED, REPLACES
+from wal_agent.wording.messages import TASK as TASK_AS_GIVEN
 
 TOLD = PromptInput("cut_off", "vm-17", "vm-22", False, stopped=50_533.0, saved=50_531.0, now=50_773.0)
 TASK = "charge the customer, once"

@@ -16,12 +16,12 @@ from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
 from wal_agent.cli.task import child_place
 from wal_agent.config import Settings
+from wal_agent.conversation.rewrite import parse_policy
 from wal_agent.errors import UsageError
 from wal_agent.operate.at_rest import JobAccess
 from wal_agent.operate.task_child import TaskJob, run_child, summarize
 from wal_agent.paths import MARKER
 from wal_agent.records import TaskOf
-from wal_agent.recovery.rewrite import parse_policy
 from wal_agent.supervise.rewrite import Home
 from wal_agent.supervise.tasks import VARIABLE, CallerRun, TaskBounds, TaskStart, read_task, spent_by
 from wal_agent.wal.keys import Keys

@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.recovery.checkpoint import plan_of
-from wal_agent.recovery.messages import after_compaction, before_compaction
+from wal_agent.conversation.checkpoint import plan_of
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.wal.state import State
+from wal_agent.wording.messages import after_compaction, before_compaction
 
 TASK: Final = 300  # characters of the newest prompt that are said
 FEW: Final = 20  # letters and digits: a summary with fewer holds no task, no plan and no result

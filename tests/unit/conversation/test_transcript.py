@@ -1,4 +1,4 @@
-"""recovery/transcript.py: what each agent's lines say; hostile lines are bounded."""
+"""conversation/transcript.py: what each agent's lines say; hostile lines are bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.recovery.transcript import MOST_TEXT, Line, parse_line, parse_lines, read_lines, words_of
+from wal_agent.conversation.transcript import MOST_TEXT, Line, parse_line, parse_lines, read_lines, words_of
 
 WORDS = "the heron sleeps"
 AT = "2026-11-22T14:02:13.000Z"

@@ -1,4 +1,4 @@
-"""recovery/checkpoint.py: a checkpoint is a pure, bounded, redacted view of the log (DESIGN 10)."""
+"""conversation/checkpoint.py: a checkpoint is a pure, bounded, redacted view of the log (DESIGN 10)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,7 @@ from msgspec.structs import replace
 from tests.tiers import examples
 from tests.unit.recovery.cases import end, intent, opening, payload, started
 from tests.unit.wal.test_codec import some_records
-from wal_agent.records import (
-    AnyRecord,
-    Checkpoint,
-    Class,
-    End,
-    Ending,
-    MessageGiven,
-    MessageSeen,
-    PlanStep,
-    Progress,
-    Turn,
-)
-from wal_agent.recovery.checkpoint import (
+from wal_agent.conversation.checkpoint import (
     MOST_PLANNED,
     Document,
     Occasion,
@@ -41,6 +29,18 @@ from wal_agent.recovery.checkpoint import (
     read_document,
     task_phase,
     work_so_far,
+)
+from wal_agent.records import (
+    AnyRecord,
+    Checkpoint,
+    Class,
+    End,
+    Ending,
+    MessageGiven,
+    MessageSeen,
+    PlanStep,
+    Progress,
+    Turn,
 )
 from wal_agent.wal.state import KEEP_CHECKPOINTS, KEEP_RECENT, MOST_CHECKPOINT, State, apply, apply_all
 

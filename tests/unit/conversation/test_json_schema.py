@@ -1,4 +1,4 @@
-"""recovery/json_schema.py: a value is checked by each word of the schema, and a schema with another word is refused."""
+"""conversation/json_schema.py: a value is checked by each word of the schema; one with another word is refused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from wal_agent.conversation.json_schema import find_fault, read_schema
 from wal_agent.errors import UsageError
-from wal_agent.recovery.json_schema import find_fault, read_schema
 
 CASES: list[tuple[Any, Any, bool]] = [
     (True, 1, True),

@@ -1,4 +1,4 @@
-"""recovery/handoff.py: when a start makes the job another agent's, and what that one reads."""
+"""conversation/handoff.py: when a start makes the job another agent's, and what that one reads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from tests.unit.recovery.cases import (
 from tests.unit.recovery.test_prompt import TOLD
 from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.records import AnyRecord, Edit, FileDelta, Handoff, Opening
-from wal_agent.recovery.handoff import (
+from wal_agent.conversation.handoff import (
     MOST_PARTS,
     AgentCall,
     calls_since,
@@ -35,9 +34,10 @@ from wal_agent.recovery.handoff import (
     split,
     write_transcript,
 )
+from wal_agent.conversation.transcript import Line
+from wal_agent.records import AnyRecord, Edit, FileDelta, Handoff, Opening
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Refuse, Resume, StartAgain, decide, prior_args
 from wal_agent.recovery.prompt import HandedOver, render_prompt
-from wal_agent.recovery.transcript import Line
 from wal_agent.wal.state import RecentCall, State, apply_all
 
 GEMINI = (opening(), started(), turn(), captured(), intent(1), end(1), intent(2))

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from tests.unit.recovery.cases import intent
 from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.config import SETTINGS, Origin
-from wal_agent.errors import UsageError
-from wal_agent.recovery.json_schema import find_fault, read_schema
-from wal_agent.recovery.rewrite import (
+from wal_agent.conversation.json_schema import find_fault, read_schema
+from wal_agent.conversation.rewrite import (
     MOST_FORM,
     CompactionPolicy,
     aged,
@@ -31,6 +30,7 @@ from wal_agent.recovery.rewrite import (
     tokens_of,
     turns_of,
 )
+from wal_agent.errors import UsageError
 
 DAY = 86_400.0
 SECRET = "ghp_" + "a1B2c3D4e5" * 4

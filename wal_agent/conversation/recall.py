@@ -24,6 +24,7 @@ import msgspec
 
 from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
+from wal_agent.conversation.transcript import MOST_TEXT, Role, read_lines
 from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.paths import state_dir
 from wal_agent.records import (
@@ -40,7 +41,6 @@ from wal_agent.records import (
     StepEnded,
     Turn,
 )
-from wal_agent.recovery.transcript import MOST_TEXT, Role, read_lines
 from wal_agent.redact import redact
 from wal_agent.safefs import try_lock
 from wal_agent.wal.blobs import Blobs, write_file

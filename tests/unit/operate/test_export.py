@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.errors import UsageError
-from wal_agent.recovery.export import parse_point
+from wal_agent.operate.export import parse_point
 from wal_agent.text import moment, timestamp
 
 NOW = datetime(2026, 11, 22, 14, 2, 30, tzinfo=UTC).timestamp()

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
+from wal_agent.conversation.transcript import Line, read_lines
 from wal_agent.errors import Damaged
 from wal_agent.records import Handoff, Opening
-from wal_agent.recovery.transcript import Line, read_lines
 from wal_agent.redact import redact
 from wal_agent.safefs import make_private_folder
 from wal_agent.text import clock_time

@@ -1,4 +1,4 @@
-"""recovery/tasks.py: which job a task is, with which arguments, and what is left of it."""
+"""conversation/tasks.py: which job a task is, with which arguments, and what is left of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from msgspec.structs import replace
 
 from tests.unit.recovery.cases import end, intent, opening, payload, state_of
 from wal_agent.agents import AGENTS
-from wal_agent.errors import UsageError
-from wal_agent.records import AnyRecord, TaskOf
-from wal_agent.recovery.tasks import (
+from wal_agent.conversation.tasks import (
     ASK,
     MOST_PROMPT,
     MOST_SUMMARY,
@@ -23,6 +21,8 @@ from wal_agent.recovery.tasks import (
     read_said,
     task_text,
 )
+from wal_agent.errors import UsageError
+from wal_agent.records import AnyRecord, TaskOf
 from wal_agent.wal.keys import check_job
 
 CLAUDE, CODEX = AGENTS["claude"], AGENTS["codex"]
