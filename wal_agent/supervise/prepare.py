@@ -61,7 +61,6 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
 from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_payload, logged_calls, read_situation
 from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
-from wal_agent.text import plural
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState, MessageAt
@@ -219,20 +218,25 @@ class Preparation:
         match decided:
             case Refuse():
                 raise decided.error()
-        openings = [o.opening for o in at.before.openings]
-        if decided.args != self.admitted:
-            admit_args(options, openings, decided.args, self.screen, self.check)
+            case Start():
+                self._enter(decided.args)
+                return self._start(decided.args)
+            case StartAgain() | Resume():
+                self._enter(decided.args)
+                return self._recover(decided)
+
+    def _enter(self, args: tuple[str, ...]) -> None:
+        """Have the arguments of the log admitted, then write down what holds for whatever follows."""
+        before = self.at.before
+        if args != self.admitted:
+            openings = [o.opening for o in before.openings]
+            admit_args(self.options, openings, args, self.screen, self.check)
         if self.handoff is not None:
             self.opened.writer.append(self.handoff)
             failpoint("handoff.after_record")
-        for each in (o for o in at.before.open if o.serves):
+        for each in (o for o in before.open if o.serves):
             end = End(time=self.clock.now(), call=each.intent.call, how="done", by="recovery", why=messages.SERVED)
             self.opened.writer.append(end)
-        match decided:
-            case Start():
-                return self._start(decided.args)
-            case StartAgain() | Resume():
-                return self._recover(decided)
 
     # ---- nothing to recover
 
@@ -616,43 +620,6 @@ class Preparation:
         )
 
 
-def will_resume(options: RunOptions, at: Situation) -> bool:
-    """Whether this start goes on in the job's newest conversation: by the plan, or since the arguments choose it."""
-    policy = Policy(resume_closed=options.go_on, fresh=options.fresh, crash_limit=0)
-    decided = recovery_input.decide_recovery(at, options.agent, (), policy)
-    if isinstance(decided, Start):
-        return options.agent.session_from_args(decided.args) in ("", at.before.session)
-    return isinstance(decided, Resume)
-
-
-def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: Screen) -> OpenedJob:
-    """Complete a rewrite of the conversation that the log has, and this machine's file has not; compact the old turns
-    of a conversation that is about to be resumed, where the person wants that. Returns the job as it is then."""
-    state, policy = opened.replay.state, options.settings.compact
-    whole = opened.replay.damage is None and bool(state.session)
-    wanted = policy != "off" and whole and will_resume(options, read_situation(opened))
-    goes_on = state.turn == "started" or (state.ended is not None and state.ended.cls == "paused")
-    mends = options.settings.restart == "on" and whole and goes_on and any(c.lost for c in state.compactions[-1:])
-    if not (state.rewrites or wanted or mends) or state.owner_agent not in ("", options.agent.name):
-        return opened
-    from wal_agent.supervise.rewrite import Home, compact_before_resume, complete_rewrite, lost_summary, mend_summary
-
-    home = Home(opened.keys.job, options.settings.job_options, options.agent, options.workspace, options.env)
-    complete_rewrite(state, home, opened.blobs)
-    lost = lost_summary(state, options.agent) if mends else None
-    if lost is not None and (done := mend_summary(opened, home, lost)).n:
-        what = (
-            f"the empty summary of compaction {lost.n}: a compact form of {plural(done.turns, 'turn')} is in its place"
-        )
-        screen.rows([row("mended", what)])
-        return opened.refreshed()
-    if wanted and (done := compact_before_resume(opened, home, policy, clock.now())).n:
-        what = f"{plural(done.turns, 'old turn')}: about {done.tokens:,} tokens before, {done.left:,} after"
-        screen.rows([row("compacted", what)])
-        return opened.refreshed()
-    return opened
-
-
 def prepare_start(
     options: RunOptions,
     opened: OpenedJob,
@@ -665,5 +632,4 @@ def prepare_start(
 ) -> PreparedStart:
     """Decide what this start is, and make everything ready for the agent. `admitted`: arguments of the log that were
     vouched for before the job was opened."""
-    opened = rewrite_first(options, opened, clock, screen)
     return Preparation(options, opened, here, clock, screen, check, driver, admitted).go()

@@ -79,6 +79,7 @@ from wal_agent.supervise.pausing import lift_pause
 from wal_agent.supervise.preemption import Preempted, Preemption
 from wal_agent.supervise.prepare import PreparedStart, prepare_start
 from wal_agent.supervise.processes import block_signals
+from wal_agent.supervise.rewrite_first import rewrite_first
 from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
 from wal_agent.supervise.start_checks import StartChecks
 from wal_agent.supervise.worktree import open_worktree_capture
@@ -252,9 +253,10 @@ class Run:
                 start()
                 self.run_dir.write(PLACE, f"{opened.keys.job}\n{self.options.workspace}")
                 self.driver = self._open_driver()
+                rewritten = rewrite_first(self.options, opened, self.clock, self.screen)
                 prepared = prepare_start(
                     self.options,
-                    opened,
+                    rewritten,
                     self.here,
                     self.clock,
                     self.screen,

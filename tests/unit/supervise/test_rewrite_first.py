@@ -1,4 +1,4 @@
-"""supervise/prepare.py: which starts go on in the job's conversation, so that its old turns are compacted first."""
+"""supervise/rewrite_first.py: which starts go on in the job's conversation, so that its old turns are compacted first."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
 from wal_agent.records import AnyRecord, Cause
 from wal_agent.supervise.options import RunOptions
-from wal_agent.supervise.prepare import will_resume
 from wal_agent.supervise.recovery_input import Situation
+from wal_agent.supervise.rewrite_first import will_resume
 
 SESSION = "6f1c2f0e-8f5e-4a43-9a3e-0d4bb4d6c111"
 ASKED = ("-p", "do it")
