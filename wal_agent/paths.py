@@ -12,7 +12,7 @@ import pwd
 import re
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from wal_agent.errors import ConfigError
@@ -20,17 +20,7 @@ from wal_agent.errors import ConfigError
 # -P: Python must not import a module from the folder in which it starts.
 PROGRAM = (sys.executable, "-P", "-m", "wal_agent")
 
-AGENTS = (
-    ".gemini",
-    ".claude",
-    ".claude.json",
-    ".codex",
-    ".local/share/opencode",
-    ".qwen",
-    ".copilot",
-    ".pi",
-)  # in HOME
-CREDENTIALS = (
+CREDENTIALS = (  # in HOME, of other programs than agents
     *(".ssh", ".gnupg", ".netrc", ".npmrc", ".git-credentials", ".aws", ".azure", ".kube", ".docker/config.json"),
     *(".config/gh", ".config/gcloud"),
 )
@@ -105,12 +95,6 @@ def config_dir(env: Mapping[str, str]) -> Path:
 def _base(env: Mapping[str, str], variable: str, default: str) -> Path:
     base = Path(env.get(variable, ""))
     return base if base.is_absolute() else user_home(env) / default
-
-
-def in_a_secret_place(parts: Sequence[str]) -> bool:
-    """Whether a path under HOME is, or is in, what holds credentials. Case counts for nothing: some disks say so."""
-    low = "/".join(parts).lower()
-    return any(low == known or low.startswith(known + "/") for known in (*AGENTS, *CREDENTIALS))
 
 
 def secret_name(name: str) -> bool:

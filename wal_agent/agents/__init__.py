@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from wal_agent.agents.places import PLACES
 from wal_agent.errors import UsageError
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent, Rehearsal
 
-NAMES = ("gemini", "claude", "codex", "copilot", "pi", "opencode", "qwen", "generic")
+NAMES = tuple(PLACES)
 
 
 class _Agents(Mapping[str, "Agent"]):

@@ -362,6 +362,8 @@ class Rehearsal(msgspec.Struct, frozen=True):
     """(command): the model's call that runs a command."""
     write: Callable[[Path, str], Call]
     """(path, content): the model's call that writes a file."""
+    trusts: Mapping[str, str] = {}
+    """Variables by which it trusts a scratch folder that no user has trusted."""
 
 
 class ExitCause(msgspec.Struct, frozen=True):

@@ -48,7 +48,6 @@ _KILLED_IN_SCRIPT: Final[dict[Point, str]] = {
 }
 TAKEN: Final = 60.0  # seconds from a SIGTERM to the kill, if it has not ended by itself
 ESCAPES: Final = 20  # presses of Esc, one a second, until the agent has ended its tool: some want it twice
-_TRUST: Final = {"gemini": {"GEMINI_CLI_TRUST_WORKSPACE": "true"}}  # of the scratch folder, which no user has trusted
 
 
 class Subject(Protocol):
@@ -300,7 +299,7 @@ class _Stage:
         else:
             away = ("XDG_", "WAL_AGENT_")
             base = {k: v for k, v in env.items() if not k.startswith(away) or k == program}
-            needed = _TRUST.get(name, {})
+            needed = {**self.setup.rehearsal.trusts}
             user = Path(env.get("HOME", "/"))
             for path in self.setup.login:
                 copy = self.home / path.relative_to(user)

@@ -21,6 +21,7 @@ from typing import Final, Literal, get_args
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.agents.places import in_a_secret_place
 from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
@@ -37,7 +38,7 @@ from wal_agent.errors import (
     UsageError,
     WalAgentError,
 )
-from wal_agent.paths import PROGRAM, in_a_secret_place
+from wal_agent.paths import PROGRAM
 from wal_agent.records import Host, Owner
 from wal_agent.recovery.lease_policy import (
     LeaseView,

@@ -21,6 +21,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.agents import places
 from wal_agent.calls.checks import parse_done_if
 from wal_agent.config import FILE, KEYS, Origin, check_keys, read_file
 from wal_agent.errors import ConfigError
@@ -145,9 +146,6 @@ MAX_TOTAL_SIZE = 8 * 1024 * 1024
 MAX_RULE_TEXT = 1024 * 1024  # of the files that may hold a rule
 MAX_RULE_LINES = 20_000  # of them; short lines cost the parser most: at worst 100 us each, and 0.5 kB
 MAX_ENTRIES = 1000  # entries of a folder that are read
-
-TABLES = ("GEMINI.md", ".gemini/GEMINI.md", "CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md")
-SKILLS = (".gemini/skills", ".claude/skills", ".agents/skills", "skills")
 TOOLS = ("docs/tools", "tools")
 
 
@@ -253,9 +251,9 @@ def _read_texts(workspace: Path, problems: list[RuleProblem]) -> Iterator[_Text]
 
 
 def _candidate_files(root: Path, problems: list[RuleProblem]) -> Iterator[tuple[str, str]]:
-    for name in TABLES:
+    for name in places.MEMORY:
         yield "table", name
-    for folder in SKILLS:
+    for folder in places.SKILLS:
         for entry in _list_folder(root, folder, problems):
             yield "skill", f"{folder}/{entry}/SKILL.md"
     for folder in TOOLS:

@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent import paths
+from wal_agent.agents import places
 from wal_agent.agents.base import Agent
 from wal_agent.capture.candidates import Caps, describe_unexpected
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
@@ -386,7 +387,7 @@ def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], wor
     """The agents' own state with its credentials, other programs' credentials, what is wal-agent's, its key, and the
     bucket itself."""
     found = [agent.folder(env), state_dir(env), runtime_dir(env)]
-    found += [home / name for home in _homes(env) for name in (*paths.AGENTS, *paths.CREDENTIALS)]
+    found += [home / name for home in _homes(env) for name in places.SECRET]
     url = urlsplit(settings.bucket)
     if settings.bucket.startswith("/") or url.scheme == "file":
         bucket = Path(settings.bucket if settings.bucket.startswith("/") else unquote(url.path))

@@ -1,4 +1,4 @@
-"""supervise/rewrite_first.py: which starts go on in the job's conversation, so that its old turns are compacted first."""
+"""supervise/rewrite_first.py: which starts go on in the conversation, so that its old turns are compacted first."""
 
 from __future__ import annotations
 

@@ -11,12 +11,13 @@ from wal_agent.rehearsal.dialects import Gemini
 SETTINGS = """\
 {"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": false}}
 """
+TRUSTS = {"GEMINI_CLI_TRUST_WORKSPACE": "true"}
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     (home / ".gemini").mkdir(parents=True, exist_ok=True)
     (home / ".gemini" / "settings.json").write_text(SETTINGS)
-    return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": url, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+    return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": url, **TRUSTS}
 
 
 rehearsal = Rehearsal(
@@ -26,4 +27,5 @@ rehearsal = Rehearsal(
     interactive_args=lambda prompt: ("--yolo", "-m", "gemini-2.5-pro", "--prompt-interactive", prompt),
     shell=lambda command: ("run_shell_command", {"command": command}),
     write=lambda path, content: ("write_file", {"file_path": str(path), "content": content}),
+    trusts=TRUSTS,
 )

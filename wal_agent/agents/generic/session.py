@@ -28,10 +28,11 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.agents.base import Env, LoggedCall, Reconciled, SessionFile
+from wal_agent.agents.places import in_a_secret_place
 from wal_agent.agents.session_files import name_parts
 from wal_agent.config import FILE, Consents, Want, check_keys, content_digest, own_document, read_document
 from wal_agent.errors import ConfigError
-from wal_agent.paths import config_dir, home, in_a_secret_place, secret_name, state_dir
+from wal_agent.paths import config_dir, home, secret_name, state_dir
 from wal_agent.safefs import Buffer, swap_file
 from wal_agent.text import shorten
 
