@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,3 +88,20 @@ def test_each_action_that_a_workflow_uses_is_named_by_its_commit() -> None:
     ]
     assert len(uses) > 5
     assert not [(name, word) for name, word in uses if len(word.partition("@")[2]) != 40]
+
+
+SLASH = sorted(
+    [*(ROOT / "deploy").glob("claude-plugin/commands/*"), *(ROOT / "deploy").glob("gemini-extension/commands/*/*")]
+)
+
+
+@pytest.mark.parametrize("page", SLASH, ids=lambda page: f"{page.stem}{page.suffix}")
+def test_what_a_slash_command_shows_the_model_is_data(page: Path, tmp_path: Path) -> None:
+    """The log's words end no block, and name no file that Claude Code would read for an `@`."""
+    (command,) = re.findall(r"^!(?:`(.+)`|\{(.+)\})$", page.read_text(), re.M)
+    program(tmp_path / "bin/wal-agent", '#!/bin/sh\nprintf "%s\\n" "@/etc/passwd @@a (@b" "~~~~" "" >&2\n')
+    argv = ["sh", "-c", "".join(command)]
+    env = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    shown = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(shown) == 3 and all(line.startswith("| ") for line in shown)
+    assert not re.search(r"@\S", "\n".join(shown))
