@@ -398,8 +398,8 @@ def test_a_missing_tool_is_one_line(tmp_path: Path, word: str) -> None:
         ("node", "echo 18.20.1", "wal-agent: node is 18.20.1, but 20 or newer is needed to run Gemini CLI."),
         (
             "python3",
-            "case $2 in *exit*) exit 1;; esac; echo 3.9",
-            "wal-agent: python3 is Python 3.9, but 3.11 or",
+            "case $2 in *exit*) exit 1;; esac; echo 3.11.2",
+            "wal-agent: python3 is Python 3.11.2, but 3.11.5 or",
         ),
         (
             "python3",
