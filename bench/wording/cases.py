@@ -24,6 +24,7 @@ from wal_agent.records import Intent, Payload
 from wal_agent.recovery.inflight import InFlight, group_calls
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import FinishedCall, PromptInput, render_prompt
+from wal_agent.shell.call import ReadCall
 from wal_agent.wal.state import OpenCall
 from wal_agent.wording import messages
 
@@ -103,7 +104,7 @@ def _facts(told: Scenario, cut: Step) -> tuple[InFlight, PromptInput]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "AGENTS.md").write_text(f"# Rules of this project\n{told.rules.strip()}\n", "utf-8")
         rules = load_all(Path(folder))
-        (call,) = group_calls([OpenCall(seq=1, epoch=1, intent=intent)], (), {2: data}, (), rules)
+        (call,) = group_calls([OpenCall(seq=1, epoch=1, intent=intent)], (), {2: ReadCall("bash", data)}, (), rules)
     call = msgspec.structs.replace(call, because=ENDING_NOT_KEPT)
     facts = PromptInput(
         "crash", "vm", "vm", True, stopped=AT, saved=AT, now=AT + 4, calls=(call,), tree=messages.TREE_KEPT

@@ -27,6 +27,7 @@ from wal_agent.agents.base import (
 )
 from wal_agent.agents.pi.hooks import MARKER
 from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
 
@@ -130,7 +131,7 @@ def test_a_tool_in_the_place_of_one_of_pis_own_is_another_tool(box: Box, run: Ru
         tools = {e.tool: e.call_id for e in run.heard.events if isinstance(e, kind)}
         assert tools.keys() == {"read (extension)", "ls"}
     rules = load_rules().of("pi")
-    found = [classify(tool, b"{}", rules).cls for tool in ("read (extension)", "ls", "read")]
+    found = [classify(ReadCall(tool, b"{}"), rules).cls for tool in ("read (extension)", "ls", "read")]
     assert found == ["unknown", "read_only", "read_only"]
     main = box.main(run.heard_session).read_bytes()
     assert {seen.tool: seen.call_id for seen in PI.seen_calls(main)} == tools, "else the run would be stopped (I5)"

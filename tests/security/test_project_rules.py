@@ -16,6 +16,7 @@ from tests.unit.recovery.cases import intent, opening, state_of
 from wal_agent.records import Intent
 from wal_agent.recovery.inflight import AskedCall, InFlight, Resolver, group_calls
 from wal_agent.recovery.project_rules import load_all
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.prepare import harmless_calls
@@ -65,7 +66,7 @@ def clone(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def logged(number: int, tool: str, fields: dict[str, object], clone: Path) -> tuple[Intent, bytes]:
     """The intent as the gate writes it in this clone."""
     input = json.dumps(fields).encode()
-    cls = classify(tool, input, load_all(clone).of("gemini")).cls
+    cls = classify(ReadCall(tool, input), load_all(clone).of("gemini")).cls
     return intent(number, tool, input, cls), input
 
 
@@ -74,7 +75,8 @@ def told(clone: Path, tool: str, fields: dict[str, object]) -> tuple[InFlight, I
     record, input = logged(1, tool, fields, clone)
     state = state_of(opening(), record)
     both = [
-        group_calls(state.open, (), {1: input}, (), rules.of("gemini")) for rules in (load_all(clone), load_rules())
+        group_calls(state.open, (), {1: ReadCall(tool, input)}, (), rules.of("gemini"))
+        for rules in (load_all(clone), load_rules())
     ]
     return both[0][0], both[1][0]
 
@@ -98,7 +100,7 @@ def test_it_settles_no_call(clone: Path, tool: str, fields: dict[str, object]) -
     assert hostile.verify == plain.verify
     answers = Resolver([AskedCall(1, tool, hostile.input, hostile.verify)])
     for command in ("true", "run it again", "ls"):
-        answers.observe_call(2, json.dumps({"command": command}).encode())
+        answers.observe_call(2, ReadCall("Bash", json.dumps({"command": command}).encode()))
     assert answers.take_ends([1], 1.0) == []
 
 
@@ -127,7 +129,7 @@ def test_a_done_if_that_always_matches_ends_only_what_the_built_in_rules_do_not_
         hostile, plain = told(tmp_path, tool, fields)
         answers = Resolver([AskedCall(1, tool, hostile.input, hostile.verify, reads=hostile.reads)])
         check = json.dumps({"command": verify}).encode()
-        answers.read_check(2, check, "", True, b'{"stdout": "deployed"}', lambda _: True)
+        answers.read_check(2, ReadCall("Bash", check, ""), True, b'{"stdout": "deployed"}', lambda _: True)
         assert plain.reads == ()
         ended += [str(fields["command"]) for end in answers.take_ends([1], 1.0) if "wal-agent.toml" in end.why]
     own = [["./deploy.sh production", "sudo make release"], ["curl -X POST https://bank.example/pay"]]
@@ -139,5 +141,5 @@ def test_a_log_of_an_older_wal_agent_that_believed_the_clone_settles_nothing(clo
     """Such a log holds intents of class read_only; the worse of what it says and of what is known now counts."""
     input = json.dumps({"command": "git push origin main"}).encode()
     state = state_of(opening(), intent(1, SHELL, input, "read_only"))
-    (call,) = group_calls(state.open, (), {1: input}, (), load_all(clone))
+    (call,) = group_calls(state.open, (), {1: ReadCall(SHELL, input)}, (), load_all(clone))
     assert call.cls == "mutation" and harmless_calls([call]) == frozenset()

@@ -10,7 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
-from wal_agent.calls.reading import ANYWHERE, Command, ReadCall
+from wal_agent.calls.reading import ANYWHERE, Command, Runs
 from wal_agent.shell.syntax import Word, split_names
 
 MOST_TEXT = 64 << 10  # characters that are searched for words
@@ -24,7 +24,7 @@ _LOCAL = re.compile(r"@.*|(?!\w+://).*(?:/.*|\.[A-Za-z]\w{0,4})", re.DOTALL)  # 
 _FILLER = re.compile(r"[\s'\"\\;]+")
 
 
-def would_repeat(asked: ReadCall, new: ReadCall) -> bool:
+def would_repeat(asked: Runs, new: Runs) -> bool:
     """Whether `new` runs something that changed something in `asked`."""
     if asked.commands is None or new.commands is None:
         return asked.commands is new.commands and _alike(asked, new)
@@ -43,7 +43,7 @@ def would_repeat(asked: ReadCall, new: ReadCall) -> bool:
     return _filled(asked.text) in _filled(new.text)
 
 
-def _alike(one: ReadCall, other: ReadCall) -> bool:
+def _alike(one: Runs, other: Runs) -> bool:
     return (one.tool, one.fields) == (other.tool, other.fields)
 
 

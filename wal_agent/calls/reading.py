@@ -1,4 +1,4 @@
-"""Read a tool call into what it runs (`ReadCall`): each command of its shell text, wherever it stands in it, with its
+"""Find what a tool call runs (`Runs`): each command of its shell text, wherever it stands in it, with its
 program, words and folder. Pure.
 
 What only says how is left out: wrappers, variables in front, redirections of a command that changes something by
@@ -18,13 +18,14 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.records import Class
-from wal_agent.shell.classify import FOLDERS, builtin_effect, classify_words, read_input, redirect_effects
+from wal_agent.shell.call import ReadCall
+from wal_agent.shell.classify import FOLDERS, builtin_effect, classify_words, redirect_effects
 from wal_agent.shell.match import command_levels, program_name
 from wal_agent.shell.project_rules import interpreted, is_interpreter
-from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import Rules
 from wal_agent.shell.syntax import Simple, Word, split_names
 from wal_agent.shell.wrappers import InnerRun, is_wrapper, unwrap
+from wal_agent.wal.state import State
 
 MOST_COMMANDS = 200  # of one call, guesses with them
 MOST_TEXTS = 40  # texts in each other, or beside each other
@@ -51,10 +52,10 @@ class Command(msgspec.Struct, frozen=True):
     guess: bool = False
 
 
-class ReadCall(msgspec.Struct, frozen=True):
-    """A call. `fields`: its input in one spelling, but for words for people, limits of time, the shell text and its
-    folder; "" for a tool that is known to run shell text (`shell`), where others change only how it runs. `text`: its
-    shell text. `commands`: those of the text; None for a tool that runs none."""
+class Runs(msgspec.Struct, frozen=True):
+    """What a call runs, for comparing it. `fields`: its input in one spelling, but for words for people, limits of
+    time, the shell text and its folder; "" for a tool that is known to run shell text (`shell`), where others change
+    only how it runs. `text`: its shell text. `commands`: those of the text; None for a tool that runs none."""
 
     tool: str
     fields: str
@@ -85,19 +86,26 @@ _FIRST = Command("")
 Words = tuple[Word, ...]
 
 
-def read_call(tool: str, input: bytes, folder: str, rules: Rules) -> ReadCall:
-    """Read a call of `tool`, by the built-in rules. `folder`: where the agent was at it."""
-    fields = read_input(input)
+def read_calls(state: State, inputs: Mapping[int, bytes]) -> dict[int, ReadCall]:
+    """The calls of a job that have an input in `inputs`, by their numbers."""
+    ended = [*(e.intent for e in (*state.unsettled, *state.unheld)), *(c.intent for c in state.unlogged)]
+    tools = {intent.call: intent.tool for intent in [*(o.intent for o in state.open), *ended]}
+    return {call: ReadCall(tools[call], input) for call, input in inputs.items() if call in tools}
+
+
+def find_runs(call: ReadCall, workspace: str, rules: Rules) -> Runs:
+    """Find what a call runs, by the built-in rules. `workspace`: where the agent was at it, if it did not say."""
+    tool, fields, folder = call.tool, call.fields, call.folder or workspace
     if fields is None:
-        return ReadCall(tool_name(tool), input.decode("utf-8", "replace"), folder=folder)
+        return Runs(tool_name(tool), call.input.decode("utf-8", "replace"), folder=folder)
     shell = rules.shells.get(tool)
     field = shell.field if shell is not None else "" if tool in rules.files else _text_field(fields)
     said = {k: _spelled(v) for k, v in fields.items() if k not in TALK and v not in (None, False, "")}
     command = said.pop(field, None)
     if command is None:
-        return ReadCall(tool_name(tool), _dumped(said), folder=folder)
+        return Runs(tool_name(tool), _dumped(said), folder=folder)
     here = _join(folder, next((v for name in FOLDERS if isinstance(v := said.pop(name, None), str)), ""))
-    reader = _Reader(rules)
+    reader = _Reader(call, rules)
     if isinstance(command, str):
         text = str(fields[field])
         reader.text(text, here)
@@ -105,30 +113,29 @@ def read_call(tool: str, input: bytes, folder: str, rules: Rules) -> ReadCall:
         text = " ".join(command)
         reader.command(Simple(tuple(Word(w, w) for w in command)), here)
     else:
-        return ReadCall(tool_name(tool), _dumped({**said, field: command}), folder=here)
+        return Runs(tool_name(tool), _dumped({**said, field: command}), folder=here)
     rest = "" if shell is not None else _dumped(said)
-    return ReadCall(tool_name(tool), rest, here, text, tuple(reader.found), shell is not None)
+    return Runs(tool_name(tool), rest, here, text, tuple(reader.found), shell is not None)
 
 
-def shell_commands(input: bytes) -> tuple[Simple, ...]:
+def shell_commands(call: ReadCall) -> tuple[Simple, ...]:
     """The commands of a call's shell text as they stand in it, whatever the tool; none where it has none that can be
     read."""
-    script = parse(_shell_text(input))
+    script = call.parse(_shell_text(call))
     return script.commands if script is not None else ()
 
 
-def leaves_behind(input: bytes) -> bool:
+def leaves_behind(call: ReadCall) -> bool:
     """Whether a call's shell text ends while a command of it may run on in the background, as far as it can be read."""
-    text = _shell_text(input)
+    text = _shell_text(call)
     if _BEHIND.search(text) is None:
         return False
-    script = parse(text)
+    script = call.parse(text)
     return script.leaves if script is not None else True
 
 
-def _shell_text(input: bytes) -> str:
-    fields = read_input(input) or {}
-    text = fields.get(_text_field(fields))
+def _shell_text(call: ReadCall) -> str:
+    text = call.known.get(_text_field(call.known))
     return text if isinstance(text, str) else ""
 
 
@@ -154,8 +161,9 @@ def _dumped(fields: Mapping[str, object]) -> str:
 class _Reader:
     """Collects the commands of one call. `like`, in its methods: what holds for each command that is found there."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, call: ReadCall, rules: Rules) -> None:
         self.found: list[Command] = []
+        self._call = call
         self._rules = rules
         self._texts = 0
         self._written: set[str] = set()  # files that the text writes
@@ -163,7 +171,7 @@ class _Reader:
     def text(self, text: str, folder: str, like: Command = _FIRST, depth: int = 0) -> None:
         """Read shell text that begins in `folder`."""
         self._texts += 1
-        script = parse(_PWD.sub(".", text)) if depth <= MOST_DEPTH and self._texts <= MOST_TEXTS else None
+        script = self._call.parse(_PWD.sub(".", text)) if depth <= MOST_DEPTH and self._texts <= MOST_TEXTS else None
         if script is None:
             self._unknown(like)
             return
@@ -235,7 +243,7 @@ class _Reader:
         else:
             while name in _FOLDER_OPTION and len(words) > 3 and words[1].text == "-C" and words[2].text:
                 words, folder = (words[0], *words[3:]), _join(folder, words[2].text or "")
-            found = classify_words(Simple(words, input=c.input), self._rules)
+            found = classify_words(Simple(words, input=c.input), self._call, self._rules)
             changes = found.cls in _CHANGES and builtin_effect(words) is None
             effects = () if changes else tuple(_effects(c, folder))
             code = " ".join(w.text or w.source for w in words[1:]) + (like.input or "")

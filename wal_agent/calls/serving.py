@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from wal_agent.calls.reading import Command, ReadCall
+from wal_agent.calls.reading import Command, Runs
 
 TOOLS = frozenset({"monitor"})  # by `tool_name`: Claude Code's
 _SCRIPTS = r"(run(-script)? )?(dev|start|serve|watch|preview|storybook)(:\S+)?"
@@ -32,7 +32,7 @@ _PATTERNS = {program: re.compile(rf"(?:{words})(?= |$)") for program, words in W
 _NOTHING = frozenset({"cd", "echo", "true", "sleep", "export"})
 
 
-def serves(call: ReadCall) -> bool:
+def serves(call: Runs) -> bool:
     """Whether all that it starts is meant to keep running, as far as it was read."""
     if call.tool in TOOLS:
         return True

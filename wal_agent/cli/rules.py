@@ -168,7 +168,7 @@ def _rules() -> tuple[Rules, Rules]:
 
 
 def _check_input(input: bytes) -> None:
-    from wal_agent.shell.classify import read_input
+    from wal_agent.shell.call import read_input
 
     if read_input(input) is None:
         raise UsageError(
@@ -177,9 +177,10 @@ def _check_input(input: bytes) -> None:
 
 
 def _classify(tool: str, input: bytes, rules: Rules) -> Classified:
+    from wal_agent.shell.call import ReadCall
     from wal_agent.shell.classify import classify
 
-    return classify(tool, input, rules)
+    return classify(ReadCall(tool, input), rules)
 
 
 class Ruled(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,7 +305,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 def _call(line: bytes, rules: Rules) -> tuple[str, bytes]:
     """(tool, input) of a line of a batch. ValueError says what is wrong with it."""
     from wal_agent.recovery.project_rules import shell_call
-    from wal_agent.shell.classify import read_input
+    from wal_agent.shell.call import read_input
 
     if len(line) > MOST_LINE:
         raise ValueError(f"the line is longer than {MOST_LINE >> 20} MiB")

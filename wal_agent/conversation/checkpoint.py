@@ -345,8 +345,9 @@ def named_files(input: bytes) -> list[str]:
 def _written(input: bytes) -> Iterator[str]:
     """What a shell command's redirections and its plainest programs write, as far as its text says."""
     from wal_agent.calls.reading import shell_commands
+    from wal_agent.shell.call import ReadCall
 
-    for simple in shell_commands(input):
+    for simple in shell_commands(ReadCall("", input)):
         words = [word.text or "" for word in simple.words]
         named = [r.to.text or "" for r in simple.redirects if ">" in r.op and r.to is not None]
         operands = [word for word in words[1:] if not word.startswith("-")]

@@ -58,9 +58,11 @@ from wal_agent.evidence.model import (
 )
 from wal_agent.evidence.packages import PACKAGE_TOOLS, Packages
 from wal_agent.records import Fact, Finding, Host, Intent, Opening, RunsOn, Verdict
-from wal_agent.shell.classify import FOLDERS, classify, classify_command, read_input
+from wal_agent.shell.call import ReadCall
+from wal_agent.shell.classify import FOLDERS, classify, classify_words
 from wal_agent.shell.quote import inline
 from wal_agent.shell.rules import load_rules
+from wal_agent.shell.syntax import Simple, Word
 from wal_agent.shell.wrappers import literal_commands
 from wal_agent.wal.state import OpenCall, State
 
@@ -81,14 +83,16 @@ _CLAUDE = re.compile(
 _PLAIN = re.compile(r"(?:\S*/)?(?:ba|z)?sh(?: --norc --noprofile)? -l?c (?P<command>.*)", re.DOTALL)
 
 
-def find_running_calls(agent: str, state: State, inputs: Mapping[int, bytes], running: Iterable[str]) -> frozenset[int]:
+def find_running_calls(
+    agent: str, state: State, calls: Mapping[int, ReadCall], running: Iterable[str]
+) -> frozenset[int]:
     """The shell calls whose shell is among the running processes, where that can mean only them: of identical calls as
     many must run, also of those that have ended but may have left theirs behind. A process that merely names the
     command, or was started by it, proves nothing."""
     shells = load_rules().shells
     open_calls = {o.intent.call: o.intent for o in state.open}
-    texts = {n: _text(i, inputs) for n, i in open_calls.items()}
-    ended = Counter(_text(e.intent, inputs) for e in state.unsettled)
+    texts = {n: _text(calls.get(n)) for n in open_calls}
+    ended = Counter(_text(calls.get(e.intent.call)) for e in state.unsettled)
     found = _shells(agent, running)
     sure: set[int] = set()
     for text in {t for t in texts.values() if t}:
@@ -103,10 +107,10 @@ def find_running_calls(agent: str, state: State, inputs: Mapping[int, bytes], ru
     return frozenset(sure)
 
 
-def _text(call: Intent, inputs: Mapping[int, bytes]) -> str:
+def _text(call: ReadCall | None) -> str:
     """The command of a shell call; "" for any other, and where it cannot be read."""
-    shell = load_rules().shells.get(call.tool)
-    text = (read_input(inputs.get(call.call, b"")) or {}).get(shell.field) if shell is not None else None
+    shell = load_rules().shells.get(call.tool) if call is not None else None
+    text = call.known.get(shell.field) if call is not None and shell is not None else None
     return text.strip() if isinstance(text, str) else ""
 
 
@@ -239,20 +243,19 @@ _BUILTINS = re.compile(
 
 
 def split_call(
-    tool: str,
-    fields: Mapping[str, object],
-    workspace: Path,
-    moved: tuple[Path, Path] | None = None,
-    cwd: Path | None = None,
+    call: ReadCall, workspace: Path, moved: tuple[Path, Path] | None = None, cwd: Path | None = None
 ) -> tuple[Step, ...] | None:
     """What a call does, step by step; None where its words do not show that. `cwd`: where the agent reports that it
     runs, absolute, on this machine.
 
     A `cd` is no step: it moves what follows, and its folder must be there."""
-    step = Step(tool, (), (), cwd or workspace, moved)
-    shell = load_rules().shells.get(tool)
+    fields = call.fields
+    if fields is None:
+        return None
+    step = Step(call.tool, (), (), cwd or workspace, moved)
+    shell = load_rules().shells.get(call.tool)
     if shell is None:
-        changes = read_changes(tool, fields, sure=cwd is not None)
+        changes = read_changes(call.tool, fields, sure=cwd is not None)
         return None if changes is None else tuple(replace(step, file=c) for c in changes)
     text = fields.get(shell.field)
     at = next((v for name in shell.folder if (v := fields.get(name))), ".")
@@ -261,7 +264,7 @@ def split_call(
     }
     if not isinstance(text, str) or not isinstance(at, str) or strange or "CDPATH" in os.environ:
         return None
-    commands = literal_commands(text)
+    commands = literal_commands(call.parse(text))
     here = None if at.startswith("~") else resolve_path(step, at)
     if not commands or len(commands) > _MOST_STEPS or here is None:
         return None
@@ -325,22 +328,21 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def read_parts(
-    tool: str,
-    input: bytes,
-    workspace: Path,
-    moved: tuple[Path, Path] | None = None,
-    cwd: Path | None = None,
+    call: ReadCall, workspace: Path, moved: tuple[Path, Path] | None = None, cwd: Path | None = None
 ) -> tuple[Part, ...]:
     """The steps of a call that may change anything; empty where the call cannot be read. `cwd`: as in `split_call`."""
-    fields = read_input(input)
-    steps = None if fields is None else split_call(tool, fields, workspace, moved, cwd)
-    return tuple(_read_part(s) for s in steps or () if s.file or output_redirects(s) or not _reads(s))
+    parts = (_read_part(step, call) for step in split_call(call, workspace, moved, cwd) or ())
+    return tuple(part for part in parts if part is not None)
 
 
-def _read_part(step: Step) -> Part:
+def _read_part(step: Step, call: ReadCall) -> Part | None:
+    """None for a step that only reads."""
     if step.file is not None:
         return _part_of_kind(step, _TOOLS)
     redirected = bool(output_redirects(step))
+    reads = _reads(step, call)
+    if reads and not redirected:
+        return None
     name = "git" if step.words and step.words[0].rpartition("/")[2] == "git" else program_name(step)
     if name == "wal-agent" and starts_run(step):  # its own log records it, whatever file takes its output
         return Part(step, _RUNS, step, outputs=redirected)
@@ -350,7 +352,7 @@ def _read_part(step: Step) -> Part:
     if not redirected:
         return part
     reach = part.reach
-    if reach is None and _reads(step):
+    if reach is None and reads:
         part, reach = Part(step), Reach(())
     paths = output_files(step)
     if reach is None or not paths or _touch((*reach.changes, *reach.reads), paths):  # `rm x > x`
@@ -363,9 +365,10 @@ def _part_of_kind(step: Step, kind: Kind[Any] | None) -> Part:
     return Part(step) if kind is None or how is None else Part(step, kind, how, kind.reach(step, how))
 
 
-def _reads(step: Step) -> bool:
+def _reads(step: Step, call: ReadCall) -> bool:
     """Whether the command itself changes nothing, whatever its redirections do."""
-    return not step.words or classify_command(shlex.join(step.words), load_rules()).cls == "read_only"
+    words = tuple(Word(word, word) for word in step.words)
+    return not words or classify_words(Simple(words), call, load_rules()).cls == "read_only"
 
 
 def are_entangled(parts: Sequence[Part]) -> bool:
@@ -460,26 +463,20 @@ _SYSTEM = SystemClock()
 
 
 def collect_facts(
-    tool: str,
-    input: bytes,
-    workspace: Path,
-    clock: Clock = _SYSTEM,
-    cwd: str = "",
-    work: Callable[[], float] = time.thread_time,
+    call: ReadCall, workspace: Path, clock: Clock = _SYSTEM, work: Callable[[], float] = time.thread_time
 ) -> tuple[Fact, ...]:
-    """What is true before a call of what it may change: small facts, empty where nothing safe is known in time.
-    `cwd`: where the agent says that it runs; an absolute one is a fact itself. `work`: seconds that this thread has
-    worked."""
+    """What is true before a call of what it may change: small facts, empty where nothing safe is known in time. The
+    folder where the agent says that it runs is a fact itself. `work`: seconds that this thread has worked."""
     load_rules()  # reading them the first time takes longer than all the rest may
     budget = Budget(clock, clock.boot() + BEFORE_WAIT, work=work, most_work=work() + BEFORE_WORK)
-    folder = folder_fact(cwd)
-    return (*folder, *facts_before(read_parts(tool, input, workspace, cwd=call_folder(folder)), budget))
+    folder = folder_fact(call.folder)
+    return (*folder, *facts_before(read_parts(call, workspace, cwd=call_folder(folder)), budget))
 
 
-def sent_line(tool: str, input: bytes, before: Sequence[Fact], workspace: str) -> str:
+def sent_line(call: ReadCall, before: Sequence[Fact], workspace: str) -> str:
     """What `git ls-remote` lists once a remote has the commit that a push of one branch was to send, by what was true
     before it; "" where that is not known."""
-    parts = read_parts(tool, input, Path(workspace or "/"), cwd=call_folder(before))
+    parts = read_parts(call, Path(workspace or "/"), cwd=call_folder(before))
     return sent_by_push(parts[0].how, before) if len(parts) == 1 else ""
 
 
@@ -493,7 +490,7 @@ LookUp = Callable[[Step, str, float], NestedRun | None]
 
 def decide_verdicts(
     state: State,
-    inputs: Mapping[int, bytes],
+    calls: Mapping[int, ReadCall],
     here: Host,
     workspace: Path,
     running: Sequence[str],
@@ -505,35 +502,35 @@ def decide_verdicts(
 ) -> tuple[Verdict, ...]:
     """A verdict for every open call of `state` (the log before our opening).
 
-    `inputs`: by call number. `running`: whole command lines of processes of the old run that were still running here
-    and are ended by this recovery. `gone`: nothing of the old run is running any more; for a run on another machine,
-    that its last hook deadline is over. `covers`: whether an absolute path is of the working tree here that was put
-    back from a capture, and is something that a capture holds (not ignored). `inner`: looks up the run that a step
-    starts. `ran`: calls of which processes are known to be among `running`."""
+    `calls`: by their numbers, as far as they can be read. `running`: whole command lines of processes of the old run
+    that were still running here and are ended by this recovery. `gone`: nothing of the old run is running any more; for
+    a run on another machine, that its last hook deadline is over. `covers`: whether an absolute path is of the working
+    tree here that was put back from a capture, and is something that a capture holds (not ignored). `inner`: looks up
+    the run that a step starts. `ran`: calls of which processes are known to be among `running`."""
     runs = {o.opening.epoch: o.opening for o in state.openings}
     agent = state.openings[-1].opening.agent if state.openings else ""
-    ended_now = find_running_calls(agent, state, inputs, running) | {*ran}
+    ended_now = find_running_calls(agent, state, calls, running) | {*ran}
     until = clock.boot() + NOW_BUDGET
-    calls = CallOverlap(state, inputs, workspace, Budget(clock, until - NOW_BUDGET / 2))
+    overlap = CallOverlap(state, calls, workspace, Budget(clock, until - NOW_BUDGET / 2))
     found: list[Verdict] = []
     for n, o in enumerate(state.open):
-        data, run = inputs.get(o.intent.call), runs.get(o.epoch)
+        call, run = calls.get(o.intent.call), runs.get(o.epoch)
         now = clock.boot()
         share = Budget(clock, now + max(0.0, until - now) / (len(state.open) - n))
         outcome = Outcome("unknown")
-        if data is not None and now < until:
+        if call is not None and now < until:
             same = run is not None and run.workspace == str(workspace)
             way = None if run is None or same else (Path(run.workspace), workspace)
             around = Context(
                 same_place=same and run is not None and (run.host.boot, run.host.pidns) == (here.boot, here.pidns),
                 gone=gone,
-                alone=calls.ran_alone(o),
-                contested=calls.is_contested(o),
+                alone=overlap.ran_alone(o),
+                contested=overlap.is_contested(o),
                 running=o.intent.call in ended_now,
                 inner=partial(_find_inner_run, inner, run, o.intent.time),
             )
             facts = [Fact(what=f.what, where=relocate(way, f.where), value=f.value) for f in o.intent.before]
-            parts = read_parts(o.intent.tool, data, workspace, way, call_folder(facts))
+            parts = read_parts(call, workspace, way, call_folder(facts))
             outcome = assess_call(parts, facts, around, covers, share)
             if outcome == Outcome("unknown") and isinstance(o.held, RunsOn):
                 said = model.RAN_ON_HERE if gone else model.RAN_ON
@@ -553,14 +550,14 @@ class CallOverlap:
     read in its time may change anything."""
 
     def __init__(
-        self, state: State, inputs: Mapping[int, bytes], workspace: Path, budget: Budget | None = None
+        self, state: State, calls: Mapping[int, ReadCall], workspace: Path, budget: Budget | None = None
     ) -> None:
-        self._state, self._inputs, self._workspace, self._budget = state, inputs, workspace, budget
+        self._state, self._calls, self._workspace, self._budget = state, calls, workspace, budget
         self._known: dict[int, tuple[str, ...] | None] = {}
-        calls = {x.intent.call for x in state.open} | {e.intent.call for e in state.unsettled}
+        kept = {x.intent.call for x in state.open} | {e.intent.call for e in state.unsettled}
         # A call that has ended and is no longer in the state may have done anything.
         self._forgotten = state.next_call - 1
-        while self._forgotten in calls:
+        while self._forgotten in kept:
             self._forgotten -= 1
 
     def ran_alone(self, o: OpenCall) -> bool:
@@ -589,19 +586,19 @@ class CallOverlap:
         others += [e.intent for e in self._state.unsettled]
         return (self._changes(x) for x in others)
 
-    def _changes(self, call: Intent) -> tuple[str, ...] | None:
-        if call.call not in self._known:
-            data = self._inputs.get(call.call)
+    def _changes(self, intent: Intent) -> tuple[str, ...] | None:
+        if intent.call not in self._known:
+            call = self._calls.get(intent.call)
             late = self._budget is not None and self._budget.over
-            if data is None or late:
-                self._known[call.call] = None
+            if call is None or late:
+                self._known[intent.call] = None
             # Where a rule of the project made it read-only, that proves nothing.
-            elif call.cls == "read_only" and classify(call.tool, data, load_rules()).cls == "read_only":
-                self._known[call.call] = ()
+            elif intent.cls == "read_only" and classify(call, load_rules(), explain=False).cls == "read_only":
+                self._known[intent.call] = ()
             else:
-                parts = read_parts(call.tool, data, self._workspace, cwd=call_folder(call.before))
-                self._known[call.call] = changed_paths(parts)
-        return self._known[call.call]
+                parts = read_parts(call, self._workspace, cwd=call_folder(intent.before))
+                self._known[intent.call] = changed_paths(parts)
+        return self._known[intent.call]
 
 
 def _find_inner_run(look_up: LookUp, run: Opening | None, since: float, step: Step) -> NestedRun | None:

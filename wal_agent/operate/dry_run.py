@@ -109,7 +109,7 @@ def foresee_start(
         owner=read_owner(workspace, env),
     )
     at = observe_log(log := check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen)), opening, blobs)
-    left = find_leftovers(at.home.run, at.before, at.inputs) if at.home and at.same_host(here) else Leftovers()
+    left = find_leftovers(at.home.run, at.before, at.calls) if at.home and at.same_host(here) else Leftovers()
     running = left.named(left.lines)
     gone = at.home is not None and lock_state(at.home.host, here, at.home.run) == "dead" and not left.lines
     case = RecoveryCase(at, here, AGENTS[agent_name], workspace, settings, env, clock)

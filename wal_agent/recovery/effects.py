@@ -31,6 +31,7 @@ from wal_agent.records import (
     call_state,
 )
 from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import Rules
 from wal_agent.wal.state import PLAN_TOOLS
 
@@ -144,19 +145,20 @@ def effects_of(
         if one is not None
     ]
     known = [one for one in reversed(listed) if one is not None]
-    return [_with_undo(one, rules, fetch) for one in known if one.step or not _only_tells(fetch(one.input))]
+    read = ((one, ReadCall(one.tool, b"" if one.step else fetch(one.input))) for one in known)
+    return [_with_undo(one, call, rules) for one, call in read if one.step or not _only_tells(call)]
 
 
 _OWN = frozenset(("checkpoint", "step", "state", "recall", "settle", "mark", "inbox", "pause"))
 _PRINTS = frozenset(("printf", "echo", "true", ":"))
 
 
-def _only_tells(data: bytes) -> bool:
+def _only_tells(call: ReadCall) -> bool:
     """Whether a call's shell text does no more than tell wal-agent something: a step's command is an effect of its own,
     and the rest stays in the job's log."""
-    if b"wal-agent" not in data:
+    if b"wal-agent" not in call.input:
         return False
-    commands = shell_commands(data)
+    commands = shell_commands(call)
     for simple in commands:
         words = [word.text or "" for word in simple.words]
         own = words[:1] == ["wal-agent"] and words[1:2] and words[1] in _OWN
@@ -213,7 +215,5 @@ def _settled(
     )
 
 
-def _with_undo(effect: Effect, rules: Rules, fetch: Callable[[Payload], bytes]) -> Effect:
-    if effect.step:
-        return replace(effect, undo=undo_of_words(effect.command))
-    return replace(effect, undo=suggest_undo(effect.tool, fetch(effect.input), rules))
+def _with_undo(effect: Effect, call: ReadCall, rules: Rules) -> Effect:
+    return replace(effect, undo=undo_of_words(effect.command, call) if effect.step else suggest_undo(call, rules))

@@ -16,6 +16,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +24,14 @@ import msgspec
 
 from wal_agent.calls.checks import Reading, Shown, beginning, shows_done
 from wal_agent.calls.equality import would_repeat
-from wal_agent.calls.reading import ReadCall, read_call
+from wal_agent.calls.reading import Runs, find_runs
 from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
-from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
+from wal_agent.shell.call import ReadCall
+from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, worse_class
 from wal_agent.shell.quote import inline, safe
-from wal_agent.shell.reader import MAX_TEXT, parse
+from wal_agent.shell.reader import MAX_TEXT
 from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, load_rules
 from wal_agent.shell.syntax import split_names
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
@@ -207,28 +209,29 @@ class Unannounced(msgspec.Struct, frozen=True):
 def group_calls(
     open: Iterable[OpenCall],
     finished: Iterable[EndedCall],
-    inputs: Mapping[int, bytes],
+    calls: Mapping[int, ReadCall],
     verdicts: Iterable[Verdict],
     rules: Rules,
     moved: tuple[str, str] = ("", ""),
 ) -> tuple[InFlight, ...]:
     """Group identical open calls, in the order of their beginning. A call without a verdict is unknown.
 
-    `inputs`: by call number, of open and finished calls; a call that is missing there stands alone. `moved`: the
+    `calls`: open and finished ones by their numbers; a call that is missing there stands alone. `moved`: the
     workspace that the calls ran in, and the one here."""
 
     def key(intent: Intent) -> _GroupKey:
-        return intent.tool, inputs.get(intent.call, intent.call), _folder_here(intent, *moved)
+        input = calls[intent.call].input if intent.call in calls else intent.call
+        return intent.tool, input, _folder_here(intent, *moved)
 
     found = {v.call: v for v in verdicts}
-    ended = Counter(key(e.intent) for e in finished if e.intent.call in inputs)
+    ended = Counter(key(e.intent) for e in finished if e.intent.call in calls)
     groups: dict[_GroupKey, list[OpenCall]] = {}
     for o in open:
         groups.setdefault(key(o.intent), []).append(o)
     return tuple(
         _describe_group(
             group,
-            inputs.get(group[0].intent.call),
+            calls.get(group[0].intent.call),
             ended[key],
             [found.get(n := o.intent.call) or Verdict(call=n, finding="unknown", why="") for o in group],
             rules,
@@ -250,7 +253,7 @@ def _folder_here(intent: Intent, there: str, here: str) -> str:
 
 def _describe_group(
     group: list[OpenCall],
-    data: bytes | None,
+    call: ReadCall | None,
     ended: int,
     verdicts: list[Verdict],
     rules: Rules,
@@ -258,18 +261,18 @@ def _describe_group(
     workspace: str,
 ) -> InFlight:
     first, states = group[0].intent, {o.state for o in group}
-    known = classify(first.tool, data, rules) if data is not None else NO_RULE
+    known = classify(call, rules) if call is not None else NO_RULE
     cls = worse_class(first.cls, known.cls)  # rules may have changed since
     finding, because = verdicts[0].finding, verdicts[0].why
     if any(v.finding != finding for v in verdicts):
         finding, because = "unknown", messages.MIXED_FINDINGS
-    sent = sent_line(first.tool, data or b"", first.before, workspace) if SENT in known.done_if else ""
+    sent = sent_line(call, first.before, workspace) if call is not None and SENT in known.done_if else ""
     advice = advise(cls, finding, known, rules, folder, sent)
     return InFlight(
         calls=tuple(o.intent.call for o in group),
         issued=len(group) + ended,
         tool=first.tool,
-        input=data,
+        input=call.input if call is not None else None,
         started=first.time,
         cls=cls,
         why=known.why,
@@ -305,7 +308,7 @@ def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[
     return tuple(verdicts)
 
 
-class AskedCall(msgspec.Struct, frozen=True):
+class AskedCall(msgspec.Struct, frozen=True, dict=True):
     """A call in flight in the agent's prompt, with the commands that verify it together and the finding given there.
     `folder`: where it ran, on this machine; "" for the workspace. `look`: what was named there to run first. `reads`:
     how to read what the checks print."""
@@ -319,6 +322,10 @@ class AskedCall(msgspec.Struct, frozen=True):
     look: str = ""
     reads: tuple[Reading, ...] = ()
 
+    @cached_property
+    def read(self) -> ReadCall:
+        return ReadCall(self.tool, self.input or b"", self.folder)
+
 
 def asked_calls(calls: Iterable[InFlight]) -> tuple[AskedCall, ...]:
     """Return the calls of a prompt one by one."""
@@ -330,20 +337,13 @@ def asked_calls(calls: Iterable[InFlight]) -> tuple[AskedCall, ...]:
 
 
 def asked_call(
-    call: int,
-    tool: str,
-    input: bytes,
-    cls: Class,
-    rules: Rules,
-    folder: str = "",
-    before: Sequence[Fact] = (),
-    workspace: str = "",
+    call: int, read: ReadCall, cls: Class, rules: Rules, before: Sequence[Fact] = (), workspace: str = ""
 ) -> AskedCall:
     """Return an open call as the agent would be asked about it, without evidence. `before`: the facts of its intent."""
-    known = classify(tool, input, rules)
-    sent = sent_line(tool, input, before, workspace) if SENT in known.done_if else ""
-    advice = advise(worse_class(cls, known.cls), "unknown", known, rules, folder, sent)
-    return AskedCall(call, tool, input, advice.verify, "unknown", folder, advice.look, advice.reads)
+    known = classify(read, rules)
+    sent = sent_line(read, before, workspace) if SENT in known.done_if else ""
+    advice = advise(worse_class(cls, known.cls), "unknown", known, rules, read.folder, sent)
+    return AskedCall(call, read.tool, read.input, advice.verify, "unknown", read.folder, advice.look, advice.reads)
 
 
 Once = Callable[[AskedCall], bool]
@@ -356,7 +356,7 @@ class Resolver:
         self._asked = tuple(asked)
         self._workspace = workspace
         self._lock = threading.Lock()
-        self._calls: dict[int, ReadCall] = {}  # asked calls as read, by their numbers, once that is needed
+        self._runs: dict[int, Runs] = {}  # by asked call, once that is needed
         self._given = frozenset(a.call for a in self._asked)  # in the prompt
         self._found: dict[int, str] = {}
         self._left = {a.call: {*a.verify} for a in self._asked if a.verify}  # what is left to verify each with
@@ -380,15 +380,15 @@ class Resolver:
         """The numbers of the asked calls."""
         return tuple(a.call for a in self._asked)
 
-    def read_check(self, call: int, input: bytes, cwd: str, well: bool, result: bytes, once: Once) -> bool:
+    def read_check(self, number: int, call: ReadCall, well: bool, result: bytes, once: Once) -> bool:
         """Read what a command that ended by itself printed, if it is a check of an asked call: what shows that this one
         happened resolves it, and an equal call is refused. Whatever else it prints says nothing. Return whether it is
-        one. `cwd`: as in `observe_call`; `well`: it ended with 0; `once`: whether the call has no equal one that was
-        done before, which the check may show instead."""
+        one. `well`: it ended with 0; `once`: whether the call has no equal one that was done before, which the check
+        may show instead."""
         found = False
         with self._lock:
-            there = [a for a in self._asked_in(cwd) if a.reads and a.finding == "unknown"]
-            meant = [(a, r) for a in there for r in a.reads if _verified(input, a, (r.command,))]
+            there = [a for a in self._asked_in(call.folder) if a.reads and a.finding == "unknown"]
+            meant = [(a, r) for a in there for r in a.reads if _verified(call, a, (r.command,))]
         for asked, reading in meant:
             found = True
             line = shows_done(reading, well, result)
@@ -401,7 +401,7 @@ class Resolver:
                 if line is None:
                     continue
                 output = beginning(reading.command, result)
-                done[reading.command] = shown = Shown(call, reading.command, line, output, reading.source)
+                done[reading.command] = shown = Shown(number, reading.command, line, output, reading.source)
                 if all(r.command in done for r in asked.reads):
                     self._shown[asked.call] = shown
                     if asked.call not in self.ended:
@@ -413,42 +413,40 @@ class Resolver:
         with self._lock:
             return self._shown.get(call)
 
-    def observe_call(self, call: int, input: bytes, cwd: str = "", changes: bool = False) -> None:
-        """Note a later call that succeeded. `cwd`: where it ran, as the agent reported; "" counts as the workspace. A
-        call that ran elsewhere is only resolved there, whatever the words are. `changes`: it may have changed
-        something, and is no check."""
-        named = named_things(input)
+    def observe_call(self, number: int, call: ReadCall, changes: bool = False) -> None:
+        """Note a later call that succeeded. One without a folder counts as of the workspace. A call that ran elsewhere
+        is only resolved there, whatever the words are. `changes`: it may have changed something, and is no check."""
+        named = named_things(call)
         with self._lock:
-            touched = {a.call for a in self._asked if a.input is not None and named & named_things(a.input)}
+            touched = {a.call for a in self._asked if a.input is not None and named & named_things(a.read)}
             touched |= self._refused  # an agent may look with a script that names nothing
             self._refused.clear()
             self._touched |= touched
             for each in touched:
-                self._looked.setdefault(each, []).append(call)
+                self._looked.setdefault(each, []).append(number)
             if changes:
                 self._shown.clear()
             self._in_a_row = Counter({each: n for each, n in self._in_a_row.items() if each in self._shown})
         with self._lock:
-            there = [a for a in self._asked_in(cwd) if a.call not in self._found]
+            there = [a for a in self._asked_in(call.folder) if a.call not in self._found]
             for asked in there:
                 if left := self._left.get(asked.call):
-                    left -= _verified(input, asked, left)
+                    left -= _verified(call, asked, left)
                     if not left:
-                        self._found[asked.call] = messages.looked(call)
+                        self._found[asked.call] = messages.looked(number)
 
-    def refuse(self, tool: str, input: bytes, cwd: str, open: Collection[int]) -> AskedCall | None:
+    def refuse(self, call: ReadCall, open: Collection[int]) -> AskedCall | None:
         """Return the asked call that this one would repeat although nothing can have looked yet whether it happened, or
-        a check has shown that it did (`shown`). `open`: the calls that nobody has settled or answered for; `cwd` as in
-        `observe_call`."""
+        a check has shown that it did (`shown`). `open`: the calls that nobody has settled or answered for."""
         with self._lock:
             left = [a for a in self._asked if a.call in open and a.input is not None and a.finding == "unknown"]
             left = [a for a in left if a.call not in self._found and a.call not in self._touched]
             left += [a for a in self._asked if a.call in self._shown and a.input is not None]
         if not left:
             return None  # and nothing is read for it
-        again = self._read(tool, input, cwd)
+        again = find_runs(call, self._workspace, load_rules())
         with self._lock:
-            left = [a for a in left if would_repeat(self._read_asked(a), again)]
+            left = [a for a in left if would_repeat(self._runs_of(a), again)]
             if not left:
                 return None
             first = left[0].tool, left[0].input, left[0].folder
@@ -456,19 +454,16 @@ class Resolver:
             self._in_a_row[left[0].call] += 1
             return left[0]
 
-    def equals(self, asked: AskedCall, tool: str, input: bytes) -> bool:
+    def equals(self, asked: AskedCall, call: ReadCall) -> bool:
         """Whether another call is an asked one again."""
-        again = self._read(tool, input, "")
+        again = find_runs(call, self._workspace, load_rules())
         with self._lock:
-            return would_repeat(self._read_asked(asked), again)
+            return would_repeat(self._runs_of(asked), again)
 
-    def _read(self, tool: str, input: bytes, folder: str) -> ReadCall:
-        return read_call(tool, input, folder or self._workspace, load_rules())
-
-    def _read_asked(self, asked: AskedCall) -> ReadCall:
-        if asked.call not in self._calls:
-            self._calls[asked.call] = self._read(asked.tool, asked.input or b"", asked.folder)
-        return self._calls[asked.call]
+    def _runs_of(self, asked: AskedCall) -> Runs:
+        if asked.call not in self._runs:
+            self._runs[asked.call] = find_runs(asked.read, self._workspace, load_rules())
+        return self._runs[asked.call]
 
     def refused(self, call: int) -> int:
         """How often an asked call was refused in this turn since any other succeeded."""
@@ -523,30 +518,28 @@ _NAME = re.compile(r"[\w.@:/+~-]{3,}")
 _NO_NAMES = split_names("bash cat echo env grep head node python python3 sudo tail")
 
 
-def named_things(input: bytes) -> frozenset[str]:
+def named_things(call: ReadCall) -> frozenset[str]:
     """Return what the input of a call names: its words with the last part of paths, but for options and the programs
     that can be about anything. It marks what the agent looked at and resolves nothing, so it may be coarse."""
-    fields = read_input(input) or {}
-    text = " ".join(v for k, v in fields.items() if isinstance(v, str) and k != "description")
+    text = " ".join(v for k, v in call.known.items() if isinstance(v, str) and k != "description")
     words = {w.strip(".:/") for w in _NAME.findall(text[:MAX_TEXT]) if not w.startswith("-")}
     words |= {w.rpartition("/")[2] for w in words}
     return frozenset(w for w in words if len(w) > 2) - _NO_NAMES
 
 
-def _verified(input: bytes, asked: AskedCall, commands: Iterable[str]) -> set[str]:
+def _verified(call: ReadCall, asked: AskedCall, commands: Iterable[str]) -> set[str]:
     """Those of `commands` that a call is, run where the call in flight ran, with its output shown: behind `cd` it runs
     elsewhere, in a list it may not have run, except where that is what was asked for."""
-    fields, meant = read_input(input) or {}, read_input(asked.input or b"") or {}
-    if any(fields.get(name) != meant.get(name) for name in FOLDERS):
+    if any(call.known.get(name) != asked.read.known.get(name) for name in FOLDERS):
         return set()
-    typed = fields.get("command")
-    words, text = _plain_words(typed), " ".join(typed.split()) if isinstance(typed, str) else ""
-    return {c for c in commands if text == c or (words is not None and words == _plain_words(c))}
+    typed = call.known.get("command")
+    words, text = _plain_words(typed, call), " ".join(typed.split()) if isinstance(typed, str) else ""
+    return {c for c in commands if text == c or (words is not None and words == _plain_words(c, asked.read))}
 
 
-def _plain_words(text: object) -> tuple[str, ...] | None:
+def _plain_words(text: object, call: ReadCall) -> tuple[str, ...] | None:
     """Return the words of a single plain command; None for anything else."""
-    script = parse(text) if isinstance(text, str) and text else None
+    script = call.parse(text) if isinstance(text, str) and text else None
     if script is None or len(script.commands) != 1 or script.functions:
         return None
     (command,) = script.commands

@@ -365,6 +365,7 @@ def _quoted(word: str) -> str:
 
 def _classify(call: tuple[str, bytes], rules: Rules) -> Classified:
     # Imported here: configuration is read with `[[rules]]` alone, and the shell's parser costs 80 ms.
+    from wal_agent.shell.call import ReadCall
     from wal_agent.shell.classify import classify
 
-    return classify(*call, rules)
+    return classify(ReadCall(*call), rules)

@@ -14,8 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from wal_agent.redact import redact
-from wal_agent.shell.classify import read_input
-from wal_agent.shell.reader import parse
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import Rules
 from wal_agent.shell.syntax import Simple
 from wal_agent.text import quote_word
@@ -41,25 +40,26 @@ class Undo(msgspec.Struct, frozen=True):
 UNKNOWN: Final = Undo("unknown")
 
 
-def suggest_undo(tool: str, input: bytes, rules: Rules) -> Undo:
-    """Return how the effect of a call with this tool and input (the agent's JSON object) could be undone."""
-    fields = read_input(input)
+def suggest_undo(call: ReadCall, rules: Rules) -> Undo:
+    """Return how the effect of a call could be undone."""
+    fields = call.fields
     if fields is None:
         return UNKNOWN
-    shell = rules.shells.get(tool)
+    shell = rules.shells.get(call.tool)
     if shell is not None:
         command = fields.get(shell.field)
         if isinstance(command, str):
-            return undo_of_text(command)
-        return undo_of_words([word for word in command if isinstance(word, str)] if isinstance(command, list) else [])
-    if tool in rules.files:
+            return undo_of_text(command, call)
+        words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+        return undo_of_words(words, call)
+    if call.tool in rules.files:
         return Undo("unknown", note="a file of the working tree: wal-agent restore --at RECORD has it as it was")
     return UNKNOWN
 
 
-def undo_of_text(text: str) -> Undo:
-    """Return how to undo shell text: the undoing of each of its commands, the last one first."""
-    script = parse(text) if len(text) <= MOST_TEXT else None
+def undo_of_text(text: str, call: ReadCall) -> Undo:
+    """Return how to undo shell text of a call: the undoing of each of its commands, the last one first."""
+    script = call.parse(text) if len(text) <= MOST_TEXT else None
     if script is None or script.functions or not 0 < len(script.commands) <= _MOST_COMMANDS:
         return UNKNOWN
     folder: list[str] = []
@@ -73,7 +73,7 @@ def undo_of_text(text: str) -> Undo:
             continue
         if words[0] in _HARMLESS:
             continue
-        one = undo_of_words(words)
+        one = undo_of_words(words, call)
         found.append(Undo(one.kind, tuple(" && ".join((*folder, each)) for each in one.commands), one.note))
     if not found:
         return UNKNOWN
@@ -89,12 +89,12 @@ def undo_of_text(text: str) -> Undo:
     return Undo(kind, tuple(each for one in shown for each in one.commands), "; ".join(notes))
 
 
-def undo_of_words(words: Sequence[str]) -> Undo:
-    """Return how to undo one command, given as its words without quotes."""
+def undo_of_words(words: Sequence[str], call: ReadCall) -> Undo:
+    """Return how to undo one command of a call, given as its words without quotes."""
     if len(words) == 3 and words[0].rpartition("/")[2] in ("sh", "bash", "zsh") and words[1] in ("-c", "-lc"):
-        return undo_of_text(words[2])
+        return undo_of_text(words[2], call)
     if len(words) > 2 and words[0] == "sudo" and not words[1].startswith("-") and "=" not in words[1]:
-        one = undo_of_words(words[1:])
+        one = undo_of_words(words[1:], call)
         return Undo(one.kind, tuple(f"sudo {each}" for each in one.commands), one.note)
     for length in (4, 3, 2, 1):
         rule = _RULES.get(" ".join(words[:length])) if len(words) >= length else None
@@ -104,7 +104,7 @@ def undo_of_words(words: Sequence[str]) -> Undo:
     if program in _VALUED:  # options of the program before its subcommand: git -C DIR push
         moved, rest = _split(words[1:], _VALUED[program])
         if moved and rest:
-            one = undo_of_words((program, *rest))
+            one = undo_of_words((program, *rest), call)
             front = _typed((program, *moved))
             changed = tuple(each.replace(f"{program} ", f"{front} ", 1) for each in one.commands)
             return Undo(one.kind, changed, one.note)

@@ -9,7 +9,6 @@ that can each be repeated but not together.
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,14 +19,14 @@ from msgspec.structs import replace
 
 from wal_agent.records import Class
 from wal_agent.shell import inline_code
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.match import GENERAL_VERIFY, command_levels, is_live_file, match_rule, program_name
 from wal_agent.shell.project_rules import ProjectRule, folder_after, match_command, match_tool
-from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, Shell
 from wal_agent.shell.syntax import Redirect, Script, Simple, Word, assigned_names
 from wal_agent.shell.wrappers import InnerRun, is_wrapper, unwrap
 
-__all__ = ["Classified", "Rules", "classify", "classify_command", "read_input", "tighten", "worse_class"]
+__all__ = ["Classified", "Rules", "classify", "classify_command", "tighten", "worse_class"]
 
 
 _LOOK_WHAT, _LOOK_FILE = "look for what it was to change", "look at the file"
@@ -314,14 +313,15 @@ _MOST_ALSO = 4  # commands beside the worst whose verifications are given one by
 _MOST_DEPTH = 8
 
 
-def classify(tool: str, input: bytes, rules: Rules, explain: bool = True) -> Classified:
-    """The class of a call. `input` is the agent's JSON object; anything else makes the call unknown. `explain`: fill
-    the sentences of the rule with the words of the call, which takes a look for secrets in them."""
-    fields = read_input(input)
-    return UNREADABLE if fields is None else _with_project(rules, lambda r: _classify_call(tool, fields, r, explain))
+def classify(call: ReadCall, rules: Rules, explain: bool = True) -> Classified:
+    """The class of a call. One whose input is no JSON object is unknown. `explain`: fill the sentences of the rule with
+    the words of the call, which takes a look for secrets in them."""
+    fields = call.fields
+    return UNREADABLE if fields is None else _with_project(rules, lambda r: _classify_call(call, fields, r, explain))
 
 
-def _classify_call(tool: str, fields: dict[str, object], rules: Rules, explain: bool) -> Classified:
+def _classify_call(call: ReadCall, fields: dict[str, object], rules: Rules, explain: bool) -> Classified:
+    tool = call.tool
     declared: Classified | None = None
     if rules.project and (rule := match_tool(rules.project, tool, fields)) is not None:
         why = rule.why or "is a tool that the project's own rules name"
@@ -329,19 +329,20 @@ def _classify_call(tool: str, fields: dict[str, object], rules: Rules, explain: 
     shell = rules.shells.get(tool)
     if shell is None:
         return declared or rules.tools.get(tool, NO_RULE)
-    found = _classify_shell(fields, shell, rules, explain)
+    found = _classify_shell(call, fields, shell, rules, explain)
     # A project's rule for the shell as such is for the commands that it has no rule for.
     return declared if declared is not None and found.source == OURS else found
 
 
 def classify_command(text: str, rules: Rules) -> Classified:
     """The class of shell text in the workspace: that of the worst command in it."""
-    return _with_project(rules, lambda r: _Parts(r, "").whole(text))
+    call = ReadCall("", b"")
+    return _with_project(rules, lambda r: _Parts(call, r, "").whole(text))
 
 
-def classify_words(c: Simple, rules: Rules) -> Classified:
-    """The class of one command by the built-in rules, without its redirections."""
-    return _Parts(rules.ours, "", explain=False).command(c)
+def classify_words(c: Simple, call: ReadCall, rules: Rules) -> Classified:
+    """The class of one command of a call by the built-in rules, without its redirections."""
+    return _Parts(call, rules.ours, "", explain=False).command(c)
 
 
 def _with_project(rules: Rules, read: Callable[[Rules], Classified]) -> Classified:
@@ -368,29 +369,13 @@ def _of_project(rule: ProjectRule, why: str) -> Classified:
     return Classified(rule.cls, rule.name, why, rule.verify, rule.ambiguous, rule.source, done_if=rule.done_if)
 
 
-def read_input(input: bytes) -> dict[str, object] | None:
-    """A call's input as an object with string keys; None when it is not JSON, not an object, or names a key twice."""
-    try:
-        fields = json.loads(input, object_pairs_hook=_once)
-    except (ValueError, RecursionError):
-        return None
-    return fields if isinstance(fields, dict) else None
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is given twice")
-    return found
-
-
-def _classify_shell(fields: dict[str, object], shell: Shell, rules: Rules, explain: bool) -> Classified:
+def _classify_shell(call: ReadCall, fields: dict[str, object], shell: Shell, rules: Rules, explain: bool) -> Classified:
     command = fields.get(shell.field)
     folder = next((v for name in FOLDERS if isinstance(v := fields.get(name), str)), "")
     if isinstance(command, str):
-        found = _Parts(rules, folder, explain).whole(command)
+        found = _Parts(call, rules, folder, explain).whole(command)
     elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
-        found = _Parts(rules, folder, explain).words(tuple(Word(w, w) for w in command))
+        found = _Parts(call, rules, folder, explain).words(tuple(Word(w, w) for w in command))
     else:
         return UNREADABLE
     # A field that we do not know (is_background, additional_permissions) may change what is done.
@@ -427,7 +412,8 @@ def worse_class(one: Class, other: Class) -> Class:
 class _Parts:
     """Goes through the commands of a text, and those that they run, and keeps the worst."""
 
-    def __init__(self, rules: Rules, folder: str, explain: bool = True) -> None:
+    def __init__(self, call: ReadCall, rules: Rules, folder: str, explain: bool = True) -> None:
+        self._call = call
         self._rules = rules
         self._explain = explain
         self._folder = folder  # as far as `cd` shows; only rules of the project ask for it
@@ -443,7 +429,7 @@ class _Parts:
         return more or found
 
     def text(self, text: str, depth: int = 0) -> Classified:
-        script = parse(text) if depth <= _MOST_DEPTH else None
+        script = self._call.parse(text) if depth <= _MOST_DEPTH else None
         if script is None:
             return _UNPARSED
         found: Classified | None = None

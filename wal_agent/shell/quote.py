@@ -6,9 +6,13 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wal_agent.redact import MARK, redact, redact_ends
 from wal_agent.text import quote_word
+
+if TYPE_CHECKING:
+    from wal_agent.shell.call import ReadCall
 
 _LONG = 10_000  # characters; of anything longer only both ends are looked at
 _MOST_FIELDS = 20
@@ -72,21 +76,25 @@ def fenced(text: str, limit: int, indent: str = "   ") -> str:
 def show_input(tool: str, input: bytes | None) -> str:
     """A call's input for reading, safe: a command as it is, a patch without its field's name, other objects a line for
     each field, the path first, the rest as text."""
-    from wal_agent.shell.classify import read_input  # late: with the rules, a third of the start of `status`
-    from wal_agent.shell.rules import load_rules
+    from wal_agent.shell.call import ReadCall  # late: with the rules, a third of the start of `status`
 
-    if input is None:
-        return "(its input could not be read)"
-    fields = read_input(input)
+    return "(its input could not be read)" if input is None else show_call(ReadCall(tool, input))
+
+
+def show_call(call: ReadCall) -> str:
+    """As `show_input`."""
+    from wal_agent.shell.rules import load_rules  # late, as above
+
+    fields = call.fields
     if fields is None:
-        return safe(input.decode("utf-8", "replace"))
+        return safe(call.input.decode("utf-8", "replace"))
     rules = load_rules()
-    shell = rules.shells.get(tool)
+    shell = rules.shells.get(call.tool)
     if shell is not None and isinstance(command := fields.get(shell.field), str):
         silent = (shell.field, "description")
         rest = {k: v for k, v in fields.items() if k not in silent and v not in (None, False, "")}
         return "\n".join([safe(command), *_fields(rest)])
-    patches = (fields.get(f.content) for f in rules.files.get(tool, ()) if f.kind == "patch")
+    patches = (fields.get(f.content) for f in rules.files.get(call.tool, ()) if f.kind == "patch")
     if (patch := next((p for p in patches if isinstance(p, str)), None)) is not None:
         return "\n".join(_patch(patch))
     first = {k: v for k, v in fields.items() if k in _PATHS}

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from wal_agent import msgspec_compat
 from wal_agent.records import Class
 from wal_agent.shell.match import program_name
-from wal_agent.shell.reader import parse
-from wal_agent.shell.syntax import Simple, Word
+from wal_agent.shell.syntax import Script, Simple, Word
 
 Words = Sequence[Word]
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
@@ -453,11 +452,10 @@ def unwrap(c: Simple, name: str, taken: int) -> tuple[InnerRun, ...] | None:
     return None
 
 
-def literal_commands(text: str) -> tuple[Simple, ...] | None:
+def literal_commands(script: Script | None) -> tuple[Simple, ...] | None:
     """The commands of a text, in its order, if every word of them is literal and each runs for sure. What only says
     how (sudo, env, timeout, nice, nohup, time, stdbuf) is taken away, and `$?` that is only printed stands as it is
     written. None for all other texts."""
-    script = parse(text)
     if script is None or script.functions or not script.commands:
         return None
     found = [_strip_prefixes(_with_code(c)) for c in script.commands]

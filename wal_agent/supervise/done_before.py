@@ -6,9 +6,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from wal_agent.agents.base import ToolStarting
 from wal_agent.calls.equality import would_repeat
-from wal_agent.calls.reading import ReadCall, read_call
+from wal_agent.calls.reading import Runs, find_runs
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import load_rules
 from wal_agent.wal.state import RecentCall, State
 
@@ -21,24 +21,24 @@ class DoneBefore:
         self._state, self._workspace = state, workspace
         self._lock = threading.Lock()
         self._questioned: set[tuple[int, int]] = set()  # number of the compaction (0: the recovery), and of the call
-        self._calls: dict[int, ReadCall] = {}
+        self._runs: dict[int, Runs] = {}
         self._newest = begun.next_call - 1  # of the runs before
         self._cut = begun.prompt if begun.turn == "started" else None  # what began the turn that was cut off
 
-    def before_compaction(self, event: ToolStarting) -> RecentCall | None:
+    def before_compaction(self, call: ReadCall, session: str) -> RecentCall | None:
         """An equal call that was done before the newest compaction of this conversation, whose summary may have lost
         it; only the first time that the agent makes it again."""
         state = self._state()
-        compacted = next((c for c in reversed(state.compactions) if c.session == event.session), None)
+        compacted = next((c for c in reversed(state.compactions) if c.session == session), None)
         if compacted is None:
             return None
         with self._lock:
-            equal = self._newest_equal(event, state.recent)
+            equal = self._newest_equal(call, state.recent)
             if equal is None or equal.how != "done" or equal.call > compacted.call:
                 return None
             return self._question(compacted.n, equal)
 
-    def before_recovery(self, event: ToolStarting, harmless: bool) -> RecentCall | None:
+    def before_recovery(self, call: ReadCall, harmless: bool) -> RecentCall | None:
         """An equal call that was done in the turn that was cut off, which this run goes on with; only the first time,
         and until the agent makes a call that is no such repetition, or is given another prompt. `harmless`: the call
         may be done again."""
@@ -50,7 +50,7 @@ class DoneBefore:
             return None
         with self._lock:
             earlier = [c for c in state.recent if c.call <= self._newest and c.time >= cut.time]
-            equal = self._newest_equal(event, [c for c in earlier if c.cls != "read_only"])
+            equal = self._newest_equal(call, [c for c in earlier if c.cls != "read_only"])
             if equal is None:
                 self._cut = None  # it does something new
             if equal is None or harmless or equal.how != "done":
@@ -64,18 +64,18 @@ class DoneBefore:
         self._questioned.add(key)
         return equal
 
-    def _newest_equal(self, event: ToolStarting, among: Sequence[RecentCall]) -> RecentCall | None:
+    def _newest_equal(self, call: ReadCall, among: Sequence[RecentCall]) -> RecentCall | None:
         if not among:
             return None
         folder, rules = self._workspace, load_rules()
-        new = read_call(event.tool, event.input, event.cwd or folder, rules)
-        known = {c.call: self._calls.get(c.call) or read_call(c.tool, c.input, folder, rules) for c in among}
-        self._calls = known
-        return next((c for c in reversed(among) if _is_equal(c, event, known[c.call], new)), None)
+        new = find_runs(call, folder, rules)
+        known = {c.call: self._runs.get(c.call) or find_runs(ReadCall(c.tool, c.input), folder, rules) for c in among}
+        self._runs = known
+        return next((c for c in reversed(among) if _is_equal(c, call, known[c.call], new)), None)
 
 
-def _is_equal(earlier: RecentCall, event: ToolStarting, read: ReadCall, new: ReadCall) -> bool:
+def _is_equal(earlier: RecentCall, call: ReadCall, then: Runs, now: Runs) -> bool:
     if earlier.size > len(earlier.input):  # only its beginning is kept
-        whole = earlier.size == len(event.input) and event.input.startswith(earlier.input)
-        return whole and earlier.tool == event.tool
-    return would_repeat(read, new)
+        whole = earlier.size == len(call.input) and call.input.startswith(earlier.input)
+        return whole and earlier.tool == call.tool
+    return would_repeat(then, now)

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -26,7 +27,7 @@ from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, Usa
 from wal_agent.events import CallEnded, CallStarted
 from wal_agent.records import Answer, Class, Cut, End, Ending, EndSource, Intent, Payload, RunsOn, Verdict
 from wal_agent.redact import redact_head
-from wal_agent.shell.quote import inline, show_input
+from wal_agent.shell.quote import inline, show_call, show_input
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
 from wal_agent.supervise.loops import Loops
@@ -56,16 +57,18 @@ from wal_agent.wording.messages import (
 if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
     from wal_agent.calls.checks import Shown
     from wal_agent.recovery.inflight import AskedCall, Resolver
+    from wal_agent.shell.call import ReadCall
     from wal_agent.shell.rules import Rules
     from wal_agent.supervise.done_before import DoneBefore
 
 
-class RunningCall(msgspec.Struct, frozen=True):
+class RunningCall(msgspec.Struct, frozen=True, dict=True):
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time in seconds, `since` the same moment by the boot clock, which says how long the call took.
     `inner`: a subagent makes it, so the main file need not have it. `cwd`: where the agent said that it runs.
     `cls`: by what it is watched (watchdog.py). `shell`: the tool runs a command. `nested`: the agent below this one
-    that makes it, "" for none; no word of the outer agent or its files is about such a call."""
+    that makes it, "" for none; no word of the outer agent or its files is about such a call. `known`: as its hook has
+    read it."""
 
     call: int
     tool: str
@@ -79,10 +82,19 @@ class RunningCall(msgspec.Struct, frozen=True):
     nested: str = ""
     since: float = 0.0
     shell: bool = False
+    known: ReadCall | None = None
 
     @property
     def harmless(self) -> bool:
         return self.cls in HARMLESS
+
+    @cached_property
+    def read(self) -> ReadCall:
+        return self.known or read_call(self.tool, self.input, self.cwd)
+
+    @cached_property
+    def json(self) -> bytes:
+        return canonical_json(self.read)
 
 
 class Background(msgspec.Struct, frozen=True):
@@ -124,8 +136,7 @@ class Calls(msgspec.Struct):
 
     def find(
         self,
-        tool: str,
-        input: bytes,
+        read: ReadCall,
         call_id: str = "",
         upto: int | None = None,
         exact: bool = False,
@@ -138,30 +149,28 @@ class Calls(msgspec.Struct):
         An input that a user's own hook rewrote matches none; then, unless `exact`, the tool's only running call is
         meant, if it is one."""
         pool = [r for r in self.running.values() if r.nested == nested and (upto is None or r.call <= upto)]
-        wanted = canonical_json(input)
+        wanted = read.tool, canonical_json(read)
         if call_id:
             named = [r for r in pool if r.call_id == call_id]
-            return max(
-                named, key=lambda r: (r.tool == tool and canonical_json(r.input) == wanted, r.call), default=None
-            )
+            return max(named, key=lambda r: ((r.tool, r.json) == wanted, r.call), default=None)
         pool = [r for r in pool if inner or not r.inner]
-        same = _first(pool, lambda r: r.tool == tool and canonical_json(r.input) == wanted)
+        same = _first(pool, lambda r: (r.tool, r.json) == wanted)
         if same is not None or exact:
             return same
-        same_tool = [r for r in pool if r.tool == tool]
+        same_tool = [r for r in pool if r.tool == read.tool]
         return same_tool[0] if len(same_tool) == 1 else None
 
     def end(self, call: int, again: bool = False, denied: bool = False) -> RunningCall | None:
         """`again`: the session file will report this end too."""
         ended = self.running.pop(call, None)
         if ended is not None and again and not ended.inner:
-            self.again.append(LoggedEnd(call, ended.call_id, ended.tool, _hash(ended.input), denied))
+            self.again.append(LoggedEnd(call, ended.call_id, ended.tool, _hash(ended.json), denied))
         return ended
 
-    def is_repeated(self, tool: str, input: bytes, upto: int, call_id: str = "", denied: bool = False) -> bool:
+    def is_repeated(self, read: ReadCall, upto: int, call_id: str = "", denied: bool = False) -> bool:
         """Whether what the session reports is an end that is known already; each counts once. `denied`: only one that
         we denied can be meant."""
-        wanted = (tool, _hash(input))
+        wanted = read.tool, _hash(canonical_json(read))
         pool = [known for known in self.again if known.call <= upto and known.denied >= denied]
         found: LoggedEnd | None
         if call_id:
@@ -187,16 +196,25 @@ class Calls(msgspec.Struct):
         return [r for r in self.running.values() if r.changes]
 
 
-def canonical_json(input: bytes) -> bytes:
-    """One spelling for equal JSON: a session file may order keys otherwise than a hook does."""
+def read_call(tool: str, input: bytes, folder: str = "") -> ReadCall:
+    from wal_agent.shell.call import ReadCall  # late, as above
+
+    return ReadCall(tool, input, folder)
+
+
+def canonical_json(call: ReadCall) -> bytes:
+    """One spelling for equal inputs: a session file may order keys otherwise than a hook does."""
+    with suppress(ValueError, RecursionError):  # lone surrogates: a hook and a session file spell them otherwise
+        if call.fields is not None:
+            return msgspec.json.encode(call.fields, order="deterministic")
     try:
-        return msgspec.json.encode(msgspec.json.decode(well_formed(input)), order="deterministic")
+        return msgspec.json.encode(msgspec.json.decode(well_formed(call.input)), order="deterministic")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return input
+        return call.input
 
 
-def _hash(input: bytes) -> bytes:
-    return hashlib.sha256(canonical_json(input)).digest()
+def _hash(json: bytes) -> bytes:
+    return hashlib.sha256(json).digest()
 
 
 def _first(pool: list[RunningCall], test: Callable[[RunningCall], bool]) -> RunningCall | None:
@@ -255,36 +273,36 @@ class RecoveredCalls:
         self._asked.append(asked)
 
     def ends_after_call(
-        self, call: int, input: bytes, cwd: str, well: bool = True, changes: bool = False, printed: bytes | None = None
+        self, number: int, call: ReadCall, well: bool = True, changes: bool = False, printed: bytes | None = None
     ) -> list[End]:
-        """The ends of calls that are settled by one that ended by itself; `cwd` as in ToolStarting. At once, not at the
-        end of the turn: another crash before that must not ask again about what the agent has looked at. `well`: it
-        succeeded; `changes`: it may have changed something; `printed`: the result of a command."""
+        """The ends of calls that are settled by one that ended by itself. At once, not at the end of the turn: another
+        crash before that must not ask again about what the agent has looked at. `well`: it succeeded; `changes`: it may
+        have changed something; `printed`: the result of a command."""
         if not self._asked:
             return []
         answers = self._answers
-        check = printed is not None and answers.read_check(call, input, cwd, well, printed, self._is_first)
+        check = printed is not None and answers.read_check(number, call, well, printed, self._is_first)
         if well:
-            goes_on = changes and not check and b"wal-agent " not in input  # settle is no work
-            answers.observe_call(call, input, cwd, goes_on)
+            goes_on = changes and not check and b"wal-agent " not in call.input  # settle is no work
+            answers.observe_call(number, call, goes_on)
         return answers.take_ends(self._open(), self._clock.now())
 
     def _is_first(self, asked: AskedCall) -> bool:
         """Whether no equal call was done before, as far as the log keeps them."""
         before = [c for c in self._writer.state.recent if c.call != asked.call and c.how == "done"]
-        return not any(self._answers.equals(asked, c.tool, c.input) for c in before)
+        return not any(self._answers.equals(asked, read_call(c.tool, c.input)) for c in before)
 
     def shown(self, asked: AskedCall) -> Shown | None:
         """The check that shows that an asked call happened."""
         return self._answers.shown(asked.call)
 
-    def refuse(self, event: ToolStarting) -> AskedCall | None:
+    def refuse(self, call: ReadCall) -> AskedCall | None:
         """The open call that this one would repeat although nothing has looked yet whether it happened."""
         if not self._asked:
             return None
         state = self._writer.state
         left = {o.intent.call for o in state.open} - state.looked_at - self._harmless
-        return self._answers.refuse(event.tool, event.input, event.cwd, left)
+        return self._answers.refuse(call, left)
 
     def refused(self, asked: AskedCall) -> int:
         """How often in a row the agent has made this call again, and done nothing else (decision 052)."""
@@ -410,27 +428,28 @@ class Gate:
         from wal_agent.shell.classify import classify
 
         began = self._clock.boot()
-        found = classify(event.tool, event.input, self._rules(), explain=False)
+        read = read_call(event.tool, event.input, event.cwd)
+        found = classify(read, self._rules(), explain=False)
         reads = found.cls == "read_only"
         if not nested:
             self._remember(event)
-        if found.cls == "mutation" and (earlier := self._before_compaction(event)) is not None:
+        if found.cls == "mutation" and (earlier := self._before_compaction(read, event.session)) is not None:
             reason = deny_repeated(
                 inline(event.tool, SHOWN_TOOL), earlier.time, earlier.call, self._writer.state.compacted
             )
             return self._deny(reason, "repeated", nested=nested)
         risky = found.cls in ("mutation", "unknown") and not nested
-        if risky and (asked := self.recovered.refuse(event)) is not None:
-            return self._refuse_in_flight(event, asked)
-        if not (reads or nested) and (earlier := self._before_recovery(event, not risky)) is not None:
+        if risky and (asked := self.recovered.refuse(read)) is not None:
+            return self._refuse_in_flight(read, asked)
+        if not (reads or nested) and (earlier := self._before_recovery(read, not risky)) is not None:
             result = inline(redact_head(earlier.output.decode("utf-8", "replace"), SHOWN_RESULT), SHOWN_RESULT)
             reason = deny_done(inline(event.tool, SHOWN_TOOL), earlier.time, earlier.call, result)
             return self._deny(reason, "repeated")
-        if not nested and (looping := self._loop(event)) is not None:
+        if not nested and (looping := self._loop(read)) is not None:
             return looping
         self.ended_turn = None
         self.confirm()
-        facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
+        facts = () if reads else collector.collect_facts(read, self._workspace)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
         try:
@@ -456,6 +475,7 @@ class Gate:
                 nested,
                 self._clock.boot(),
                 event.tool in self._rules().shells,
+                read,
             )
             try:
                 ticket = self._writer.append(
@@ -486,24 +506,24 @@ class Gate:
             with self._lock:
                 self._unanswered.discard(call)
 
-    def _loop(self, event: ToolStarting) -> Deny | None:
+    def _loop(self, read: ReadCall) -> Deny | None:
         """Refuse a call that the agent makes again and again, once; then end the run."""
         with self._lock:
             if self.loops is None or self._background:  # it may wait for what runs there
                 return None
-            word, times = self.loops.begin(event.tool, event.input), self.loops.times
+            word, times = self.loops.begin(read), self.loops.times
         if not word:
             return None
         if word == "end":
-            self.stuck = self.stuck or loop_error(self._agent, event, times, self._settings.job_options)
-        reason = deny_loop(inline(event.tool, SHOWN_TOOL), times)
+            self.stuck = self.stuck or loop_error(self._agent, read, times, self._settings.job_options)
+        reason = deny_loop(inline(read.tool, SHOWN_TOOL), times)
         return Deny(reason, stop=word == "end", word="loop")
 
-    def _before_compaction(self, event: ToolStarting) -> RecentCall | None:
-        return self._done_before().before_compaction(event) if self._writer.state.compactions else None
+    def _before_compaction(self, read: ReadCall, session: str) -> RecentCall | None:
+        return self._done_before().before_compaction(read, session) if self._writer.state.compactions else None
 
-    def _before_recovery(self, event: ToolStarting, harmless: bool) -> RecentCall | None:
-        return self._done_before().before_recovery(event, harmless) if self._begun.turn == "started" else None
+    def _before_recovery(self, read: ReadCall, harmless: bool) -> RecentCall | None:
+        return self._done_before().before_recovery(read, harmless) if self._begun.turn == "started" else None
 
     def _done_before(self) -> DoneBefore:
         from wal_agent.supervise.done_before import DoneBefore
@@ -559,15 +579,15 @@ class Gate:
             self._clock.sleep(LEASE_LOOK)
         return True
 
-    def _refuse_in_flight(self, event: ToolStarting, asked: AskedCall) -> Deny:
+    def _refuse_in_flight(self, read: ReadCall, asked: AskedCall) -> Deny:
         times = self.recovered.refused(asked)
-        tool = inline(event.tool, SHOWN_TOOL)
+        tool = inline(read.tool, SHOWN_TOOL)
         if (shown := self.recovered.shown(asked)) is not None:
             reason = deny_shown(tool, asked.call, shown)
         else:
             reason = deny_in_flight(tool, asked.call, asked.look, self._known(asked.call))
         denied = self._deny(reason, "in_flight")
-        error = stuck_error(self._agent, event, asked, times, self._settings.job_options, shown)
+        error = stuck_error(self._agent, read, asked, times, self._settings.job_options, shown)
         self.ended_turn = error if denied.stop and times >= PATIENCE else None
         if times >= STUBBORN:
             self.stuck = self.stuck or error
@@ -605,15 +625,16 @@ class Gate:
     def is_inner(self, event: ToolEnded) -> bool:
         """Whether a subagent made the call that has ended."""
         with self._lock:
-            running = self._calls.find(event.tool, event.input, event.call_id)
+            running = self._calls.find(read_call(event.tool, event.input), event.call_id)
         return running is not None and running.inner
 
     def finish_call(self, event: ToolEnded, nested: str = "") -> bool:
         """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
         began = self._clock.boot()
+        read = read_call(event.tool, event.input)
         with self._lock:
             self._ended[event.tool] += not nested
-            running = self._calls.find(event.tool, event.input, event.call_id, nested=nested)
+            running = self._calls.find(read, event.call_id, nested=nested)
             if running is None and nested:
                 return True
             if running is None:
@@ -623,13 +644,15 @@ class Gate:
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
             if self.loops is not None and not nested:
-                self.loops.end(event.tool, event.input, event.result, began - running.since)
+                self.loops.end(read, event.result, began - running.since)
         well = event.clean and not event.failed and not event.cut and not event.runs_on and not nested
         settled: Sequence[End] = ()
         if well or not (event.cut or event.runs_on or nested or self.stopping):
             printed = event.result if running.shell else None
             of_earlier = self.recovered.ends_after_call
-            settled = of_earlier(running.call, event.input, running.cwd, well, running.changes, printed)
+            same = running.input == event.input
+            ran = running.read if same else read_call(event.tool, event.input, running.cwd)
+            settled = of_earlier(running.call, ran, well, running.changes, printed)
         ended: Status = "failed" if event.failed else "done"
         status: Status = "stopped" if event.cut else "runs_on" if event.runs_on else ended
         end = End(
@@ -665,7 +688,7 @@ class Gate:
         seen = self._seen(running)
         outcome = outcome_of(status, clean, seen)
         if running.shell and not running.nested and outcome == "refused":
-            self._forbidden = self._forbidden or show_input(running.tool, running.input)
+            self._forbidden = self._forbidden or show_call(running.read)
         self._shell_ran = self._shell_ran or (running.shell and outcome != "refused")
         changed = running.changes and outcome != "refused"
         how: Ending = "failed" if outcome in ("cut", "failed") else "refused" if outcome == "refused" else "done"
@@ -695,14 +718,14 @@ class Gate:
         """Whether its text leaves something in the background whose end counts."""
         from wal_agent.calls.reading import leaves_behind
 
-        return leaves_behind(running.input) and not self._serves(running)
+        return leaves_behind(running.read) and not self._serves(running)
 
     def _serves(self, running: RunningCall) -> bool:
         """Whether it is a server or a watcher, which is meant to keep running."""
-        from wal_agent.calls.reading import read_call
+        from wal_agent.calls.reading import find_runs
         from wal_agent.calls.serving import serves
 
-        return serves(read_call(running.tool, running.input, running.cwd or str(self._workspace), self._rules()))
+        return serves(find_runs(running.read, str(self._workspace), self._rules()))
 
     def _seen(self, running: RunningCall) -> Seen:
         known = self.processes if running.shell and not running.nested else None
@@ -725,10 +748,9 @@ class Gate:
         from wal_agent.recovery.inflight import asked_call
 
         if not running.harmless and not running.nested:
-            asked = running.call, running.tool, running.input, running.cls
             before = next((o.intent.before for o in self._writer.state.open if o.intent.call == running.call), ())
             place = str(self._workspace)
-            self.recovered.ask(asked_call(*asked, self._rules(), running.cwd, before, place))
+            self.recovered.ask(asked_call(running.call, running.read, running.cls, self._rules(), before, place))
         return self._writer.append(held, *settled, wait=self._soon)
 
     def _forget(self, call: int) -> None:
@@ -883,7 +905,7 @@ class Gate:
         payload = self._result(input)
         from wal_agent.shell.classify import classify
 
-        found = classify(tool, input, self._rules(), explain=False)
+        found = classify(read_call(tool, input), self._rules(), explain=False)
         with self._lock:
             call, now = self._writer.next_call(), self._clock.now()
             intent = Intent(
@@ -959,12 +981,12 @@ class Gate:
         """Find a running call for an outcome in the session file, numbered at most `upto`. Without an id it is
         none of a subagent's."""
         with self._lock:
-            return self._calls.find(tool, input, call_id, upto, exact, inner=False)
+            return self._calls.find(read_call(tool, input), call_id, upto, exact, inner=False)
 
     def is_repeated_end(self, tool: str, input: bytes, upto: int, call_id: str, denied: bool) -> bool:
         """Whether an end in the session file is logged already."""
         with self._lock:
-            return self._calls.is_repeated(tool, input, upto, call_id, denied)
+            return self._calls.is_repeated(read_call(tool, input), upto, call_id, denied)
 
     def was_announced(self, call_id: str) -> bool:
         """Whether a before-hook of this run had this id."""
@@ -987,17 +1009,17 @@ class Gate:
             self._calls.forget(upto)
 
 
-def loop_error(agent: str, event: ToolStarting, times: int, job: str) -> PersonNeeded:
+def loop_error(agent: str, call: ReadCall, times: int, job: str) -> PersonNeeded:
     """Why a run without a person ends whose agent makes one call again and again. `job`: the options that name it."""
     return PersonNeeded(
         f"{agent} made the same call {times} times in a row, each with the same result: "
-        f"{inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))}. The run was stopped.",
+        f"{inline(call.tool, SHOWN_TOOL)} {inline(show_call(call))}. The run was stopped.",
         f"See what it did: wal-agent log {job} -n 20. Then start it again with another prompt, or with --loop-limit 0.",
     )
 
 
 def begun_shell(running: RunningCall) -> Begun:
-    return Begun(running.since, show_input(running.tool, running.input))
+    return Begun(running.since, show_call(running.read))
 
 
 def cut_payload(data: bytes) -> Payload:
@@ -1022,17 +1044,17 @@ def unannounced_error(agent: str, tool: str) -> ConfigError:
 
 
 def stuck_error(
-    agent: str, event: ToolStarting, asked: AskedCall, times: int, job: str, shown: Shown | None = None
+    agent: str, call: ReadCall, asked: AskedCall, times: int, job: str, shown: Shown | None = None
 ) -> PersonNeeded:
     """Decision 052: why a run ends whose agent only repeats a call in flight. `job`: the options that name the job."""
     if shown is not None:
         return PersonNeeded(
-            f"{agent} repeated {inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))} {times} "
+            f"{agent} repeated {inline(call.tool, SHOWN_TOOL)} {inline(show_call(call))} {times} "
             f"times although {inline(shown.command)} shows that it happened (call #{asked.call}). The run was stopped.",
             f"See the check: wal-agent log {job}. Then go on with another prompt: wal-agent run {agent}",
         )
     return PersonNeeded(
-        f"{agent} repeated {inline(event.tool, SHOWN_TOOL)} {inline(show_input(event.tool, event.input))} {times} "
+        f"{agent} repeated {inline(call.tool, SHOWN_TOOL)} {inline(show_call(call))} {times} "
         f"times without checking anything, and whether it happened is not known (call #{asked.call}). The run was "
         "stopped.",
         f"Check whether it happened, then: wal-agent ack {asked.call} {job} --done (or --not-done)",

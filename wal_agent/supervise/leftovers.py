@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -11,6 +12,9 @@ import psutil
 from wal_agent.records import RunsOn
 from wal_agent.supervise.processes import command_line, marked_processes
 from wal_agent.wal.state import State
+
+if TYPE_CHECKING:
+    from wal_agent.shell.call import ReadCall
 
 
 class Leftover(msgspec.Struct, frozen=True):
@@ -36,17 +40,17 @@ class Leftovers(msgspec.Struct, frozen=True):
         return [f"call #{self.of[line]}: {line}" if line in self.of else line for line in lines]
 
 
-def find_leftovers(run: str, state: State, inputs: Mapping[int, bytes]) -> Leftovers:
+def find_leftovers(run: str, state: State, calls: Mapping[int, ReadCall]) -> Leftovers:
     found = []
     for process in marked_processes(run):
         parent = 0
         with suppress(psutil.Error):
             parent = process.ppid()
         found.append(Leftover(process.pid, parent, command_line(process)))
-    return name_calls(found, state, inputs)
+    return name_calls(found, state, calls)
 
 
-def name_calls(found: Sequence[Leftover], state: State, inputs: Mapping[int, bytes]) -> Leftovers:
+def name_calls(found: Sequence[Leftover], state: State, calls: Mapping[int, ReadCall]) -> Leftovers:
     """A process is a call's that the log has for one that runs on, or whose shell it is, or whose parent is. Pure."""
     lines = tuple(each.line for each in found)
     if not found or not state.open:
@@ -56,8 +60,8 @@ def name_calls(found: Sequence[Leftover], state: State, inputs: Mapping[int, byt
     agent = state.openings[-1].opening.agent if state.openings else ""
     of = {pid: o.intent.call for o in state.open if isinstance(o.held, RunsOn) for pid in o.held.pids}
     for each in found:
-        if each.pid not in of and len(calls := find_running_calls(agent, state, inputs, [each.line])) == 1:
-            (of[each.pid],) = calls
+        if each.pid not in of and len(its := find_running_calls(agent, state, calls, [each.line])) == 1:
+            (of[each.pid],) = its
     while new := {p.pid: of[p.parent] for p in found if p.parent in of and p.pid not in of}:
         of |= new
     return Leftovers(lines, {each.line: of[each.pid] for each in found if each.pid in of})

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from wal_agent.shell.call import ReadCall
 
 WAITS = 5.0  # seconds
 _VARIES = re.compile(rb"Process Group PGID: \d+|<shellId: [^<> ]*")  # in results of equal calls
@@ -26,12 +29,12 @@ class Loops:
         self._told = False
         self.times = 0  # in a row
 
-    def begin(self, tool: str, input: bytes) -> Literal["", "tell", "end"]:
+    def begin(self, call: ReadCall) -> Literal["", "tell", "end"]:
         """What follows from a call that is about to begin."""
-        call = _digest_of_call(tool, input)
-        if call != self._call:
+        digest = _digest_of_call(call)
+        if digest != self._call:
             self.clear()
-            self._call = call
+            self._call = digest
         if self.times >= 2 * self._limit:
             return "end"
         if self.times < self._limit or self._told:
@@ -39,9 +42,9 @@ class Loops:
         self._told = True
         return "tell"
 
-    def end(self, tool: str, input: bytes, result: bytes, seconds: float) -> None:
+    def end(self, call: ReadCall, result: bytes, seconds: float) -> None:
         """A call has ended. `seconds`: how long it took."""
-        if seconds >= WAITS or _digest_of_call(tool, input) != self._call:
+        if seconds >= WAITS or _digest_of_call(call) != self._call:
             return
         found = hashlib.sha256(_VARIES.sub(b"", result)).digest()
         if found != self._result:
@@ -54,11 +57,11 @@ class Loops:
         self._told, self.times = False, 0
 
 
-def _digest_of_call(tool: str, input: bytes) -> bytes:
+def _digest_of_call(call: ReadCall) -> bytes:
     """Words for people and limits of time make no other call."""
     from wal_agent.calls.reading import TALK  # late: what only hooks need is imported beside the agent's own start
-    from wal_agent.shell.classify import read_input
 
-    fields = read_input(input)
-    said = input if fields is None else msgspec.json.encode({k: v for k, v in sorted(fields.items()) if k not in TALK})
-    return hashlib.sha256(tool.encode("utf-8", "replace") + b"\0" + said).digest()
+    fields, said = call.fields, call.input
+    if fields is not None:
+        said = msgspec.json.encode({k: v for k, v in sorted(fields.items()) if k not in TALK})
+    return hashlib.sha256(call.tool.encode("utf-8", "replace") + b"\0" + said).digest()

@@ -129,7 +129,7 @@ class RecoveryCase:
         at, covers = self.at, self.tree.covers(done)
         found = collector.decide_verdicts(
             at.before,
-            at.inputs,
+            at.calls,
             self.here,
             self.workspace,
             left.lines,
@@ -209,7 +209,7 @@ class Preparation:
         settings = options.settings
         here = at.same_host(self.here)
         if at.home and here and may_end_leftovers(options.env, settings.bucket, settings.job, at.home):
-            self.left = find_leftovers(at.home.run, at.before, at.inputs)
+            self.left = find_leftovers(at.home.run, at.before, at.calls)
         verdicts = self.case.verdicts(self.left, False, self.done)
         policy = recovery_policy(options)
         if self.handoff is not None:  # the crashes were the other agent's
@@ -272,7 +272,7 @@ class Preparation:
         moved = self.at.lost.workspace, str(self.options.workspace)
         open = [o for o in state.open if not o.serves]
         verdicts = self.case.verdicts(Leftovers(), False, self.done)
-        return asked_calls(group_calls(open, (), self.at.inputs, verdicts, rules, moved))
+        return asked_calls(group_calls(open, (), self.at.calls, verdicts, rules, moved))
 
     def _still_open(self) -> list[str]:
         """A line on each call that earlier sessions left open."""

@@ -15,6 +15,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -65,6 +66,7 @@ from wal_agent.wording.messages import TASK
 if TYPE_CHECKING:
     from wal_agent.evidence.model import NestedRun, Step
     from wal_agent.recovery.report import MissingEffects
+    from wal_agent.shell.call import ReadCall
 
 _SAYINGS = {
     "refused": "it was refused, so it did not run",
@@ -73,7 +75,7 @@ _SAYINGS = {
 }
 
 
-class Situation(msgspec.Struct, frozen=True):
+class Situation(msgspec.Struct, frozen=True, dict=True):
     """The job before our opening. `inputs`: what each open or finished call was given, by its number; what could not be
     read is missing. `asked`: what the newest turn of a person's began with, as far as the log keeps it
     (conversation.MAX_PROMPT); empty where it is not known."""
@@ -83,6 +85,13 @@ class Situation(msgspec.Struct, frozen=True):
     damage: Damage | None
     inputs: dict[int, bytes]
     asked: bytes = b""
+
+    @cached_property
+    def calls(self) -> dict[int, ReadCall]:
+        """The open and finished calls by their numbers, each read once; what could not be read is missing."""
+        from wal_agent.calls.reading import read_calls
+
+        return read_calls(self.before, self.inputs)
 
     @property
     def home(self) -> Opening | None:
@@ -294,7 +303,7 @@ def collect_prompt_facts(
         calls=group_calls(
             decided.dangling,
             decided.finished,
-            at.inputs,
+            at.calls,
             verdicts,
             load_all(workspace).of(at.before.handoff.before if at.before.handoff else agent.name),
             (lost.workspace, str(workspace)),

@@ -12,10 +12,12 @@ from pathlib import Path
 
 from tests.faults.evidence.tally import Truth
 from tests.unit.recovery.cases import HOST, intent, opening, started, state_of, turn
+from wal_agent.calls.reading import read_calls
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
 from wal_agent.evidence.collector import collect_facts
 from wal_agent.records import Fact, Verdict
+from wal_agent.shell.call import ReadCall
 
 OLD = 1_000_000_000  # seconds since 1970: what setups set all times to
 _LITTER = re.compile(r"(?:sed|Cu)[A-Za-z0-9]{6}$")  # temporary files of sed and ln: left behind, and harmless
@@ -68,7 +70,7 @@ class Call:
         return json.dumps(self.fields).encode()
 
     def facts(self, top: Path) -> tuple[Fact, ...]:
-        return collect_facts(self.tool, self.input, top, Unhurried(), work=lambda: 0.0)
+        return collect_facts(ReadCall(self.tool, self.input), top, Unhurried(), work=lambda: 0.0)
 
 
 def shell(command: str) -> Call:
@@ -84,7 +86,7 @@ def assessed(top: Path, *calls: tuple[Call, tuple[Fact, ...]], gone: bool = True
         *(intent(n, c.tool, c.input, "mutation", before=facts) for n, (c, facts) in enumerate(calls, 1)),
     )
     inputs = {n: c.input for n, (c, _) in enumerate(calls, 1)}
-    return collector.decide_verdicts(state, inputs, HOST, top, [], gone, Unhurried())
+    return collector.decide_verdicts(state, read_calls(state, inputs), HOST, top, [], gone, Unhurried())
 
 
 def truth(was: object, now: object, after: object) -> Truth:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from wal_agent.calls import reading
 from wal_agent.calls.equality import would_repeat
-from wal_agent.calls.reading import ReadCall, read_call
+from wal_agent.calls.reading import Runs, find_runs
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import classify, classify_command
 from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import load_rules
@@ -28,17 +29,17 @@ REPEATS = [(line["asked"], line["repeats"]) for line in LINES if "repeats" in li
 DIFFERS = [(line["asked"], line["differs"]) for line in LINES if "differs" in line]
 
 
-def read(command: object, tool: str = "Bash", **more: object) -> ReadCall:
+def read(command: object, tool: str = "Bash", **more: object) -> Runs:
     return read_in(SHOP, command, tool, **more)
 
 
-def read_in(folder: str, command: object, tool: str = "Bash", **more: object) -> ReadCall:
+def read_in(folder: str, command: object, tool: str = "Bash", **more: object) -> Runs:
     field = RULES.shells[tool].field if tool in RULES.shells else "command"
-    return read_call(tool, json.dumps({field: command, **more}).encode(), folder, RULES)
+    return find_runs(ReadCall(tool, json.dumps({field: command, **more}).encode()), folder, RULES)
 
 
-def read_other(tool: str, **fields: object) -> ReadCall:
-    return read_call(tool, json.dumps(fields).encode(), SHOP, RULES)
+def read_other(tool: str, **fields: object) -> Runs:
+    return find_runs(ReadCall(tool, json.dumps(fields).encode()), SHOP, RULES)
 
 
 def test_the_table_is_large_enough() -> None:
@@ -125,7 +126,7 @@ def test_calls_of_other_tools_are_compared_by_their_fields(
 
 @pytest.mark.parametrize("junk", [b"", b"\xff", b"[]", b'{"command": 1}', b'{"command": "\\ud800"}', b"{" * 9999])
 def test_junk_repeats_nothing(junk: bytes) -> None:
-    found = read_call("Bash", junk, SHOP, RULES)
+    found = find_runs(ReadCall("Bash", junk), SHOP, RULES)
     assert not would_repeat(read(CHARGE), found) and not would_repeat(found, read(CHARGE))
 
 
@@ -202,4 +203,4 @@ def test_whatever_is_put_around_a_changing_command_it_is_found(data: st.DataObje
 def test_any_text_is_read(text: str, asked: str) -> None:
     found = read(text, "run_shell_command", dir_path=text)
     would_repeat(read(asked), found), would_repeat(found, read(asked))
-    assert classify("run_shell_command", json.dumps({"command": text}).encode(), RULES)
+    assert classify(ReadCall("run_shell_command", json.dumps({"command": text}).encode()), RULES)

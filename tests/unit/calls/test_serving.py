@@ -6,13 +6,14 @@ import json
 
 import pytest
 
-from wal_agent.calls.reading import read_call
+from wal_agent.calls.reading import find_runs
 from wal_agent.calls.serving import serves
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import load_rules
 
 
 def is_server(command: str, tool: str = "Bash") -> bool:
-    return serves(read_call(tool, json.dumps({"command": command}).encode(), "/w", load_rules()))
+    return serves(find_runs(ReadCall(tool, json.dumps({"command": command}).encode()), "/w", load_rules()))
 
 
 @pytest.mark.parametrize(

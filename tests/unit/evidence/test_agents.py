@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, OTHER, end, intent, opening, started, state_of, turn
+from wal_agent.calls.reading import read_calls
 from wal_agent.evidence import collector
 from wal_agent.evidence.collector import collect_facts, find_running_calls, split_call
 from wal_agent.evidence.model import folder_fact
 from wal_agent.records import AnyRecord, Verdict
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import load_rules
 
 Fields = dict[str, object]
@@ -32,14 +34,15 @@ class Job:
 
     def __init__(self, workspace: Path, tool: str, fields: Mapping[str, object], cwd: str = "") -> None:
         self.workspace, self.tool, self.data = workspace, tool, encoded(fields)
-        self.facts = collect_facts(tool, self.data, workspace, Unhurried(), cwd, work=lambda: 0.0)
+        self.facts = collect_facts(ReadCall(tool, self.data, cwd), workspace, Unhurried(), work=lambda: 0.0)
 
     def now(self, here: Path | None = None, covered: bool = False) -> Verdict:
         call = intent(1, self.tool, self.data, before=self.facts)
         state = state_of(opening(workspace=str(self.workspace)), started(), turn(), call)
         host, folder = (HOST, self.workspace) if here is None else (OTHER, here)
+        read = read_calls(state, {1: self.data})
         (said,) = collector.decide_verdicts(
-            state, {1: self.data}, host, folder, [], True, Unhurried(), covers=lambda path: covered
+            state, read, host, folder, [], True, Unhurried(), covers=lambda path: covered
         )
         return said
 
@@ -102,12 +105,12 @@ SHAPES: list[tuple[str, Fields]] = [
 
 @pytest.mark.parametrize(("tool", "fields"), SHAPES)
 def test_other_fields_than_the_tools_own_give_nothing(tool: str, fields: Fields) -> None:
-    assert split_call(tool, fields, Path("/w"))
-    assert split_call(tool, {**fields, "new_field": None}, Path("/w")) is None
+    assert split_call(ReadCall(tool, encoded(fields)), Path("/w"))
+    assert split_call(ReadCall(tool, encoded({**fields, "new_field": None})), Path("/w")) is None
     needed = [k for k in fields if all(k not in f.ignore for f in load_rules().files[tool])]
     for name in needed:
-        assert split_call(tool, {k: v for k, v in fields.items() if k != name}, Path("/w")) is None
-        assert split_call(tool, {**fields, name: 7}, Path("/w")) is None
+        assert split_call(ReadCall(tool, encoded({k: v for k, v in fields.items() if k != name})), Path("/w")) is None
+        assert split_call(ReadCall(tool, encoded({**fields, name: 7})), Path("/w")) is None
 
 
 @pytest.mark.parametrize(
@@ -123,14 +126,17 @@ def test_other_fields_than_the_tools_own_give_nothing(tool: str, fields: Fields)
     ],
 )
 def test_calls_of_which_nothing_is_told(tmp_path: Path, tool: str, fields: Fields) -> None:
-    assert split_call(tool, fields, tmp_path) is None and collect_facts(tool, encoded(fields), tmp_path) == ()
+    assert (
+        split_call(ReadCall(tool, encoded(fields)), tmp_path) is None
+        and collect_facts(ReadCall(tool, encoded(fields)), tmp_path) == ()
+    )
 
 
 @pytest.mark.parametrize("named", ["~/a", "@a", "a\u00a0b", "a\tb", "/a\u2028", "a%20b", " a", "a/"])
 @pytest.mark.parametrize(("tool", "fields"), SHAPES[:5])
 def test_paths_that_one_agent_reads_in_another_way(tmp_path: Path, tool: str, fields: Fields, named: str) -> None:
     path = next(k for k, v in fields.items() if v == "/w/a")
-    assert collect_facts(tool, encoded({**fields, path: named}), tmp_path) == ()
+    assert collect_facts(ReadCall(tool, encoded({**fields, path: named})), tmp_path) == ()
 
 
 # ---- patches -------------------------------------------------------------------------------------------------------
@@ -179,8 +185,8 @@ def test_a_relative_path_of_a_patch_is_sure_where_its_folder_is_told(tmp_path: P
     ],
 )
 def test_any_other_patch_gives_nothing(tmp_path: Path, text: str) -> None:
-    found = split_call("apply_patch", {"command": text}, tmp_path) or ()
-    assert all(collect_facts("apply_patch", encoded({"command": text}), tmp_path) == () for _ in found)
+    found = split_call(ReadCall("apply_patch", encoded({"command": text})), tmp_path) or ()
+    assert all(collect_facts(ReadCall("apply_patch", encoded({"command": text})), tmp_path) == () for _ in found)
     assert text.endswith("\r\n+x\n*** End Patch") or not found
 
 
@@ -192,7 +198,7 @@ def test_a_patch_that_adds_one_file_twice_tells_nothing(tmp_path: Path) -> None:
 
 @given(st.text(alphabet="*+- \nAddFile:Bgn\r", max_size=80))
 def test_any_patch(text: str) -> None:
-    split_call("apply_patch", {"input": f"*** Begin Patch\n{text}\n*** End Patch"}, Path("/w"))
+    split_call(ReadCall("apply_patch", encoded({"input": f"*** Begin Patch\n{text}\n*** End Patch"})), Path("/w"))
 
 
 # ---- where a command runs ------------------------------------------------------------------------------------------
@@ -244,10 +250,14 @@ def test_what_ran_in_another_folder_changes_another_file(shop: Path) -> None:
     sub = str(shop / "sub")
 
     def finding(cwd: str) -> str:
-        facts = [collect_facts("Bash", data, shop, Unhurried(), cwd, work=lambda: 0.0) for data in (mine, other)]
-        calls = [intent(n, "Bash", d, before=f) for n, (d, f) in enumerate(zip((mine, other), facts, strict=True), 1)]
-        state = state_of(opening(workspace=str(shop)), started(), turn(), *calls)
-        return collector.decide_verdicts(state, {1: mine, 2: other}, HOST, shop, [], True, Unhurried())[0].finding
+        facts = [
+            collect_facts(ReadCall("Bash", data, cwd), shop, Unhurried(), work=lambda: 0.0) for data in (mine, other)
+        ]
+        made = [intent(n, "Bash", d, before=f) for n, (d, f) in enumerate(zip((mine, other), facts, strict=True), 1)]
+        state = state_of(opening(workspace=str(shop)), started(), turn(), *made)
+        return collector.decide_verdicts(
+            state, read_calls(state, {1: mine, 2: other}), HOST, shop, [], True, Unhurried()
+        )[0].finding
 
     assert finding(sub) == "not_started" and finding("") == "unknown"
 
@@ -286,13 +296,13 @@ def test_the_folder_that_a_field_says(shop: Path, tool: str, more: Fields) -> No
     ],
 )
 def test_fields_that_may_change_where_or_how_it_runs(shop: Path, tool: str, more: Fields) -> None:
-    assert split_call(tool, {"command": "rm x"}, shop, cwd=shop)
-    assert split_call(tool, {"command": "rm x", **more}, shop, cwd=shop) is None
+    assert split_call(ReadCall(tool, encoded({"command": "rm x"})), shop, cwd=shop)
+    assert split_call(ReadCall(tool, encoded({"command": "rm x", **more})), shop, cwd=shop) is None
 
 
 def test_a_folder_in_the_input_beside_the_agents_word(shop: Path) -> None:
-    assert split_call("exec_command", {"cmd": "rm x"}, shop, cwd=shop)
-    assert split_call("exec_command", {"cmd": "rm x", "workdir": "sub"}, shop, cwd=shop) is None
+    assert split_call(ReadCall("exec_command", encoded({"cmd": "rm x"})), shop, cwd=shop)
+    assert split_call(ReadCall("exec_command", encoded({"cmd": "rm x", "workdir": "sub"})), shop, cwd=shop) is None
 
 
 # ---- what still runs -----------------------------------------------------------------------------------------------
@@ -327,7 +337,7 @@ def running(agent: str, lines: list[str], *calls: AnyRecord) -> frozenset[int]:
     state = state_of(opening(agent=agent), started(), turn(), *calls)
     intents = [*(o.intent for o in state.open), *(e.intent for e in state.unsettled)]
     inputs = {i.call: i.input.data or b"" for i in intents}
-    return find_running_calls(agent, state, inputs, lines)
+    return find_running_calls(agent, state, read_calls(state, inputs), lines)
 
 
 def call(agent: str, command: str, n: int = 1, tool: str = "") -> AnyRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from wal_agent.evidence.collector import NamedOutcome, combine_outcomes, split_call
 from wal_agent.evidence.model import Outcome, Step, paths_overlap, relocate, resolve_path
 from wal_agent.records import Finding
+from wal_agent.shell.call import ReadCall
 
 FOUND = st.builds(
     Outcome, st.sampled_from(["completed", "not_started", "partial", "unknown"]), st.sampled_from(["", "So it is."])
@@ -78,7 +80,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 def steps(shop: Path, command: str, **more: object) -> list[tuple[str, str]] | None:
-    found = split_call("run_shell_command", {"command": command, **more}, shop)
+    found = split_call(ReadCall("run_shell_command", json.dumps({"command": command, **more}).encode()), shop)
     return None if found is None else [(" ".join(s.words), str(s.cwd.relative_to(shop))) for s in found]
 
 
@@ -131,7 +133,7 @@ def test_a_list_is_its_commands_in_their_folders(shop: Path) -> None:
     ],
 )
 def test_what_is_open_gives_no_steps(shop: Path, command: str) -> None:
-    found = split_call("run_shell_command", {"command": command}, shop)
+    found = split_call(ReadCall("run_shell_command", json.dumps({"command": command}).encode()), shop)
     assert found is None or all(s.words[0] not in ("rm", "touch") for s in found)
 
 
@@ -139,7 +141,7 @@ def test_what_is_open_gives_no_steps(shop: Path, command: str) -> None:
     "more", [{"is_background": True}, {"dir_path": 7}, {"dir_path": "link/.."}, {"command": 7}, {"what": "new"}]
 )
 def test_fields_that_may_change_what_is_done(shop: Path, more: dict[str, object]) -> None:
-    assert split_call("run_shell_command", {"command": "rm a", **more}, shop) is None
+    assert split_call(ReadCall("run_shell_command", json.dumps({"command": "rm a", **more}).encode()), shop) is None
 
 
 def test_cdpath_may_lead_elsewhere(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
+from wal_agent.calls.reading import read_calls
 from wal_agent.evidence import collector, files, model
 from wal_agent.evidence.collector import CallOverlap, collect_facts, find_running_calls, split_call
 from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
 from wal_agent.evidence.model import MOST_BYTES, MOST_FILES, Budget
 from wal_agent.records import AnyRecord, Class, Cut, Fact, Host, RunsOn
+from wal_agent.shell.call import ReadCall
 from wal_agent.supervise.leftovers import Leftover, name_calls
 
 
@@ -52,7 +54,7 @@ def write(path: object, content: str = "new") -> bytes:
 
 
 def told(path: Path, workspace: Path) -> tuple[Fact, ...]:
-    return collect_facts("write_file", write(path), workspace, Ticking(), work=idle)
+    return collect_facts(ReadCall("write_file", write(path)), workspace, Ticking(), work=idle)
 
 
 def test_a_file_is_told_by_its_hash_and_none_as_absent(tmp_path: Path) -> None:
@@ -78,16 +80,16 @@ def test_links_pipes_folders_and_big_files_are_not_looked_at(tmp_path: Path) -> 
 
 def test_a_slow_read_gives_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 10**6)
-    assert collect_facts("write_file", write("a"), tmp_path, Ticking(0.3), work=idle) == ()
-    assert len(collect_facts("write_file", write("a"), tmp_path, Ticking(0.001), work=idle)) == 1
+    assert collect_facts(ReadCall("write_file", write("a")), tmp_path, Ticking(0.3), work=idle) == ()
+    assert len(collect_facts(ReadCall("write_file", write("a")), tmp_path, Ticking(0.001), work=idle)) == 1
 
 
 @pytest.mark.parametrize(("step", "facts"), [(0.03, 0), (0.001, 1)])
 def test_work_ends_sooner_than_waiting_for_a_turn(tmp_path: Path, step: float, facts: int) -> None:
     """A thread that a loaded machine let wait for 60 ms loses no evidence."""
     (tmp_path / "a").write_bytes(b"x" * 10**6)
-    assert len(collect_facts("write_file", write("a"), tmp_path, Ticking(), work=Ticking(step).boot)) == facts
-    assert len(collect_facts("write_file", write("a"), tmp_path, Ticking(step), work=idle)) == 1
+    assert len(collect_facts(ReadCall("write_file", write("a")), tmp_path, Ticking(), work=Ticking(step).boot)) == facts
+    assert len(collect_facts(ReadCall("write_file", write("a")), tmp_path, Ticking(step), work=idle)) == 1
 
 
 def test_a_file_that_changes_while_it_is_read_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,13 +110,15 @@ def test_a_file_that_changes_while_it_is_read_gives_nothing(tmp_path: Path, monk
     "named", ["", " a", "a ", "@a", "@/a", "a%20b", "file:///a", "~/a", "a/", "a\0b", 7, None, ["a"], "\ud800"]
 )
 def test_paths_that_the_agent_may_read_in_another_way_give_nothing(tmp_path: Path, named: object) -> None:
-    assert collect_facts("write_file", json.dumps({"file_path": named, "content": ""}).encode(), tmp_path) == ()
+    assert (
+        collect_facts(ReadCall("write_file", json.dumps({"file_path": named, "content": ""}).encode()), tmp_path) == ()
+    )
 
 
 @given(st.binary(max_size=40))
 def test_any_input_and_any_other_tool(data: bytes) -> None:
-    assert collect_facts("write_file", data, Path("/nowhere")) == ()
-    assert collect_facts("run_shell_command", write("a"), Path("/nowhere")) == ()
+    assert collect_facts(ReadCall("write_file", data), Path("/nowhere")) == ()
+    assert collect_facts(ReadCall("run_shell_command", write("a")), Path("/nowhere")) == ()
 
 
 # ---- around a call -------------------------------------------------------------------------------------------------
@@ -126,7 +130,7 @@ START = (opening(), started(), turn(), captured())
 def is_alone(*records: AnyRecord, inputs: dict[int, bytes]) -> bool:
     state = state_of(*START, *records)
     mine = next(o for o in state.open if o.intent.call == 2)
-    return CallOverlap(state, inputs, WS).ran_alone(mine)
+    return CallOverlap(state, read_calls(state, inputs), WS).ran_alone(mine)
 
 
 def file_call(call: int, path: str = "/w/shop/a", cls: Class = "idempotent", time: float = 5.0) -> AnyRecord:
@@ -169,13 +173,13 @@ def test_a_clock_that_steps_back_makes_nothing_alone(tmp_path: Path, ended: floa
     """Two same calls, of which one ran and ended while the other was in flight and never began."""
     (tmp_path / "log").write_text("old\n")
     data = b'{"command":"echo x >> log"}'
-    facts = collect_facts("run_shell_command", data, tmp_path, Ticking(), work=idle)
+    facts = collect_facts(ReadCall("run_shell_command", data), tmp_path, Ticking(), work=idle)
     (tmp_path / "log").write_text("old\nx\n")
     first = intent(1, input=data, cls="mutation", before=facts, time=1000.0)
     second = intent(2, input=data, cls="mutation", before=facts, time=1010.0)
     over = msgspec.structs.replace(end(1), time=ended)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), first, second, over)
-    (said,) = collector.decide_verdicts(state, {1: data, 2: data}, HOST, tmp_path, [], True)
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data, 2: data}), HOST, tmp_path, [], True)
     assert said.finding == "unknown"
 
 
@@ -187,7 +191,7 @@ def test_a_call_that_was_not_logged_before_it_ran_is_never_not_started(tmp_path:
     late = intent(1, "write_file", data, "idempotent", before=told(file, tmp_path))
     late = msgspec.structs.replace(late, unlogged=True)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), late)
-    (said,) = collector.decide_verdicts(state, {1: data}, HOST, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), HOST, tmp_path, [], True, Ticking())
     assert said.finding == "unknown" and said.why == model.UNLOGGED
 
 
@@ -209,22 +213,22 @@ def shell(command: str, file: str = "x", newline: str = "\n") -> str:
 def test_which_commands_still_ran() -> None:
     calls = [intent(n, input=json.dumps({"command": c}).encode()) for n, c in ((1, "make e2e"), (2, "npm test"))]
     state = state_of(*START, *calls)
-    inputs = {n: o.intent.input.data or b"" for n, o in enumerate(state.open, 1)}
-    assert find_running_calls("gemini", state, inputs, [shell("npm test"), "node /x/npm test"]) == {2}
-    assert find_running_calls("gemini", state, inputs, [shell("npm test", newline=" ")]) == {2}
+    read = read_calls(state, {n: o.intent.input.data or b"" for n, o in enumerate(state.open, 1)})
+    assert find_running_calls("gemini", state, read, [shell("npm test"), "node /x/npm test"]) == {2}
+    assert find_running_calls("gemini", state, read, [shell("npm test", newline=" ")]) == {2}
     assert (
-        find_running_calls("gemini", state, inputs, ["node /x/npm test"]) == frozenset()
+        find_running_calls("gemini", state, read, ["node /x/npm test"]) == frozenset()
     )  # only what the shell had started
-    assert find_running_calls("gemini", state, inputs, [shell("npm test && make e2e")]) == frozenset()
-    assert find_running_calls("gemini", state, inputs, []) == frozenset()
+    assert find_running_calls("gemini", state, read, [shell("npm test && make e2e")]) == frozenset()
+    assert find_running_calls("gemini", state, read, []) == frozenset()
 
 
 def test_of_identical_calls_as_many_must_run() -> None:
     state = state_of(*START, intent(1), intent(2))
-    inputs = dict.fromkeys((1, 2), b'{"command":"make"}')
-    assert find_running_calls("gemini", state, inputs, [shell("make")]) == frozenset()
-    assert find_running_calls("gemini", state, inputs, [shell("make")] * 2) == frozenset()  # one shell and its fork
-    assert find_running_calls("gemini", state, inputs, [shell("make"), shell("make", "y")]) == {1, 2}
+    read = read_calls(state, dict.fromkeys((1, 2), b'{"command":"make"}'))
+    assert find_running_calls("gemini", state, read, [shell("make")]) == frozenset()
+    assert find_running_calls("gemini", state, read, [shell("make")] * 2) == frozenset()  # one shell and its fork
+    assert find_running_calls("gemini", state, read, [shell("make"), shell("make", "y")]) == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -240,10 +244,10 @@ def test_of_identical_calls_as_many_must_run() -> None:
     ],
 )
 def test_a_process_that_only_names_the_command_is_not_the_call(line: str) -> None:
-    inputs = {1: b'{"command":"./deploy.sh"}'}
     state = state_of(*START, intent(1))
-    assert find_running_calls("gemini", state, inputs, [line]) == frozenset()
-    assert find_running_calls("gemini", state, inputs, [line, shell(" ./deploy.sh ")]) == {1}
+    read = read_calls(state, {1: b'{"command":"./deploy.sh"}'})
+    assert find_running_calls("gemini", state, read, [line]) == frozenset()
+    assert find_running_calls("gemini", state, read, [line, shell(" ./deploy.sh ")]) == {1}
 
 
 # ---- the whole -----------------------------------------------------------------------------------------------------
@@ -262,17 +266,17 @@ def test_the_file_as_it_was(tmp_path: Path, host: Host, gone: bool, finding: str
         turn(),
         intent(1, "write_file", data, "idempotent", before=told(file, tmp_path)),
     )
-    (said,) = collector.decide_verdicts(state, {1: data}, host, tmp_path, [], gone, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), host, tmp_path, [], gone, Ticking())
     assert said.finding == finding
     file.write_bytes(b"new")
-    (said,) = collector.decide_verdicts(state, {1: data}, host, tmp_path, [], gone, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), host, tmp_path, [], gone, Ticking())
     assert said.finding == "completed"
 
 
 def test_a_path_in_the_old_folder_means_the_same_place_in_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"new")
     state = state_of(*START, intent(1, "write_file", A, "idempotent"))
-    (said,) = collector.decide_verdicts(state, {1: A}, OTHER, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: A}), OTHER, tmp_path, [], True, Ticking())
     assert said.finding == "completed" and str(tmp_path) in said.why
 
 
@@ -285,7 +289,7 @@ def test_an_older_run_on_another_machine_is_not_this_place(tmp_path: Path) -> No
         opening(2, "dead", host=HOST, workspace=str(tmp_path)),
         started(),
     )
-    (said,) = collector.decide_verdicts(state, {1: data}, HOST, tmp_path, [], True)
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), HOST, tmp_path, [], True)
     assert said.finding == "unknown"
 
 
@@ -299,12 +303,12 @@ def test_every_open_call_gets_a_verdict_within_the_time(tmp_path: Path, monkeypa
     monkeypatch.setattr(files, "read_file", counted_look)
     inputs = {n: write(tmp_path / str(n)) for n in range(1, 31)}
     state = state_of(*START, *(intent(n, "write_file", i, "idempotent") for n, i in inputs.items()))
-    assert [v.call for v in collector.decide_verdicts(state, inputs, HOST, tmp_path, [], True, Ticking())] == list(
-        inputs
-    )
+    assert [
+        v.call for v in collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, [], True, Ticking())
+    ] == list(inputs)
     assert len(reads) == 30
     slow = Ticking(0.2)
-    said = collector.decide_verdicts(state, inputs, HOST, tmp_path, [], True, slow)
+    said = collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, [], True, slow)
     assert len(said) == 30 and {v.finding for v in said[-5:]} == {"unknown"} and len(reads) < 50
 
 
@@ -318,7 +322,7 @@ def test_reading_what_other_calls_did_takes_no_more_than_half_of_the_time(
     last = intent(101, "write_file", mine, "idempotent", before=told(tmp_path / "a", tmp_path))
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), *ended, last)
     inputs = {**dict.fromkeys(range(1, 101), reads), 101: mine}
-    (said,) = collector.decide_verdicts(state, inputs, HOST, tmp_path, [], True, Ticking(step))
+    (said,) = collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, [], True, Ticking(step))
     assert said.finding == finding and said.why.endswith(model.NOT_ALONE.format("")) == (step > 0)
 
 
@@ -331,13 +335,12 @@ def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
 
 def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
     state = state_of(opening(workspace=str(tmp_path)), started(), intent(1))
-    (said,) = collector.decide_verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], True, Ticking())
+    read = read_calls(state, {1: b'{"command":"make"}'})
+    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, [], True, Ticking())
     assert said.finding == "unknown" and said.why == model.ENDING_NOT_KEPT
-    (said,) = collector.decide_verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], False)
+    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, [], False)
     assert said.why == ""
-    (said,) = collector.decide_verdicts(
-        state, {1: b'{"command":"make"}'}, HOST, tmp_path, [shell("make")], True, Ticking()
-    )
+    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, [shell("make")], True, Ticking())
     assert said.finding == "partial" and said.why == model.STILL_RAN
 
 
@@ -354,7 +357,7 @@ def test_evidence_is_read_for_what_was_cut_and_what_runs_on_as_for_calls_in_flig
     file.write_bytes(b"new")
     first = intent(1, "write_file", write(file), "idempotent", before=before)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), first, *([held] if held else []))
-    (said,) = collector.decide_verdicts(state, {1: write(file)}, HOST, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: write(file)}), HOST, tmp_path, [], True, Ticking())
     assert said.finding == "completed"
 
 
@@ -364,7 +367,9 @@ def test_what_ran_on_is_said_to_have_ended_with_its_run_or_machine(tmp_path: Pat
     state = state_of(opening(workspace=str(tmp_path)), started(), intent(1), RUNS_ON)
 
     def why(host: Host, gone: bool, ran: tuple[int, ...] = ()) -> tuple[str, str]:
-        (said,) = collector.decide_verdicts(state, data, host, tmp_path, [], gone, Ticking(), ran=ran)
+        (said,) = collector.decide_verdicts(
+            state, read_calls(state, data), host, tmp_path, [], gone, Ticking(), ran=ran
+        )
         return said.finding, said.why
 
     assert why(HOST, True) == ("unknown", model.RAN_ON_HERE)
@@ -384,15 +389,15 @@ def test_leftovers_are_named_by_their_calls() -> None:
         Leftover(20, 1, "serve"),
         Leftover(9, 1, "npm"),
     ]
-    left = name_calls([*found, Leftover(21, 20, "worker")], state, data)
+    left = name_calls([*found, Leftover(21, 20, "worker")], state, read_calls(state, data))
     assert left.named(["cc x.c", "worker", "npm"]) == ["call #1: cc x.c", "call #2: worker", "npm"]
     assert left.calls == {1, 2} and len(left.lines) == 5
     twice = state_of(opening(), started(), intent(1), intent(2))
-    assert not name_calls(found[:2], twice, {1: data[1], 2: data[1]}).calls
+    assert not name_calls(found[:2], twice, read_calls(twice, {1: data[1], 2: data[1]})).calls
 
 
 def at(tool: str, input: bytes) -> str | None:
-    (step,) = split_call(tool, json.loads(input), WS) or ()
+    (step,) = split_call(ReadCall(tool, input), WS) or ()
     return target_file(step)
 
 
@@ -409,7 +414,14 @@ def test_a_tree_that_was_put_back_on_another_machine(tmp_path: Path, covered: bo
     facts = (Fact(what="file", where="/w/shop/a", value=sha256(b"old")),)
     state = state_of(*START, intent(1, "write_file", data, "idempotent", before=facts))
     (said,) = collector.decide_verdicts(
-        state, {1: data}, OTHER, tmp_path, [], True, Ticking(), covers=lambda p: covered and p == str(file)
+        state,
+        read_calls(state, {1: data}),
+        OTHER,
+        tmp_path,
+        [],
+        True,
+        Ticking(),
+        covers=lambda p: covered and p == str(file),
     )
     assert said.finding == ("not_started" if covered else "unknown")
     assert not covered or said.why.endswith(model.AS_BEFORE_RESTORED.format(""))

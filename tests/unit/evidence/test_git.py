@@ -14,10 +14,12 @@ from msgspec.structs import replace
 from tests.faults.evidence.git_stage import HERE, Stage, make
 from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, end, intent, opening, state_of
+from wal_agent.calls.reading import read_calls
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
 from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.model import Budget, Context, Outcome, Step, parse_git
+from wal_agent.shell.call import ReadCall
 
 CLOCK = SystemClock()
 COMMIT = ("git", "commit", "-q", "-m", "a message")
@@ -272,11 +274,13 @@ def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
 ) -> None:
     stage.sh("git commit -q --allow-empty -m x")
     inputs = {n: json.dumps({"command": c}).encode() for n, c in ((1, other), (2, "git push origin main && sleep 9"))}
-    facts = collector.facts_before(collector.read_parts("bash", inputs[2], stage.work), Budget(CLOCK, CLOCK.boot() + 5))
+    facts = collector.facts_before(
+        collector.read_parts(ReadCall("bash", inputs[2]), stage.work), Budget(CLOCK, CLOCK.boot() + 5)
+    )
     stage.sh("git push -q origin main")
     ended = (intent(1, "bash", inputs[1]), end(1))
     state = state_of(opening(workspace=str(stage.work)), *ended, intent(2, "bash", inputs[2], before=facts))
-    (said,) = collector.decide_verdicts(state, inputs, HOST, stage.work, [], True, Unhurried())
+    (said,) = collector.decide_verdicts(state, read_calls(state, inputs), HOST, stage.work, [], True, Unhurried())
     assert said.finding == finding
 
 
@@ -301,19 +305,21 @@ def test_what_a_remote_lists_once_it_has_a_push(stage: Stage, command: str, line
     ids = {name: (stage.work / f".git/refs/heads/{name}").read_text().strip() for name in ("main", "topic")}
     assert ids["main"] != ids["topic"]
     input = json.dumps({"command": command}).encode()
-    facts = collector.facts_before(collector.read_parts("bash", input, stage.work), Budget(CLOCK, CLOCK.boot() + 5))
+    facts = collector.facts_before(
+        collector.read_parts(ReadCall("bash", input), stage.work), Budget(CLOCK, CLOCK.boot() + 5)
+    )
     stage.sh("git commit -q --allow-empty -m y")
     wanted = line.format(head=ids["main"], topic=ids["topic"])
-    assert collector.sent_line("bash", input, facts, str(stage.work)) == wanted
-    assert collector.sent_line("bash", input, facts, "") == wanted, "where the folder is not known"
-    assert collector.sent_line("bash", input, (), str(stage.work)) == ""
+    assert collector.sent_line(ReadCall("bash", input), facts, str(stage.work)) == wanted
+    assert collector.sent_line(ReadCall("bash", input), facts, "") == wanted, "where the folder is not known"
+    assert collector.sent_line(ReadCall("bash", input), (), str(stage.work)) == ""
 
 
 # ---- several steps -------------------------------------------------------------------------------------------------
 
 
 def whole_call(stage: Stage, command: str, run: str) -> Outcome:
-    parts = collector.read_parts("run_shell_command", json.dumps({"command": command}).encode(), stage.work)
+    parts = collector.read_parts(ReadCall("run_shell_command", json.dumps({"command": command}).encode()), stage.work)
     facts = collector.facts_before(parts, Budget(CLOCK, CLOCK.boot() + 5))
     assert facts and sum(len(f.what) + len(f.where) + len(f.value) for f in facts) < 4096
     stage.sh(run)

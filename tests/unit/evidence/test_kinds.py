@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.evidence.stage import Call, Unhurried, age, assessed, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
+from wal_agent.calls.reading import read_calls
 from wal_agent.evidence import collector, model
 from wal_agent.evidence.collector import MOST_FACTS, MOST_VALUE, are_entangled, read_parts
 from wal_agent.evidence.file_state import (
@@ -22,6 +23,7 @@ from wal_agent.evidence.file_state import (
     stat_entry,
 )
 from wal_agent.evidence.model import Budget, times_settled
+from wal_agent.shell.call import ReadCall
 
 
 def budget() -> Budget:
@@ -187,7 +189,7 @@ def test_another_machine(shop: Path) -> None:
             opening(workspace=str(shop)), started(), turn(), intent(1, call.tool, call.input, before=facts)
         )
         return collector.decide_verdicts(
-            state, {1: call.input}, OTHER, shop, [], True, Unhurried(), covers=lambda p: covered
+            state, read_calls(state, {1: call.input}), OTHER, shop, [], True, Unhurried(), covers=lambda p: covered
         )[0].finding
 
     for command in ("rm a", "mv a c", "cp a c", "echo hi > a", "echo hi >> a", "mkdir new"):
@@ -207,10 +209,10 @@ def test_a_tree_that_was_put_back_on_the_same_machine(shop: Path) -> None:
     state = state_of(opening(workspace=str(shop)), started(), intent(1, call.tool, call.input, before=facts))
     host = state.openings[0].opening.host
     (told,) = collector.decide_verdicts(
-        state, {1: call.input}, host, shop, [], True, Unhurried(), covers=lambda p: True
+        state, read_calls(state, {1: call.input}), host, shop, [], True, Unhurried(), covers=lambda p: True
     )
     assert told.finding == "unknown"
-    (told,) = collector.decide_verdicts(state, {1: call.input}, host, shop, [], True, Unhurried())
+    (told,) = collector.decide_verdicts(state, read_calls(state, {1: call.input}), host, shop, [], True, Unhurried())
     assert told.finding == "completed"
 
 
@@ -253,7 +255,7 @@ def test_something_else_that_was_done(command: str, instead: str, shop: Path) ->
 )
 def test_steps_that_work_on_one_thing(commands: tuple[str, ...], apart: bool, shop: Path) -> None:
     call = shell(" && ".join(commands))
-    assert are_entangled(read_parts(call.tool, call.input, shop)) is not apart
+    assert are_entangled(read_parts(ReadCall(call.tool, call.input), shop)) is not apart
     assert bool(call.facts(shop)) is apart
 
 

@@ -14,6 +14,7 @@ from wal_agent.calls.checks import Reading
 from wal_agent.records import Class, Finding, Recovery, Verdict
 from wal_agent.recovery import inflight
 from wal_agent.recovery.inflight import ASK, Advice, AskedCall, Resolver, advise, carry_over
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import classify_command
 from wal_agent.shell.project_rules import ProjectRule
 from wal_agent.shell.rules import Classified, load_rules, with_project
@@ -180,7 +181,7 @@ def test_a_call_behind_cd_is_resolved_by_a_look_in_that_folder(typed: str, resol
     told = next_of(known)
     assert told.verify == ("cd infra && terraform state list",) and f"`{told.verify[0]}`" in told.next
     answers = Resolver([AskedCall(7, "Bash", shell("cd infra && terraform apply"), told.verify)])
-    answers.observe_call(8, shell(typed))
+    answers.observe_call(8, ReadCall("Bash", shell(typed)))
     assert bool(whys(answers, 7)) == resolves
 
 
@@ -234,7 +235,7 @@ def whys(answers: Resolver, *open: int) -> dict[int, str]:
 )
 def test_looking_as_told_ends_it(command: str) -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.observe_call(9, shell(command))
+    answers.observe_call(9, ReadCall("Bash", shell(command)))
     assert whys(answers) == {}  # a person was faster
     assert whys(answers, 7) == {7: "the agent verified it with #9"}
     assert whys(answers, 7) == {}  # each has one end
@@ -242,7 +243,7 @@ def test_looking_as_told_ends_it(command: str) -> None:
 
 def test_looking_in_another_folder_is_no_look() -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.observe_call(9, shell("git ls-remote origin main", dir_path="other"))
+    answers.observe_call(9, ReadCall("Bash", shell("git ls-remote origin main", dir_path="other")))
     assert whys(answers, 7) == {}
 
 
@@ -261,17 +262,17 @@ def test_looking_in_another_folder_is_no_look() -> None:
 def test_only_what_is_done_where_the_call_ran_ends_it(ran: str, looked: str, ends: bool) -> None:
     """Claude Code's shell stays where a `cd` led it: the same words are about another repository there."""
     answers = Resolver([replace(ASKED_PUSH, folder=ran)], "/w")
-    answers.observe_call(9, shell("git ls-remote origin main"), looked)
+    answers.observe_call(9, ReadCall("Bash", shell("git ls-remote origin main"), looked))
     assert bool(whys(answers, 7)) is ends
 
 
 def test_what_the_agent_looked_with_is_kept_and_ends_nothing() -> None:
     """I8: a call that only reads and touches what the open one names is evidence for a person."""
     answers = Resolver([AskedCall(7, "run_shell_command", shell("./deploy.sh staging"))])
-    answers.observe_call(8, shell("curl https://staging/health"))
-    answers.observe_call(9, shell("kubectl get pods -n staging"))
-    answers.observe_call(10, shell("kubectl delete pods -n staging"))
-    answers.observe_call(11, shell("git status"))
+    answers.observe_call(8, ReadCall("Bash", shell("curl https://staging/health")))
+    answers.observe_call(9, ReadCall("Bash", shell("kubectl get pods -n staging")))
+    answers.observe_call(10, ReadCall("Bash", shell("kubectl delete pods -n staging")))
+    answers.observe_call(11, ReadCall("Bash", shell("git status")))
     assert whys(answers, 7) == {}
     assert [(a.call, a.looked) for a in answers.answers([7], 1.0)] == [(7, (9, 10))]
     assert answers.answers([], 1.0) == []
@@ -280,7 +281,7 @@ def test_what_the_agent_looked_with_is_kept_and_ends_nothing() -> None:
 def test_running_it_again_ends_nothing() -> None:
     """I8: the second push says nothing about the first."""
     answers = Resolver([ASKED_PUSH])
-    answers.observe_call(9, shell("git push origin main", description="once more"))
+    answers.observe_call(9, ReadCall("Bash", shell("git push origin main", description="once more")))
     assert answers.take_ends([7], 1.0) == [] and [a.looked for a in answers.answers([7], 1.0)] == [(9,)]
 
 
@@ -290,15 +291,15 @@ def test_a_look_counts_for_the_calls_that_it_touches_alone() -> None:
     )
     answers = Resolver([deploy])
     answers.ask(charge)
-    answers.observe_call(9, shell("cat deploy.log staging"))
-    answers.observe_call(10, shell("ls"))
+    answers.observe_call(9, ReadCall("Bash", shell("cat deploy.log staging")))
+    answers.observe_call(10, ReadCall("Bash", shell("ls")))
     found = [(a.call, a.looked) for a in answers.answers([7, 8], 1.0)]
     assert found == [(7, (9,))], "of this run's own calls nobody has asked the agent yet"
 
 
 def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
     answers = Resolver([AskedCall(7, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify, "partial")])
-    answers.observe_call(9, shell("git ls-remote origin main"))
+    answers.observe_call(9, ReadCall("Bash", shell("git ls-remote origin main")))
     assert [end.finding for end in answers.take_ends([7], 1.0)] == ["partial"]
 
 
@@ -321,13 +322,13 @@ def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
 )
 def test_what_only_resembles_it_ends_nothing(command: str) -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.observe_call(9, shell(command))
+    answers.observe_call(9, ReadCall("Bash", shell(command)))
     assert whys(answers, 7) == {}
 
 
 def test_one_look_is_for_all_identical_calls() -> None:
     both = Resolver([ASKED_PUSH, AskedCall(8, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify)])
-    both.observe_call(10, shell("git ls-remote origin main"))
+    both.observe_call(10, ReadCall("Bash", shell("git ls-remote origin main")))
     assert list(whys(both, 7, 8)) == [7, 8]
 
 
@@ -335,14 +336,14 @@ def test_one_look_is_for_all_identical_calls() -> None:
 def test_a_text_of_several_commands_is_resolved_once_each_was_verified(typed: list[str]) -> None:
     answers = Resolver([AskedCall(7, "Bash", shell(PUSH_AND_APPLY), BOTH_LOOKS)])
     for n, words in enumerate(typed, 8):
-        answers.observe_call(n, shell(words))
+        answers.observe_call(n, ReadCall("Bash", shell(words)))
     assert bool(whys(answers, 7)) == ({*BOTH_LOOKS} <= {*typed})
 
 
 @pytest.mark.parametrize("junk", [b"", b"\xff", b"[]", b'{"command": 1}', b'{"command": "\\ud800"}', b"{" * 9999])
 def test_junk_ends_nothing(junk: bytes) -> None:
     answers = Resolver([ASKED_PUSH, AskedCall(8, "x", None), AskedCall(9, "y", b"\xff", ("((",))])
-    answers.observe_call(10, junk)
+    answers.observe_call(10, ReadCall("Bash", junk))
     assert whys(answers, 7, 8, 9) == {}
 
 
@@ -353,17 +354,17 @@ LOOKS = ("make ready", "ls", "git log -1")
 @pytest.mark.parametrize("look", ["./deploy.sh --status staging", "cat logs/staging"])
 def test_a_repeated_call_in_flight_runs_once_something_that_touches_it_has_looked(look: str) -> None:
     answers = Resolver([DEPLOY])
-    answers.observe_call(8, shell(look))
-    assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) is None
+    answers.observe_call(8, ReadCall("Bash", shell(look)))
+    assert answers.refuse(ReadCall("Bash", DEPLOY.input or b"", ""), {7}) is None
 
 
 def test_behind_the_refusal_any_other_call_may_have_looked() -> None:
     """An agent looks with scripts of its own, which name nothing."""
     answers = Resolver([DEPLOY])
-    answers.observe_call(8, shell("make ready"))
-    assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) == DEPLOY
-    answers.observe_call(9, shell("make ready"))
-    assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) is None
+    answers.observe_call(8, ReadCall("Bash", shell("make ready")))
+    assert answers.refuse(ReadCall("Bash", DEPLOY.input or b"", ""), {7}) == DEPLOY
+    answers.observe_call(9, ReadCall("Bash", shell("make ready")))
+    assert answers.refuse(ReadCall("Bash", DEPLOY.input or b"", ""), {7}) is None
 
 
 @given(st.lists(st.sampled_from(["again", *LOOKS]), max_size=12), st.sets(st.sampled_from([7, 8])))
@@ -373,14 +374,14 @@ def test_a_call_in_flight_is_refused_until_a_look_and_never_behind_one(typed: li
     for n, word in enumerate(typed, 9):
         words = "./deploy.sh staging" if word == "again" else word
         input = shell(words, description=f"try {n}")
-        found = answers.refuse("Bash", input, "", open_calls)
+        found = answers.refuse(ReadCall("Bash", input, ""), open_calls)
         if found is not None:
             assert word == "again" and 7 in open_calls and not looked
             refused = True
             continue
         assert word != "again" or looked or run or 7 not in open_calls
         run = run or word == "again"
-        answers.observe_call(n, input)
+        answers.observe_call(n, ReadCall("Bash", input))
         looked = looked or refused
 
 
@@ -390,13 +391,13 @@ def test_refusals_of_a_call_are_counted_until_another_succeeds_or_the_agent_is_p
     answers = Resolver([charge, other])
 
     def repeat(asked: AskedCall) -> int:
-        assert answers.refuse("Bash", asked.input or b"", "", {7, 8}) == asked
+        assert answers.refuse(ReadCall("Bash", asked.input or b"", ""), {7, 8}) == asked
         return answers.refused(asked.call)
 
     assert [repeat(charge), repeat(charge), repeat(other), repeat(charge)] == [1, 2, 1, 3]
     answers.begin_turn()
     assert [repeat(charge), repeat(charge), repeat(other)] == [1, 2, 1]
-    answers.observe_call(9, shell("ls"))
+    answers.observe_call(9, ReadCall("Bash", shell("ls")))
     assert answers.refused(7) == answers.refused(8) == 0
 
 
@@ -411,30 +412,30 @@ def test_refusals_of_a_call_are_counted_until_another_succeeds_or_the_agent_is_p
 def test_a_call_in_flight_is_refused_in_other_words_and_by_other_agents(tool: str, typed: str, cwd: str) -> None:
     """Issue 33.1: a real model passed the comparison of texts. tests/unit/calls has all spellings."""
     answers = Resolver([DEPLOY], "/w")
-    assert answers.refuse(tool, shell(typed, timeout="4"), cwd, {7}) == DEPLOY
+    assert answers.refuse(ReadCall(tool, shell(typed, timeout="4"), cwd), {7}) == DEPLOY
 
 
 def test_of_calls_that_a_text_repeats_each_is_to_be_looked_at() -> None:
     pay = AskedCall(8, "Bash", shell("./pay.sh 5"))
     answers, both = Resolver([DEPLOY, replace(DEPLOY, call=9), pay]), shell("./deploy.sh staging && ./pay.sh 5")
-    assert answers.refuse("Bash", both, "", {7, 8, 9}) == DEPLOY
-    answers.observe_call(10, shell("make ready"))
-    assert answers.refuse("Bash", both, "", {7, 8, 9}) == pay, "the identical one is looked at with the first"
-    answers.observe_call(11, shell("make ready"))
-    assert answers.refuse("Bash", both, "", {7, 8, 9}) is None
+    assert answers.refuse(ReadCall("Bash", both, ""), {7, 8, 9}) == DEPLOY
+    answers.observe_call(10, ReadCall("Bash", shell("make ready")))
+    assert answers.refuse(ReadCall("Bash", both, ""), {7, 8, 9}) == pay, "the identical one is looked at with the first"
+    answers.observe_call(11, ReadCall("Bash", shell("make ready")))
+    assert answers.refuse(ReadCall("Bash", both, ""), {7, 8, 9}) is None
 
 
 def test_a_call_is_read_only_where_one_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """I9: no hook waits for it."""
-    monkeypatch.setattr(inflight, "read_call", None)
+    monkeypatch.setattr(inflight, "find_runs", None)
     for calls, open_calls in (([], {7}), ([DEPLOY], set[int]()), ([replace(DEPLOY, finding="partial")], {7})):
-        assert Resolver(calls).refuse("Bash", DEPLOY.input or b"", "", open_calls) is None
+        assert Resolver(calls).refuse(ReadCall("Bash", DEPLOY.input or b"", ""), open_calls) is None
 
 
 @pytest.mark.parametrize("finding", ["completed", "not_started", "partial"])
 def test_a_call_whose_outcome_was_told_is_not_refused(finding: Finding) -> None:
     answers = Resolver([replace(DEPLOY, finding=finding)])
-    assert answers.refuse("Bash", DEPLOY.input or b"", "", {7}) is None
+    assert answers.refuse(ReadCall("Bash", DEPLOY.input or b"", ""), {7}) is None
 
 
 def test_only_the_very_call_is_refused() -> None:
@@ -446,8 +447,8 @@ def test_only_the_very_call_is_refused() -> None:
         ("Bash", DEPLOY.input, ""),
         ("Bash", b"\xff", "/other"),
     ):
-        assert answers.refuse(tool, input or b"", cwd, {7, 8}) is None
-    assert answers.refuse("Bash", DEPLOY.input or b"", "/other", {7, 8}) is not None
+        assert answers.refuse(ReadCall(tool, input or b"", cwd), {7, 8}) is None
+    assert answers.refuse(ReadCall("Bash", DEPLOY.input or b"", "/other"), {7, 8}) is not None
 
 
 # ---- checks that can be read (decision 063)
@@ -461,14 +462,14 @@ def printed(text: str) -> bytes:
 
 
 def look(answers: Resolver, call: int, text: str, well: bool = True, typed: str = STATUS, once: bool = True) -> bool:
-    found = answers.read_check(call, shell(typed), "", well, printed(text), lambda _: once)
+    found = answers.read_check(call, ReadCall("Bash", shell(typed), ""), well, printed(text), lambda _: once)
     if well:
-        answers.observe_call(call, shell(typed), changes=not found)
+        answers.observe_call(call, ReadCall("Bash", shell(typed)), changes=not found)
     return found
 
 
 def again(answers: Resolver, open_calls: frozenset[int] = frozenset()) -> AskedCall | None:
-    return answers.refuse("Bash", shell("timeout 9 ./deploy.sh staging"), "", open_calls)
+    return answers.refuse(ReadCall("Bash", shell("timeout 9 ./deploy.sh staging"), ""), open_calls)
 
 
 def test_a_check_that_shows_that_it_happened_resolves_the_call_and_refuses_an_equal_one() -> None:
@@ -487,14 +488,14 @@ def test_a_check_that_shows_that_it_happened_resolves_the_call_and_refuses_an_eq
 
 def test_the_refusal_ends_once_the_work_goes_on_or_the_agent_is_prompted_or_a_check_says_otherwise() -> None:
     for go_on in (
-        lambda a: a.observe_call(9, shell("./mail.sh"), "", True),
+        lambda a: a.observe_call(9, ReadCall("Bash", shell("./mail.sh"), ""), True),
         lambda a: a.begin_turn(),
         lambda a: look(a, 9, "rolled back"),
     ):
         answers = Resolver([READ])
         look(answers, 8, "deployed")
         assert again(answers) == READ
-        answers.observe_call(9, shell("ls"))
+        answers.observe_call(9, ReadCall("Bash", shell("ls")))
         assert again(answers) == READ, "what only reads is no work"
         go_on(answers)
         assert again(answers) is None and answers.shown(7) is None
@@ -616,9 +617,9 @@ def test_a_check_that_is_read_only_ever_refuses_more(typed: list[str]) -> None:
             if any(refused):
                 continue
             for answers in (plain, read):
-                answers.observe_call(n, shell("./deploy.sh staging"), changes=True)
+                answers.observe_call(n, ReadCall("Bash", shell("./deploy.sh staging")), changes=True)
             continue
-        assert read.refuse("Bash", shell("./mail.sh"), "", {7}) is None
+        assert read.refuse(ReadCall("Bash", shell("./mail.sh"), ""), {7}) is None
         happened = happened or word == "deployed"
         for answers in (plain, read):
             if word in ("deployed", "no"):
@@ -626,4 +627,6 @@ def test_a_check_that_is_read_only_ever_refuses_more(typed: list[str]) -> None:
             elif word == "fails":
                 look(answers, n, "deploy", False)
             else:
-                answers.observe_call(n, shell("make x" if word == "work" else "ls"), changes=word == "work")
+                answers.observe_call(
+                    n, ReadCall("Bash", shell("make x" if word == "work" else "ls")), changes=word == "work"
+                )

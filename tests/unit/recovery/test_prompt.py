@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.tiers import examples
 from tests.unit.recovery.cases import end, intent, opening, state_of
+from wal_agent.calls.reading import read_calls
 from wal_agent.evidence.model import folder_fact
 from wal_agent.records import Verdict
 from wal_agent.recovery.inflight import InFlight, Unannounced, group_calls
@@ -301,7 +302,11 @@ def test_open_calls_are_grouped_and_verdicts_carried() -> None:
     state = state_of(opening(), intent(1), intent(2), intent(3), end(3), intent(4, input=b'{"command":"x"}'))
     inputs = dict.fromkeys((1, 2, 3), b'{"command":"make"}')
     one, other = group_calls(
-        state.open, state.unsettled, inputs, [Verdict(call=4, finding="partial", why="It was ended.")], RULES
+        state.open,
+        state.unsettled,
+        read_calls(state, inputs),
+        [Verdict(call=4, finding="partial", why="It was ended.")],
+        RULES,
     )
     assert (one.calls, one.issued, one.finding) == ((1, 2), 3, "unknown")
     assert (other.calls, other.issued, other.finding, other.because) == ((4,), 1, "partial", "It was ended.")
@@ -311,7 +316,9 @@ def test_open_calls_are_grouped_and_verdicts_carried() -> None:
 def test_identical_calls_of_which_not_the_same_is_known_are_unknown() -> None:
     state = state_of(opening(), intent(1), intent(2))
     inputs = dict.fromkeys((1, 2), b'{"command":"make"}')
-    (one,) = group_calls(state.open, (), inputs, [Verdict(call=1, finding="completed", why="x")], RULES)
+    (one,) = group_calls(
+        state.open, (), read_calls(state, inputs), [Verdict(call=1, finding="completed", why="x")], RULES
+    )
     assert one.finding == "unknown" and "identical" in one.because
 
 
@@ -320,7 +327,7 @@ def test_a_call_that_wandered_is_told_with_its_folder_and_is_none_of_its_likes()
     there = [intent(n, cls="mutation", before=folder_fact(at)) for n, at in ((1, "/w"), (2, "/w/sub"), (3, "/other"))]
     state = state_of(opening(), *there, intent(4, cls="mutation"))
     inputs = dict.fromkeys((1, 2, 3, 4), b'{"command":"git commit -m x"}')
-    home, sub, other = group_calls(state.open, (), inputs, [], RULES, ("/w", "/new/w"))
+    home, sub, other = group_calls(state.open, (), read_calls(state, inputs), [], RULES, ("/w", "/new/w"))
     assert (home.calls, home.folder) == ((1, 4), "")
     assert (sub.calls, sub.folder) == ((2,), "/new/w/sub")
     assert (other.calls, other.folder, other.verify) == ((3,), "/other", ("git log -n 3 --format=fuller",))
@@ -332,7 +339,7 @@ def test_a_call_that_wandered_is_told_with_its_folder_and_is_none_of_its_likes()
 
 def test_the_recorded_class_stands() -> None:
     state = state_of(opening(), intent(1, input=b'{"command":"ls"}', cls="mutation"))
-    (one,) = group_calls(state.open, (), {1: b'{"command":"ls"}'}, [], RULES)
+    (one,) = group_calls(state.open, (), read_calls(state, {1: b'{"command":"ls"}'}), [], RULES)
     assert one.cls == "mutation" and "only reads" not in one.why
 
 

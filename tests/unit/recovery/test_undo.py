@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.recovery.undo import Undo, suggest_undo, undo_of_text, undo_of_words
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import classify_command
 from wal_agent.shell.rules import load_rules
 
@@ -44,7 +45,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("text", KNOWN, ids=str)
 def test_a_known_command_has_its_undo(text: str) -> None:
-    found = undo_of_text(text)
+    found = undo_of_text(text, ReadCall("", b""))
     assert (found.kind, found.commands) == ("command", (KNOWN[text],))
 
 
@@ -69,30 +70,35 @@ def test_a_known_command_has_its_undo(text: str) -> None:
     ],
 )
 def test_what_cannot_be_read_for_certain_has_none(text: str) -> None:
-    assert undo_of_text(text) == Undo("unknown")
+    assert undo_of_text(text, ReadCall("", b"")) == Undo("unknown")
 
 
 @pytest.mark.parametrize(
     "text", ["npm publish", "cargo publish", "docker push a/b", "rm -r out", "kubectl delete pod a"]
 )
 def test_what_nothing_takes_back_says_so(text: str) -> None:
-    found = undo_of_text(text)
+    found = undo_of_text(text, ReadCall("", b""))
     assert found.kind == "impossible" and not found.commands and found.note
 
 
 def test_commands_are_undone_in_the_opposite_order() -> None:
-    found = undo_of_text("mkdir a && git tag v1")
+    found = undo_of_text("mkdir a && git tag v1", ReadCall("", b""))
     assert found.commands == ("git tag -d v1", "rmdir -- a")
-    mixed = undo_of_text("mkdir a && ./deploy.sh")
+    mixed = undo_of_text("mkdir a && ./deploy.sh", ReadCall("", b""))
     assert mixed.kind == "partial" and mixed.commands == ("rmdir -- a",) and "not all" in mixed.note
-    assert undo_of_text("mkdir a && npm publish").kind == "partial"
+    assert undo_of_text("mkdir a && npm publish", ReadCall("", b"")).kind == "partial"
 
 
 def test_a_look_changes_nothing() -> None:
     """Whatever else a text runs: deletions stood under "look"."""
     rules, texts = load_rules(), [row["cmd"] for row in map(json.loads, CORPUS.read_text("utf-8").splitlines())]
     texts += [f"{a} && {b}" for a, b in pairwise(texts)] + [f"./x && {text}" for text in KNOWN]
-    looks = [each for text in texts if (found := undo_of_text(text)).kind == "look" for each in found.commands]
+    looks = [
+        each
+        for text in texts
+        if (found := undo_of_text(text, ReadCall("", b""))).kind == "look"
+        for each in found.commands
+    ]
     assert len(looks) > 20
     known = {each: classify_command(each, rules) for each in looks}
     changing = [each for each, found in known.items() if found.cls != "read_only" and not found.looks]
@@ -102,25 +108,25 @@ def test_a_look_changes_nothing() -> None:
 def test_words_of_the_log_stay_words() -> None:
     evil = ["$(touch x)", "a;b", "`id`", "-rf", "a\nb", "\x1b[2J", "\u202ea"]
     for word in evil:
-        for command in undo_of_words(["mkdir", word]).commands:
+        for command in undo_of_words(["mkdir", word], ReadCall("", b"")).commands:
             assert command.isprintable()
             assert len(shlex.split(command.replace("$'", "'"))) == 3
     secret = "ghp_" + "a1B2c3D4e5" * 4
-    assert secret not in str(undo_of_words(["git", "remote", "add", secret, "x"]))
+    assert secret not in str(undo_of_words(["git", "remote", "add", secret, "x"], ReadCall("", b"")))
 
 
 def test_a_call_is_read_by_its_tool() -> None:
     rules = load_rules()
     call = json.dumps({"command": "git tag v1"}).encode()
-    assert suggest_undo("run_shell_command", call, rules).commands == ("git tag -d v1",)
+    assert suggest_undo(ReadCall("run_shell_command", call), rules).commands == ("git tag -d v1",)
     codex = json.dumps({"command": ["bash", "-lc", "git tag v1"]}).encode()
-    assert suggest_undo("shell", codex, rules).commands == ("git tag -d v1",)
-    assert suggest_undo("mcp__pay", call, rules) == Undo("unknown")
-    assert suggest_undo("run_shell_command", b"{", rules) == Undo("unknown")
-    assert suggest_undo("run_shell_command", b'{"command": 3}', rules) == Undo("unknown")
-    assert "restore" in suggest_undo("write_file", b'{"file_path": "a", "content": "b"}', rules).note
+    assert suggest_undo(ReadCall("shell", codex), rules).commands == ("git tag -d v1",)
+    assert suggest_undo(ReadCall("mcp__pay", call), rules) == Undo("unknown")
+    assert suggest_undo(ReadCall("run_shell_command", b"{"), rules) == Undo("unknown")
+    assert suggest_undo(ReadCall("run_shell_command", b'{"command": 3}'), rules) == Undo("unknown")
+    assert "restore" in suggest_undo(ReadCall("write_file", b'{"file_path": "a", "content": "b"}'), rules).note
 
 
 @pytest.mark.parametrize("text", ["git reset", "git reset a.txt", "git reset HEAD a.txt", "git reset HEAD~1 -- a.txt"])
 def test_a_reset_of_files_moves_no_head_back(text: str) -> None:
-    assert undo_of_text(text).kind == "look"
+    assert undo_of_text(text, ReadCall("", b"")).kind == "look"

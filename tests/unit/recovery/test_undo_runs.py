@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.recovery.undo import undo_of_text
+from wal_agent.shell.call import ReadCall
 
 BEFORE = """
 git init -q --bare origin && git -C origin symbolic-ref HEAD refs/heads/main
@@ -72,7 +73,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("first", "command", "parts"), RUNS, ids=[f"{first} {text}" for first, text, _ in RUNS])
 def test_the_undo_takes_it_back(template: Path, tmp_path: Path, first: str, command: str, parts: str) -> None:
-    found = undo_of_text(command)
+    found = undo_of_text(command, ReadCall("", b""))
     assert found.kind == "command"
     shell(f"cp -a {template}/. {tmp_path}", tmp_path, template)
     work = tmp_path / "work"

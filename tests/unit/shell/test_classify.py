@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.tiers import examples
 from wal_agent.records import Class
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import NO_RULE, UNREADABLE, classify, classify_command, worse_class
 from wal_agent.shell.project_rules import ProjectRule, interpreted, match_command
 from wal_agent.shell.rules import load_rules, with_project
@@ -55,7 +56,7 @@ GEMINI_TOOLS = [
 
 
 def shell(command: str, **more: object) -> str:
-    return classify("run_shell_command", json.dumps({"command": command, **more}).encode(), RULES).cls
+    return classify(ReadCall("run_shell_command", json.dumps({"command": command, **more}).encode()), RULES).cls
 
 
 def test_every_builtin_tool_has_a_rule() -> None:
@@ -64,7 +65,7 @@ def test_every_builtin_tool_has_a_rule() -> None:
 
 @pytest.mark.parametrize("tool", ["mcp_github_create_issue", "discovered_tool_x", "browser_agent", "", "READ_FILE"])
 def test_other_tools_are_unknown(tool: str) -> None:
-    assert classify(tool, b"{}", RULES) == NO_RULE
+    assert classify(ReadCall(tool, b"{}"), RULES) == NO_RULE
 
 
 @pytest.mark.parametrize(
@@ -81,15 +82,15 @@ def test_other_tools_are_unknown(tool: str) -> None:
     ],
 )
 def test_tools(tool: str, cls: str) -> None:
-    assert classify(tool, b"{}", RULES).cls == cls
+    assert classify(ReadCall(tool, b"{}"), RULES).cls == cls
 
 
 @pytest.mark.parametrize(
     "input", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"command":"ls","command":"rm x"}', b"[" * 10**5]
 )
 def test_an_input_that_cannot_be_read_is_unknown(input: bytes) -> None:
-    assert classify("run_shell_command", input, RULES) == UNREADABLE
-    assert classify("read_file", input, RULES) == UNREADABLE
+    assert classify(ReadCall("run_shell_command", input), RULES) == UNREADABLE
+    assert classify(ReadCall("read_file", input), RULES) == UNREADABLE
 
 
 @pytest.mark.parametrize(
@@ -396,7 +397,7 @@ def test_a_host_is_told_only_where_it_looks_like_one(host: str, told: str) -> No
 
 def test_a_command_may_be_a_list_of_words_that_no_shell_reads() -> None:
     def argv(*words: object) -> str:
-        return classify("run_shell_command", json.dumps({"command": words}).encode(), RULES).cls
+        return classify(ReadCall("run_shell_command", json.dumps({"command": words}).encode()), RULES).cls
 
     assert argv("ls", "-l", "$(touch a)") == "read_only"
     assert argv("bash", "-lc", "ls | cat") == "read_only"
@@ -429,7 +430,7 @@ def test_a_projects_rules_never_make_a_class_better(rules: list[ProjectRule], co
     """Issue 12.4, I1: for every class that a project gives to any part of any call."""
     order = ("read_only", "idempotent", "unknown", "mutation")
     input = json.dumps({"command": command}).encode()
-    builtin, both = classify(tool, input, RULES), classify(tool, input, with_project(RULES, rules))
+    builtin, both = classify(ReadCall(tool, input), RULES), classify(ReadCall(tool, input), with_project(RULES, rules))
     assert order.index(both.cls) >= order.index(builtin.cls)
     assert (both.verify, both.ambiguous) == (builtin.verify, builtin.ambiguous)
     assert order.index(classify_command(command, with_project(RULES, rules)).cls) >= order.index(
@@ -526,7 +527,7 @@ def test_fields_that_are_off_do_not_count() -> None:
 
 @given(st.binary(max_size=200), st.sampled_from([*GEMINI_TOOLS, "mcp_x_y"]))
 def test_total(input: bytes, tool: str) -> None:
-    assert classify(tool, input, RULES).cls in get_args(Class)
+    assert classify(ReadCall(tool, input), RULES).cls in get_args(Class)
 
 
 @pytest.mark.parametrize(

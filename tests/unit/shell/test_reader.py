@@ -204,12 +204,12 @@ def test_a_word_that_only_the_shell_knows_is_kept_as_written() -> None:
     ],
 )
 def test_literal_commands(text: str, commands: Shown | None) -> None:
-    found = literal_commands(text)
+    found = literal_commands(parse(text))
     assert (None if found is None else [[w.text for w in c.words] for c in found]) == commands
 
 
 def test_variables_of_wrappers_are_kept() -> None:
-    found = literal_commands("A=1 env B=2 sudo C=3 a")
+    found = literal_commands(parse("A=1 env B=2 sudo C=3 a"))
     assert found is not None and found[0].assigns == ("A", "B", "C")
 
 
@@ -334,7 +334,7 @@ def test_no_text_takes_long(unit: str) -> None:
 @given(st.text(max_size=60) | st.lists(BITS, max_size=30).map("".join))
 def test_total(text: str) -> None:
     parse(text)
-    literal_commands(text)
+    literal_commands(parse(text))
 
 
 def test_threads_do_not_share_a_parser() -> None:

@@ -10,6 +10,7 @@ from importlib.resources import files
 
 import pytest
 
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import classify, classify_command
 from wal_agent.shell.rules import SCHEMA, CommandRow, ToolRow, join, json_schema, load_rules, parse_file, read_texts
 from wal_agent.shell.rules_lint import lint_builtin
@@ -229,4 +230,4 @@ def test_forms_that_change_something_are_not_taken_for_those_that_read(command: 
 def test_an_input_of_every_shell_tool_is_looked_into() -> None:
     for name, shell in load_rules().shells.items():
         text = json.dumps({shell.field: "git status"}).encode()
-        assert classify(name, text, load_rules()).cls == "read_only"
+        assert classify(ReadCall(name, text), load_rules()).cls == "read_only"

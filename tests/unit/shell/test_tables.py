@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from wal_agent.records import Class
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
 
@@ -40,7 +41,7 @@ def table() -> tuple[Line, ...]:
 def answers() -> dict[str, Class]:
     rules = load_rules()
     return {
-        line.cmd: classify("run_shell_command", json.dumps({"command": line.cmd}).encode(), rules).cls
+        line.cmd: classify(ReadCall("run_shell_command", json.dumps({"command": line.cmd}).encode()), rules).cls
         for line in table()
     }
 
@@ -76,7 +77,7 @@ RULES = load_rules()
 @pytest.mark.parametrize(("agent", "tool", "input", "cls"), CALLS)
 def test_the_class_of_every_tool_of_every_agent(agent: str, tool: str, input: str, cls: str) -> None:
     rules = RULES.of(agent)
-    found = classify(tool, input.encode(), rules)
+    found = classify(ReadCall(tool, input.encode()), rules)
     assert found.cls == cls
 
 
@@ -92,11 +93,11 @@ def test_the_class_of_every_tool_of_every_agent(agent: str, tool: str, input: st
 )
 def test_another_agents_name_may_be_anyones_tool(agent: str, tool: str) -> None:
     """I1: an extension or a server may call its own tool as some other agent calls one that only reads."""
-    assert classify(tool, b"{}", RULES.of(agent)).cls != "read_only"
+    assert classify(ReadCall(tool, b"{}"), RULES.of(agent)).cls != "read_only"
 
 
 def test_text_for_another_agents_shell_is_not_read_as_shell_text() -> None:
-    assert classify("bash", b'{"command": "ls"}', RULES.of("claude")).cls != "read_only"
+    assert classify(ReadCall("bash", b'{"command": "ls"}'), RULES.of("claude")).cls != "read_only"
 
 
 def test_each_agent_has_a_shell_and_a_file_tool_that_is_known() -> None:
@@ -108,9 +109,9 @@ def test_each_agent_has_a_shell_and_a_file_tool_that_is_known() -> None:
 def test_a_new_field_of_a_shell_makes_a_command_unknown() -> None:
     for tool, shell in RULES.shells.items():
         plain = {shell.field: "git status"}
-        assert classify(tool, json.dumps(plain).encode(), RULES).cls == "read_only"
-        assert classify(tool, json.dumps({**plain, "new": 1}).encode(), RULES).cls == "unknown"
-        assert classify(tool, json.dumps({**plain, "new": None}).encode(), RULES).cls == "read_only"
+        assert classify(ReadCall(tool, json.dumps(plain).encode()), RULES).cls == "read_only"
+        assert classify(ReadCall(tool, json.dumps({**plain, "new": 1}).encode()), RULES).cls == "unknown"
+        assert classify(ReadCall(tool, json.dumps({**plain, "new": None}).encode()), RULES).cls == "read_only"
 
 
 def test_what_the_rules_say_of_fields_is_declared_by_an_agent() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.tiers import examples
 from wal_agent.records import Class
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import classify, classify_command
 from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import load_rules
@@ -247,5 +248,7 @@ ANY = st.text(max_size=80) | st.lists(
 def test_every_text_has_a_class_within_a_second(text: str) -> None:
     began = time.process_time()
     assert classify_command(text, RULES).cls in get_args(Class)
-    assert classify("run_shell_command", json.dumps({"command": [text, text]}).encode(), RULES).cls in get_args(Class)
+    assert classify(
+        ReadCall("run_shell_command", json.dumps({"command": [text, text]}).encode()), RULES
+    ).cls in get_args(Class)
     assert time.process_time() - began < 1

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, Decision, Deny
 from wal_agent.records import Payload, Turn
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.done_before import DoneBefore
 from wal_agent.supervise.gate import PATIENCE, Gate
@@ -133,5 +134,5 @@ def test_a_long_input_is_equal_by_its_size_and_beginning(tmp_path: Path) -> None
     assert recent.size > len(recent.input)
     for command, equal in ((long + "x", False), (long[:-1] + "y" * 2, False), (long, True)):
         found = DoneBefore(lambda: post.state, "/w", post.state)
-        event = starting("run_shell_command", command=command)
-        assert (found.before_recovery(event, False) is not None) is equal
+        call = ReadCall("run_shell_command", starting("", command=command).input)
+        assert (found.before_recovery(call, False) is not None) is equal

@@ -19,6 +19,7 @@ from wal_agent.errors import BucketError, Damaged, Denied, Fenced, Unavailable
 from wal_agent.events import CallEnded, Event
 from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Turn
 from wal_agent.recovery.project_rules import load_all
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.gate import RESULT_BUDGET, SHOWN_TOOL, Calls, Gate, RunningCall
 from wal_agent.wal.blobs import INLINE
@@ -531,9 +532,9 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
     told: list[tuple[int, bytes, str, bool]] = []
     settled = End(time=1.0, call=77, how="verified", by="recovery", finding="unknown")
 
-    def tell(call: int, input: bytes, cwd: str, well: bool, changes: bool, printed: bytes | None) -> list[End]:
+    def tell(number: int, call: ReadCall, well: bool, changes: bool, printed: bytes | None) -> list[End]:
         assert not changes and printed is None, "it only reads, and is no command"
-        told.append((call, input, cwd, well))
+        told.append((number, call.input, call.folder, well))
         return [settled] if well else []
 
     monkeypatch.setattr(post.gate.recovered, "ends_after_call", tell)
@@ -739,7 +740,7 @@ def test_in_an_outage_as_much_as_a_record_holds_is_taken(
 def test_a_name_that_the_agent_made_up_does_not_flood_a_refusal(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = "x" * 999
     equal = RecentCall(1, tool, "mutation", 1.0, b"{}", 2)
-    monkeypatch.setattr(post.gate, "_before_compaction", lambda _: equal)
+    monkeypatch.setattr(post.gate, "_before_compaction", lambda *_: equal)
     monkeypatch.setattr("wal_agent.shell.classify.classify", lambda *_, **__: mock.Mock(cls="mutation"))
     reason = refused(post.gate.begin_call(starting(tool, command="x"))).reason
     assert "x" * 20 in reason and "x" * SHOWN_TOOL not in reason

@@ -18,6 +18,7 @@ from wal_agent.errors import UsageError
 from wal_agent.events import CallEnded, CallStarted, Event
 from wal_agent.records import Answer, End, Finding, Verdict
 from wal_agent.recovery.inflight import AskedCall
+from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import gate as gates
 from wal_agent.supervise.gate import Calls, Gate, RecoveredCalls, RunningCall, cut_payload, unannounced_error
@@ -68,7 +69,7 @@ def test_what_is_unknown_and_may_harm_stays_open_with_the_answer_that_the_turn_w
     post.job.writer.append(settled.answer(1, "I looked"))
     post.commit()
     assert [answer.call for answer in settled.after_turn()] == [1, 2], "words alone are no look"
-    settled.ends_after_call(3, json.dumps({"command": "./ledger.sh --list | grep c1"}).encode(), "")
+    settled.ends_after_call(3, ReadCall("Bash", json.dumps({"command": "./ledger.sh --list | grep c1"}).encode(), ""))
 
 
 def test_a_call_that_a_person_settled_meanwhile_gets_no_second_end(post: Post) -> None:
@@ -82,10 +83,10 @@ def test_a_look_settles_at_once_and_only_once(post: Post) -> None:
     """Another crash before the end of the turn must not ask again."""
     settled = recovered(post, [asked(1)], c1="completed")
     look = (json.dumps({"command": "cat ledger.txt"}).encode(), "")
-    (end,) = settled.ends_after_call(3, *look)
+    (end,) = settled.ends_after_call(3, ReadCall("Bash", *look))
     assert (end.call, end.how, end.by) == (1, "verified", "recovery")
-    assert settled.ends_after_call(4, *look) == [] and settled.after_turn() == []
-    assert recovered(post).ends_after_call(3, *look) == [], "nothing was asked"
+    assert settled.ends_after_call(4, ReadCall("Bash", *look)) == [] and settled.after_turn() == []
+    assert recovered(post).ends_after_call(3, ReadCall("Bash", *look)) == [], "nothing was asked"
 
 
 def test_only_a_call_that_was_asked_about_and_is_open_can_be_answered(post: Post) -> None:
@@ -125,7 +126,7 @@ def test_the_end_of_a_turn_is_put_off_once_where_nothing_has_looked(post: Post) 
 def test_a_turn_ends_where_nothing_is_left_to_look_at(post: Post, how: str) -> None:
     found = recovered(post, [] if how == "not asked" else [asked(1)], harmless=[1] if how == "harmless" else [])
     if how == "looked":
-        found.ends_after_call(3, json.dumps({"command": "grep 49.90 ledger.txt"}).encode(), "")
+        found.ends_after_call(3, ReadCall("Bash", json.dumps({"command": "grep 49.90 ledger.txt"}).encode(), ""))
     elif how == "resolved":
         post.job.writer.append(End(time=1.0, call=1, how="resolved", by="person"))
         post.commit()
@@ -349,11 +350,11 @@ def test_a_call_that_was_denied_is_told_again_only_as_a_denial() -> None:
     for n, denied in ((1, False), (2, True)):
         calls.start(RunningCall(n, "t", b"{}", "", True, 1.0))
         calls.end(n, again=True, denied=denied)
-    assert calls.is_repeated("t", b"{}", 9, denied=True)
+    assert calls.is_repeated(ReadCall("t", b"{}"), 9, denied=True)
     assert [known.call for known in calls.again] == [1]
-    assert not calls.is_repeated("t", b"{}", 9, denied=True)
+    assert not calls.is_repeated(ReadCall("t", b"{}"), 9, denied=True)
     assert calls.reported_upto(5) == 0
-    assert calls.is_repeated("t", b"{}", 9) and calls.reported_upto(5) == 5
+    assert calls.is_repeated(ReadCall("t", b"{}"), 9) and calls.reported_upto(5) == 5
 
 
 @pytest.mark.parametrize(("times", "stubborn"), [(gates.STUBBORN - 1, False), (gates.STUBBORN, True)])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, Deny, ToolEnded
+from wal_agent.shell.call import ReadCall
 from wal_agent.supervise.loops import WAITS, Loops
 
 
@@ -21,9 +22,9 @@ def shell(command: str = "echo stop", /, **more: object) -> bytes:
 def make(loops: Loops, n: int, result: bytes = b"x", seconds: float = 0.0, input: bytes = b"") -> list[str]:
     words: list[str] = []
     for _ in range(n):
-        words.append(loops.begin("Bash", input or shell()))
+        words.append(loops.begin(ReadCall("Bash", input or shell())))
         if not words[-1]:
-            loops.end("Bash", input or shell(), result, seconds)
+            loops.end(ReadCall("Bash", input or shell()), result, seconds)
     return words
 
 
@@ -35,9 +36,9 @@ def test_another_spelling_of_what_is_for_people_is_the_same_call() -> None:
     loops = Loops(2)
     spellings: list[dict[str, object]] = [{}, {"description": "a"}, {"description": "b", "timeout": 9}]
     for n, more in enumerate(spellings):
-        word = loops.begin("Bash", shell(**more))
+        word = loops.begin(ReadCall("Bash", shell(**more)))
         assert word == ("tell" if n == 2 else "")
-        loops.end("Bash", shell(**more), b"Output: x\nProcess Group PGID: %d" % n, 0.0)
+        loops.end(ReadCall("Bash", shell(**more)), b"Output: x\nProcess Group PGID: %d" % n, 0.0)
 
 
 @pytest.mark.parametrize("break_it", ["result", "call", "prompt", "wait"])
@@ -58,7 +59,7 @@ def test_nothing_is_said_before_the_limit_and_nothing_ends_untold(calls: list[tu
     loops, row, told = Loops(limit), 0, False
     before: tuple[str, bytes] | None = None
     for name, result in calls:
-        word = loops.begin("Bash", shell(name))
+        word = loops.begin(ReadCall("Bash", shell(name)))
         if before is None or before[0] != name:
             row, told = 0, False
         assert word == ("end" if row >= 2 * limit else "tell" if row >= limit and not told else "")
@@ -66,7 +67,7 @@ def test_nothing_is_said_before_the_limit_and_nothing_ends_untold(calls: list[tu
         if word:
             told, before = True, (name, before[1] if before else b"")
             continue
-        loops.end("Bash", shell(name), result, 0.0)
+        loops.end(ReadCall("Bash", shell(name)), result, 0.0)
         same = before is not None and row > 0 and before[1] == result
         row, told = (row + 1, told) if same else (1, False)
         before = (name, result)

@@ -19,6 +19,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Reconciled
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.file import FileBucket
+from wal_agent.calls.reading import read_calls
 from wal_agent.clock import SystemClock
 from wal_agent.conversation.tasks import task_job
 from wal_agent.evidence import collector
@@ -513,5 +514,7 @@ def test_a_verdict_asks_it(tmp_path: Path, text: str) -> None:
         empty = Payload(size=1, data=b"")
         intent = Intent(time=5.0, call=1, tool="run_shell_command", input=empty, cls="idempotent", rule="", session="s")
         state = State(open=(OpenCall(2, opening.opening.epoch, intent),), openings=(opening,), next_call=2)
-        (said,) = collector.decide_verdicts(state, {1: data}, on.here, tmp_path, [], True, inner=inner)
+        (said,) = collector.decide_verdicts(
+            state, read_calls(state, {1: data}), on.here, tmp_path, [], True, inner=inner
+        )
     assert (said.finding, asked) == ("completed", [(opening.opening.run, 5.0)])
