@@ -89,11 +89,18 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def job_options(self) -> str:
-        """The options that name this job in a command that is typed in any folder."""
+        """The options that name this job in a command that is typed in any folder; never a secret."""
+        from wal_agent.redact import redact
         from wal_agent.text import bucket_words, quote_word
 
-        named = self.sources.get("bucket") != "default"
-        return " ".join(map(quote_word, ("--job", self.job, *(bucket_words(self.bucket) if named else ()))))
+        words = ["--job", self.job]
+        if self.sources.get("bucket") != "default":
+            words += bucket_words(self.bucket)
+        for name in ("encryption_key_file", "encryption_key_command"):
+            value = getattr(self, name)
+            if self.sources.get(name) == "flag" and value and redact(value) == value:
+                words += [f"--{name.replace('_', '-')}", value]
+        return " ".join(map(quote_word, words))
 
     @property
     def origin(self) -> str:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 import time
+from contextvars import ContextVar
 from typing import Final
 
 from wal_agent.redact import redact, redact_head
@@ -81,10 +82,14 @@ _UNNAMED = re.compile(
 )
 
 
-def name_job(text: str, options: str) -> str:
-    """Return what a person is told, with `options` (Settings.job_options) in each command that names no job, so that it
-    works as pasted in any folder."""
-    return _UNNAMED.sub(lambda found: f"{found[0]} {options}", text)
+MEANT: Final = ContextVar("MEANT", default="")  # Settings.job_options of the job that this command is about
+
+
+def name_job(text: str) -> str:
+    """Return what a person is told, with the options of the job that is MEANT in each command that names no job: it
+    works as pasted in any folder. For errors, which are often raised where no job is known."""
+    options = MEANT.get()
+    return _UNNAMED.sub(lambda found: f"{found[0]} {options}", text) if options else text
 
 
 def yield_reason(why: str) -> str:

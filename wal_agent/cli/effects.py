@@ -12,7 +12,7 @@ from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.errors import Damaged
 from wal_agent.records import state_text
 from wal_agent.redact import redact
-from wal_agent.text import lines, plural, quote_word, say, shorten, timestamp
+from wal_agent.text import lines, name_job, plural, quote_word, say, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.records import Payload
@@ -146,5 +146,5 @@ def _rows(effect: Effect, options: str) -> list[str]:
     label = labels[effect.undo.kind]
     rows += [f"       {label}: {each}" for each in effect.undo.commands]
     if effect.undo.note:
-        rows.append(f"       {'note' if effect.undo.commands or not label else label}: {effect.undo.note}")
+        rows.append(f"       {'note' if effect.undo.commands or not label else label}: {name_job(effect.undo.note)}")
     return rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -16,8 +15,7 @@ from msgspec.structs import asdict, replace
 
 from wal_agent.config import ConsentNeeded, Settings
 from wal_agent.errors import Damaged, NoJob, UsageError, WalAgentError
-from wal_agent.redact import redact
-from wal_agent.text import bucket_words, lines, quote_word, say
+from wal_agent.text import MEANT, bucket_words, lines, quote_word, say
 from wal_agent.wal.keys import Keys
 
 if TYPE_CHECKING:
@@ -109,18 +107,11 @@ class JobContext(msgspec.Struct, frozen=True):
 
     def bucket_option(self) -> str:
         """As `options`, for a command that names the job itself."""
-        return self.options().removeprefix(f" --job {shlex.quote(self.keys.job)}")
+        return self.options().removeprefix(f" --job {quote_word(self.keys.job)}")
 
     def options(self) -> str:
-        """What a command for this very job has to say, with a blank before each; never a secret."""
-        said = {"job": self.keys.job}
-        if self.settings.sources.get("bucket") != "default" and bucket_words(self.settings.bucket):
-            said["bucket"] = self.settings.bucket
-        for name in ("encryption_key_file", "encryption_key_command"):
-            value = getattr(self.settings, name)
-            if self.settings.sources.get(name) == "flag" and value and redact(value) == value:
-                said[name.replace("_", "-")] = value
-        return "".join(f" --{name} {shlex.quote(value)}" for name, value in said.items())
+        """What a command for this very job has to say, with a blank in front; never a secret."""
+        return f" {self.settings.job_options}"
 
 
 def open_job(which: JobOptions, *, as_a_run: bool = False, asks: bool = False) -> JobContext:
@@ -158,6 +149,8 @@ def open_job(which: JobOptions, *, as_a_run: bool = False, asks: bool = False) -
         if as_a_run and name in AGENTS:
             settings = settings_for(name, workspace, {**flags, "job": chosen})
         agent, settings = name, replace(settings, job=chosen)
+    if own is None:  # an agent's commands mean the job of its run
+        MEANT.set(settings.job_options)
     return JobContext(settings, retrying, Keys(settings.job), workspace, key_id(key), agent)
 
 

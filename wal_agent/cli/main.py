@@ -88,7 +88,9 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a reader that went away is no news
     except WalAgentError as error:
-        _say(str(error))
+        from wal_agent.text import name_job
+
+        _say(name_job(str(error)))
         code = error.exit_code
     except BrokenPipeError:
         from wal_agent.text import drop_stdout

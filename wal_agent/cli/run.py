@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from wal_agent.cli.options import JobOptions, complete_agent, with_settings
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, LeaseHeld, NoJob, PersonNeeded, UsageError, WalAgentError
-from wal_agent.text import bucket_words, is_utf8, lines, name_job, printable, quote_word, redraw, say
+from wal_agent.text import MEANT, bucket_words, is_utf8, lines, printable, quote_word, redraw, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -240,12 +240,9 @@ def start(
             raise typer.Exit
     if trouble := notify.trouble(os.environ, once=True):
         say(trouble)
+    MEANT.set(options.settings.job_options)
     with attach_listeners(options, screen) as watched:
-        try:
-            code = run_with_restarts(watched, screen)
-        except WalAgentError as error:
-            error.hint = name_job(error.hint, options.settings.job_options)
-            raise
+        code = run_with_restarts(watched, screen)
     raise typer.Exit(code)
 
 

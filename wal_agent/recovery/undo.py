@@ -53,7 +53,8 @@ def suggest_undo(call: ReadCall, rules: Rules) -> Undo:
         words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
         return undo_of_words(words, call)
     if call.tool in rules.files:
-        return Undo("unknown", note="a file of the working tree: wal-agent restore --at RECORD has it as it was")
+        note = "a file of the working tree: wal-agent restore --at RECORD --to DIR has it as it was"
+        return Undo("unknown", note=note)
     return UNKNOWN
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def go(*args: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["wal-agent", *args])
         with pytest.raises(SystemExit) as ended:
-            main()
+            copy_context().run(main)  # as a process of its own: no job is meant yet
         assert isinstance(ended.value.code, int)
         out, err = capsys.readouterr()
         if "--json" in args:

@@ -6,6 +6,7 @@ The commands are read from the code: all strings but docstrings, with a word in 
 from __future__ import annotations
 
 import ast
+import contextvars
 import functools
 import re
 import shlex
@@ -16,8 +17,10 @@ from typing import Any, NamedTuple
 import pytest
 import typer.main
 
+from tests.unit.cli.shelf import KEYS, Run, full
 from wal_agent.cli.commands import COMMANDS, app
-from wal_agent.text import JOB_VERBS, name_job
+from wal_agent.config import Settings
+from wal_agent.text import JOB_VERBS, MEANT, name_job
 
 PACKAGE = Path(__file__).parents[3] / "wal_agent"
 VALUE = re.compile("⟨([^⟩]*)⟩")
@@ -32,13 +35,15 @@ FOR_AGENTS = {  # in a tool of a run, which knows its job
     "messages/requests.py",
 }
 NO_JOB = re.compile(
-    r"--kept|--help|-->|\b[A-Z]{2,}\b|For example|recall \||recover --dry-run$"
-)  # of a folder; templates
-IN_A_START = {  # errors of a start, whose hints cli/run.py completes with name_job
+    r"--kept|--help|-->|For example|recall \||recover --dry-run$|state put STEP"
+)  # of a folder; for a run
+COMPLETED = {  # errors, which cli/main.py completes with name_job, and a note, which cli/effects.py completes
     "wording/messages.py",
     "supervise/gate.py",
     "supervise/hook_selftest.py",
+    "recovery/undo.py",
     "supervise/restart.py",
+    "supervise/rewrite.py",
     "wal/damage.py",
 }
 TYPED = ("require_person", "person_needed")  # they are given what was typed
@@ -122,7 +127,7 @@ def test_a_printed_command_names_its_job() -> None:
         verb = each.text.partition("wal-agent ")[2].split()[0]
         named = "--job" in each.text or any(OPTIONS.search(name) for name in VALUE.findall(each.text))
         template = NO_JOB.search(each.text)
-        if re.fullmatch(JOB_VERBS, verb) and not (named or template or path in FOR_AGENTS | IN_A_START):
+        if re.fullmatch(JOB_VERBS, verb) and not (named or template or path in FOR_AGENTS | COMPLETED):
             bare.append(each)
     assert bare == []
 
@@ -159,5 +164,25 @@ def test_the_verbs_that_mean_a_job_are_those_that_take_one() -> None:
         ("Try: wal-agent doctor gemini", "Try: wal-agent doctor gemini"),
     ],
 )
-def test_a_hint_of_a_run_names_its_job(said: str, whole: str) -> None:
-    assert name_job(said, "--job j") == whole
+def test_a_hint_names_the_job_that_the_command_is_about(said: str, whole: str) -> None:
+    about = contextvars.copy_context()
+    about.run(MEANT.set, "--job j")
+    assert about.run(name_job, said) == whole
+    assert name_job(said) == said
+
+
+@pytest.mark.parametrize("command", [("diff",), ("state", "list"), ("status",)])
+def test_an_error_of_a_command_names_job_and_bucket(tmp_path: Path, run: Run, command: tuple[str, ...]) -> None:
+    """What finds a log damaged knows no job, and the command is pasted in any folder."""
+    shelf = full(tmp_path / "b")
+    lost = sorted(entry.key for entry in shelf.bucket.list(KEYS.log))[3]
+    shelf.bucket.delete(lost)
+    shelf.bucket.put(lost, b"junk")
+    code, _, err = run(*command, "--job", "shop", "--bucket", shelf.url)
+    assert code == 73 and f"`wal-agent restore --job shop --bucket {shelf.url} --at " in err
+
+
+@pytest.mark.parametrize(("source", "shown"), [("flag", " --encryption-key-file /k"), ("own", "")])
+def test_a_job_is_named_with_the_key_that_was_typed(source: Any, shown: str) -> None:
+    settings = Settings(job="j", bucket="s3://b", encryption_key_file="/k", sources={"encryption_key_file": source})
+    assert settings.job_options == f"--job j --bucket s3://b{shown}"
