@@ -64,9 +64,11 @@ PLAN: Final[tuple[Wave, ...]] = (
     Wave(FIRST, OTHERS, ("naive", "well", "badly"), FEW),
     Wave(FIRST, MAIN, ("naive", "well", "badly"), ALL),
     Wave(SPREAD, MAIN, ("naive", "well"), FEW),
+    Wave(SPREAD, MAIN, ("badly",), AT_HAND),
     Wave(STOPPED, (*MAIN, *OTHERS), ("naive", "well", "badly"), FEW),
     Wave(PERSON, (*MAIN, *OTHERS), ("naive", "well", "badly"), AT_HAND),
     Wave(FIRST[:2], MAIN, LEARNED, ("bare resume", "wal-agent")),
+    Wave((*FIRST, *SPREAD, *STOPPED, *PERSON), MAIN[:1], LEARNED, ("wal-agent",)),
 )
 
 Case = tuple[Round, str, Policy, str]  # with the agent's name and the peer's

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.crash.peers import PEERS, RESUME, BareResume, RetryLoop, applies
-from bench.crash.plan import FIRST, PERSON, SPREAD, STOPPED, cases
+from bench.crash.plan import FIRST, LEARNED, PERSON, SPREAD, STOPPED, cases
 from bench.crash.table import PAGE, Result, page, read, save, share, tables, wilson, worse_cells
 from wal_agent.agents import AGENTS
 from wal_agent.drill.play import Subject
@@ -120,6 +120,8 @@ def test_the_plan_holds_each_round_once_and_only_kills_that_are_there() -> None:
     assert {peer for *_, peer in keys} == {peer.name for peer in PEERS} and {key[2] for key in keys} == {*RESUME}
     assert len({(scenario, point) for scenario, point, *_ in keys}) == len({*FIRST, *SPREAD, *STOPPED, *PERSON})
     assert {point for _, point, *_ in keys} == {*POINTS} and {scenario for scenario, *_ in keys} == {*names()}
+    ours = {(point, policy) for _, point, _, policy, peer in keys if peer == "wal-agent"}
+    assert ours >= {(point, policy) for point in POINTS for policy in ("well", "naive", "badly", *LEARNED)}
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
