@@ -511,6 +511,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that have the agent begin a turn later, with what reads of a result when (seconds since 1970; inf: again
     and again). What they scheduled is gone with its process, except where the agent takes it up again
     (`Reconciled.timers`)."""
+    takes_back: frozenset[str] = frozenset()
+    """Tools that take such a thing back, by the id that its result has."""
     scheduled: Callable[[Buffer], tuple[RequestedCall, ...]] | None = None
     """(main): what the agent begins later by itself once it has resumed that file. Pure."""
     ends_background: bool = False

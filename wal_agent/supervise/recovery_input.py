@@ -346,8 +346,8 @@ def inner_calls(at: Situation) -> tuple[FinishedCall, ...]:
 
 
 def lost_timers(at: Situation, agent: Agent, read: Reconciled | None = None) -> tuple[FinishedCall, ...]:
-    """What the agent of the lost run had scheduled, but for what came since, what it took back (the id that the tool
-    gave is then in a later call) and what it takes up again by itself in the session that was `read`. Pure."""
+    """What the agent of the lost run had scheduled, but for what came since, what it took back, and what it takes up
+    again by itself in the session that was `read`. Pure."""
     back = read.timers if read is not None else ()
     begun = at.home.time if at.home is not None else 0.0
     calls = [c for c in at.before.recent if c.time >= begun and c.how == "done"]
@@ -356,7 +356,7 @@ def lost_timers(at: Situation, agent: Agent, read: Reconciled | None = None) -> 
         due = agent.capabilities.timers.get(call.tool)
         if due is not None and due(call.output) > at.before.time:
             ids = set(re.findall(rb"[A-Za-z0-9_-]{6,}", call.output))
-            later = b" ".join(c.input for c in calls[n + 1 :] if c.tool not in agent.capabilities.timers)
+            later = b" ".join(c.input for c in calls[n + 1 :] if c.tool in agent.capabilities.takes_back)
             gone = set(re.findall(rb"[A-Za-z0-9_-]{6,}", later)) | {id.encode() for id in back}
             if not ids & gone:
                 found.append(FinishedCall(call.tool, call.input, call.how))

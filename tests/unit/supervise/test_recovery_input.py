@@ -248,6 +248,25 @@ def test_timers_of_the_lost_run_are_named_but_for_those_it_took_back() -> None:
     assert "they are gone with the old run: `CronCreate`" in render_prompt(replace(TOLD, timers=found))
 
 
+def test_what_qwen_code_schedules_says_in_words_how_long_it_lasts() -> None:
+    """As 0.24.4 writes it."""
+    session = b"Scheduled recurring job k3kq0z1a (0 9 * * *). Session-only (not written to disk, dies"
+    kept = b"Scheduled recurring job aaaaaaa1 (0 9 * * *). Persisted to ~/.qwen/tmp/<project-hash>/s"
+    come = b"Scheduled loop wakeup w1.\nScheduled for: 1970-01-01T00:33:20.000Z (in 60s).\nSession-only one-shot"
+    to_come = come.replace(b"00:33:20", b"00:33:30")
+    records: list[AnyRecord] = []
+    for number, (tool, result) in enumerate(
+        [("cron_create", session), ("cron_create", kept), ("loop_wakeup", come), ("loop_wakeup", to_come)], 1
+    ):
+        saved = Payload(size=len(result), data=result)
+        records.append(replace(intent(number, tool, b"%d" % number), time=2000.0))
+        records.append(End(time=2001.0, call=number, how="done", by="hook", result=saved))
+    assert [c.input for c in lost_timers(at_end_of(*records), AGENTS["qwen"])] == [b"1", b"4"]
+    records.append(replace(intent(5, "cron_delete", b'{"id":"k3kq0z1a"}'), time=2001.0))
+    records.append(End(time=2001.5, call=5, how="done", by="hook"))
+    assert [c.input for c in lost_timers(at_end_of(*records), AGENTS["qwen"])] == [b"4"]
+
+
 def test_what_was_typed_while_a_tool_ran_is_given_in_order_where_the_session_lacks_it() -> None:
     """I3: agents keep queued prompts in memory."""
 

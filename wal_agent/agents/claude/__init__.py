@@ -28,6 +28,7 @@ capabilities = Capabilities(
     speaks=frozenset(("tool_ended", "turn_started", "turn_completed")),
     boundary="file",
     timers={"ScheduleWakeup": session.due, "CronCreate": session.due},
+    takes_back=frozenset(("CronDelete",)),
     hook_caller="wrapped",  # CLAUDE_CODE_SHELL_PREFIX
     inject_prompt=resume.inject_prompt,
     turn_failure=session.turn_failure,

@@ -32,6 +32,8 @@ capabilities = Capabilities(
     sweep=hooks.sweep,
     inject_prompt=resume.inject_prompt,
     settled_length=session.settled_length,
+    timers={"cron_create": session.due, "loop_wakeup": session.due},
+    takes_back=frozenset(("cron_delete",)),
     exit_cause=cli.exit_cause,
     hooks_to_install=hooks.hooks_to_install,
 )

@@ -13,9 +13,11 @@ credential can be. Links are not followed.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -408,3 +410,19 @@ def _kind(line: bytes) -> Literal["event", "result", "other"]:
 def proves_turn(appended: bytes) -> bool:
     """A user's record is written when the UserPromptSubmit hook is over, before the model is asked."""
     return any(r is not None and r.get("type") == "user" for r, _ in records(appended))
+
+
+_KEPT = b"Persisted to "  # a durable job of cron_create: Qwen itself takes it up again, on the same machine
+_COMES = re.compile(rb"Scheduled for: (\d{4}-\d\d-\d\dT[\d:.]+Z)")
+
+
+def due(result: bytes) -> float:
+    """When what cron_create or loop_wakeup has scheduled comes, in seconds since 1970; inf: again and again, or not
+    known; -inf: it is not gone with the process."""
+    if _KEPT in result:
+        return -math.inf
+    comes = _COMES.search(result)
+    try:
+        return datetime.fromisoformat(comes[1].decode()).timestamp() if comes else math.inf
+    except ValueError:
+        return math.inf
