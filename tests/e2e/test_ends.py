@@ -339,7 +339,6 @@ def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) 
 
 
 @deep
-@deep
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_turn_without_a_request_completes_nothing(scene: Scene) -> None:
     """Issue 32, 17: Gemini sends no conversation that is larger than its window, and ends with 0."""

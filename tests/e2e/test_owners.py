@@ -96,11 +96,14 @@ def test_agent_alone_killed(scene: Scene) -> None:
 
 
 def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
-    """I5, I3: no intent, no tool; the agent is told in one sentence; what was queued is in the log afterwards."""
+    """I5, I3, I8: no intent, no tool; the agent is told in one sentence; what was queued is in the log afterwards. The
+    turn that this ended is not complete: the same command goes on with it."""
     scene.script(
         Turn(calls=[shell("echo one >> side")]),
         Turn(calls=[shell("echo two >> side")]),
         Turn(text="Stopped, as told."),
+        Turn(calls=[shell("echo two >> side")]),
+        Turn(text="Done."),
     )
     hold = scene.hold_turn(1)
     machine = scene.machine("vm-1")
@@ -112,11 +115,14 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     scene.asked(3)
     assert "did not run this" in told(scene.model.requests[-1])
     faults.unlink()
-    assert run.wait() == 0, run.stderr()
+    assert run.wait() == 74, run.stderr()
     assert scene.side() == ["one"]
     ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
-    assert ends == {1: "done", 2: "refused"}
-    assert machine.status()["state"] == "closed"
+    assert ends == {1: "done", 2: "refused"} and machine.status()["state"] == "released"
+    again = machine.run("-y", "-p", "work", wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    assert "wal-agent refused these calls before they began" in told(scene.model.requests[3])
+    assert scene.side() == ["one", "two"] and machine.status()["state"] == "closed"
 
 
 @deep
@@ -144,7 +150,7 @@ def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None
     assert "did not run this" in told(scene.model.requests[-1])
     assert [*point.iterdir()] == []
     subprocess.run([*inside, *mount], check=True)
-    assert run.wait() == 0, run.stderr()
+    assert run.wait() == 74, run.stderr()
     assert scene.side() == ["one"]
     ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
     assert ends == {1: "done", 2: "refused"}

@@ -149,7 +149,7 @@ class Conversation:
                 self._at_boundary()
             case TurnCompleted(pending=True):
                 self._supervisor.request_save()
-            case TurnCompleted() if self._gate.stopping:  # agents end their turn when they are stopped
+            case TurnCompleted() if self._gate.stopping or self._gate.told_to_stop:  # the agent ends it, at our word
                 self._at_boundary()
             case TurnCompleted() if words := self._messages("turn_completed") or self._nudge(event.session):
                 self._at_boundary()
@@ -323,7 +323,7 @@ class Conversation:
     def end(self) -> None:
         """The agent ended by itself, with 0: what it left in the background begins no other turn, and it went
         on for no words at the end of its own."""
-        if self._pending:
+        if self._pending and not self._gate.told_to_stop:
             self._complete_turn(self._pending)
 
 

@@ -409,6 +409,7 @@ class Gate:
         self._forbidden = ""  # the first command that the agent's own permissions refused
         self._shell_ran = False
         self.stuck: PersonNeeded | None = None  # why only a person can carry on
+        self.told_to_stop = False  # as the log took nothing, and no changing call has begun since
         self.ended_turn: PersonNeeded | None = None  # the same, where the agent may still be prompted again
 
     # ---- before and after
@@ -416,6 +417,7 @@ class Gate:
     def begin_turn(self) -> None:
         """The agent was prompted."""
         self.recovered.begin_turn()
+        self.told_to_stop = False
         with self._lock:
             if self.loops is not None:
                 self.loops.clear()
@@ -568,6 +570,7 @@ class Gate:
             return self._deny(DENY_LATE, "late", call, nested)
         if not nested:
             self._denied_in_a_row = 0
+            self.told_to_stop = False
         return Allow()
 
     def _await_lease(self, until: float) -> bool:
@@ -602,6 +605,7 @@ class Gate:
 
     def _deny(self, reason: str, word: str, call: int | None = None, nested: str = "") -> Deny:
         self._denied_in_a_row += not nested and word != "repeated"  # which is said once of each call
+        self.told_to_stop = self.told_to_stop or (not nested and word in ("unsaved", "late"))
         if call is not None:
             with suppress(WalAgentError):  # the log has ended; the answer has not
                 self.end_call(call, "refused", reason)

@@ -238,6 +238,24 @@ def test_a_turn_completes_behind_what_it_settles(talk: Talk, monkeypatch: pytest
     assert talk.post.state.turn == "completed"
 
 
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_turn_that_a_lost_log_ended_is_not_complete(talk: Talk, pending: bool) -> None:
+    """I8: the agent was told to stop. The next start goes on with it, unless a call could begin after all."""
+    talk.on.handle(TurnStarted("s", "p"))
+    talk.post.fresh = False
+    with talk.post.committing():
+        assert isinstance(talk.on.handle(starting("write_file", file_path="a")), Deny)
+    talk.on.handle(TurnCompleted("s", pending=pending))
+    talk.on.end()
+    assert talk.on.turn_open
+    talk.post.fresh = True
+    with talk.post.committing():
+        assert talk.on.handle(starting("write_file", file_path="a")) == Allow()
+    talk.on.handle(TurnCompleted("s", pending=pending))
+    talk.on.end()
+    assert not talk.on.turn_open
+
+
 @pytest.mark.parametrize(
     ("event", "phase"), [(AwaitingApproval("s", "t"), "awaiting_approval"), (SessionEnded("s", "x"), "awaiting_user")]
 )
