@@ -18,9 +18,10 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.records import Class
+from wal_agent.shell.argv import program_name
 from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import FOLDERS, builtin_effect, classify_words, redirect_effects
-from wal_agent.shell.match import command_levels, program_name
+from wal_agent.shell.match import command_levels
 from wal_agent.shell.project_rules import interpreted, is_interpreter
 from wal_agent.shell.rules import Rules
 from wal_agent.shell.syntax import Simple, Word, split_names
@@ -234,7 +235,7 @@ class _Reader:
     def _plain(self, c: Simple, folder: str, like: Command, depth: int) -> None:
         """Add a command without wrappers."""
         words = c.words
-        name = program_name(words[0])
+        name = program_name(words[0].text)
         if words[0].text is None:
             self._unknown(like)
         elif name is None:

@@ -51,7 +51,6 @@ from wal_agent.evidence.model import (
     folder_fact,
     output_redirects,
     paths_overlap,
-    program_name,
     relocate,
     resolve_path,
     resolve_reach,
@@ -151,7 +150,7 @@ class Runs(Kind[Step]):
 
 
 def starts_run(step: Step) -> bool:
-    return program_name(step) == "wal-agent" and step.words[1:2] in (("run",), ("task",))
+    return step.program == "wal-agent" and step.words[1:2] in (("run",), ("task",))
 
 
 _RUN_ENDS: dict[str, tuple[Finding, str]] = {
@@ -343,7 +342,7 @@ def _read_part(step: Step, call: ReadCall) -> Part | None:
     reads = _reads(step, call)
     if reads and not redirected:
         return None
-    name = "git" if step.words and step.words[0].rpartition("/")[2] == "git" else program_name(step)
+    name = step.program
     if name == "wal-agent" and starts_run(step):  # its own log records it, whatever file takes its output
         return Part(step, _RUNS, step, outputs=redirected)
     if (redirected or name == "tee") and (how := _OUTPUTS.parse(step)) is not None:

@@ -30,21 +30,9 @@ from wal_agent.evidence.file_state import (
     read_file,
     stat_entry,
 )
-from wal_agent.evidence.model import (
-    Argv,
-    Budget,
-    Context,
-    Kind,
-    Outcome,
-    Reach,
-    Step,
-    fact_value,
-    parse_argv,
-    parse_options,
-    program_name,
-    resolve_paths,
-)
+from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, fact_value, resolve_paths
 from wal_agent.records import Fact
+from wal_agent.shell.argv import Argv, parse_argv, parse_options
 
 _MOVE = parse_options("-f|--force -v|--verbose -T")
 _COPY = parse_options("-f|--force -v|--verbose -r|-R|--recursive -a|--archive -p -T|--no-target-directory")
@@ -278,7 +266,7 @@ def _same_marks(one: Entry, other: Entry) -> bool:
 
 class Removes(Kind["_Operands"]):
     def parse(self, step: Step) -> _Operands | None:
-        how = parse_argv(step.words[1:], _REMOVE[program_name(step)])
+        how = parse_argv(step.words[1:], _REMOVE[step.program])
         # rm refuses these; "link/" is not the link.
         if how is None or not how.operands or any(w.rstrip("/").rpartition("/")[2] in _DOTS for w in how.operands):
             return None
@@ -299,7 +287,7 @@ class Removes(Kind["_Operands"]):
         self, step: Step, how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget
     ) -> Outcome:
         deep = how.argv.has("recursive")
-        shallow = program_name(step) == "rmdir" or how.argv.has("dir")
+        shallow = step.program == "rmdir" or how.argv.has("dir")
 
         def state(was: PathFacts, now: Entry) -> PathState:
             if was.entry.absent:
@@ -329,7 +317,7 @@ def _assess_remaining_tree(was: PathFacts, before: str | None, around: Context, 
 
 class Makes(Kind["_Operands"]):
     def parse(self, step: Step) -> _Operands | None:
-        name = program_name(step)
+        name = step.program
         how = parse_argv(step.words[1:], _MAKE[name])
         if how is None or not how.operands:
             return None
@@ -347,7 +335,7 @@ class Makes(Kind["_Operands"]):
         return None if paths is None else _Operands(how, paths)
 
     def reach(self, step: Step, how: _Operands) -> Reach | None:
-        if program_name(step) == "ln":
+        if step.program == "ln":
             return Reach(how.paths[1:], how.paths[:1])
         above = [a for p in how.paths for a in _folders_above(p, step)] if how.argv.has("parents") else []
         return Reach(tuple(dict.fromkeys((*how.paths, *above))))
@@ -355,14 +343,14 @@ class Makes(Kind["_Operands"]):
     def facts_before(self, step: Step, how: _Operands, budget: Budget) -> tuple[Fact, ...]:
         above = tuple(_topmost(p) for p in how.paths) if how.argv.has("parents") else ()
         facts = path_facts(tuple(dict.fromkeys((*how.paths, *above))), budget)
-        if program_name(step) == "ln" and facts and (target := _link_target(how.paths[1])) is not None:
+        if step.program == "ln" and facts and (target := _link_target(how.paths[1])) is not None:
             facts = (*facts, Fact(what="link", where=how.paths[1], value=target))
         return facts
 
     def assess_step(
         self, step: Step, how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget
     ) -> Outcome:
-        name = program_name(step)
+        name = step.program
         if name == "ln":
             states = [(how.paths[1], _assess_link(how, facts, around, budget))]
             return assess_paths(states, around, "is the link that was to be made", "linked")

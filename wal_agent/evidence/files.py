@@ -47,13 +47,11 @@ from wal_agent.evidence.model import (
     Step,
     fact_value,
     output_redirects,
-    parse_argv,
-    parse_options,
-    program_name,
     resolve_path,
     resolve_paths,
 )
 from wal_agent.records import Fact
+from wal_agent.shell.argv import parse_argv, parse_options
 from wal_agent.shell.quote import inline
 from wal_agent.shell.rules import load_rules
 
@@ -179,7 +177,7 @@ def output_files(step: Step) -> tuple[str, ...]:
     words = tuple(r.to.text or "" for r in redirects if r.to is not None and r.op not in ("<>", ">&"))
     if len(words) != len(redirects):
         return ()
-    if program_name(step) == "tee":
+    if step.program == "tee":
         how = parse_argv(step.words[1:], _TEE)
         if how is None or words:
             return ()
@@ -222,7 +220,7 @@ def output_facts(step: Step, budget: Budget) -> tuple[Fact, ...]:
 
 
 def _appends(step: Step) -> bool:
-    if program_name(step) == "tee":
+    if step.program == "tee":
         how = parse_argv(step.words[1:], _TEE)
         return how is not None and how.has("append")
     return any(">>" in r.op for r in output_redirects(step))
@@ -231,7 +229,7 @@ def _appends(step: Step) -> bool:
 def _written_bytes(step: Step) -> bytes | None:
     """The bytes that a step writes to its one output; None where they are not known."""
     redirects = output_redirects(step)
-    if program_name(step) != "tee" and (len(redirects) != 1 or redirects[0].fd not in (None, 1)):
+    if step.program != "tee" and (len(redirects) != 1 or redirects[0].fd not in (None, 1)):
         return None
     text = _printed(step)
     try:

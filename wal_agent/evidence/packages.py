@@ -22,7 +22,7 @@ from wal_agent.evidence.file_state import (
     read_file,
     stat_entry,
 )
-from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, fact_value, program_name
+from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, fact_value
 from wal_agent.records import Fact, Finding
 from wal_agent.shell.quote import inline
 
@@ -131,7 +131,7 @@ def _assess_changes(paths: Sequence[str], facts: Sequence[Fact]) -> Outcome:
 def _installs_here(step: Step) -> bool:
     """Whether it is an install into this very folder. npm goes up to a folder whose workspaces hold this one."""
     words = step.words
-    if program_name(step) != "npm" or any(w.startswith("-") and w not in _OPTIONS for w in words[2:]):
+    if step.program != "npm" or any(w.startswith("-") and w not in _OPTIONS for w in words[2:]):
         return False
     here = stat_entry(f"{step.cwd}/package.json")
     above, links = parent(str(step.cwd)), stat_entry(f"{step.cwd}/node_modules")
@@ -144,7 +144,7 @@ def _installs_here(step: Step) -> bool:
 
 def _compared_files(step: Step) -> tuple[str, ...]:
     """Absolute paths of the files that are compared; empty for a step of another kind."""
-    name, second = program_name(step), step.words[1] if len(step.words) > 1 else ""
+    name, second = step.program, step.words[1] if len(step.words) > 1 else ""
     if name == "npm":
         return tuple(f"{step.cwd}/{f}" for f in _PROJECT) if second in _NPM else ()
     commands, files = _TOOLS.get(name, (frozenset[str](), ()))

@@ -319,14 +319,6 @@ def _compose(words: Sequence[str]) -> Undo:
     return _command("docker", "compose", *_kept(words, options), "up", "--detach") if verb == ["down"] else UNKNOWN
 
 
-def _npm_publish(words: Sequence[str]) -> Undo:
-    note = (
-        "a published version number is used up, and others may have it; within 72 h npm unpublish "
-        "may be allowed, later only: npm deprecate NAME@VERSION REASON"
-    )
-    return Undo("impossible", note=note)
-
-
 def _installed(*front: str, valued: Sequence[str] = ()) -> Rule:
     """Packages that were named; a project's own list of them (npm install alone) names none."""
 
@@ -375,14 +367,18 @@ def _cloud_copy(*remove: str) -> Rule:
     return rule
 
 
-def _terraform_apply(words: Sequence[str]) -> Undo:
+def _applied(program: str) -> Rule:
     note = "to go back, apply the configuration from before; the command shows all that is managed, not just this apply"
-    return Undo("look", ("terraform state list",), note)
+    return _fixed("look", note, f"{program} state list")
 
 
 _GONE: Final = "what was deleted is gone, but for backups; files of the working tree: wal-agent restore"
 _MERGED: Final = "only while nothing was done after it"
 _PUBLISHED: Final = "the version number is used up, and others may have it"
+_NPM_PUBLISHED: Final = (
+    "a published version number is used up, and others may have it; within 72 h npm unpublish "
+    "may be allowed, later only: npm deprecate NAME@VERSION REASON"
+)
 _SENT: Final = "it was sent"
 
 _RULES: Final[Mapping[str, Rule]] = {
@@ -392,12 +388,11 @@ _RULES: Final[Mapping[str, Rule]] = {
     "git tag": _git_name("tag"),
     "git branch": _git_name("branch"),
     "git stash": _git_stash,
+    **dict.fromkeys(("git merge", "git pull", "git rebase"), _fixed("command", _MERGED, "git reset --keep ORIG_HEAD")),
     **dict.fromkeys(
-        ("git merge", "git pull", "git rebase", "git cherry-pick", "git revert"),
-        _fixed("command", _MERGED, "git reset --keep ORIG_HEAD"),
+        ("git cherry-pick", "git revert"),
+        _fixed("command", f"{_MERGED}; one commit was added", "git reset --keep HEAD~1"),
     ),
-    "git cherry-pick": _fixed("command", f"{_MERGED}; one commit was added", "git reset --keep HEAD~1"),
-    "git revert": _fixed("command", f"{_MERGED}; one commit was added", "git reset --keep HEAD~1"),
     "git switch": _fixed("command", "goes to the branch before, if nobody has switched since", "git switch -"),
     "git add": _inverse("git", "restore", "--staged", "--"),
     "git rm": _inverse("git", "restore", "--staged", "--worktree", "--", note="the files as they were committed"),
@@ -419,8 +414,8 @@ _RULES: Final[Mapping[str, Rule]] = {
     ),
     "helm rollback": _helm("history", "choose the revision from before, then helm rollback NAME REVISION"),
     "helm uninstall": _fixed("impossible", "install it again; data of deleted volumes is gone"),
-    "terraform apply": _terraform_apply,
-    "tofu apply": lambda words: Undo("look", ("tofu state list",), _terraform_apply(words).note),
+    "terraform apply": _applied("terraform"),
+    "tofu apply": _applied("tofu"),
     "terraform destroy": _fixed("impossible", "apply again makes new ones; their data is gone"),
     "pulumi up": _fixed("look", "to go back, deploy the program from before", "pulumi stack history"),
     "docker run": _docker_run,
@@ -438,9 +433,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(
         ("docker rm", "docker rmi", "docker volume rm", "docker system prune"), _fixed("impossible", _GONE)
     ),
-    "npm publish": _npm_publish,
-    "pnpm publish": _npm_publish,
-    "yarn publish": _npm_publish,
+    **dict.fromkeys(("npm publish", "pnpm publish", "yarn publish"), _fixed("impossible", _NPM_PUBLISHED)),
     "cargo publish": _fixed("impossible", f"{_PUBLISHED}; hide it with: cargo yank --version VERSION"),
     "gem push": _fixed("impossible", f"{_PUBLISHED}; hide it with: gem yank NAME -v VERSION"),
     **dict.fromkeys(

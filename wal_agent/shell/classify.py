@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from wal_agent.records import Class
 from wal_agent.shell import inline_code
+from wal_agent.shell.argv import program_name
 from wal_agent.shell.call import ReadCall
-from wal_agent.shell.match import GENERAL_VERIFY, command_levels, is_live_file, match_rule, program_name
+from wal_agent.shell.match import GENERAL_VERIFY, command_levels, is_live_file, match_rule
 from wal_agent.shell.project_rules import ProjectRule, folder_after, match_command, match_tool
 from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, Shell
 from wal_agent.shell.syntax import Redirect, Script, Simple, Word, assigned_names
@@ -221,7 +222,7 @@ def joint_effect(commands: Sequence[Simple]) -> Classified | None:
 
 
 def _name(c: Simple) -> str:
-    return (program_name(c.words[0]) or "") if c.words else ""
+    return (program_name(c.words[0].text) or "") if c.words else ""
 
 
 def _operands(c: Simple) -> list[str]:
@@ -518,7 +519,7 @@ class _Parts:
         own = builtin_effect(words)
         if own is not None:
             return own
-        if program_name(words[0]) is None:
+        if program_name(words[0].text) is None:
             return _SCRIPT
         return match_rule(words, self._rules, self._explain) or _PROGRAM
 

@@ -22,6 +22,7 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.redact import redact
+from wal_agent.shell.argv import program_name
 from wal_agent.shell.rules import AWAY, Classified, Command, Options, Rules
 from wal_agent.shell.syntax import Word
 
@@ -129,7 +130,6 @@ def _sql_tokens(text: str) -> list[tuple[str, str]] | None:
 
 GENERAL_VERIFY = "look for what it was to change"
 _MOST_VERIFY = 300  # characters
-_BIN = re.compile(r"/(?:usr/(?:local/)?)?s?bin/([^/]+)|/opt/homebrew/bin/([^/]+)")
 _PLACES = re.compile(r"\{(operands|first|last|refs)\}")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 # Reading these can consume or change something (a FIFO of a service, a device, a kernel file).
@@ -176,20 +176,9 @@ def is_live_file(word: str) -> bool:
     return _LIVE_FILE.search(word) is not None and (_STILL_FILE.fullmatch(word) is None or ".." in word)
 
 
-def program_name(word: Word) -> str | None:
-    """The program that a command's first word names; None for scripts, and where it is not known."""
-    text = word.text
-    if not text:
-        return None
-    if "/" not in text:
-        return text
-    m = _BIN.fullmatch(text)
-    return (m[1] or m[2]) if m else None
-
-
 def command_levels(words: Sequence[Word], rules: Rules) -> list[tuple[str, int]]:
     """The names of a command, with how many of its words each takes: git, git stash, git stash list; longest first."""
-    name = program_name(words[0]) if words else None
+    name = program_name(words[0].text) if words else None
     if name is None:
         return []
     found = [(name, 1)]
@@ -426,7 +415,7 @@ def _option_of(text: str, options: Collection[str]) -> str:
 
 def _by_same_program(verify: str, program: Word, rules: Rules) -> str:
     """`tofu state list` where `tofu`, which has the rules of terraform, was called."""
-    name = program_name(program) or ""
+    name = program_name(program.text) or ""
     like = rules.likes.get(name, "")
     return f"{name}{verify.removeprefix(like)}" if like and f"{verify} ".startswith(f"{like} ") else verify
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.records import Class
-from wal_agent.shell.match import program_name
+from wal_agent.shell.argv import program_name
 from wal_agent.shell.syntax import Script, Simple, Word
 
 Words = Sequence[Word]
@@ -436,7 +436,7 @@ def unwrap(c: Simple, name: str, taken: int) -> tuple[InnerRun, ...] | None:
     """What a command runs if it is a wrapper; None if it is none, () if it runs nothing, a text that is None where
     that is not known. `name`: what the rules call it (docker exec); `taken`: how many of its words that is."""
     words = c.words
-    first = program_name(words[0]) if words else None
+    first = program_name(words[0].text) if words else None
     if first is None:
         return None
     prefix, container = _listed_wrappers()

@@ -18,7 +18,8 @@ from wal_agent.calls.reading import read_calls
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
 from wal_agent.evidence.git import GitKind
-from wal_agent.evidence.model import Budget, Context, Outcome, Step, parse_git
+from wal_agent.evidence.model import Budget, Context, Outcome, Step
+from wal_agent.shell.argv import parse_git
 from wal_agent.shell.call import ReadCall
 
 CLOCK = SystemClock()
@@ -66,6 +67,7 @@ def after(stage: Stage, words: tuple[str, ...], around: Context = HERE, run: str
         "git -C",
         "git commit -m",
         "hub commit -m m",
+        "tools/git commit -m m",
     ],
 )
 def test_what_is_not_known_is_not_read(words: str) -> None:
