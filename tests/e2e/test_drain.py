@@ -47,6 +47,7 @@ def test_a_notice_lets_a_short_tool_end_and_the_next_host_goes_on_at_once(scene:
     assert (scene.lease().state, scene.lease().reason) == ("released", "preempted (gcp)")
     state = scene.replay().state
     assert state.workspace is not None and state.workspace.holds == 1, "its effects were saved before the lease"
+    assert [c.record.trigger for c in state.checkpoints] == ["pre_shutdown"]
     said = next_host(scene)
     assert "The machine that you worked on" in said and "preempted (gcp). You are now on" in said
     assert "no tool call was in flight" in said

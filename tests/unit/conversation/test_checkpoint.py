@@ -40,7 +40,9 @@ from wal_agent.records import (
     MessageSeen,
     PlanStep,
     Progress,
+    Repository,
     Turn,
+    Workspace,
 )
 from wal_agent.wal.state import KEEP_CHECKPOINTS, KEEP_RECENT, MOST_CHECKPOINT, State, apply, apply_all
 
@@ -240,9 +242,16 @@ def test_a_plan_in_markdown() -> None:
 
 
 def test_a_record_of_the_log_is_what_is_read() -> None:
-    made = checkpoint_of(told(asked()), AT)
-    assert isinstance(made, Checkpoint) and made.number == 1
-    assert document(told(asked())).agent == "gemini"
+    made = checkpoint_of(told(asked()), AT, "an-id", number=4)
+    found = read_document(made)
+    assert isinstance(made, Checkpoint) and (made.number, made.time) == (4, 1000.0)
+    assert (found.checkpoint_id, found.job, found.agent, found.epoch) == ("an-id", "shop", "gemini", 1)
+    assert (found.sequence_number, found.record, found.time) == (4, 9, "1970-01-01T00:16:40.000Z")
+    assert (found.trigger, found.role, found.ttl_days) == ("manual", "", AT.ttl_days)
+    assert found.active_task is not None and (found.active_task.title, found.active_task.progress) == (
+        "Move the shop to v2",
+        0,
+    )
 
 
 def called(n: int, command: str, cls: Class = "mutation", said: str = "", how: Ending = "done") -> list[AnyRecord]:
@@ -263,6 +272,13 @@ def called(n: int, command: str, cls: Class = "mutation", said: str = "", how: E
 def test_what_a_shell_command_wrote_is_modified(command: str, written: list[str]) -> None:
     found = document(told(*called(1, command), *called(2, "echo no > refused.txt", how="refused")))
     assert found.workspace.modified == written
+
+
+def test_the_tree_is_the_newest_capture_and_what_it_may_lack() -> None:
+    repository = Repository(head="c0ffee", branch="refs/heads/main")
+    saved = Workspace(time=7.0, holds=1, commit="a" * 40, whole=True, repository=repository)
+    found = document(told(*called(1, "make a"), saved, *called(2, "make b"), *called(3, "make c"))).workspace
+    assert (found.commit, found.branch, found.uncommitted) == ("c0ffee", "refs/heads/main", 2)
 
 
 def test_what_was_gathered_is_told_with_what_it_said() -> None:
