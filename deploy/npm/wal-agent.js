@@ -5,11 +5,25 @@
 const { spawn, spawnSync } = require("node:child_process");
 const { accessSync, constants, realpathSync, statSync } = require("node:fs");
 const { constants: { signals } } = require("node:os");
-const { delimiter, isAbsolute, join } = require("node:path");
+const { basename, delimiter, dirname, isAbsolute, join, sep } = require("node:path");
 const { version } = require("./package.json");
 
 const CONFIGURATION = 78; // docs/OPERATIONS.md of wal-agent, "Exit codes"
 const FORWARDED = ["SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"];
+
+// npx and `npm exec` put the node_modules/.bin of this folder and of each above on PATH, and a clone may bring programs.
+if (process.env.npm_command) {
+  const here = realpathSync(process.cwd()) + sep;
+  const isAround = (bin) => {
+    if (basename(bin) !== ".bin" || basename(dirname(bin)) !== "node_modules") return false;
+    try {
+      return here.startsWith(join(realpathSync(dirname(dirname(bin))), sep));
+    } catch {
+      return false; // not there
+    }
+  };
+  process.env.PATH = (process.env.PATH || "").split(delimiter).filter((bin) => !isAround(bin)).join(delimiter);
+}
 
 function onPath(name) {
   const self = realpathSync(__filename);

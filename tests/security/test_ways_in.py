@@ -52,12 +52,40 @@ def test_the_shim_imports_nothing_of_the_folder(clone: Path, tmp_path: Path) -> 
     assert not (tmp_path / "imported").exists()
 
 
+@pytest.mark.parametrize("below", ["", "packages/web"])
+def test_what_npx_puts_on_path_of_the_folder_is_run_by_nobody(clone: Path, tmp_path: Path, below: str) -> None:
+    """npx and `npm exec` put the node_modules/.bin of this folder and of each above in front: the shim runs none of
+    them, and hands none on as a place of agents. Those that the person put there stay."""
+    program(clone / "node_modules/.bin/uvx", f"#!/bin/sh\n: >'{tmp_path}/imported'\n")
+    program(tmp_path / "bin/wal-agent", f"#!/bin/sh\necho \"$PATH\" >'{tmp_path}/path'\n")
+    where = clone / below
+    where.mkdir(parents=True, exist_ok=True)
+    put = [f"{folder / 'node_modules/.bin'}" for folder in (where, *where.parents)]
+    own = [str(tmp_path / "npx/node_modules/.bin"), str(tmp_path / "bin"), str(clone / "bin")]
+    node = shutil.which("node") or "node"
+    argv = [node, str(ROOT / "deploy/npm/wal-agent.js"), "run", "claude"]
+    env = {"PATH": os.pathsep.join([*put, *own]), "HOME": str(tmp_path), "npm_command": "exec"}
+    done = subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "imported").exists()
+    assert (tmp_path / "path").read_text().strip() == os.pathsep.join(own)
+
+
 def test_the_action_reads_its_words_without_a_file_of_the_checkout(clone: Path, tmp_path: Path) -> None:
     program(tmp_path / "wal-agent/bin/wal-agent", RECORD)
     env = {"PATH": os.environ["PATH"], "RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "out")}
     bash(RUN["run"], clone, AGENT="gemini", ARGS="-p 'fix it'", **env)
     assert (tmp_path / "ran").read_text() == "run gemini --once --restart -- -p fix it\n"
     assert not (tmp_path / "imported").exists()
+
+
+def test_the_action_runs_nothing_where_its_words_cannot_be_read(tmp_path: Path) -> None:
+    """Some of them may be what bounds the agent."""
+    program(tmp_path / "wal-agent/bin/wal-agent", RECORD)
+    env = {"PATH": os.environ["PATH"], "RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "out")}
+    with pytest.raises(subprocess.CalledProcessError):
+        bash(RUN["run"], tmp_path, AGENT="claude", ARGS="--permission-mode plan -p 'fix", **env)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("version", ["", "0.1.0"])
