@@ -22,10 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
+from botocore.loaders import JSONFileLoader
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
@@ -129,6 +131,15 @@ def free_port(host: str = "127.0.0.1") -> int:
         found.bind((host, 0))
         return int(found.getsockname()[1])
 
+
+@cache
+def _read(path: str) -> Any:
+    return _load_file(JSONFileLoader(), path)  # type: ignore[no-untyped-call]
+
+
+# Each client of boto3 reads half a megabyte of JSON anew, and most tests have a client of their own.
+_load_file = JSONFileLoader.load_file
+JSONFileLoader.load_file = lambda self, path: _read(path)  # type: ignore[method-assign]
 
 _shared: dict[str, Server] = {}
 _running = ExitStack()

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,9 @@ def test_files_that_the_docs_name_exist() -> None:
     assert [name for page in pages() if page != changelog for name in missing_paths(page)] == []
 
 
-GENERATED = reference.pages()
+@cache
+def generated() -> dict[str, str]:
+    return reference.pages()
 
 
 def test_each_row_of_the_coverage_names_a_test_that_exists() -> None:
@@ -114,13 +117,13 @@ def test_each_row_of_the_coverage_names_a_test_that_exists() -> None:
 
 def test_generated_pages_are_current() -> None:
     """Make them with: python -m scripts.reference"""
-    assert [name for name, text in GENERATED.items() if (ROOT / "docs" / name).read_text() != text] == []
-    assert {f"man/{path.name}" for path in (ROOT / "docs/man").iterdir()} <= GENERATED.keys()
+    assert [name for name, text in generated().items() if (ROOT / "docs" / name).read_text() != text] == []
+    assert {f"man/{path.name}" for path in (ROOT / "docs/man").iterdir()} <= generated().keys()
 
 
 def test_a_manual_page_has_the_whole_help_of_its_command() -> None:
     """Examples, each option, and, of a group, each command in it; no text is taken for a macro."""
-    manual = {Path(name).stem: text for name, text in GENERATED.items() if name.startswith("man/")}
+    manual = {Path(name).stem: text for name, text in generated().items() if name.startswith("man/")}
     assert {f"wal-agent-{words.replace(' ', '-')}" for words in EXAMPLES} | {"wal-agent", "wal-agent-fleet"} <= set(
         manual
     )

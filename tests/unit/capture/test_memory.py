@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.tiers import once
 from tests.unit.recovery.lab import repository
 
 BIG = 160 << 20  # bytes of one file
@@ -40,12 +43,14 @@ print((second.work / "big").stat().st_size, resource.getrusage(resource.RUSAGE_C
 """
 
 
-def test_a_huge_file_does_not_go_through_memory(tmp_path: Path) -> None:
-    """I9: git maps packs in small pieces, and streams what is big."""
+@pytest.mark.parametrize("holds", once(["zeros", "noise"], "zeros"))
+def test_a_huge_file_does_not_go_through_memory(tmp_path: Path, holds: str) -> None:
+    """I9: git streams what is big, and maps packs in small pieces, also one that is as big as its file."""
+    piece = os.urandom if holds == "noise" else bytes
     work = repository(tmp_path / "a" / "work")
     with (work / "big").open("wb") as file:
         for _ in range(BIG >> 20):
-            file.write(os.urandom(1 << 20))
+            file.write(piece(1 << 20))
     words = [sys.executable, "-c", ONE_CAPTURE, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
     size, peak = map(int, done.stdout.split())

