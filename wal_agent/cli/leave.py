@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,7 +59,9 @@ def describe_leaving(found: Leaving, verb: str) -> list[str]:
     rows = [f"{verb}:"]
     rows += [f"  hooks in {path}" for path in found.hooks]
     rows += [f"  the mark on folder {path} (an extended attribute)" for path in found.marked]
-    rows += [f"  {path}" for path in found.folders]
+    beside = groupby(found.folders, os.path.dirname)
+    for parent, (first, *others) in beside:
+        rows.append(f"  {len(others) + 1} folders of runs in {parent}" if others else f"  {first}")
     if found.unsaved:
         rows.append(f"  among them {found.unsaved} segments of a log that no bucket has yet")
     if not found.hooks and not found.marked and not found.folders:

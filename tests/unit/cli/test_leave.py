@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from wal_agent.cli.configure_hooks import configure_hooks
+from wal_agent.cli.leave import describe_leaving
+from wal_agent.operate.leave import Leaving
 from wal_agent.recovery.lease_policy import recent
 from wal_agent.safefs import try_lock
 from wal_agent.supervise.identity import ATTRIBUTE, make_owner
@@ -167,3 +170,9 @@ def test_the_page_names_each_place() -> None:
     made = set(re.findall(r'\bstate_dir\([\w.]*env\w*\)(?:\.absolute\(\))? / "(\w+)"', text)) - {"person"}
     made |= {"workspaces", "notify", "mirrors", "sessions", "installed"}  # named by a constant, or relative to it
     assert len(made) > 12 and [name for name in sorted(made) if f"`{name}/`" not in page] == []
+
+
+def test_the_folders_of_runs_are_counted_in_one_line() -> None:
+    found = Leaving((), (), ("/tmp/w/1", "/tmp/w/2", "/tmp/w/3", "/s/wal-agent"), 0, ())
+    assert describe_leaving(found, "removed")[:-1] == ["removed:", "  3 folders of runs in /tmp/w", "  /s/wal-agent"]
+    assert describe_leaving(replace(found, folders=("/tmp/w/1",)), "removed")[1] == "  /tmp/w/1"
