@@ -65,15 +65,22 @@ SHELL = {
     "write": [
         "echo new > a",
         "echo new > new",
-        "printf 'x\\n%s\\n' y > out.log",
+        "echo -n x > out.log",
         "cat > new <<'EOF'\none\ntwo $x\nEOF\n",
         "tee a b <<'EOF'\nhere\nEOF\n",
         "tee a <<'EOF'\nhere\nEOF\n",
         "> a",
         ": > new",
     ],
-    "append": ["echo new >> new", "echo new >> a", "printf 'more\\n' >> b", "cat >> a <<'EOF'\nq\nEOF\n"],
-    "output": ["bash tool.sh > new", "rm a > new", "ls -l > out.log", "bash tool.sh > out.log", "cat a b >> out.log"],
+    "append": ["echo new >> new", "echo new >> a", "echo -n more >> b", "cat >> a <<'EOF'\nq\nEOF\n"],
+    "output": [
+        "bash tool.sh > new",
+        "printf 'x\\n%s\\n' y > out.log",
+        "rm a > new",
+        "ls -l > out.log",
+        "bash tool.sh > out.log",
+        "cat a b >> out.log",
+    ],
     "list": ["mkdir new && touch new/x && cp a new/y", "cp a new && rm a", "rm a; rm b", "touch one && ls && mv b two"],
 }
 

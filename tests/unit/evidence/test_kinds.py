@@ -62,11 +62,10 @@ def findings(command: str, top: Path, gone: bool = True) -> tuple[str, str]:
     [
         *("rm a b", "rm -rf d", "rm to_a", "rm pipe", "unlink a", "mv a c", "mv a d", "mv link new"),
         *("cp a c", "cp -p a c", "cp a d", "cp -r d new", "mkdir new", "mkdir -p new/er", "touch new", "touch a"),
-        *("ln -s a new", "ln -sfn a link", "ln a new", "truncate -s 0 a", "sed -i s/a/b/ a", "sed -i -e 1d -e '$d' a"),
+        *("ln -s a new", "ln -sfn a link", "ln a new", "truncate -s 0 a"),
         *(
             "echo hi > a",
             "echo -n hi > new",
-            "printf 'a%s\\n' b c > new",
             "cat > new <<'E'\n$x\nE\n",
             ": > a",
             "echo >> a",
@@ -120,7 +119,7 @@ def test_before_and_after(command: str, shop: Path) -> None:
         ),
         *(
             "echo hi > d",
-            "printf '%d' 1 > a",
+            "printf 'a%s\\n' b c > a",
             "rm a > a",
             "cp a b > b",
             "rm a; touch a",
