@@ -27,6 +27,7 @@ from wal_agent.wal.keys import Keys
 
 MOST_TEXT: Final = 64 << 10  # bytes of one message
 MOST_AT_ONCE: Final = 50  # messages that one look takes
+MOST_OF_SECOND: Final = 500  # messages of one second that one look reads; then their order is not kept
 MOST_LISTED: Final = 5000  # objects that one look lists: more is a sender that does not stop
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._-]{0,99}")
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
@@ -57,6 +58,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _DECODER = msgspec_compat.of_json(Message)
+
+
+def is_short(text: str) -> bool:
+    """Whether a message may have this text: a decoder counts its characters, of up to four bytes."""
+    return len(text.encode()) <= MOST_TEXT
 
 
 def identity_of(sender: str, id: str) -> str:
@@ -155,7 +161,9 @@ class BucketDriver:
         for _, second in groupby(sorted(new, key=new.__getitem__), new.__getitem__):
             if len(found) >= MOST_AT_ONCE:
                 break
-            found += sorted(self._read_all(second), key=lambda message: (message.sent, message.id))
+            found += sorted(
+                islice(self._read_all(second), MOST_OF_SECOND), key=lambda message: (message.sent, message.id)
+            )
         return found[:MOST_AT_ONCE]
 
     def _read_all(self, identities: Iterable[str]) -> Iterator[Message]:
@@ -172,7 +180,7 @@ class BucketDriver:
             message = _DECODER.decode(data)
         except (NotFound, Damaged, ValueError, msgspec.MsgspecError, RecursionError):
             return None
-        return message if message.identity == identity else None
+        return message if message.identity == identity and is_short(message.text) else None
 
     def ack(self, identities: Collection[str]) -> None:
         """A store may need a request for each: only what the last look saw is deleted."""

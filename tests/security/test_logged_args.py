@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
-from wal_agent.errors import ConfigError, Damaged
+from wal_agent.errors import ConfigError, Damaged, PersonNeeded
 from wal_agent.records import Host, Opening
 from wal_agent.recovery.plan import prior_args
 from wal_agent.recovery.restore_session import SessionTarget, check_files
-from wal_agent.supervise import provenance
+from wal_agent.supervise import ancestry, provenance
 from wal_agent.supervise.machine import RunDir, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import admit_args, is_noted, may_end_leftovers, remember_args
@@ -124,6 +124,13 @@ def test_who_accepts_what_the_log_says_is_asked_nothing(tmp_path: Path) -> None:
     start = Start(tmp_path, accept_logged_args="on")
     start.admits(ARGS, opening())
     assert "--accept-logged-args" in start.rows[0]
+
+
+def test_an_agent_accepts_nothing_that_the_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I8."""
+    monkeypatch.setattr(ancestry, "outer_runs", lambda: (ancestry.OuterRun(RUN, 1),))
+    with pytest.raises(PersonNeeded, match="--accept-logged-args"):
+        Start(tmp_path, accept_logged_args="on").admits(ARGS, opening())
 
 
 def test_arguments_of_a_log_that_switch_the_hooks_off_are_refused_all_the_same(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.operate.stop_job import _answers
-from wal_agent.supervise.control import STATUS, ask_run
+from wal_agent.supervise.control import ACK, CHECKPOINT, PAUSE, REWIND, STATUS, TASK, ask_run
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, LeaseRequest, StoredLease, read_lease
@@ -76,7 +76,9 @@ def test_a_command_does_nothing_to_another_jobs_run(world: World, place: str) ->
         url = (world.root / place).as_uri()
         before = read_lease(FileBucket(world.bucket), Keys("mine"))
         own, trap = (world.bucket.as_uri(), "mine"), (url, "trap")
-        assert "error" in (ask_run(victim.host, victim.run, trap, STATUS, {}) or {})
+        for event in (ACK, CHECKPOINT, PAUSE, REWIND, STATUS, TASK):
+            said = ask_run(victim.host, victim.run, trap, event, {"seconds": 600, "reason": "x", "ask": "begin"})
+            assert said is not None and "The lease of job trap names a run of job mine" in said["error"], said
         assert "phase" in (ask_run(victim.host, victim.run, own, STATUS, {}) or {})
         link = world.root / "link"
         link.symlink_to(world.bucket)

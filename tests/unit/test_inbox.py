@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from wal_agent.bucket.base import Bucket, BucketDecorator, MemoryBucket, Object
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import UsageError
-from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, BucketDriver, Driver, Message, identity_of, make_message, new_id
+from wal_agent.inbox import (
+    MOST_AT_ONCE,
+    MOST_OF_SECOND,
+    MOST_TEXT,
+    BucketDriver,
+    Driver,
+    Message,
+    identity_of,
+    make_message,
+    new_id,
+)
 
 KEY = "shop/inbox/"
 
@@ -182,3 +192,32 @@ def test_only_what_is_there_is_deleted() -> None:
     driver.fetch(nothing)
     driver.ack([gone.identity, there.identity])
     assert [key.rpartition("/")[2] for key in bucket.deleted] == [there.identity]
+
+
+def test_a_message_has_64_kib_in_whatever_characters(bucket: Bucket, driver: Driver) -> None:
+    """A decoder counts characters."""
+    for n, text in enumerate(("x" * MOST_TEXT, "x" * (MOST_TEXT + 1), "\N{GRINNING FACE}" * (MOST_TEXT // 2))):
+        message = Message(id=f"{n}", sender="ann", sent=1.0, text=text)
+        bucket.put(f"{KEY}{message.identity}", msgspec.json.encode(message))
+    assert [message.id for message in driver.fetch(nothing)] == ["0"]
+
+
+def test_a_flood_in_one_second_is_read_in_parts() -> None:
+    """34.8: what one look holds in memory, however many came at once; each of them comes with a later look."""
+    read: list[str] = []
+
+    class Counted(BucketDecorator):
+        def get(self, key: str) -> Object:
+            read.append(key)
+            return super().get(key)
+
+    bucket = MemoryBucket()
+    sent = {m.identity: m for m in (make_message("x", "ann", f"m{n}") for n in range(MOST_OF_SECOND + 20))}
+    for identity, message in sent.items():
+        bucket.put(f"{KEY}{identity}", msgspec.json.encode(message))
+    driver, known = BucketDriver(Counted(bucket), "shop"), set[str]()
+    while found := driver.fetch(known.__contains__):
+        assert len(read) <= MOST_OF_SECOND + MOST_AT_ONCE  # of two seconds, where the clock went on
+        read.clear()
+        known |= {message.identity for message in found}
+    assert known == {*sent}

@@ -22,7 +22,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from wal_agent import msgspec_compat
 from wal_agent.errors import Unavailable
-from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, Message
+from wal_agent.inbox import MOST_AT_ONCE, Message, is_short
 from wal_agent.messages.connection import CLOSE_AT_ONCE, Connection, ensure_stream
 from wal_agent.messages.subjects import INBOX, OUTBOX, Stream, job_token, subject, token
 
@@ -45,7 +45,7 @@ def parse(job: str, name: str, data: bytes, seq: int, at: datetime | None) -> Me
     if (kind, identity) == ("inbox", ""):
         sent = at.timestamp() if at is not None else 0.0
         text = data.decode("utf-8", "replace")
-        if not text.strip() or len(text.encode()) > MOST_TEXT:
+        if not text.strip() or not is_short(text):
             return None
         return Message(id=f"{seq}-{round(sent * 1000)}", sender=PLAIN_SENDER, sent=sent, text=text)
     try:
@@ -53,7 +53,7 @@ def parse(job: str, name: str, data: bytes, seq: int, at: datetime | None) -> Me
     except (ValueError, RecursionError, msgspec.MsgspecError):
         return None
     wanted = "control" if message.verb else "inbox"
-    if not message.is_named or (kind, identity) != (wanted, message.identity) or len(message.text.encode()) > MOST_TEXT:
+    if not message.is_named or (kind, identity) != (wanted, message.identity) or not is_short(message.text):
         return None
     return message
 
