@@ -161,8 +161,8 @@ _SEPARATOR = (
 )
 _NAMED_VALUE = (
     rf"(?P<prefix>[bBrRfFuU]{{0,2}}(?P<quote>{_Q}|`(?![^`\n]{{0,400}}[ $])))"
-    rf"(?P<in>(?:(?!(?P=quote))(?:\\.|[^\n])){{1,1000}}+)(?=(?P=quote))"
-    r"|[|>][+-]?[ \t]*\n(?P<block>(?:[ \t]{1,80}[^\s][^\n]{0,400}+(?:\n|\Z)){1,40}+)"
+    rf"(?P<in>(?>(?:(?!(?P=quote))(?:\\.|[^\n])){{1,1000}}))(?=(?P=quote))"
+    r"|[|>][+-]?[ \t]*\n(?P<block>(?>(?:[ \t]{1,80}[^\s][^\n]{0,400}+(?:\n|\Z)){1,40}))"
     r"|(?P<bare>[^\s\"'`,;&|<>(){}\[\]\\]{1,4000})"
 )
 _NAMED_RULES = tuple(
@@ -172,7 +172,7 @@ _BACKWARDS = r"[\w.-]{0,63}"
 _SET = (
     r"(?:\b(?:ENV|setenv|set[ \t]+-{1,2}[\w-]{1,20})|"
     r"\b(?:git|npm|pnpm|yarn|pip|poetry|aws|composer)[ \t]+(?:config|configure)"
-    r"(?:[ \t]+-{1,2}[\w-]{1,20})*+(?:[ \t]+set)?)"
+    r"(?>(?:[ \t]+-{1,2}[\w-]{1,20})*)(?:[ \t]+set)?)"
     r"[ \t]+[\w.:/@-]{0,80}\Z"
 )
 _SHELL_REST = r"[^\s\"'`;&|<>)\\]{1,4000}"
@@ -261,7 +261,7 @@ def _takes_a_word(text: str, at: int) -> bool:
 
 
 _BEGIN = r"(-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----)"
-_BODY = r"((?:[A-Za-z0-9+/=\s\\:,.()\"']|-(?!----))*+)"
+_BODY = r"((?>(?:[A-Za-z0-9+/=\s\\:,.()\"']|-(?!----))*))"
 _PEM_END = r"-----END (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\\ \t\r\n"
 _LINE = 16  # characters of a body that are taken for one

@@ -206,21 +206,23 @@ def _check_open(node: ast.Call) -> None:
 _MAX_NODE_CODE: Final = 2000  # characters
 _NODE_OPTIONS: Final = frozenset({"-p", "-e", "-pe", "--print", "--eval"})
 _TEXT: Final = r"""(?:'[^'"`\\\n]*+'|"[^'"`\\\n]*+")"""
-_NUMBER: Final = r"\d++(?:\.\d++)?+"
-_NAME: Final = r"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)*+"
+_NUMBER: Final = r"\d++(?>(?:\.\d++)?)"
+_NAME: Final = r"[A-Za-z_]\w*+(?>(?:\.[A-Za-z_]\w*+)*)"
 _FILE: Final = r"\.{1,2}/[\w./@-]+\.json"
-_CONSTANT: Final = r"process\.(?:versions?+|platform|arch|argv)(?:\.[A-Za-z_]\w*+)*+"
+_CONSTANT: Final = r"process\.(?:versions?+|platform|arch|argv)(?>(?:\.[A-Za-z_]\w*+)*)"
 _VALUE: Final = (
     rf"(?:{_TEXT}|{_NUMBER}|{_CONSTANT}|require\s*\(\s*(?:'{_FILE}'|\"{_FILE}\")\s*\))"
-    rf"(?:\s*\.\s*{_NAME}|\s*\[\s*(?:{_TEXT}|{_NUMBER})\s*\])*+"
+    rf"(?>(?:\s*\.\s*{_NAME}|\s*\[\s*(?:{_TEXT}|{_NUMBER})\s*\])*)"
 )
-_SUM: Final = rf"(?:null|{_VALUE}(?:\s*[-+*/]\s*{_VALUE})*+)"
-_SHOWN: Final = rf"(?:(?:JSON\.stringify|Object\.(?:keys|values|entries))\s*\(\s*{_SUM}(?:\s*,\s*{_SUM})*+\s*\)|{_SUM})"
+_SUM: Final = rf"(?:null|{_VALUE}(?>(?:\s*[-+*/]\s*{_VALUE})*))"
+_SHOWN: Final = (
+    rf"(?:(?:JSON\.stringify|Object\.(?:keys|values|entries))\s*\(\s*{_SUM}(?>(?:\s*,\s*{_SUM})*)\s*\)|{_SUM})"
+)
 
 
 @cache  # and not at import: it takes 20 ms to compile, and few runs see such code
 def _only_prints() -> re.Pattern[str]:
-    return re.compile(rf"\s*(?:console\.log\s*\(\s*{_SHOWN}(?:\s*,\s*{_SHOWN})*+\s*\)|{_SHOWN})\s*;?\s*", re.ASCII)
+    return re.compile(rf"\s*(?:console\.log\s*\(\s*{_SHOWN}(?>(?:\s*,\s*{_SHOWN})*)\s*\)|{_SHOWN})\s*;?\s*", re.ASCII)
 
 
 def classify_node(c: Simple) -> Reads | None:
