@@ -131,9 +131,10 @@ def resume(
     The same as `wal-agent run AGENT --job JOB --continue`: an unfinished job is recovered, a complete one continues its
     last session. Arguments after `--` go to the agent.
     """
-    given = {name: value if isinstance(value := flags.get(name), str) else None for name in ("bucket", "job")}
-    at = JobOptions(bucket=given["bucket"], job=given["job"]).open()
-    _say_name(given["job"] or at.keys.job, at.keys.job)
+    names = ("bucket", "job", "encryption_key_file", "encryption_key_command")
+    which = JobOptions(None, *(value if isinstance(value := flags.get(name), str) else None for name in names))
+    at = which.open()
+    _say_name(which.job or at.keys.job, at.keys.job)
     args = tuple(context.args)
     if not args and at.agent.capabilities.hookless:
         args = _last_command(at)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.unit.bucket.test_encrypted_bucket import RIGHT, WRONG, open_job
+from tests.unit.bucket.test_encrypted_bucket import RIGHT, WRONG, claimed, open_job
 from tests.unit.cli.shelf import Run
-from tests.unit.wal.world import KEYS, drain, intent
+from tests.unit.wal.world import FIELDS, KEYS, FakeClock, drain, intent
 from wal_agent.bucket.encryption import EncryptedBucket, Key
 from wal_agent.bucket.file import FileBucket
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
+from wal_agent.wal.job import open_job as begin
 from wal_agent.wal.reader import replay
 
 READERS = [
@@ -122,3 +125,14 @@ def test_a_key_that_cannot_be_used_is_said_before_the_bucket_is_asked(run: Run, 
     code, out, err = run("status", "--encryption-key-command", "false")
     assert (code, out) == (77, "") and "The key command failed (exit code 1)" in err
     assert not (tmp_path / "bucket").exists()
+
+
+def test_resume_reads_the_command_of_a_job_with_its_key(run: Run, tmp_path: Path) -> None:
+    """With the key that the line of a drain names. This job was started without a command, which is 78."""
+    wanted = msgspec.structs.replace(claimed("a", RIGHT), agent="generic")
+    sealed, chance = EncryptedBucket(bucket(tmp_path), RIGHT), random.Random("a")
+    job = begin(sealed, KEYS, FakeClock(), chance, claim=wanted, fields=FIELDS, seen=None, cause="first")
+    close_job(job, "released")
+    assert run("resume")[0] == 77
+    code, _, err = run("resume", "--encryption-key-file", file_of(tmp_path, RIGHT))
+    assert code == 78 and "generic has no command to run" in err
