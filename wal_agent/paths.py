@@ -1,5 +1,5 @@
 """Resolve folders: the user's that are wal-agent's, those that it never looks into, and the files shipped beside the
-package (hooks/ and prompts/).
+package (hooks/).
 
 A wheel holds the shipped files as `wal_agent/_shipped/`; in a checkout they are beside the package, but what an
 editable install compiled is in `_shipped/` there too (scripts/build_hooks.py).
@@ -103,12 +103,12 @@ def secret_name(name: str) -> bool:
 
 
 PACKAGE = Path(__file__).resolve().parent
-FOLDERS = ("hooks", "prompts")
+FOLDERS = ("hooks",)
 LAUNCH = PACKAGE / "launch.py"  # started by its path, in front of an agent
 
 
 def shipped(name: str) -> Path:
-    """The absolute path of e.g. "hooks/client.py" or "prompts" (the whole folder). ConfigError when it is missing:
+    """The absolute path of e.g. "hooks/client.py" or "hooks" (the whole folder). ConfigError when it is missing:
     the installation is not complete. ValueError for a name outside those folders (a bug of the caller)."""
     if name.partition("/")[0] not in FOLDERS or ".." in name.split("/"):
         raise ValueError(f"not shipped: {name!r}")

@@ -21,7 +21,13 @@ def main() -> None:
     default = os.environ.get("WORDING_SERVER", "http://127.0.0.1:8080")
     ask.add_argument("--server", default=default, help="a server with OpenAI's completions ($WORDING_SERVER)")
     ask.add_argument("--model", default=os.environ.get("WORDING_MODEL", "default"), help="its name ($WORDING_MODEL)")
+    ask.add_argument("--show", action="store_true", help="print the conversations, and ask no model")
     options = ask.parse_args()
+    if options.show:
+        for name in options.scenarios or TUNED:
+            for kind in options.kind or KINDS:
+                print("\n\n".join(str(message.get("content") or "") for message in case(name, kind).messages[1:]))
+        return
     model = Model(options.server, options.model)
     print("| scenario | conversation | a call at all | " + " | ".join(WAYS) + " |")
     print("|---|---|" + "---|" * (1 + len(WAYS)), flush=True)

@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from bench.wording import HERE
+from wal_agent import wording
 from wal_agent.agents.base import ACT, LoggedCall
 from wal_agent.agents.session_files import unknown_result
 from wal_agent.drill.scenario import ASK, Scenario, Step, load
 from wal_agent.evidence.model import ENDING_NOT_KEPT
-from wal_agent.paths import shipped
 from wal_agent.records import Intent, Payload
 from wal_agent.recovery.inflight import InFlight, group_calls
 from wal_agent.recovery.project_rules import load_all
@@ -113,7 +113,7 @@ def _facts(told: Scenario, cut: Step) -> tuple[InFlight, PromptInput]:
 
 
 def _system(told: Scenario) -> str:
-    protocol = shipped("prompts/protocol.md").read_text("utf-8")
+    protocol = (wording.FOLDER / "protocol.md").read_text("utf-8")
     return _SYSTEM.format(rules=told.rules.strip(), protocol=protocol)
 
 

@@ -84,7 +84,7 @@ class Copy:
     def shown(self, text: str) -> None:
         """Run each line of a block that begins with `$`; what follows it is what the command prints."""
         for command, printed in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
-            assert self.run(command) == printed, command
+            assert self.run(shlex.join(("sh", "-c", command))) == printed, command
 
 
 def test_add_a_rule(tmp_path: Path) -> None:
@@ -109,6 +109,16 @@ def test_add_a_bucket_decorator(tmp_path: Path) -> None:
     copy.insert(suite, "from wal_agent.bucket.s3", "from wal_agent.bucket.throttle import ThrottleBucket\n")
     copy.run(copy.blocks("")[0].strip() + " -p no:cacheprovider -x")
     copy.run(".venv/bin/python -m pytest -p no:cacheprovider tests/unit/bucket/test_throttle.py")
+
+
+def test_change_the_prompt(tmp_path: Path) -> None:
+    copy = Copy(tmp_path, "change-the-prompt.md")
+    folder = copy.root / "wal_agent" / "wording"
+    for names in re.findall(r"^\| (`.*?) \|", copy.page, re.M):
+        assert all((folder / name.strip("`")).is_file() for name in names.split(", "))
+    before, after, _ = copy.blocks("")
+    copy.shown(before)
+    copy.shown(after)
 
 
 @deep

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.tiers import once
-from wal_agent.paths import shipped
+from wal_agent import wording
 
 # The command that the standing protocol names to an agent without a plan tool.
-PLAN = next(part for part in shipped("prompts/protocol.md").read_text().split("`") if part.startswith("printf"))
+PLAN = next(part for part in (wording.FOLDER / "protocol.md").read_text().split("`") if part.startswith("printf"))
 SCRIPT = f"""
 w() {{ {sys.executable} -m wal_agent "$@"; }}
 set -e

@@ -31,7 +31,7 @@ def pages() -> list[Path]:
         check=True,
         text=True,
     )
-    texts = ("prompts/", "tests/", "wal_agent/")  # of the program
+    texts = ("tests/", "wal_agent/")  # of the program
     found = [ROOT / name for name in done.stdout.split("\0") if name and not name.startswith(texts)]
     return [page for page in found if page.is_file()]
 

@@ -249,7 +249,7 @@ def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> No
     names = set(zipfile.ZipFile(wheel).namelist())
     files = [path.relative_to(ROOT).as_posix() for path in committed()]
     wanted = {name for name in files if name.startswith("wal_agent/")}
-    wanted |= {f"wal_agent/_shipped/{name}" for name in files if name.startswith(("hooks/", "prompts/"))}
+    wanted |= {f"wal_agent/_shipped/{name}" for name in files if name.startswith("hooks/")}
     wanted.add("wal_agent/_shipped/hooks/client")
     (data,) = {name.partition("/")[0] for name in names if ".data/" in name}
     wanted |= {f"{data}/data/share/man/man1/{Path(name).name}" for name in files if name.startswith("docs/man/")}
@@ -263,15 +263,15 @@ def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path)
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
         "from wal_agent.paths import shipped; from wal_agent.shell.rules import load_rules; load_rules();"
-        "print(shipped('hooks/client.py'), shipped('prompts/recovery.md'))"
+        "from wal_agent.wording import FOLDER; print(shipped('hooks/client.py'), FOLDER / 'recovery.md')"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == [
-        str(tmp_path / "wal_agent" / "_shipped" / name) for name in ("hooks/client.py", "prompts/recovery.md")
-    ]
+    found = ("_shipped/hooks/client.py", "wording/recovery.md")
+    assert done.stdout.split() == [str(tmp_path / "wal_agent" / name) for name in found]
+    assert Path(done.stdout.split()[1]).is_file()
 
 
 def install(wheel: Path, target: Path) -> None:

@@ -13,8 +13,7 @@ from wal_agent.paths import shipped, shipped_program
 
 def test_a_checkout_has_them_beside_the_package() -> None:
     assert shipped("hooks/client.py").is_file()
-    assert shipped("prompts/recovery.md").is_file()
-    assert shipped("prompts").is_dir()
+    assert shipped("hooks").is_dir()
 
 
 def test_an_installed_package_has_them_inside_and_looks_there_first(

@@ -1,4 +1,4 @@
-"""Render the recovery prompt (RECOVERY.md), what the agent reads after a crash. Its sentences are in messages.py.
+"""Render the recovery prompt (RECOVERY.md), what the agent reads after a crash. Its words are in wording/.
 
 A project may have its own texts in `.wal-agent/prompts/`; they are used as far as a person has allowed these very
 bytes (config.Consents). A project's template is hostile input: beside Jinja's sandbox it may use only constructs
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent import wording
 from wal_agent.config import Consents, content_digest
 from wal_agent.conversation.checkpoint import NO_WORK, WorkSoFar
-from wal_agent.paths import shipped
 from wal_agent.redact import redact_head
 from wal_agent.safefs import path_in_root, read_in_root
 from wal_agent.shell.quote import fenced, inline, show_input
@@ -106,7 +106,7 @@ def read_protocol(workspace: Path, env: Mapping[str, str]) -> str:
         own = None
     if own is not None and _allowed(PROTOCOL, own, Consents(workspace.resolve(), env).given()):
         return own
-    return shipped(f"prompts/{PROTOCOL}").read_text("utf-8")
+    return (wording.FOLDER / PROTOCOL).read_text("utf-8")
 
 
 def _allowed(name: str, text: str, given: Mapping[str, str]) -> bool:
@@ -189,7 +189,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     env = ImmutableSandboxedEnvironment(
-        loader=FileSystemLoader(shipped("prompts")),
+        loader=FileSystemLoader(wording.FOLDER),
         undefined=StrictUndefined,
         autoescape=False,  # Markdown for a model, not HTML
         trim_blocks=True,

@@ -61,18 +61,11 @@ from wal_agent.wal.names import resolve_name
 from wal_agent.wal.reader import Damage, Replay, replay
 from wal_agent.wal.state import EndedCall, State
 from wal_agent.wording import messages
-from wal_agent.wording.messages import TASK
 
 if TYPE_CHECKING:
     from wal_agent.evidence.model import NestedRun, Step
     from wal_agent.recovery.report import MissingEffects
     from wal_agent.shell.call import ReadCall
-
-_SAYINGS = {
-    "refused": "it was refused, so it did not run",
-    "verified": "the evidence showed what became of it",
-    "resolved": "a person resolved it",
-}
 
 
 class Situation(msgspec.Struct, frozen=True, dict=True):
@@ -195,12 +188,12 @@ def _ended(e: EndedCall, input: bytes | None, result: bytes | None, effects: Mis
     end = e.end
     if end.how in ("done", "failed"):
         note = effects.note(end.call) if end.how == "done" and e.intent.cls != "read_only" else ""
-        return _call(e.intent, input, result or _said("its result was not saved"), end.how == "failed", note)
+        return _call(e.intent, input, result or _said(messages.RESULT_NOT_SAVED), end.how == "failed", note)
     return _call(e.intent, input, _said(_why(end)), True, "")
 
 
 def _why(end: End) -> str:
-    return f"{_SAYINGS[end.how]}: {end.why}" if end.why else _SAYINGS[end.how]
+    return f"{messages.ENDED_UNRUN[end.how]}: {end.why}" if end.why else messages.ENDED_UNRUN[end.how]
 
 
 def _said(text: str) -> bytes:
@@ -213,11 +206,6 @@ def _call(intent: Intent, input: bytes | None, result: bytes | None, failed: boo
 
 def finished_calls(at: Situation, ended: Sequence[EndedCall]) -> tuple[FinishedCall, ...]:
     return tuple(FinishedCall(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in ended)
-
-
-WITH_START = "The user's message with this start, to follow after the above:"
-NOTICE = "[wal-agent recovery]"  # how each recovery prompt of prompts/ begins
-LOST = "Your conversation was cut off before the user's last message was saved in it."
 
 
 def decide_recovery(
@@ -422,8 +410,8 @@ def write_prompt(
         return add_newest_words(text, handed_words(at), asked, reconciled.prompts or ())
     lost, new = words_to_give(facts, reconciled, at, agent, args)
     if lost and lost != new:
-        text += f"\n{LOST} {TASK}\n\n{lost}\n"
-    return f"{text}\n{WITH_START}\n\n{new}\n" if new else text
+        text += f"\n{messages.LOST_WORDS} {messages.TASK}\n\n{lost}\n"
+    return f"{text}\n{messages.WITH_START}\n\n{new}\n" if new else text
 
 
 def words_to_give(
@@ -438,11 +426,11 @@ def words_to_give(
     unread = unread_notice(at) if facts.replaces else None
     held = unread.told if unread is not None else ""
     if unread is not None:
-        reconciled = replace(reconciled, prompts=_without_notices(reconciled.prompts, TASK in held))
+        reconciled = replace(reconciled, prompts=_without_notices(reconciled.prompts, messages.TASK in held))
     missing = given if given and not any(given in text for text in reconciled.prompts or ()) else None
-    if given and asked in (None, given) and (unasked(at, agent, given) or WITH_START in held):
+    if given and asked in (None, given) and (unasked(at, agent, given) or messages.WITH_START in held):
         new = missing
-    lost = lost_words(reconciled, at, given or "") or (missing if TASK in held else "")
+    lost = lost_words(reconciled, at, given or "") or (missing if messages.TASK in held else "")
     return lost or "", new or ""
 
 
@@ -451,7 +439,7 @@ def _without_notices(prompts: tuple[str, ...] | None, lost: bool) -> tuple[str, 
     lacked it; a session whose words are not known lacks it still."""
     if prompts is None:
         return () if lost else None
-    return tuple(text for text in prompts if not text.startswith(NOTICE))
+    return tuple(text for text in prompts if not text.startswith(messages.NOTICE))
 
 
 def handed_words(at: Situation) -> str:
@@ -465,9 +453,9 @@ def add_newest_words(text: str, task: str, asked: str | None, prompts: Sequence[
     """The notice of a handoff, and behind it the task, where the agent's own session lacks it, and what the user asks
     for with this start."""
     if task and not any(task.rstrip("\ufffd") in words for words in prompts):
-        text += f"\n{TASK}\n\n{task}\n"
+        text += f"\n{messages.TASK}\n\n{task}\n"
     if asked and asked != task:
-        text += f"\n{WITH_START}\n\n{asked}\n"
+        text += f"\n{messages.WITH_START}\n\n{asked}\n"
     return text
 
 

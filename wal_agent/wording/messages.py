@@ -1,7 +1,7 @@
 """Every sentence of the recovery story: what people read on the screen, and what the agent reads. Pure.
 
 The other modules decide and pass facts; foreign text arrives quoted. Tests compare with these functions, so a sentence
-can be reworded here alone. The frame of the agent's prompt is in prompts/*.md.
+can be reworded here alone. The frame of the agent's prompt is in the templates beside this file.
 """
 
 from __future__ import annotations
@@ -471,6 +471,17 @@ def paused(at: float, until: str, reason: str, early: bool) -> str:
 
 
 PAUSED = "The job was paused."
+
+
+NOTICE: Final = "[wal-agent recovery]"  # how each template of a notice begins
+WITH_START: Final = "The user's message with this start, to follow after the above:"
+LOST_WORDS: Final = "Your conversation was cut off before the user's last message was saved in it."
+RESULT_NOT_SAVED: Final = "its result was not saved"
+ENDED_UNRUN: Final[dict[str, str]] = {  # what is put back into the conversation as the result of such a call
+    "refused": "it was refused, so it did not run",
+    "verified": "the evidence showed what became of it",
+    "resolved": "a person resolved it",
+}
 
 
 def in_flight_heading(count: int) -> str:

@@ -116,7 +116,7 @@ def test_the_hint_is_shown_only_without_wal_agent(name: str) -> None:
 
 
 def test_both_have_the_standing_protocol() -> None:
-    rules = re.findall(r"^- .*(?:\n  .*)*", (ROOT / "prompts" / "protocol.md").read_text(), re.M)
+    rules = re.findall(r"^- .*(?:\n  .*)*", (ROOT / "wal_agent" / "wording" / "protocol.md").read_text(), re.M)
     texts = [
         (DEPLOY / name).read_text()
         for name in ("claude-plugin/skills/wal-agent/SKILL.md", "gemini-extension/GEMINI.md")

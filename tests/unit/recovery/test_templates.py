@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from tests.tiers import examples
 from tests.unit.recovery.test_prompt import TOLD
+from wal_agent import wording
 from wal_agent.config import Consents
-from wal_agent.paths import shipped
 from wal_agent.recovery.prompt import (
     MAX_TEMPLATE_SIZE,
     MAX_TOKENS,
@@ -63,7 +63,7 @@ def write(workspace: Path, name: str, text: str | bytes) -> Path:
 @pytest.mark.parametrize("name", TEMPLATE_NAMES)
 def test_what_ships_could_be_a_projects_own(name: str) -> None:
     """The constructs that our own texts need are possible in a project's."""
-    assert find_fault(name, shipped(f"prompts/{name}").read_text()) is None
+    assert find_fault(name, (wording.FOLDER / name).read_text()) is None
 
 
 def test_a_projects_own_text_is_used(tmp_path: Path) -> None:

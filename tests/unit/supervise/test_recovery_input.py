@@ -31,8 +31,6 @@ from wal_agent.recovery.report import MissingEffects
 from wal_agent.supervise import machine
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.recovery_input import (
-    LOST,
-    WITH_START,
     InnerCommand,
     InnerRuns,
     Situation,
@@ -56,7 +54,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.state import OpenCall, OpeningAt, State, apply_all
-from wal_agent.wording.messages import REFUSED, REPLACES
+from wal_agent.wording.messages import LOST_WORDS, REFUSED, REPLACES, WITH_START
 from wal_agent.wording.messages import TASK as TASK_AS_GIVEN
 
 TOLD = PromptInput("cut_off", "vm-17", "vm-22", False, stopped=50_533.0, saved=50_531.0, now=50_773.0)
@@ -96,7 +94,7 @@ def told(at: Situation, heard: tuple[str, ...] | None, *args: str) -> str:
 
 
 def as_given(text: str) -> str:
-    return f"\n{LOST} The task, as it was given:\n\n{text}\n"
+    return f"\n{LOST_WORDS} The task, as it was given:\n\n{text}\n"
 
 
 def test_the_calls_whose_changes_to_files_are_not_here() -> None:
@@ -338,7 +336,7 @@ def test_the_newest_notice_says_in_its_first_line_that_it_replaces_those_before(
 @pytest.mark.parametrize("heard", [None, (), (f"[wal-agent recovery] ...\n{TASK_AS_GIVEN}\n\n{TASK}\n",)])
 def test_the_task_that_only_an_unread_notice_holds_is_in_the_next_one(heard: tuple[str, ...] | None) -> None:
     """Whatever the agent says of its session: a notice that the model never answered is not heard."""
-    at = told_before(f"{LOST} {TASK_AS_GIVEN}\n\n{TASK}\n", lost_run())
+    at = told_before(f"{LOST_WORDS} {TASK_AS_GIVEN}\n\n{TASK}\n", lost_run())
     assert as_given(TASK) in replaced(at, heard)
     assert TASK not in replaced(at, (TASK,)), "the session has the person's own message"
 
