@@ -22,7 +22,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.notify.message import LEVELS, Level, Notification, Target, reaches
 from wal_agent.paths import state_dir
-from wal_agent.safefs import flock_state, read_plain
+from wal_agent.safefs import flock_state
 from wal_agent.text import moment
 
 RETRY_PERIOD = 600.0  # seconds for which one URL is tried
@@ -189,16 +189,11 @@ FOLDER = "notify"
 SENDER = "queue.lock"  # held by the one sender
 QUEUE = "queue.sqlite3"
 MAX_LETTERS = 100
-MAX_OLD_FILE = 32_768  # of one file of the outbox before
 MAX_KEYS = 200
 MAX_IDLE = 2 * 86_400.0  # seconds after which a box that nobody uses is removed
 _RETRY = 0.02  # seconds between two tries
 _BUSY = 30.0  # seconds to wait for another process's transaction
 _BROKEN = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-
-# The outbox before the queue: a file a letter, a file a table, and another name for the sender's lock.
-_OLD_SENDER = "sender.lock"
-_OLD_TABLES = {"said": "said", "halts": "halt", "failed": "failure"}
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -404,7 +399,7 @@ class Outbox:
         return info.st_size, info.st_mtime_ns
 
     def _exists(self) -> bool:
-        return (self.folder / QUEUE).exists() or bool(self._old_files())
+        return (self.folder / QUEUE).exists()
 
     def _all(self, kind: str, _: type[T]) -> dict[str, T]:
         if not self._exists():
@@ -418,12 +413,9 @@ class Outbox:
             db = self._open()
             with closing(db), db:  # commits, or rolls back where something is raised
                 db.execute("BEGIN IMMEDIATE")
-                imported = self._import(db)
                 yield Queue(db)
         except sqlite3.Error as error:
             raise OSError(errno.EIO, f"{self.folder / QUEUE}: {error}") from error
-        for path in imported:
-            path.unlink(missing_ok=True)
 
     def _open(self) -> sqlite3.Connection:
         """A damaged database is replaced by an empty one: messages are no log, and must not stop a run."""
@@ -446,34 +438,6 @@ class Outbox:
                 for suffix in ("", "-wal", "-shm"):
                     path.with_name(path.name + suffix).unlink(missing_ok=True)
         raise AssertionError
-
-    # ---- the outbox before: files, which are imported once no sender of that version lives
-
-    def _old_files(self) -> list[Path]:
-        try:
-            names = sorted(path.name for path in self.folder.iterdir())
-        except OSError:
-            return []
-        found = [name for name in names if name.endswith(".json") or name in _OLD_TABLES]
-        if not found or flock_state(self.folder / _OLD_SENDER) == "held":
-            return []
-        return [self.folder / name for name in found]
-
-    def _import(self, db: sqlite3.Connection) -> list[Path]:
-        """Return the files whose content is in the database, once it is committed."""
-        files = self._old_files()
-        for path in files:
-            data = read_plain(path, MAX_OLD_FILE)
-            kind = _OLD_TABLES.get(path.name)
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                found = {path.stem: data or b""} if kind is None else _RAW.decode(data or b"{}")
-                for key, value in found.items():
-                    row = (kind or "letter", key, bytes(value))
-                    db.execute("INSERT OR IGNORE INTO item VALUES (?, ?, ?)", row)
-        return files
-
-
-_RAW = msgspec_compat.of_json(dict[str, msgspec.Raw])
 
 
 def _create_private(path: Path) -> None:

@@ -512,21 +512,10 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
 
 
 def upgrade_state(state: State) -> State:
-    """The state of a snapshot, which an older wal-agent may have made: one that left the turn and the prompt of the
-    session before in the place of those that the newest session had not had yet."""
+    """The state of a snapshot, which an older wal-agent may have made, with today's names of endings."""
     recent = tuple(msgspec.structs.replace(c, how=ending(c.how)) if c.how else c for c in state.recent)
     unlogged = tuple(msgspec.structs.replace(c, how=ending(c.how)) for c in state.unlogged)
-    state = msgspec.structs.replace(state, recent=recent, unlogged=unlogged)
-    prompt, home = state.prompt, state.home_opening
-    if state.turned >= 0 or prompt is None or prompt.session == state.session or home is None:
-        return state
-    if state.recovery is not None and state.recovery.time >= home.time:
-        return state  # a session that a recovery began has the words of the one before
-    calls = [*(c.intent for c in state.open), *(c.intent for c in state.unsettled)]
-    mine = [call for call in calls if call.session.partition("/")[0] == state.session]
-    if prompt.time >= home.time or mine or state.ended is not None:
-        return msgspec.structs.replace(state, prompt=None)
-    return msgspec.structs.replace(state, prompt=None, turn="none", turned=0)
+    return msgspec.structs.replace(state, recent=recent, unlogged=unlogged)
 
 
 def _waiting(state: State, turn: Turn) -> tuple[Turn, ...]:

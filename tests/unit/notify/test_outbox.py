@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
 import stat
 import subprocess
@@ -123,31 +122,6 @@ def test_a_disk_that_fails_is_an_oserror(box: Outbox) -> None:
     query(box, "CREATE VIEW item AS SELECT 1")
     with pytest.raises(OSError, match=r"queue\.sqlite3"):
         box.letters()
-
-
-OLD_LETTER = (
-    b'{"about":"a","level":"person_needed","title":"old","body":"b","made":5.0,"due":5.0,"later":[900.0],"key":"k"}'
-)
-
-
-def test_the_files_of_the_outbox_before_are_imported_once_its_sender_is_gone(box: Outbox) -> None:
-    box.folder.mkdir(parents=True)
-    (box.folder / "00000000000000000001-aa.json").write_bytes(OLD_LETTER)
-    (box.folder / "00000000000000000002-bb.json").write_bytes(b"\xff{")
-    (box.folder / "00000000000000000003-cc.json").write_text("x" * (outbox.MAX_OLD_FILE + 1))
-    (box.folder / "00000000000000000004-dd.json").symlink_to("00000000000000000001-aa.json")
-    (box.folder / "said").write_text("[[[")
-    (box.folder / "failed").write_text('{"t": {"since": 1.0, "last": 2.0, "why": "w", "told": true}}')
-    (box.folder / "halts").write_text('{"k": {"about": "a", "rounds": 1, "due": 3.0, "heard": 4.0}}')
-    with (box.folder / "sender.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert titles(box) == [] and put(box, "new"), "the sender of that version delivers its own"
-        assert titles(box) == ["new"]
-    assert titles(box) == ["old", "new"]
-    assert box.failures() == {"t": outbox.Failure(1.0, 2.0, "w", told=True)}
-    assert box.known_halts(4.0) == {"k": letters.Halt("a", 1, 3.0, 4.0)}
-    assert not [*box.folder.glob("*.json"), *box.folder.glob("said"), *box.folder.glob("halts")]
-    assert box.cancel("a") == 1
 
 
 def test_a_killed_writer_leaves_all_or_nothing(box: Outbox) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,8 +20,6 @@ from wal_agent.records import (
     Handoff,
     Intent,
     Payload,
-    Recovery,
-    RunEnded,
     Turn,
     Workspace,
 )
@@ -38,7 +35,6 @@ from wal_agent.wal.state import (
     State,
     apply,
     apply_all,
-    upgrade_state,
 )
 
 session = st.builds(intent, st.integers(1, 6)) | st.builds(end, st.integers(1, 6)) | some_records
@@ -209,53 +205,6 @@ def test_turn_and_prompt_are_the_newest_sessions(records: list[tuple[int, AnyRec
     assert (0 < state.home == state.turned) == asked
     assert state.ran == (asked or last != "none")
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State) == state
-
-
-def older(*records: AnyRecord) -> State:
-    """A state as an older wal-agent stored it: `turned` is not there, turn and prompt are those of before."""
-    opening = World().open("a").replay.state.openings[0].opening
-    state = State()
-    for epoch in (1, 2):
-        state = apply(state, epoch, epoch, msgspec.structs.replace(opening, epoch=epoch, time=100.0 * epoch))
-        if epoch == 1:
-            asked = msgspec.structs.replace(turned("s1", words="first task"), time=101.0)
-            state = apply_all(state, 1, 1, [began("s1"), asked, intent(1), end(1), turned("s1", "completed")])
-    carried = {"turn": state.turn, "prompt": state.prompt, "turned": -1}
-    state = msgspec.structs.replace(apply_all(state, 2, 2, records), **carried)
-    return upgrade_state(msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State))
-
-
-def test_a_snapshot_of_an_older_wal_agent_may_hold_the_session_befores_turn() -> None:
-    """Issue 12.6: it is taken for what it is, so the second task is not taken for done."""
-    stale = older(began("s2"), msgspec.structs.replace(captured(0), session="s2"))
-    assert (stale.turn, stale.prompt, stale.ran) == ("none", None, False)
-    later = apply_all(stale, 3, 2, [turned("s2", words="second task")])
-    assert later.turn == "started" and later.ran and later.prompt is not None
-    called = older(began("s2"), msgspec.structs.replace(intent(2), session="s2/sub"))
-    assert (called.turn, called.prompt, called.ran) == ("completed", None, True), "a call of its own: a turn was asked"
-    same = older(began("s1", resumed=True))
-    assert same.turn == "completed" and same.prompt is not None and same.ran
-    for time in (200.0, 201.0):  # the opening was at 200
-        recovery = Recovery(time=time, from_epoch=1, verdicts=(), told="")
-        begun = older(recovery, began("s2", resumed=True))
-        assert begun.turn == "completed" and begun.prompt is not None, "a recovery's session has the words of before"
-    stale = older(Recovery(time=199.0, from_epoch=1, verdicts=(), told=""), began("s2", resumed=True))
-    assert (stale.turn, stale.prompt) == ("none", None), "a recovery of the run before"
-    assert stale.turned == 0, "no run is known to have had a turn of it"
-
-
-@pytest.mark.parametrize(("time", "turn"), [(199.0, "none"), (200.0, "completed"), (201.0, "completed")])
-def test_a_prompt_as_old_as_the_run_is_its_own_turn(time: float, turn: str) -> None:
-    """The opening of the home run was at 200."""
-    stale = older(began("s2"))
-    asked = msgspec.structs.replace(turned("s1", words="task"), time=time)
-    state = msgspec.structs.replace(stale, turned=-1, prompt=asked, turn="completed")
-    assert (upgrade_state(state).turn, upgrade_state(state).prompt) == (turn, None)
-    for change in ({"turned": 0}, {"session": "s1"}, {"home": 99}, {"prompt": None}):
-        known = msgspec.structs.replace(state, **change)
-        assert upgrade_state(known) == known, change
-    ended = msgspec.structs.replace(state, ended=RunEnded(time=1.0, code=0, completed=True))
-    assert (upgrade_state(ended).turn, upgrade_state(ended).prompt) == ("completed", None)
 
 
 def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn() -> None:
