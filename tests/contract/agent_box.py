@@ -68,7 +68,7 @@ class HookServer:
         self.heard: list[tuple[float, hook_line.Hello, HookEvent]] = []
         self.told: list[str] = []
         self.callers = Callers(agent.capabilities.hook_caller, agent.name, os.getpid())
-        self.origins: set[str] = set()  # whose each call was (issue 12.2)
+        self.origins: set[str] = set()  # whose each call was
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.bind(str(path))
         self._sock.listen(64)

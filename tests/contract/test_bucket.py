@@ -59,7 +59,7 @@ server_bucket = cache(lambda name: fresh_bucket(shared(name)))
 
 
 def known(root: Path) -> Bucket:
-    """As a machine opens it that has used it before (issue 12.7)."""
+    """As a machine opens it that has used it before."""
     before = FileBucket(root)
     before.put("a", b"")
     before.delete("a")

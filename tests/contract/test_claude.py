@@ -178,7 +178,7 @@ ROWS = ("killed", "stopped", "failed", "silent", "garbage", "truncated", "no-nul
 
 
 def test_a_persons_command_before_every_hook(box: Box, runs: list[Run], tmp_path: Path) -> None:
-    """Issue 12.2: they are the agent's hooks all the same (Run.close asserts whose each one was)."""
+    """They are the agent's hooks all the same (Run.close asserts whose each one was)."""
     before = tmp_path / "before"
     before.write_text('#!/bin/sh\nsh -c "$1"\n')
     before.chmod(0o755)
@@ -340,7 +340,7 @@ def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[R
 
 
 def test_what_it_writes_itself_for_a_call_in_flight(box: Box, runs: list[Run], tmp_path: Path) -> None:
-    """Issue 12.15, I4, I8: killed in a tool and resumed by the user, without wal-agent. 2.1.330 then writes a result of
+    """I4, I8: killed in a tool and resumed by the user, without wal-agent. 2.1.330 then writes a result of
     its own, whose words settle nothing; the log's result replaces it, once, and every other line keeps its bytes."""
     run = Run(box)
     runs.append(run)
@@ -537,7 +537,7 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
 
 
 def test_a_command_that_runs_on_and_a_session_in_a_worktree(box: Box, runs: list[Run]) -> None:
-    """I3, I8, issue 32, 3 and 8: a command that runs on names its task, and later that task's end; files that move to a
+    """I3, I8: a command that runs on names its task, and later that task's end; files that move to a
     worktree's folder are followed."""
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):

@@ -120,7 +120,7 @@ await tools.exec_command({cmd: "touch never"});
 
 
 def test_code_mode_tells_what_its_script_did(box: Box, runs: list[Run]) -> None:
-    """The session file has the script, and its calls as they end; what was in flight only the log has (facts, A8)."""
+    """The session file has the script, and its calls as they end; what was in flight only the log has."""
     run = Run(box)
     runs.append(run)
     with box.model(Turn(calls=[("exec", {"input": SCRIPT})])) as model:

@@ -234,7 +234,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
 
 
 def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
-    """S8: BeforeTool, the question, Esc: no end by a hook; the session says that it was not run, then goes."""
+    """BeforeTool, the question, Esc: no end by a hook; the session says that it was not run, then goes."""
     run = Run(box)
     runs.append(run)
     with GeminiModel([Turn(text="I will.", calls=[shell("touch ran")])]) as model:

@@ -58,7 +58,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory, gemini_cli: Path) -> Lost:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
     main = box.main(run.session).read_bytes()
-    assert b"sleep" not in main, "S1: Gemini writes calls when their batch is over"
+    assert b"sleep" not in main, "Gemini writes calls when their batch is over"
     run.close()
     return Lost(box, run, main, run.session)
 
@@ -84,8 +84,8 @@ def back(lost: Lost, tmp_path_factory: pytest.TempPathFactory) -> Back:
     for name in ("README.md", "a.txt"):
         (box.ws / name).write_text("a file that must not be read into the prompt")
     lines = lost.main.split(b"\n")
-    lines[0] = lines[0][:40]  # S13
-    hurt = b"\n".join(lines).replace(b'"text":"do it"', b'"text":"<hook_context>x</hook_context>\\n\\ndo it"')  # S4
+    lines[0] = lines[0][:40]  # as a torn write leaves it: Gemini deletes such a file
+    hurt = b"\n".join(lines).replace(b'"text":"do it"', b'"text":"<hook_context>x</hook_context>\\n\\ndo it"')
     hurt += b'{"id":"torn","type":"gemini","con' + bytes(300)
     reconciled = GEMINI.reconcile(hurt, lost.session, box.ws, lost.run.calls())
     told = b"".join(GEMINI.resume.inject_prompt(reconciled.data, lost.session, box.ws, PROMPT))
@@ -178,7 +178,7 @@ def test_s2_s3_stubs(lost: Lost, back: Back) -> None:
 
 def test_a_long_session_is_loaded_before_its_first_turn(lost: Lost, back: Back, tmp_path: Path) -> None:
     """I8: Gemini submits the prompt beside loading the session, and would ask its model with neither the conversation
-    nor the recovery's words. What loading left, and would cost the session at the next start (S2), is gone by then."""
+    nor the recovery's words. What loading left, and would cost the session at the next start, is gone by then."""
     box = Box(tmp_path, lost.box.program)
     reconciled = GEMINI.reconcile(lost.main, lost.session, box.ws, lost.run.calls())
     display = {"fileName": "f", "fileDiff": "a line of a long file\n" * 50_000}

@@ -192,7 +192,7 @@ def test_a_torn_first_line_and_a_lost_record_lose_nothing_else(box: Box, run: Ru
 
 
 def test_a_tool_that_tool_call_runs(box: Box, run: Run) -> None:
-    """Issue 12.15, I8: 0.24 runs deferred tools through `tool_call`; hooks and telemetry name the tool itself. Such a
+    """I8: 0.24 runs deferred tools through `tool_call`; hooks and telemetry name the tool itself. Such a
     call is not put back a second time."""
     script = [
         Turn(calls=[("tool_search", {"query": "select:monitor"})]),

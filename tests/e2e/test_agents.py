@@ -42,7 +42,7 @@ def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> N
 
 @pytest.mark.parametrize("scene", once((name for name in HOOKED if name != "opencode"), "codex"), indirect=True)
 def test_no_arguments_without_a_terminal(scene: Scene) -> None:
-    """Issue 12.14, I6: the exit code is the agent's own for no arguments and an empty stdin. (OpenCode alone waits for
+    """I6: the exit code is the agent's own for no arguments and an empty stdin. (OpenCode alone waits for
     a terminal for ever.)"""
     machine = scene.machine("vm-1")
     scene.script(Turn("bye"))
@@ -61,7 +61,7 @@ def test_no_arguments_without_a_terminal(scene: Scene) -> None:
 
 
 def test_no_arguments_on_a_terminal(scene: Scene) -> None:
-    """Issue 12.14: `wal-agent run AGENT` starts the agent's own screen; what ends it is the person's Ctrl-C."""
+    """`wal-agent run AGENT` starts the agent's own screen; what ends it is the person's Ctrl-C."""
     machine = scene.machine("vm-1")
     terminal = Terminal(machine, [])
     try:
@@ -221,7 +221,7 @@ def test_a_lost_machine(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)
 def test_a_lost_disk_and_a_completed_call_whose_files_did_not_travel(scene: Scene) -> None:
-    """Issue 12.9: the agent's own session file has the call's result, and its file is not on the new machine."""
+    """The agent's own session file has the call's result, and its file is not on the new machine."""
     rule = scene.root / "no-captures"
     slow = scene.root / "bin" / "git"
     slow.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Each bench that the docs name still runs: `python -m bench --short NAME` (issue 12.19). No figure is asserted."""
+"""Each bench that the docs name still runs: `python -m bench --short NAME`. No figure is asserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issue 15.2 on the real CLIs: before an agent compacts its conversation the log has it, and afterwards it is told."""
+"""On the real CLIs: before an agent compacts its conversation the log has it, and afterwards it is told."""
 
 from __future__ import annotations
 

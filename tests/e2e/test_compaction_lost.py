@@ -1,4 +1,4 @@
-"""Issue 15.2 on the real CLIs: an agent that loses its conversation to an empty summary still knows what it must, and
+"""On the real CLIs: an agent that loses its conversation to an empty summary still knows what it must, and
 what could not be saved is not compacted where that was asked for.
 """
 

@@ -63,7 +63,7 @@ def test_bare_and_a_model_that_repeats_get_other_grades(tmp_path: Path, gemini_c
 @deep
 @pytest.mark.parametrize(("policy", "exit_code"), [("respells", 79), ("talks", 79), ("deaf", 0)])
 def test_what_a_real_model_did_repeats_nothing(tmp_path: Path, gemini_cli: Path, policy: str, exit_code: int) -> None:
-    """I8, issue 33: it is refused, or asked to look, and a person is asked; where it has looked, it is refused with
+    """I8: it is refused, or asked to look, and a person is asked; where it has looked, it is refused with
     what that showed, and goes on."""
     where = ("--scenario", "charge", "--point", "between", "--rounds", "11")
     code, found = drill(tmp_path, gemini_cli, "--policy", policy, *where)

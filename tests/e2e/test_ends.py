@@ -32,7 +32,7 @@ def _limited(machine: Machine, command: str) -> Call:
 
 @pytest.mark.parametrize("scene", once(LIMITS, "pi"), indirect=True)
 def test_what_a_limit_stopped_and_what_runs_on_stay_open(scene: Scene) -> None:
-    """Issue 32: each of them was "done" or "failed", and the next start said that no tool call was in flight."""
+    """Each of them was "done" or "failed", and the next start said that no tool call was in flight."""
     machine = scene.machine("vm")
     left = Turn(calls=[machine.rehearsal.shell(BEHIND)])
     scene.script(Turn(calls=[_limited(machine, CHARGE)]), left, Turn(text="Done."))
@@ -62,7 +62,7 @@ BACKGROUND = [
 
 @pytest.mark.parametrize(("scene", "command", "how"), BACKGROUND, indirect=["scene"])
 def test_what_an_agent_leaves_running_is_open_until_it_ends(scene: Scene, command: str, how: dict[str, object]) -> None:
-    """Issue 32, 3: "done" as soon as the agent had its result, so that a machine lost behind it lost the call too."""
+    """It was "done" as soon as the agent had its result, so that a machine lost behind it lost the call too."""
     machine = scene.machine("vm")
     tool, input = machine.rehearsal.shell(command)
     scene.script(Turn(calls=[(tool, {**input, **how})]), Turn(text="Done."), Turn(text="It has ended."))
@@ -83,7 +83,7 @@ def test_what_an_agent_leaves_running_is_open_until_it_ends(scene: Scene, comman
 
 @pytest.mark.parametrize("scene", ["codex"], indirect=True)
 def test_what_the_agent_itself_ends_in_the_background_is_not_done(scene: Scene) -> None:
-    """Issue 32, 3: Codex ends the process group of a command with its shell, and calls the command done."""
+    """Codex ends the process group of a command with its shell, and calls the command done."""
     machine = scene.machine("vm")
     charge = machine.rehearsal.shell("(echo paid >> side; sleep 600; echo late >> side) >/dev/null 2>&1 & sleep 1")
     scene.script(Turn(calls=[charge]), Turn(text="Done."))
@@ -135,7 +135,7 @@ SIGNALS = [
 
 @pytest.mark.parametrize(("scene", "to", "number"), SIGNALS, indirect=["scene"])
 def test_a_tool_that_a_signal_stopped_stays_open(scene: Scene, to: str, number: signal.Signals) -> None:
-    """Issue 32, 2 and 16: agents end their tools themselves, and call them failed, refused or complete; OpenCode says
+    """Agents end their tools themselves, and call them failed, refused or complete; OpenCode says
     that its turn is over."""
     machine = scene.machine("vm")
     charge, ledger = _charge(scene, machine, "")
@@ -194,7 +194,7 @@ def _happens(what: Callable[[], bool], within: float) -> bool:
 
 @pytest.mark.parametrize("scene", once(TALKS, "codex"), indirect=True)
 def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
-    """Issue 32, 1: logged while the agent lives, and still open when the person has left."""
+    """Logged while the agent lives, and still open when the person has left."""
     talk, machine = TALKS[scene.agent], scene.machine("vm")
     charge, ledger = _charge(scene, machine, scene.agent)
     _asking(machine)
@@ -218,7 +218,7 @@ def test_a_yes_and_an_esc_in_the_tool_leave_it_open(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", once(TALKS, "codex"), indirect=True)
 def test_a_no_leaves_nothing_open(scene: Scene) -> None:
-    """Issue 32, 1: in the words of an Esc in the tool."""
+    """In the words of an Esc in the tool."""
     talk, machine = TALKS[scene.agent], scene.machine("vm")
     charge, ledger = _charge(scene, machine, scene.agent)
     _asking(machine)
@@ -249,7 +249,7 @@ def test_a_no_leaves_nothing_open(scene: Scene) -> None:
 @deep
 @pytest.mark.parametrize("scene", ["opencode"], indirect=True)
 def test_a_window_that_is_closed_during_a_tool_leaves_it_open(scene: Scene) -> None:
-    """Issue 32, 16: OpenCode said that its turn was over, and the same command opened an empty conversation."""
+    """OpenCode said that its turn was over, and the same command opened an empty conversation."""
     talk, machine = TALKS[scene.agent], scene.machine("vm")
     charge, ledger = _charge(scene, machine, scene.agent)
     scene.script(Turn(calls=[charge]), Turn(text="never"))
@@ -310,7 +310,7 @@ def test_a_prompt_that_was_stopped_before_its_answer_can_be_asked_again(scene: S
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)
 @pytest.mark.parametrize("elsewhere", once([False, True], True))
 def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) -> None:
-    """Issue 32, 12: and no more. Claude Code itself runs a job of CronCreate again in the session of this machine; from
+    """And no more. Claude Code itself runs a job of CronCreate again in the session of this machine; from
     a bucket it would be anybody's job."""
     first, second = scene.machine("vm"), scene.machine("vm-2")
     told, here = scene.root / "told", second if elsewhere else first
@@ -341,7 +341,7 @@ def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) 
 @deep
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_turn_without_a_request_completes_nothing(scene: Scene) -> None:
-    """Issue 32, 17: Gemini sends no conversation that is larger than its window, and ends with 0."""
+    """Gemini sends no conversation that is larger than its window, and ends with 0."""
     machine = scene.machine("vm")
     own = json.loads(machine.settings.read_text())
     machine.settings.write_text(json.dumps({**own, "model": {"compressionThreshold": 10}}))  # so that it never compacts
@@ -358,7 +358,7 @@ def test_a_turn_without_a_request_completes_nothing(scene: Scene) -> None:
 @pytest.mark.parametrize("scene", ["copilot"], indirect=True)
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, elsewhere: bool) -> None:
-    """Issue 32, 12: Copilot takes its schedules up again in the session of this machine."""
+    """Copilot takes its schedules up again in the session of this machine."""
     first, second = scene.machine("vm"), scene.machine("vm-2")
     here = second if elsewhere else first
     job = ("manage_schedule", {"action": "create", "interval": "1h", "prompt": "look at the build"})
@@ -384,7 +384,7 @@ def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, e
     "scene", once(["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"], "codex"), indirect=True
 )
 def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene) -> None:
-    """Issue 32, 11: the agent acted on it by itself, in a turn that nobody had asked for."""
+    """The agent acted on it by itself, in a turn that nobody had asked for."""
     machine = scene.machine("vm")
     scene.script(Turn(calls=[machine.rehearsal.shell("echo paid >> side; sleep 600")]))
     run = machine.run(*machine.rehearsal.args(TASK))

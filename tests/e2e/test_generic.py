@@ -290,7 +290,7 @@ def test_without_a_command_nothing_is_begun(yard: Yard) -> None:
 
 
 def test_resume_takes_the_command_that_was_typed_here_and_no_other(tmp_path: Path) -> None:
-    """Issue 14.5: who writes the bucket does not choose what runs."""
+    """Who writes the bucket does not choose what runs."""
     work = tmp_path / "work"
     work.mkdir()
 

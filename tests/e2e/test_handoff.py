@@ -1,4 +1,4 @@
-"""Issue 15.4 on the real CLIs: a job goes from one agent to another, and back (docs/HANDOFF.md)."""
+"""On the real CLIs: a job goes from one agent to another, and back (docs/HANDOFF.md)."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ hooks.EVENTS = tuple(event for event in hooks.EVENTS if event != "StopFailure")
 def test_a_quota_that_is_used_up_hands_the_job_over(
     pair: Pair, reported: bool, tmp_path: Path, agent_cli: Callable[[str], Path]
 ) -> None:
-    """Issue 15.4: without a person, past an agent that is not logged in, and the agent that takes the job has its task.
+    """Without a person, past an agent that is not logged in, and the agent that takes the job has its task.
     Also where Claude is gone before its hook has reported the failure: the session's file has it."""
     scene, first, other = pair.scene, pair.first, pair.other
     (tmp_path / "site").mkdir()

@@ -110,7 +110,7 @@ def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
 
 @deep
 def test_a_job_of_another_person_is_taken_over_by_a_yes_alone(scene: Scene) -> None:
-    """Issue 14, 2: user, host and path are others, so nothing happens before an answer; a thinking person is not taken
+    """User, host and path are others, so nothing happens before an answer; a thinking person is not taken
     for a slow bucket, and ^C is no answer."""
     first = scene.machine("vm-1")
     scene.script(Turn(text="Now.", calls=[shell(LONG)]))

@@ -1,4 +1,4 @@
-"""Issue 16 on the real CLIs: a message in the middle of a turn, at its end, and in a crash."""
+"""On the real CLIs: a message in the middle of a turn, at its end, and in a crash."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_message_comes_in_the_middle_of_a_turn_and_at_its_end(scene: Scene) ->
 
 @pytest.mark.parametrize("scene", ["claude"], indirect=True)
 def test_a_run_on_another_machine_is_stopped_through_the_bucket(scene: Scene) -> None:
-    """Issue 14.5: it is saved and stopped there, closed from here, and the next start is a new session."""
+    """It is saved and stopped there, closed from here, and the next start is a new session."""
     there, here = scene.machine("vm-1"), scene.machine("vm-2")
     scene.script(Turn(calls=[there.rehearsal.shell("echo one >> side")]), Turn("never said"))
     hold = scene.hold_turn(1)

@@ -1,4 +1,4 @@
-"""Issue 12.11: `wal-agent run` typed by an agent. Its run has a job, a log and a socket of its own; the outer recovery
+"""`wal-agent run` typed by an agent. Its run has a job, a log and a socket of its own; the outer recovery
 ends what it left running, and tells what became of it by its own log."""
 
 from __future__ import annotations

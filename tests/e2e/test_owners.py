@@ -127,7 +127,7 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
 
 @deep
 def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None:
-    """Issue 12.7 (I3, I5): nothing is acknowledged under the mount point; with the disk back the run goes on, and a
+    """I3, I5: nothing is acknowledged under the mount point; with the disk back the run goes on, and a
     start without it is refused instead of beginning anew."""
     scene.script(
         Turn(calls=[shell("echo one >> side")]),

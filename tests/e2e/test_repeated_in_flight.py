@@ -130,7 +130,7 @@ def in_script(*commands: str) -> Call:
 
 @pytest.mark.parametrize("scene", once([*SUBAGENTS, "codex"], "codex"), indirect=True)
 def test_what_a_subagent_had_completed_is_told_and_refused_once(scene: Scene) -> None:
-    """I1, I8, issue 32, 15: its charge is an effect of the call that was in flight, and no conversation has it; what a
+    """I1, I8: its charge is an effect of the call that was in flight, and no conversation has it; what a
     script of Codex had done is the same."""
     machine = scene.machine("vm-1")
     shell = machine.rehearsal.shell
@@ -186,7 +186,7 @@ def test_a_model_that_only_repeats_a_call_in_flight_ends_the_run(scene: Scene, t
 
 @pytest.mark.parametrize("scene", ["pi"], indirect=True)
 def test_a_model_that_makes_one_call_for_ever_ends_a_run_without_a_person(scene: Scene) -> None:
-    """Issue 33.5: a real model ran `echo 'stop here'` for ten minutes."""
+    """A real model ran `echo 'stop here'` for ten minutes."""
     machine = scene.machine("vm-1")
     scene.script(*[Turn(calls=[machine.rehearsal.shell("echo 'stop here'")])] * 40)
     run = machine.run(*machine.rehearsal.args("go"), options=("--loop-limit", "2"), wait=True)

@@ -1,4 +1,4 @@
-"""Issue 17 on the real CLIs: a conversation that rests is rewound, compacted, brought back (docs/COMPACTION.md)."""
+"""On the real CLIs: a conversation that rests is rewound, compacted, brought back (docs/COMPACTION.md)."""
 
 from __future__ import annotations
 

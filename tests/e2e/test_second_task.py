@@ -1,4 +1,4 @@
-"""A second task on a job that had ended, on the real CLI (issue 12.6)."""
+"""A second task on a job that had ended, on the real CLI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wal_agent.wording import messages
 
 @deep
 def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene: Scene) -> None:
-    """Issue 12.6, I3: its session is saved and no turn of it is; the log's newest turn is that of the first task. A
+    """I3: its session is saved and no turn of it is; the log's newest turn is that of the first task. A
     hook of the user's own holds Gemini there, so that the moment is hit surely."""
     first = scene.machine("vm-1")
     scene.script(Turn(calls=[shell("echo one >> side")]), Turn(text="The first is done."))

@@ -1,4 +1,4 @@
-"""Issue 17.1 on the real CLIs: the caller's conversation gets the result of a task, and not one line of its steps."""
+"""On the real CLIs: the caller's conversation gets the result of a task, and not one line of its steps."""
 
 from __future__ import annotations
 

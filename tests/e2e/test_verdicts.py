@@ -202,5 +202,5 @@ def test_a_rule_of_the_project_is_what_the_agent_is_told(scene: Scene) -> None:
     assert scene.side() == ["paged"]
     assert scene.side("looked") == ["live"]
     check_log(scene, second, [])
-    # Issue 12.4: that the script with --status only reads is the project's word; it is shown, and settles nothing.
+    # That the script with --status only reads is the project's word; it is shown, and settles nothing.
     assert [call["call"] for call in second.status()["unsettled"]] == [1]

@@ -1,4 +1,4 @@
-"""Two real agents that talk to each other by messages while they are killed (issue 16, done when).
+"""Two real agents that talk to each other by messages while they are killed.
 
     python -m tests.faults.talk [--rounds 100] [--seed 1] [--carrier bucket|nats] [--agents claude gemini]
 

@@ -94,7 +94,7 @@ def test_a_segment_behind_the_snapshots(ruin: Ruin, seq: int, change: str, tmp_p
     ruin.holds(5, "--at", "5")
     log = ruin.reads("log")
     assert log.code == 73 and "make step-1" in log.out, "what is whole is shown"
-    assert re.search(f"ecord {seq} of job shop is (damaged|missing)", log.ours[-1]), "issue 12.13"
+    assert re.search(f"ecord {seq} of job shop is (damaged|missing)", log.ours[-1])
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -225,7 +225,7 @@ def blobs_of(bucket: Bucket) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("change", ["empty", "half", "longer", "flipped", "missing", "a bomb"])
 def test_a_chunk_of_the_session(ruin: Ruin, change: str, tmp_path: Path) -> None:
-    """Issue 12.13: what needs the bytes says which are lost, and the newest record that is whole is offered by a
+    """What needs the bytes says which are lost, and the newest record that is whole is offered by a
     command that can be pasted. `status` reads no blob, so it finds what is missing or has another length."""
 
     def damage(bucket: Bucket) -> None:

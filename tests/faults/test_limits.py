@@ -1,4 +1,4 @@
-"""Issue 12.18: a machine that has no more of something. `run` does with less, or refuses in words; it never ends with
+"""A machine that has no more of something. `run` does with less, or refuses in words; it never ends with
 70, and a job that was taken is given back or left to its lease, never settled over a live agent.
 
 Each limit is moved over the whole way of one run of the stand-in agent. Open files and disk space are limited by the

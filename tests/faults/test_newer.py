@@ -1,4 +1,4 @@
-"""Issue 12.12: what a newer wal-agent wrote is refused with 78 and the word "upgrade" by every command, and stays as it
+"""What a newer wal-agent wrote is refused with 78 and the word "upgrade" by every command, and stays as it
 is: not replaced, not repaired, not deleted. What is damaged stays 73 (test_damaged_*.py, test_hostile_records.py).
 """
 

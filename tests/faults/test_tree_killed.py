@@ -1,5 +1,5 @@
 """A capture and a restore of the working tree, ended with all their processes in front of any system call that changes
-a file: the next one on the same machine works (issue 12.8, I4)."""
+a file: the next one on the same machine works (I4)."""
 
 from __future__ import annotations
 

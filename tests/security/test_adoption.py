@@ -1,4 +1,4 @@
-"""Issue 34.2: a start on a machine that does not know the job, and a bucket that calls it this person's."""
+"""A start on a machine that does not know the job, and a bucket that calls it this person's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issue 12.1: a bucket inside the workspace, or around it, is refused, by whatever name it is reached."""
+"""A bucket inside the workspace, or around it, is refused, by whatever name it is reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issue 34.8: tiny objects of a stranger that would take all memory, all files or all time."""
+"""Tiny objects of a stranger that would take all memory, all files or all time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issue 12.1: every command that uses a bucket says who named it, and none sends a request to one that only a project
+"""Every command that uses a bucket says who named it, and none sends a request to one that only a project
 named. `wal-agent trust` is a person's."""
 
 from __future__ import annotations

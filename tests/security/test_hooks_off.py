@@ -1,4 +1,4 @@
-"""Issue 12.3: a tool call of a real agent that switches off, or destroys, the hooks of the run that it belongs to."""
+"""A tool call of a real agent that switches off, or destroys, the hooks of the run that it belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issue 12.1: arguments come from a log only if this machine wrote that record, or a person typed or confirms them."""
+"""Arguments come from a log only if this machine wrote that record, or a person typed or confirms them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_each_line_names_a_test_that_is_there() -> None:
 
 
 def test_no_recipe_takes_its_folder_from_the_bucket() -> None:
-    """Issue 34.9: an empty `FLEET_WORKSPACE` made `cd ""` succeed."""
+    """An empty `FLEET_WORKSPACE` made `cd ""` succeed."""
     pages = [*(TESTS.parent / "docs").rglob("*.md"), TESTS.parent / "README.md", *(TESTS.parent / "deploy").rglob("*")]
     texts = [page.read_text(errors="replace") for page in pages if page.is_file()]
     recipes = [

@@ -1,4 +1,4 @@
-"""Issue 34.3: what a tool does to be taken for a person (I8), by processes as a run and its tools are."""
+"""What a tool does to be taken for a person (I8), by processes as a run and its tools are."""
 
 from __future__ import annotations
 

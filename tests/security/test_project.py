@@ -1,4 +1,4 @@
-"""Issue 12.1: what a project's files may decide, and what needs the person's consent for this folder and this value."""
+"""What a project's files may decide, and what needs the person's consent for this folder and this value."""
 
 from __future__ import annotations
 

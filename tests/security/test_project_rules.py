@@ -1,4 +1,4 @@
-"""Issue 12.4: what the rules of a cloned project can do to a call in flight. A project's files are a stranger's.
+"""What the rules of a cloned project can do to a call in flight. A project's files are a stranger's.
 
 Each clone says of changing calls that they only read, names a command that shows nothing to verify them with, and asks
 for a second run. The way from its files to the prompt and to the end of a call is the one that `wal-agent run` takes.

@@ -1,4 +1,4 @@
-"""Issue 34.7: a command that "only reads" and loads the clone's code first is no read-only call (I1)."""
+"""A command that "only reads" and loads the clone's code first is no read-only call (I1)."""
 
 from __future__ import annotations
 

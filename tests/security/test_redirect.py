@@ -1,4 +1,4 @@
-"""Issue 34.6: a lease that names the live run of another job, also from another bucket. A person's command for the one
+"""A lease that names the live run of another job, also from another bucket. A person's command for the one
 does nothing to the other."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Issue 34.1: a restored session carries its conversation, and nothing that sets how the agent works.
+"""A restored session carries its conversation, and nothing that sets how the agent works.
 
 Each agent's real program resumes a session that whoever writes the bucket made, in the agent's own form. What is given
 here under names of its program took effect before: another system prompt, model or tool, a permission that the person

@@ -1,4 +1,4 @@
-"""Issue 12.2 on a real CLI: a person's commands, typed by the agent (I8)."""
+"""On a real CLI: a person's commands, typed by the agent (I8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issue 12.2 on the real CLIs: agents that the agent starts, and tools that speak to the hook socket themselves."""
+"""On the real CLIs: agents that the agent starts, and tools that speak to the hook socket themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/latest.py (Issue 12.15): what `make latest` writes when a new version passes."""
+"""scripts/latest.py: what `make latest` writes when a new version passes."""
 
 from __future__ import annotations
 

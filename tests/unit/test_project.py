@@ -130,7 +130,7 @@ def test_every_dependency_is_pinned() -> None:
 
 
 def test_the_base_installs_no_heavy_package_and_each_extra_can_be_named() -> None:
-    """Issue 14.14: 24 MB of zstandard, 23 of botocore, 16 of cryptography and 13 of apprise were everybody's."""
+    """24 MB of zstandard, 23 of botocore, 16 of cryptography and 13 of apprise were everybody's."""
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -142,7 +142,7 @@ def test_the_base_installs_no_heavy_package_and_each_extra_can_be_named() -> Non
 
 
 def test_the_release_install_names_exactly_these_versions_with_their_hashes() -> None:
-    """Issue 12.5: `make pins` makes it; `make` itself installs from it, so CI finds a hash that is wrong or missing."""
+    """`make pins` makes it; `make` itself installs from it, so CI finds a hash that is wrong or missing."""
 
     def plain(requirement: str) -> str:
         name, _, version = requirement.partition("==")
@@ -157,7 +157,7 @@ def test_the_release_install_names_exactly_these_versions_with_their_hashes() ->
 
 
 def test_the_hashes_are_of_all_files_of_a_version() -> None:
-    """Issue 12.5: a release is installed on other platforms than the one that made the list."""
+    """A release is installed on other platforms than the one that made the list."""
     compiled = {
         name: len(hashes) for name, hashes in release().items() if name.startswith(("msgspec", "backports-zstd"))
     }
@@ -193,7 +193,7 @@ def literal_comparisons(source: str) -> list[int]:
 
 
 def test_no_sequence_is_compared_with_a_list_or_a_tuple() -> None:
-    """Issue 12.14: mypy accepts `Sequence[str] != []`, since a Sequence may be a list; a tuple is never equal to it."""
+    """Mypy accepts `Sequence[str] != []`, since a Sequence may be a list; a tuple is never equal to it."""
     assert literal_comparisons("def f(a: Sequence[str]) -> bool:\n    return a[:1] != [] and () == a") == [2, 2]
     assert literal_comparisons("def f(a: list[str]) -> bool:\n    return a[:1] != []") == []
     code = [path for path in committed() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"]
@@ -202,7 +202,7 @@ def test_no_sequence_is_compared_with_a_list_or_a_tuple() -> None:
 
 
 def test_plain_data_are_structs() -> None:
-    """Issue 19.3: a dataclass costs 0.33 ms where its module is imported, a struct 0.01 ms; a run has 250 of them.
+    """A dataclass costs 0.33 ms where its module is imported, a struct 0.01 ms; a run has 250 of them.
 
     Left are two that need what structs lack: `Key` a secret that its repr leaves out, `Deny` a field that is not
     compared. Starts do not import the rehearsal."""
@@ -320,7 +320,7 @@ def test_without_a_static_libc_the_client_is_dynamic(tmp_path: Path) -> None:
 
 @one_worker
 def test_only_a_client_without_an_interpreter_is_for_each_linux(wheel: Path, tmp_path: Path) -> None:
-    """Issue 14.14: a tag is a promise about libc, which a static program keeps by needing none."""
+    """A tag is a promise about libc, which a static program keeps by needing none."""
     (tmp_path / "main.c").write_text("int main(void) { return 0; }")
     subprocess.run(["cc", "-o", tmp_path / "dynamic", tmp_path / "main.c"], check=True)
     assert not is_static(tmp_path / "dynamic") and not is_static(tmp_path / "main.c")

@@ -28,7 +28,7 @@ from wal_agent.wal.state import MOST_CHECKPOINT, CheckpointAt, PlanCall, RecentC
 
 SCHEMA: Final = schema_name("checkpoint")
 INPUT: Final = 200  # characters of a call's input, and
-OUTPUT: Final = 500  # of its result (DESIGN 10)
+OUTPUT: Final = 500  # of its result
 TITLE: Final = 160
 NOTE: Final = 2000
 MOST_STEPS: Final = 60  # of a plan, in a document

@@ -65,7 +65,7 @@ class ShutdownPlan(msgspec.Struct, frozen=True):
 
     @property
     def half(self) -> float:
-        """When a tool that still runs has had its time (facts/fleet.md 4.2)."""
+        """When a tool that still runs has had its time."""
         return min(self.hurried, self._at(TOOLS))
 
     @property

@@ -603,7 +603,7 @@ class Live:
             self._unsaved = unsaved_line(str(error))
 
     def _on_terminate(self, count: int) -> None:
-        """SIGTERM: drain inside the budget; a second one hurries (facts/fleet.md 4.2)."""
+        """SIGTERM: drain inside the budget; a second one hurries."""
         if count == 1:
             self._emit(NoticeReceived("sigterm"))
         now = self._clock.boot()

@@ -95,7 +95,7 @@ class Ghost:
         return state
 
     def _says_where_it_ends(self, doc: lease.LeaseDoc) -> None:
-        """Issue 12.5: a reader misses what lies before the number in the lease, so it is never above the log's end; a
+        """A reader misses what lies before the number in the lease, so it is never above the log's end; a
         job that was given up names its end exactly."""
         if doc.seq > self.top:
             raise Violation(f"END: the lease of epoch {doc.epoch} says record {doc.seq}, the log ends at {self.top}")

@@ -101,7 +101,7 @@ def test_a_command_that_is_not_known_to_have_ended_with_0(response: object) -> N
 
 
 def test_what_runs_on_or_was_cut_is_no_completion() -> None:
-    """I8, issue 32, 3: as 2.1.330 answers for a background start, a move there, a monitor, Esc, and a time limit."""
+    """I8: as 2.1.330 answers for a background start, a move there, a monitor, Esc, and a time limit."""
     ran_on = said("PostToolUse", tool_response={"stdout": "", "interrupted": False, "backgroundTaskId": "b1"})
     assert (ran_on.runs_on, ran_on.task, ran_on.cut) == (True, "b1", "")
     watch = said("PostToolUse", tool_name="Monitor", tool_response={"taskId": "m1", "timeoutMs": 300000})

@@ -93,7 +93,7 @@ LOST = "[Tool call interrupted: the session ended before this call's result was 
 
 @pytest.mark.parametrize("kind", ["interrupted", ""])
 def test_what_claude_writes_for_a_lost_call_settles_nothing(kind: str) -> None:
-    """Issue 12.15, I8: 2.1.330's own result at a resume. The log's takes its place; lines of unknown types, and calls
+    """I8: 2.1.330's own result at a resume. The log's takes its place; lines of unknown types, and calls
     that the log does not know, keep their bytes (I4)."""
     book = Book()
     book.add("user", "do it")
@@ -113,7 +113,7 @@ def test_what_claude_writes_for_a_lost_call_settles_nothing(kind: str) -> None:
 
 
 def test_a_no_at_the_dialog_and_esc_in_the_tool_differ_beside_the_words() -> None:
-    """I8, issue 32, 1: 2.1.330 marks what it knows of the beginning; an older version marks nothing."""
+    """I8: 2.1.330 marks what it knows of the beginning; an older version marks nothing."""
     book = Book()
     book.call("t1")
     book.result("t1", "The user doesn't want to proceed with this tool use. The tool use was rejected", error=True)
@@ -125,7 +125,7 @@ def test_a_no_at_the_dialog_and_esc_in_the_tool_differ_beside_the_words() -> Non
 
 
 def test_what_runs_on_or_was_cut() -> None:
-    """I8, issue 32, 3."""
+    """I8."""
     book = Book()
     for id in ("t1", "t2", "t3"):
         book.call(id)
@@ -142,7 +142,7 @@ def test_what_runs_on_or_was_cut() -> None:
     ("status", "how"), [("completed", "done"), ("failed", "failed"), ("killed", "cancelled"), ("running", None)]
 )
 def test_the_end_of_a_background_task(status: str, how: str | None) -> None:
-    """I8, issue 32, 3: at the beginning of a turn, or in the middle of one; a person's own words are none."""
+    """I8: at the beginning of a turn, or in the middle of one; a person's own words are none."""
     text = f"<task-notification>\n<task-id>b1</task-id>\n<status>{status}</status>\n</task-notification>"
     turn = {"type": "user", "uuid": "u1", "message": {"role": "user", "content": text}}
     origin = {"origin": {"kind": "task-notification"}}
@@ -440,7 +440,7 @@ def test_the_files_of_a_session(tmp_path: Path) -> None:
 
 
 def test_a_session_that_entered_a_worktree_is_found_there(tmp_path: Path) -> None:
-    """I3, issue 32, 8: Claude moves its files to the folder of the worktree. A resume looks in the workspace's only."""
+    """I3: Claude moves its files to the folder of the worktree. A resume looks in the workspace's only."""
     env = {"CLAUDE_CONFIG_DIR": str(tmp_path)}
     other = "00000000-0000-4000-8000-000000000000"
     here, there = tmp_path / "projects/-w", tmp_path / "projects/-w--claude-worktrees-one"

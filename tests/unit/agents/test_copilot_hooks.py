@@ -87,7 +87,7 @@ def test_a_command_is_clean_only_where_its_result_says_so() -> None:
     ],
 )
 def test_a_command_that_runs_on(text: str, task: str) -> None:
-    """I8, issue 32, 3."""
+    """I8."""
     assert (ended(text).task, ended(text).runs_on) == (task, bool(task))
     assert not ended(text, tool="read_bash").runs_on
 

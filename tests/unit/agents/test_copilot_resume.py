@@ -298,7 +298,7 @@ def test_what_appended_bytes_tell() -> None:
 
 
 def test_a_persons_answer_tells_a_no_from_an_esc_in_the_tool() -> None:
-    """I8, issue 32, 1: as 1.0.102 writes it. Both end with the same `abort`."""
+    """I8: as 1.0.102 writes it. Both end with the same `abort`."""
 
     def answer(id: str, kind: str) -> Json:
         return event("permission.completed", {"toolCallId": id, "result": {"kind": kind}}, 5)
@@ -317,7 +317,7 @@ def test_a_persons_answer_tells_a_no_from_an_esc_in_the_tool() -> None:
 
 
 def test_an_esc_at_the_question_is_a_no_although_its_answer_comes_behind_the_abort() -> None:
-    """I8, issue 32, 1: as 1.0.102 writes it, when it is quick."""
+    """I8: as 1.0.102 writes it, when it is quick."""
     agent = OpenCalls()
     question = event("permission.requested", {"requestId": "r", "permissionRequest": {"toolCallId": "a"}}, 5)
     seen = agent.seen_calls(
@@ -333,7 +333,7 @@ def test_an_esc_at_the_question_is_a_no_although_its_answer_comes_behind_the_abo
 
 
 def test_a_command_that_runs_on_is_over_when_copilot_says_so() -> None:
-    """I8, issue 32, 3: as 1.0.102 writes it."""
+    """I8: as 1.0.102 writes it."""
 
     def tool(name: str, id: str, shell: str) -> Json:
         wanted = [{"toolCallId": id, "name": name, "arguments": {"shellId": shell}}]

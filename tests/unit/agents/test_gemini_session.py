@@ -68,7 +68,7 @@ def test_the_real_file_among_stubs_and_strangers(machine: Machine) -> None:
 
 
 def test_a_twin_that_goes_while_its_size_is_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S2: another start deletes them; here between the look into it and the next question."""
+    """Another start deletes them; here between the look into it and the next question."""
     real = machine.chat("2026-11-21T09-00", REAL)
     going = [machine.chat("2026-11-21T10-00", REAL)]
 

@@ -341,7 +341,7 @@ def test_installed_hooks_leave_where_the_run_s_own_are(named: str | None, home: 
 
 
 def test_the_launcher_of_0_24_is_skipped(tmp_path: Path) -> None:
-    """Issue 12.15: it waits for Qwen in a second process and passes no signal on. 0.15 has only cli.js."""
+    """It waits for Qwen in a second process and passes no signal on. 0.15 has only cli.js."""
     entry, inner, link = tmp_path / "cli-entry.js", tmp_path / "cli.js", tmp_path / "qwen"
     inner.write_text("#!/usr/bin/env node\n")
     link.symlink_to(inner)

@@ -1,4 +1,4 @@
-"""Issue 17: the rewrites of each agent's session: append-only, understood by its own reader, and of hostile files.
+"""The rewrites of each agent's session: append-only, understood by its own reader, and of hostile files.
 
 That the real programs take them is proven in tests/e2e/test_rewrite.py.
 """

@@ -1,4 +1,4 @@
-"""Issue 12.2: a session's id comes from outside and becomes part of paths, arguments and records, so each module takes
+"""A session's id comes from outside and becomes part of paths, arguments and records, so each module takes
 only what can be an id."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Issue 38, 10: Esc fires no hook; the session says that the agent waits. The lines are the programs' own."""
+"""Esc fires no hook; the session says that the agent waits. The lines are the programs' own."""
 
 from __future__ import annotations
 

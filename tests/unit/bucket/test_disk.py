@@ -1,4 +1,4 @@
-"""Issue 12.7: a disk that is not there (any more) is never taken for a new bucket (I3)."""
+"""A disk that is not there (any more) is never taken for a new bucket (I3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bucket does by itself with a log (issue 36.5): versions that pile up, and rules that delete."""
+"""What a bucket does by itself with a log: versions that pile up, and rules that delete."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ HALF_MADE = {
 
 @pytest.mark.parametrize("left", HALF_MADE)
 def test_a_half_made_repository_is_none_and_is_made_again(left: str, tmp_path: Path) -> None:
-    """Issue 12.8: a kill inside `git init` left a HEAD, which counted as a whole repository for ever."""
+    """A kill inside `git init` left a HEAD, which counted as a whole repository for ever."""
     user, log = User(tmp_path), Log()
     user.write("a")
     capture = capture_of(user, tmp_path, log=log)
@@ -265,7 +265,6 @@ LOCKS = ("HEAD.lock", "config.lock", "packed-refs.lock", "index.lock", "refs/wal
 
 @pytest.mark.parametrize("lock", [*LOCKS, "objects/pack/tmp_pack_x", "objects/pack/.tmp-1-pack-x"])
 def test_a_lock_of_a_killed_git_neither_fails_a_capture_nor_sends_all_again(lock: str, tmp_path: Path) -> None:
-    """Issue 12.8 (K6)."""
     user, log = User(tmp_path), Log()
     user.write("a", os.urandom(3000))
     capture = capture_of(user, tmp_path, log=log)

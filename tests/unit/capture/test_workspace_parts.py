@@ -1,5 +1,4 @@
-"""A big workspace is saved in parts: what people edit first, nothing twice, and each record says what it lacks
-(issue 12.10)."""
+"""A big workspace is saved in parts: what people edit first, nothing twice, and each record says what it lacks."""
 
 from __future__ import annotations
 

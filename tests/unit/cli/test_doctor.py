@@ -87,7 +87,7 @@ def test_an_agent_that_is_not_installed_does_not_hide_the_bucket(run: Run, monke
 
 
 class TestForget:
-    """Issue 12.7: the way out for a person who deleted a bucket, or a job, on purpose."""
+    """The way out for a person who deleted a bucket, or a job, on purpose."""
 
     @pytest.fixture
     def url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

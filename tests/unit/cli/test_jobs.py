@@ -1,4 +1,4 @@
-"""Which job a command means, and the commands that list, resume and stop jobs (issue 14, 3 and 5)."""
+"""Which job a command means, and the commands that list, resume and stop jobs."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_handoff_finds_the_job_that_an_agent_has_whichever_began_it(bucket: Fi
 def test_a_folder_without_a_job_names_those_above_and_below(
     run: Run, bucket: FileBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Issue 14, 1: as a start does."""
+    """As a start does."""
     here(bucket, "mine", "claude", reason=DRAINED)
     top, below = Path.cwd(), Path.cwd() / "sub"
     below.mkdir()

@@ -1,4 +1,4 @@
-"""`wal-agent rename`, and a display name wherever a command takes a job (issue 14, 5)."""
+"""`wal-agent rename`, and a display name wherever a command takes a job."""
 
 from __future__ import annotations
 

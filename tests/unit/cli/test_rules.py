@@ -164,7 +164,6 @@ def test_the_worst_part_of_a_command_counts(project: Run) -> None:
 def test_a_milder_class_is_shown_as_the_projects_word_and_changes_nothing(
     run: Run, command: str, cls: str, rule: str
 ) -> None:
-    """Issue 12.4."""
     put(
         "AGENTS.md",
         "| Tool | Idempotent? |\n|-|-|\n"

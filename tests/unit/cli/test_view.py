@@ -161,7 +161,7 @@ def saved_as(tmp_path: Path, *records: AnyRecord) -> Shelf:
 
 
 def test_what_of_the_files_is_saved_and_what_is_not(tmp_path: Path) -> None:
-    """Issue 12.10: as of when, what is to go, what is left out; 12.9: which calls ended since."""
+    """As of when, what is to go, what is left out; 12.9: which calls ended since."""
     saved = Workspace(
         time=time.time() - 100,
         holds=1,
@@ -206,7 +206,7 @@ def test_a_tree_that_was_never_saved(tmp_path: Path) -> None:
 
 
 def test_a_session_that_is_not_found_is_never_nothing_waiting() -> None:
-    """I3, issue 32, 8."""
+    """I3."""
     for lost in ("", "no file of the session is found"):
         view = View(job="shop", bucket="b", state="running", waiting=Unsaved(0, 0.0, lost=lost))
         (row,) = [line for line in status_rows(view) if line.startswith("log ")]
@@ -218,7 +218,7 @@ JOB_GONE = View(job="shop", bucket="b", state="crashed")
 
 
 def test_what_the_agent_is_done_with_and_runs_on_has_a_row_of_its_own() -> None:
-    """I8, issue 32, 3."""
+    """I8."""
     intents = [
         Intent(time=1.0, call=n, tool="sh", input=Payload(1, b"x"), cls="mutation", rule="r", session="s")
         for n in (1, 2, 3, 4)

@@ -1,4 +1,4 @@
-"""Issue 32, 13: every screen names the state of a call with the same word, as text and as JSON (GLOSSARY, I8)."""
+"""Every screen names the state of a call with the same word, as text and as JSON (GLOSSARY, I8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""conversation/checkpoint.py: a checkpoint is a pure, bounded, redacted view of the log (DESIGN 10)."""
+"""conversation/checkpoint.py: a checkpoint is a pure, bounded, redacted view of the log."""
 
 from __future__ import annotations
 

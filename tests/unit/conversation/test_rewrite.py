@@ -1,4 +1,4 @@
-"""Issue 17: which turns are compacted, where a rewind ends, what a compact form says (docs/COMPACTION.md)."""
+"""Which turns are compacted, where a rewind ends, what a compact form says (docs/COMPACTION.md)."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_naive_repeats_what_has_no_result() -> None:
 
 
 def test_what_a_real_model_did_is_told_apart() -> None:
-    """Issue 33: another spelling of the call, prose in place of the look, and the call again behind a look."""
+    """Another spelling of the call, prose in place of the look, and the call again behind a look."""
     assert story("respells", CHARGE, True).verified == "no"
     assert (story("talks", CHARGE, True).attempts, story("talks", CHARGE, False).lost) == (
         0,

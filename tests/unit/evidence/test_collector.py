@@ -184,7 +184,7 @@ def test_a_clock_that_steps_back_makes_nothing_alone(tmp_path: Path, ended: floa
 
 
 def test_a_call_that_was_not_logged_before_it_ran_is_never_not_started(tmp_path: Path) -> None:
-    """Issue 12.3: whatever facts stand beside it, they are not of before it could begin."""
+    """Whatever facts stand beside it, they are not of before it could begin."""
     file = tmp_path / "a"
     file.write_bytes(b"old")
     data = write(file)
@@ -351,7 +351,7 @@ RUNS_ON = RunsOn(time=1001.0, call=1, by="hook", why="it runs on")
 def test_evidence_is_read_for_what_was_cut_and_what_runs_on_as_for_calls_in_flight(
     tmp_path: Path, held: RunsOn | Cut | None
 ) -> None:
-    """I8, issue 32, point 14."""
+    """I8."""
     file = tmp_path / "a"
     before = told(file, tmp_path)
     file.write_bytes(b"new")

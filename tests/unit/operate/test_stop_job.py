@@ -1,4 +1,4 @@
-"""operate/stop_job.py: a run that no signal reaches is asked through the bucket, and only that run (issue 14.5)."""
+"""operate/stop_job.py: a run that no signal reaches is asked through the bucket, and only that run."""
 
 from __future__ import annotations
 

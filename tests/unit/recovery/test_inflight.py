@@ -88,14 +88,14 @@ def test_a_projects_own_words_are_quoted_beside_the_built_in_ones() -> None:
 def test_what_a_project_verifies_with_counts_only_where_nothing_better_is_known(
     command: str, verify: str, cls: Class, counts: str
 ) -> None:
-    """Issue 12.4: a rule of the project widens nothing that ends a call (I8)."""
+    """A rule of the project widens nothing that ends a call (I8)."""
     assert next_of(by_project(command, verify, cls)).verify == ((counts,) if counts else ())
 
 
 @pytest.mark.parametrize("cls", ["read_only", "idempotent"])
 @pytest.mark.parametrize("finding", get_args(Finding))
 def test_a_milder_class_is_named_and_changes_no_step(cls: Class, finding: Finding) -> None:
-    """Issue 12.4: "do not run it again" does not become "run it again"."""
+    """A rule that says "do not run it again" does not become "run it again"."""
     known, plain = by_project("git push origin main", "", cls), PUSH
     told, alone = (advise("mutation", finding, k, RULES) for k in (known, plain))
     assert told.next.startswith(alone.next) and told.verify == alone.verify
@@ -410,7 +410,7 @@ def test_refusals_of_a_call_are_counted_until_another_succeeds_or_the_agent_is_p
     ],
 )
 def test_a_call_in_flight_is_refused_in_other_words_and_by_other_agents(tool: str, typed: str, cwd: str) -> None:
-    """Issue 33.1: a real model passed the comparison of texts. tests/unit/calls has all spellings."""
+    """A real model passed the comparison of texts. tests/unit/calls has all spellings."""
     answers = Resolver([DEPLOY], "/w")
     assert answers.refuse(ReadCall(tool, shell(typed, timeout="4"), cwd), {7}) == DEPLOY
 
@@ -473,7 +473,7 @@ def again(answers: Resolver, open_calls: frozenset[int] = frozenset()) -> AskedC
 
 
 def test_a_check_that_shows_that_it_happened_resolves_the_call_and_refuses_an_equal_one() -> None:
-    """I8, issue 33.3: a real model ran the check, read that it had happened, and did it again."""
+    """I8: a real model ran the check, read that it had happened, and did it again."""
     answers = Resolver([READ])
     assert look(answers, 8, "one\ndeployed\n")
     (end,) = answers.take_ends({7}, 1.0)

@@ -378,7 +378,7 @@ def test_the_documented_table_has_each_row_in_order() -> None:
     assert names == [*rows, *(remark.name for remark in REMARKS)]
 
 
-# ---- Issue 12.6: a second task on an ended job
+# ---- a second task on an ended job
 
 
 SECOND = (*RAN, turn("completed"), run_ended(True), opening(2, "closed", args=("-p", "the second task")))
@@ -391,7 +391,7 @@ def second(*records: AnyRecord, talked: bool = False) -> object:
 
 @pytest.mark.parametrize("calls", [(), (intent(), end())])
 def test_a_second_task_that_no_turn_has_begun_is_begun_again(calls: tuple[AnyRecord, ...]) -> None:
-    """Issue 12.6: whatever the session before came to, and with the new session's file saved or not."""
+    """Whatever the session before came to, and with the new session's file saved or not."""
     for records in (started("s2"),), (started("s2"), captured("s2")):
         before = with_home(
             state_of(*RAN, *calls, turn("completed"), run_ended(True), *SECOND[-1:], *records),
@@ -402,20 +402,20 @@ def test_a_second_task_that_no_turn_has_begun_is_begun_again(calls: tuple[AnyRec
 
 
 def test_a_session_that_was_taken_up_again_and_not_asked_yet_is_resumed() -> None:
-    """Issue 12.6: by the agent's own means, so what it holds is in no turn of the log."""
+    """By the agent's own means, so what it holds is in no turn of the log."""
     got = second(started(""), started("s9"), captured("s9"), talked=True)
     assert isinstance(got, Resume) and got.session == "s9"
 
 
 def test_a_run_whose_words_were_asked_is_not_begun_again_for_a_session_that_it_cleared() -> None:
-    """Issue 12.6: `/clear`, and nothing typed since."""
+    """`/clear`, and nothing typed since."""
     got = second(started("s2"), turn("completed", "s2"), started("s3"), captured("s3"))
     assert isinstance(got, Resume) and got.session == "s3"
 
 
 @pytest.mark.parametrize("session", ["--yolo", "-p", "../x", "a\0b", "a\n"])
 def test_a_session_that_is_no_id_is_refused(session: str) -> None:
-    """Issue 12.2: who writes the bucket would choose an argument of the agent."""
+    """Who writes the bucket would choose an argument of the agent."""
     ran = [replace_session(record, session) for record in (opening(), started(), turn(), captured())]
     got = decide(*ran)
     assert isinstance(got, Refuse) and got.kind is Damaged

@@ -169,7 +169,7 @@ def test_a_task_that_begins_anew_is_given_whole_before_what_is_known() -> None:
 
 @pytest.mark.parametrize("alert", ["cut_off", "preempted", "paused", "crash"])
 def test_calls_that_ran_unlogged_are_reported_whatever_happened(alert: Alert) -> None:
-    """Issue 12.3: with tool, input, class and end, beside calls in flight or without; capped."""
+    """With tool, input, class and end, beside calls in flight or without; capped."""
     late = tuple(Unannounced("Bash", b'{"command":"echo %d"}' % n, "mutation", "done") for n in range(12))
     for calls in ((), (PUSH,)):
         text = render_prompt(replace(TOLD, alert=alert, calls=calls, unannounced=late))
@@ -184,7 +184,7 @@ LOST = LostCalls(tuple(LostCall(n, "Bash", b'{"command":"echo %d > f"}' % n) for
 @pytest.mark.parametrize("alert", ["crash", "cut_off", "preempted", "paused"])
 @pytest.mark.parametrize("task", [None, "go"])
 def test_calls_whose_file_changes_are_not_here_are_named(alert: Alert, task: str | None) -> None:
-    """Issue 12.9: in every kind of prompt; many are capped with a pointer."""
+    """In every kind of prompt; many are capped with a pointer."""
     for calls in ((), TOLD.calls):
         told = replace(TOLD, alert=alert, calls=calls, task=task)
         text = render_prompt(replace(told, lost=LOST))

@@ -511,7 +511,7 @@ def test_nothing_saved_nothing_done(lab: Lab) -> None:
 
 
 def test_no_empty_folder_is_left_where_a_repository_was(lab: Lab) -> None:
-    """Issue 36.9: git in it would act on the repository around. A submodule keeps its folder, as in a clone."""
+    """Git in it would act on the repository around. A submodule keeps its folder, as in a clone."""
     first, second = lab.machine("a"), lab.machine("b")
     repository(first.work)
     other = repository(lab.root / "other")

@@ -78,7 +78,7 @@ def kept(machine: Machine) -> list[Path]:
 
 
 def test_a_repository_of_ours_that_is_broken_does_not_stop_a_restore(lab: Lab) -> None:
-    """Issue 12.8: what an earlier run left in the state folder is made again."""
+    """What an earlier run left in the state folder is made again."""
     first, second = clones(lab, a="changed\n")
     second.capture()
     shadow = second.target.shadow()
@@ -368,7 +368,7 @@ def test_the_next_run_of_a_named_job_goes_on_from_what_was_put_back(lab: Lab) ->
 
 
 def test_files_that_a_commit_has_in_another_form_are_not_said_to_be_in_none(lab: Lab) -> None:
-    """Issue 36.13: other ends of lines, and pointers of git-lfs; what was edited is named."""
+    """Other ends of lines, and pointers of git-lfs; what was edited is named."""
     first, second = clones(lab)
     origin, big = lab.root / "origin", b"big\0" * 1000
     for folder in (first.work, second.work):

@@ -1,5 +1,5 @@
 """A machine is lost while its workspace was being saved in parts: what is there comes back, what is not is told, and
-nothing here is taken for deleted (issue 12.10, I4)."""
+nothing here is taken for deleted (I4)."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_program_that_needs_more_than_the_path_is_found_from_a_home_of_its_own
 
 
 def test_an_agent_without_a_rehearsal_is_a_failed_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 38, 14: `doctor` of an agent that somebody adds was a bug report, 70."""
+    """`doctor` of an agent that somebody adds was a bug report, 70."""
     monkeypatch.setattr(selftest, "rehearsal_of", lambda _: None)
     (proof,) = selftest.prove(AGENTS["gemini"], {})
     assert not proof.ok and "docs/how-to/add-an-agent.md" in proof.detail

@@ -427,7 +427,7 @@ JOINED = (
 
 @given(st.lists(DECLARED, max_size=3), JOINED, st.sampled_from(["run_shell_command", "write_file", "mcp__shop__order"]))
 def test_a_projects_rules_never_make_a_class_better(rules: list[ProjectRule], command: str, tool: str) -> None:
-    """Issue 12.4, I1: for every class that a project gives to any part of any call."""
+    """I1: for every class that a project gives to any part of any call."""
     order = ("read_only", "idempotent", "unknown", "mutation")
     input = json.dumps({"command": command}).encode()
     builtin, both = classify(ReadCall(tool, input), RULES), classify(ReadCall(tool, input), with_project(RULES, rules))
@@ -444,7 +444,7 @@ def test_a_projects_rules_never_make_a_class_better(rules: list[ProjectRule], co
     [("ls", "read_only"), ("mkdir -p x", "idempotent"), ("./x", "unknown"), ("git push", "mutation")],
 )
 def test_the_worse_of_both_classes_counts(command: str, builtin: Class, declared: Class) -> None:
-    """Issue 12.4: all classes against all classes."""
+    """All classes against all classes."""
     mine = ProjectRule(name="mine", cls=declared, source="GEMINI.md", words=tuple(command.split()))
     found = classify_command(command, with_project(RULES, [mine]))
     assert found.cls == worse_class(builtin, declared)

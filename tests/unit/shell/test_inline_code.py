@@ -126,7 +126,7 @@ def test_a_module_of_the_folder_may_take_the_place_of_one_of_pythons_own(code: s
 
 @pytest.mark.parametrize("code", [c.strip().replace("\\n", "\n") for c in CHANGES.strip().splitlines()])
 def test_python_that_may_change_something_is_not_known(code: str) -> None:
-    """Issue 12.16, I1."""
+    """I1."""
     assert python(code) is None and python(code, "-Ic") is None
 
 
@@ -208,7 +208,7 @@ def watched() -> Iterator[list[str]]:
 @settings(max_examples=examples(400))
 @given(st.lists(STATEMENT, min_size=1, max_size=3))
 def test_whatever_is_taken_for_reading_does_no_more_when_it_runs(code: list[str]) -> None:
-    """Issue 12.16: run under the interpreter's audit, where it is accepted."""
+    """Run under the interpreter's audit, where it is accepted."""
     text = "\n".join(code)
     if python(text) is None:
         return
@@ -301,7 +301,7 @@ def test_a_query_of_known_functions_only_reads(text: str) -> None:
     ],
 )
 def test_anything_else_may_do_more(text: str) -> None:
-    """Issue 12.16, I1."""
+    """I1."""
     assert not match.sql_only_reads(text)
 
 
@@ -336,6 +336,5 @@ def test_a_constant_asks_no_table_and_a_name_is_no_statement() -> None:
     ],
 )
 def test_commands_that_can_each_be_done_again(text: str, rule: object) -> None:
-    """Issue 12.16."""
     script = parse(text)
     assert script is not None and joint_effect(script.commands) is rule

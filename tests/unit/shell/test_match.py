@@ -264,6 +264,6 @@ verify = "look"
     ],
 )
 def test_values_of_options_and_options_that_act(command: str, holds: bool) -> None:
-    """Issue 12.16: a rule that says "again" covers no option that runs, sends or keeps, unless it names that option."""
+    """A rule that says "again" covers no option that runs, sends or keeps, unless it names that option."""
     rules = compile_rules([parse_file(TEXT + VALUES)])
     assert (classify_command(command, rules).cls == "idempotent") is holds

@@ -70,7 +70,7 @@ def test_a_first_start_opens_at_once_and_leaves_no_probe(taking: Taking) -> None
 
 
 def test_a_job_that_ran_here_and_is_gone_does_not_begin_anew(taking: Taking) -> None:
-    """Issue 12.7: a bucket that holds nothing of it is not mounted, or emptied; only a person knows which."""
+    """A bucket that holds nothing of it is not mounted, or emptied; only a person knows which."""
     with pytest.raises(Unavailable, match=r"has run on this machine \(epoch 4\)") as caught:
         taking.take("a", known=4)
     assert "wal-agent doctor --forget --bucket" in caught.value.hint and "--job shop" in caught.value.hint
@@ -84,7 +84,7 @@ def test_a_known_job_whose_lease_alone_is_gone_is_recovered(taking: Taking) -> N
 
 
 def test_with_wait_a_known_job_is_waited_for(taking: Taking) -> None:
-    """Issue 12.7: a service that starts before its disk is mounted."""
+    """A service that starts before its disk is mounted."""
     sleep, slept = taking.world.clock.sleep, 0
 
     def sleeping(seconds: float) -> None:
@@ -136,7 +136,7 @@ def test_waiting_ends_when_the_owner_gives_the_job_up(taking: Taking) -> None:
 
 
 def test_a_silent_owner_is_outlasted_with_a_countdown(taking: Taking) -> None:
-    """Issue 14.7: at a terminal the start of a job whose machine is lost waits one ttl by itself."""
+    """At a terminal the start of a job whose machine is lost waits one ttl by itself."""
     taking.take("a")
     began = taking.world.clock.at
     job = taking.take("b", options=replace(NOWHERE, outlast=True))
@@ -298,7 +298,7 @@ def test_a_pause_is_waited_for_with_few_looks_and_told_once(taking: Taking) -> N
 
 
 def test_a_pause_that_a_message_ends_is_over_at_once(taking: Taking) -> None:
-    """Issue 16: `send --control resume`; it is asked for at each look, and nothing is waited for behind it."""
+    """`send --control resume`; it is asked for at each look, and nothing is waited for behind it."""
     paused(taking, 3600)
     began, asked = taking.world.clock.at, list[float]()
 

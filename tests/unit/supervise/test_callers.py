@@ -1,4 +1,4 @@
-"""supervise/callers.py: who calls (issue 12.2), by tables over chains of processes as the real CLIs make them."""
+"""supervise/callers.py: who calls, by tables over chains of processes as the real CLIs make them."""
 
 from __future__ import annotations
 

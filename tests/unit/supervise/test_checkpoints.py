@@ -83,7 +83,7 @@ def test_a_change_of_phase_makes_one_but_not_each(desk: Desk) -> None:
 
 
 def test_it_rides_with_other_records(desk: Desk) -> None:
-    """A checkpoint costs no put of its own (DESIGN 10)."""
+    """A checkpoint costs no put of its own."""
     puts = len(desk.post.world.bucket.puts)
     assert desk.made.make("periodic") is not None
     desk.post.commit()

@@ -149,7 +149,7 @@ def test_an_end_is_logged_and_saved_soon(talk: Talk) -> None:
 
 
 def test_an_end_that_no_beginning_was_told_of_is_reported(talk: Talk) -> None:
-    """I5, issue 12.3: it is in the log as a call that ran before it was logged."""
+    """I5: it is in the log as a call that ran before it was logged."""
     talk.on.handle(ended("write_file", file_path="a"))
     assert talk.did == ["unseen write_file", "save"]
     talk.post.commit()
@@ -398,7 +398,7 @@ def test_a_second_question_does_not_hide_the_first(talk: Talk) -> None:
 
 
 def test_a_turn_that_a_person_stopped_waits_for_the_person_once_nothing_runs(talk: Talk) -> None:
-    """Issue 38, 10: it is not complete; a call that the stop cut off may be found in the session only later."""
+    """It is not complete; a call that the stop cut off may be found in the session only later."""
     talk.on.handle(TurnStarted("s", "do it"))
     with talk.post.committing():
         talk.on.handle(starting("write_file", file_path="a"))

@@ -1,4 +1,4 @@
-"""supervise/conversation.py: hooks of agents that a tool started (issue 12.2)."""
+"""supervise/conversation.py: hooks of agents that a tool started."""
 
 from __future__ import annotations
 

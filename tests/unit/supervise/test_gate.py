@@ -366,7 +366,7 @@ def test_the_third_denial_in_a_row_ends_the_turn(post: Post) -> None:
 
 @pytest.mark.parametrize(("failed", "how"), [(False, "done"), (True, "failed")])
 def test_an_end_is_logged_once_with_its_result_and_time(post: Post, failed: bool, how: str) -> None:
-    """I8. Issue 12.17: how long it took is not by the wall clock, which somebody set back meanwhile."""
+    """I8. How long it took is not by the wall clock, which somebody set back meanwhile."""
     call = post.begin(file_path="a")
     post.world.clock.at += 1.5
     post.world.clock.ahead -= 3600
@@ -513,7 +513,7 @@ def test_no_call_ends_while_somebody_looks_at_what_runs(post: Post, monkeypatch:
 
 
 def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
-    """I1, issue 12.4: what waits, and what the log says of it, is the worse of the project's class and the built-in."""
+    """I1: what waits, and what the log says of it, is the worse of the project's class and the built-in."""
     (tmp_path / "GEMINI.md").write_text(
         "| Tool / Operation | Idempotent? | Verify With | On Ambiguity |\n|---|---|---|---|\n"
         "| `rm` | read-only | | |\n| `ls` | no | | |\n"
@@ -588,7 +588,7 @@ def test_the_end_of_a_call_that_was_denied_without_an_intent_is_no_news(post: Po
     assert post.gate.finish_call(replace(ended("write_file", failed=True, file_path="a"), call_id="A")) is True
 
 
-# ---- agents below the agent (issue 12.2)
+# ---- agents below the agent
 
 
 def test_a_nested_agents_call_is_none_of_the_agents(tmp_path: Path) -> None:
@@ -621,7 +621,7 @@ def test_a_nested_agents_denials_do_not_end_the_agents_turn(tmp_path: Path) -> N
     assert all(isinstance(d, Deny) and not d.stop for d in [*denied, first])
 
 
-# ---- Issue 15.2: what a compaction may have lost
+# ---- what a compaction may have lost
 
 
 def pushed(post: Post, session: str = "s", description: str = "Push") -> Decision:

@@ -115,7 +115,7 @@ def test_a_repetition_of_a_call_in_flight_is_refused_until_something_looked(post
 
 
 def test_the_end_of_a_turn_is_put_off_once_where_nothing_has_looked(post: Post) -> None:
-    """Issue 33: a small model ended its turn so in 15 of 15 rounds in doubt."""
+    """A small model ended its turn so in 15 of 15 rounds in doubt."""
     recovered(post, [asked(1), asked(2, "completed")])
     words = post.gate.nudge()
     assert "call #1 " in words and "`cat ledger.txt`" in words and "#2" not in words

@@ -64,7 +64,7 @@ def test_the_tested_version_is_not_on_trial(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", [name for name, agent in AGENTS.items() if agent.also])
 def test_an_older_tested_version_is_not_on_trial(bench: Bench, name: str) -> None:
-    """Issue 12.15: the contract suite runs on it too."""
+    """The contract suite runs on it too."""
     for version in AGENTS[name].also:
         hook_selftest.prove_untested_version(AGENTS[name], Cli(bench.program, version), bench.env, bench.screen)
     assert (bench.asked, bench.said) == ([], [])
@@ -192,7 +192,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HookSwitches:
     ],
 )
 def test_an_organisations_settings(tmp_path: Path, watched: HookSwitches, name: str, text: str) -> None:
-    """Issue 12.3: these count more than this run's own."""
+    """These count more than this run's own."""
     file = tmp_path / "etc" / name
     file.parent.mkdir(exist_ok=True)
     assert watched.check() is None
@@ -205,7 +205,6 @@ def test_an_organisations_settings(tmp_path: Path, watched: HookSwitches, name: 
 
 @pytest.mark.parametrize("how", ["changed", "gone", "the same"])
 def test_this_runs_own_settings(tmp_path: Path, watched: HookSwitches, how: str) -> None:
-    """Issue 12.3."""
     own = tmp_path / "run/claude-settings.json"
     if how == "gone":
         own.unlink()
@@ -215,7 +214,7 @@ def test_this_runs_own_settings(tmp_path: Path, watched: HookSwitches, how: str)
 
 
 def test_what_counts_less_ends_no_run(tmp_path: Path, watched: HookSwitches) -> None:
-    """Issue 12.3, I6: the user's and the project's files, and a run of an agent that reads nothing again."""
+    """I6: the user's and the project's files, and a run of an agent that reads nothing again."""
     for name in (".claude/settings.json", ".claude/settings.local.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"disableAllHooks": true}')
@@ -224,7 +223,7 @@ def test_what_counts_less_ends_no_run(tmp_path: Path, watched: HookSwitches) -> 
 
 
 def test_what_this_runs_settings_say_counts_more_than_the_users_own(tmp_path: Path) -> None:
-    """Issue 12.3, I6: the user's `--settings` is in one file with them, and keeps its other variables."""
+    """I6: the user's `--settings` is in one file with them, and keeps its other variables."""
     injected = CLAUDE.inject(HookSetup("r", tmp_path, ("client",)), {})
     users = {"env": {"A": "b", "CLAUDE_CODE_SIMPLE": "1"}, "disableAllHooks": True, "model": "m"}
     both = json.loads(merge_settings(Path(injected.env["WAL_AGENT_CLAUDE_SETTINGS"]), users).read_bytes())

@@ -249,7 +249,7 @@ def test_a_closed_server_takes_no_call_and_leaves_its_place_to_the_next(desk: De
 
 
 def test_the_callers_ancestors_are_read_when_it_connects(desk: Desk) -> None:
-    """Issue 12.2: also of a client that is gone before its call is looked at."""
+    """Also of a client that is gone before its call is looked at."""
     program = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
         "s.sendall(bytes.fromhex(sys.argv[2])); s.recv(1)"

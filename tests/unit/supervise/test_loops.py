@@ -1,4 +1,4 @@
-"""supervise/loops.py, and what the gate makes of it: a model that runs one command for ten minutes (issue 33.5)."""
+"""supervise/loops.py, and what the gate makes of it: a model that runs one command for ten minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""supervise/options.py: what is waited for is on the screen once it takes long, in one line (issue 12.20)."""
+"""supervise/options.py: what is waited for is on the screen once it takes long, in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tick(waiting: WaitReport) -> None:
 
 
 def test_a_long_wait_is_said_once_with_its_bound() -> None:
-    """Issue 12.20: nobody sits before a screen that says nothing."""
+    """Nobody sits before a screen that says nothing."""
     clock, said, over = Clock(), list[str](), threading.Event()
     waiting = WaitReport(said.append, now=clock)
 
@@ -58,7 +58,6 @@ def test_what_does_not_take_long_is_not_said() -> None:
 
 
 def test_of_nested_waits_the_innermost_is_said() -> None:
-    """Issue 12.20."""
     said: list[str] = []
     waiting = WaitReport(said.append)
     with waiting.waiting_for("the start", after=0.0):
@@ -69,7 +68,7 @@ def test_of_nested_waits_the_innermost_is_said() -> None:
 
 
 def test_an_agent_that_nobody_sits_before_is_waited_for_at_its_beginning_and_its_end() -> None:
-    """Issue 12.20: Gemini's process lives on as long as a name look-up of its statistics hangs."""
+    """Gemini's process lives on as long as a name look-up of its statistics hangs."""
     assert agent_wait("gemini", begun=False, done=False) == "gemini to begin"
     assert agent_wait("gemini", begun=True, done=False) == ""
     assert agent_wait("gemini", begun=True, done=True) == "gemini to end; its turn is over"

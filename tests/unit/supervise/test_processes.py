@@ -87,7 +87,7 @@ def test_a_detached_grandchild_is_found_by_its_marker_also_when_its_parent_is_go
 
 
 def test_what_runs_inside_is_found_by_each_run_around_it(trees: list[Tree]) -> None:
-    """Issue 12.11: a run inside another one's tool overwrites the marker; the chain names both. An unrelated run is
+    """A run inside another one's tool overwrites the marker; the chain names both. An unrelated run is
     found by neither, also if its id begins as theirs."""
     outer, inner = secrets.token_hex(8), secrets.token_hex(8)
     env = {**os.environ, MARKER: inner, CHAIN: f"{outer}:{inner}"}

@@ -98,7 +98,7 @@ def as_given(text: str) -> str:
 
 
 def test_the_calls_whose_changes_to_files_are_not_here() -> None:
-    """Issue 12.9: by what the tree that was put back holds, whoever wrote the calls' results."""
+    """By what the tree that was put back holds, whoever wrote the calls' results."""
     state = apply_all(State(), 1, 1, [call for n in (1, 2, 3) for call in (intent(n), end(n))])
     at = Situation(opening(2, "dead"), with_home(state, HOME), None, {3: b"{}"})
     assert lost_calls(at, MissingEffects(1, True, (2,))) == LostCalls((LostCall(3, "run_shell_command", b"{}"),), 1)
@@ -154,7 +154,7 @@ def test_the_log_tells_what_was_asked() -> None:
     assert observe_log(Replay(State()), HOME, blobs).asked == b""
 
 
-# ---- Issue 12.6: words of a run that began no turn
+# ---- words of a run that began no turn
 
 NEW = "\nThe user's message with this start, to follow after the above:\n\n{}\n"
 
@@ -173,25 +173,24 @@ def resumed_run(cause: Cause, words: str, turned: int, known: bool = True) -> Si
 @pytest.mark.parametrize("heard", [(TASK,), None])
 @pytest.mark.parametrize("args", [("-y",), ("-p", "and another")])
 def test_what_a_lost_run_was_to_ask_is_asked(heard: tuple[str, ...] | None, args: tuple[str, ...]) -> None:
-    """Issue 12.6: `--continue -p "and another"`, lost before its first turn; started again with or without words."""
+    """`--continue -p "and another"`, lost before its first turn; started again with or without words."""
     at = resumed_run("closed", "and another", turned=1)
     assert told(at, heard, *args) == NEW.format("and another")
     assert told(at, (TASK, "... and another ..."), *args) == "", "the session has it"
 
 
 def test_words_that_were_asked_are_not_asked_again() -> None:
-    """Issue 12.6: in a turn of that run, of the run before with the same words, or as far as the log does not say."""
+    """In a turn of that run, of the run before with the same words, or as far as the log does not say."""
     assert told(resumed_run("closed", "and another", turned=2), None, "-p", "and another") == ""
     assert told(resumed_run("dead", TASK, turned=1), None, "-p", TASK) == ""
     assert told(resumed_run("closed", "and another", turned=-1), None, "-p", "and another") == ""
 
 
 def test_the_same_words_on_an_ended_job_are_a_task_of_their_own() -> None:
-    """Issue 12.6."""
     assert told(resumed_run("closed", TASK, turned=1), None, "-p", TASK) == NEW.format(TASK)
 
 
-# ---- a notice that the model has not answered (issue 14, 6)
+# ---- a notice that the model has not answered
 
 
 def at_end_of(*records: AnyRecord) -> Situation:

@@ -236,7 +236,7 @@ SLOW = {
 
 @pytest.mark.parametrize("slow", SLOW)
 def test_what_is_waited_for_is_said(short_path: Path, slow: str) -> None:
-    """Issue 12.20: each of these takes more than two seconds here; what is quick is not said."""
+    """Each of these takes more than two seconds here; what is quick is not said."""
     body, faults, more = "exit 0", short_path / "faults.toml", dict[str, str]()
     if slow == "leftovers":
         body = "(trap '' TERM; while :; do sleep 0.1; done) & exit 0"

@@ -1,4 +1,4 @@
-"""Issue 36.7: copies of one sandbox (state folder, run folders, spool), on machines that have its id or another one.
+"""Copies of one sandbox (state folder, run folders, spool), on machines that have its id or another one.
 
 One owner (I2); no acknowledged record is lost (I3); each loser is told so, and by what exit code.
 """

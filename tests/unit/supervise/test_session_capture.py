@@ -105,7 +105,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def test_a_session_without_a_file_is_said_once_the_agent_has_worked(desk: Desk) -> None:
-    """I3, issue 32, 8: agents write the file late, so not before a batch is over."""
+    """I3: agents write the file late, so not before a batch is over."""
     call = desk.begin("c1")
     desk.save()
     assert not desk.saver.lost and desk.saver.problems == ()
@@ -287,7 +287,7 @@ def test_what_the_main_file_tells_without_an_id_is_no_subagents_call(desk: Desk)
 
 
 def test_an_esc_that_only_the_file_reports_leaves_the_call_open_at_once(desk: Desk) -> None:
-    """I8, issue 32, 1: Codex asks its model nothing behind an Esc, so the next boundary may be never."""
+    """I8: Codex asks its model nothing behind an Esc, so the next boundary may be never."""
     call = desk.begin("c1", tool="bash", command="./charge.sh")
     desk.agent.write("one", '{"tool":"","input":{},"status":"cancelled","id":"u1","call_id":"c1"}\n')
     desk.save()

@@ -109,7 +109,7 @@ def test_a_save_that_failed_is_told_and_is_not_the_last(saves: Saves, autosave: 
 def test_a_folder_that_cannot_be_watched_is_reported_once_and_saved_on_request(
     saves: Saves, autosave: Autosave, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Issue 12.18: no inotify watch or thread is left."""
+    """No inotify watch or thread is left."""
 
     def refuse(*args: object, **options: object) -> None:
         raise error

@@ -89,7 +89,7 @@ SPLITS = [at for end in [i + 1 for i, b in enumerate(DATA) if b == 10] for at in
 
 @pytest.mark.parametrize("at", SPLITS)
 def test_a_call_and_its_result_in_different_reads(folder: Path, at: int) -> None:
-    """Issue 12.3, I5: wherever the reads are parted (within a line, and between any two), the call is found at the read
+    """I5: wherever the reads are parted (within a line, and between any two), the call is found at the read
     that has its end, and is in the log with its tool, its input and its end; what has no end stays open."""
     desk = Desk(folder)
     desk.announce("known")
@@ -104,7 +104,6 @@ def test_a_call_and_its_result_in_different_reads(folder: Path, at: int) -> None
 
 
 def test_each_line_in_a_read_of_its_own(folder: Path) -> None:
-    """Issue 12.3."""
     desk = Desk(folder)
     desk.announce("known")
     ends = [0, *(i + 1 for i, b in enumerate(DATA) if b == 10)]
@@ -114,7 +113,7 @@ def test_each_line_in_a_read_of_its_own(folder: Path) -> None:
 
 
 def test_with_hooks_on_a_call_without_a_result_is_no_unlogged_one(folder: Path) -> None:
-    """Issue 12.3, I8: a message asks for several calls, whose hooks fire one after the other."""
+    """I8: a message asks for several calls, whose hooks fire one after the other."""
     desk = Desk(folder)
     book = Book()
     book.add("user", "do it")
@@ -126,7 +125,7 @@ def test_with_hooks_on_a_call_without_a_result_is_no_unlogged_one(folder: Path) 
 
 
 def test_once_hooks_are_off_a_failed_call_is_logged_and_a_refused_one_is_not(folder: Path) -> None:
-    """Issue 12.3: before that, a failure proves nothing: a call of a wrong shape fails with no hook."""
+    """Before that, a failure proves nothing: a call of a wrong shape fails with no hook."""
     book = Book()
     for id in ("shape", "off", "failed", "refused"):
         book.call(id)
@@ -142,7 +141,7 @@ def test_once_hooks_are_off_a_failed_call_is_logged_and_a_refused_one_is_not(fol
 
 
 def test_a_tool_that_goes_without_a_hook_is_not_missed(folder: Path) -> None:
-    """Issue 12.3, I6: its name stands in another read than its result."""
+    """I6: its name stands in another read than its result."""
     desk = Desk(folder, skip=frozenset({"Bash"}))
     for part in DATA.splitlines(keepends=True):
         desk.read(part)
@@ -151,7 +150,7 @@ def test_a_tool_that_goes_without_a_hook_is_not_missed(folder: Path) -> None:
 
 
 def test_a_subagents_call_is_found_in_its_own_file(folder: Path) -> None:
-    """Issue 12.3, I5: its parent's file tells of it only when the subagent has ended."""
+    """I5: its parent's file tells of it only when the subagent has ended."""
     desk = Desk(folder)
     desk.read(Book().data + b"{}\n")
     book = Book()
@@ -163,7 +162,7 @@ def test_a_subagents_call_is_found_in_its_own_file(folder: Path) -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Issue 12.3, I9: the oldest go first; a forgotten call is found all the same, without its tool."""
+    """I9: the oldest go first; a forgotten call is found all the same, without its tool."""
     monkeypatch.setattr(session_capture, "MAX_ASKED", 2)
     desk = Desk(folder)
     book = Book()
@@ -179,7 +178,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, folder: 
 
 
 def test_its_class_is_by_the_rules(folder: Path) -> None:
-    """Issue 12.3: a recovery reports the class."""
+    """A recovery reports the class."""
     desk = Desk(folder)
     desk.read(DATA)
     desk.post.commit()

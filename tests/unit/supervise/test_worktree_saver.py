@@ -190,7 +190,7 @@ def test_what_a_call_writes_is_saved_while_it_runs(tmp_path: Path, monkeypatch: 
 
 
 def test_a_tree_that_rests_is_looked_at_more_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 19.5: at most half a percent of a core, and never more seldom than every five minutes; a call that runs is
+    """At most half a percent of a core, and never more seldom than every five minutes; a call that runs is
     no rest, and one that has ended does not wait."""
     assert idle_rest(0.02) == 5.0 and idle_rest(0.5) == 125.0 and idle_rest(60.0) == MOST_IDLE
 
@@ -337,7 +337,6 @@ def fill(desk: Desk) -> None:
 
 @pytest.mark.usefixtures("parts")
 def test_a_big_workspace_is_saved_to_its_end_without_being_asked(tmp_path: Path) -> None:
-    """Issue 12.10."""
     desk = Desk(tmp_path)
     fill(desk)
     with desk.running():
@@ -351,7 +350,7 @@ def test_a_big_workspace_is_saved_to_its_end_without_being_asked(tmp_path: Path)
 
 @pytest.mark.usefixtures("parts")
 def test_the_end_of_a_run_saves_what_was_edited_first_and_names_the_rest(tmp_path: Path) -> None:
-    """Issue 12.10: no time is left after the first part of the last capture."""
+    """No time is left after the first part of the last capture."""
     desk = Desk(tmp_path)
     fill(desk)
     go = threading.Event()
@@ -392,7 +391,6 @@ def test_files_of_this_run_that_are_left_at_the_end_make_it_no_good_end(tmp_path
 
 
 def test_a_tree_that_was_never_saved_is_reported_at_the_end(desk: Desk, tmp_path: Path) -> None:
-    """Issue 12.10."""
     desk.capture.git.env = {"PATH": str(tmp_path / "nothing")}
     desk.saver._try_to_save()
     assert desk.saver.not_saved() == f"{NEVER} {NO_GIT}"
@@ -407,7 +405,7 @@ def test_a_folder_that_is_moved_away_is_named_at_the_end(desk: Desk, tmp_path: P
 
 
 def test_what_is_left_out_is_reported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 12.10: a file over the cap; not what the project ignores."""
+    """A file over the cap; not what the project ignores."""
     monkeypatch.setattr(captures, "Caps", lambda: Caps(file=1000))
     desk = Desk(tmp_path)
     desk.user.write("big", b"x" * 2000)
@@ -451,7 +449,7 @@ def test_a_log_that_has_ended_ends_the_parts(tmp_path: Path, parts: None) -> Non
 @pytest.mark.parametrize("work", [0.01, 0.1, 0.4, 0.8, 0.99])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_a_quick_capture_is_at_most_two_seconds_behind_a_call(work: float, share: float) -> None:
-    """Issue 12.9: the call ends somewhere in the rest, or in the capture before it."""
+    """The call ends somewhere in the rest, or in the capture before it."""
     assert is_quick(work)
     ended = -work + share * (work + rest_after(work, False))  # the rest begins at 0
     begins = max(0.0, min(rest_after(work, False), due(work, ended)), ended) + DEBOUNCE

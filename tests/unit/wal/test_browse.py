@@ -1,5 +1,5 @@
-"""cli/log.py: the log is read from its end, for a bounded number of requests (issue 12.17), and what is missing or
-damaged in what is read is named (issue 12.13)."""
+"""cli/log.py: the log is read from its end, for a bounded number of requests, and what is missing or
+damaged in what is read is named."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def crashes_in(page: Page) -> list[AnyRecord]:
 
 @pytest.mark.parametrize("count", [1, 30, 500])
 def test_the_newest_cost_the_same_however_long_the_log_is(long: Counted, count: int) -> None:
-    """Issue 12.17: the lease, two listings, and each segment that is shown."""
+    """The lease, two listings, and each segment that is shown."""
     page = read_newest(long, KEYS, count)
     assert numbers(page) == [*range(LONG - count + 1, LONG + 1)] and page.damaged == []
     assert (page.since, page.last, page.whole) == (LONG - count + 1, LONG, False)
@@ -60,7 +60,7 @@ def test_the_newest_cost_the_same_however_long_the_log_is(long: Counted, count: 
 
 @pytest.mark.parametrize("behind", [3, 150, LONG])
 def test_a_lease_that_is_behind_costs_little(behind: int) -> None:
-    """Issue 12.17: heartbeats lag, and an old lease says nothing: then the snapshots do."""
+    """Heartbeats lag, and an old lease says nothing: then the snapshots do."""
     bucket = Counted()
     longlog.write(bucket, 3_100, behind=min(behind, 3_100))
     page = read_newest(bucket, KEYS, 30)
@@ -76,7 +76,6 @@ def test_without_lease_and_snapshots_it_is_listed_and_not_read() -> None:
 
 
 def test_status_reads_what_is_behind_the_newest_snapshot(long: Counted) -> None:
-    """Issue 12.17."""
     bucket = Counted()
     longlog.write(bucket, 3_150)
     view = read_view(bucket, KEYS, {})
@@ -86,7 +85,7 @@ def test_status_reads_what_is_behind_the_newest_snapshot(long: Counted) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 7, 30, 0])
 def test_crashes_are_found_by_the_snapshots(long: Counted, count: int) -> None:
-    """Issue 12.17: what two snapshots say the same of is passed by, and said to be."""
+    """What two snapshots say the same of is passed by, and said to be."""
     page = read_newest(long, KEYS, count, only_crashes=True)
     every = [(s, r) for s, (_, r) in enumerate(longlog.records(LONG, RUNS), 1) if log.is_crash_record(r)]
     wanted = [r for _, r in every][-count:] if count else [r for _, r in every]
@@ -110,7 +109,7 @@ def test_crashes_are_found_by_the_snapshots(long: Counted, count: int) -> None:
 def test_it_is_the_end_of_the_log(
     count: int, runs: set[int], n: int, every: int, behind: int, only_crashes: bool
 ) -> None:
-    """Issue 12.17: against all records, whatever lease and snapshots say."""
+    """Against all records, whatever lease and snapshots say."""
     bucket = Counted()
     starts = tuple(sorted(r for r in runs if r <= count and r - 1 not in runs and r - 2 not in runs))
     longlog.write(bucket, count, starts, every=every, behind=min(count, behind))
@@ -132,7 +131,6 @@ def said(page: Page) -> list[str]:
 
 
 def test_what_is_missing_in_what_is_read_is_named(long: Counted) -> None:
-    """Issue 12.13."""
     long.delete(KEYS.segment(11_980), *(KEYS.segment(seq) for seq in (11_985, 11_986, 11_987)))
     page = read_newest(long, KEYS, 30)
     assert said(page) == [
@@ -150,7 +148,7 @@ def test_what_is_missing_in_what_is_read_is_named(long: Counted) -> None:
 
 
 def test_a_whole_log_with_a_record_missing(long: Counted) -> None:
-    """Issue 12.13: what retention may take is none; an opening, or the end before it, it never takes."""
+    """What retention may take is none; an opening, or the end before it, it never takes."""
     for seq in (2, 500, 5000, 4999, 600, LONG - 201, LONG - 1):
         long.delete(KEYS.segment(seq))
     found = " ".join(said(read_newest(long, KEYS, 0)))
@@ -163,7 +161,7 @@ def test_a_whole_log_with_a_record_missing(long: Counted) -> None:
 
 
 def test_what_is_damaged_in_what_is_read_is_named(long: Counted) -> None:
-    """Issue 12.13, I3: junk, and a segment that belongs elsewhere in the chain."""
+    """I3: junk, and a segment that belongs elsewhere in the chain."""
     other = Counted()
     longlog.write(other, 11_995)  # without other runs: what stands there chains to other bytes
     for seq, data in ((11_980, b"junk"), (11_992, other.get(KEYS.segment(11_992)).data)):
@@ -185,7 +183,7 @@ class Growing(Counted):
 
 
 def test_a_listing_that_a_run_passed_is_no_damage() -> None:
-    """Issue 12.13: a number that was not listed is looked for again."""
+    """A number that was not listed is looked for again."""
     bucket = Growing()
     longlog.write(bucket, 100)
     assert read_newest(bucket, KEYS, 30).damaged == []

@@ -1,4 +1,4 @@
-"""Display names: resolved, taken by compare-and-swap, and read as foreign data (issue 14, 5)."""
+"""Display names: resolved, taken by compare-and-swap, and read as foreign data."""
 
 from __future__ import annotations
 

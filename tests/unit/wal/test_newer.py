@@ -1,4 +1,4 @@
-"""Issue 12.12: what a newer wal-agent wrote is told apart from damage, and nothing here replaces it. The commands:
+"""What a newer wal-agent wrote is told apart from damage, and nothing here replaces it. The commands:
 tests/faults/test_newer.py."""
 
 from __future__ import annotations

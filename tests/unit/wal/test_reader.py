@@ -332,7 +332,7 @@ def test_after_a_snapshot_the_writer_stands_on_it() -> None:
 
 
 def test_a_snapshot_compacts_the_sessions_that_the_job_has_left_too() -> None:
-    """Issue 15: those of other agents, and transcripts; one that is damaged stops no snapshot."""
+    """Those of other agents, and transcripts; one that is damaged stops no snapshot."""
     from tests.unit.wal.test_files import delta
     from wal_agent.wal.blobs import write_file
 

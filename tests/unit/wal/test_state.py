@@ -76,7 +76,7 @@ def unheld(state: State) -> list[int]:
 
 
 def test_calls_whose_changes_no_capture_has() -> None:
-    """Issue 12.9: whether or not the session has told them."""
+    """Whether or not the session has told them."""
     state = apply_all(State(), 1, 1, [*map(intent, range(1, 7)), *map(end, (1, 2, 4, 5)), captured(5)])
     assert unheld(state) == [1, 2, 4, 5]
     assert state.unsettled == ()
@@ -129,7 +129,7 @@ def test_the_home_is_the_newest_opening_under_which_the_agent_was_started() -> N
     assert msgspec.structs.replace(state, openings=state.openings[2:]).home_opening is None
 
 
-# ---- Issue 12.6: the turn and the prompt are those of the newest session
+# ---- the turn and the prompt are those of the newest session
 
 OUTER = ("s1", "s2", "s3")
 
@@ -194,7 +194,7 @@ def as_a_person_would_say(records: list[tuple[int, AnyRecord]]) -> tuple[str, st
 @settings(deadline=None, max_examples=examples(500))
 @given(conversations())
 def test_turn_and_prompt_are_the_newest_sessions(records: list[tuple[int, AnyRecord]]) -> None:
-    """Issue 12.6: in any order of starts, switches, turns, calls and captures. A subagent's call or file resets
+    """In any order of starts, switches, turns, calls and captures. A subagent's call or file resets
     nothing, and what a recovery begins or goes on with keeps the words of before."""
     state = State()
     for seq, (epoch, record) in enumerate(records, 1):
@@ -208,7 +208,7 @@ def test_turn_and_prompt_are_the_newest_sessions(records: list[tuple[int, AnyRec
 
 
 def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn() -> None:
-    """Issue 12.3: a recovery that is cut off before its turn is over reports them again. Bounded (I9)."""
+    """A recovery that is cut off before its turn is over reports them again. Bounded (I9)."""
     late = [msgspec.structs.replace(intent(n), unlogged=True) for n in range(1, KEEP_UNLOGGED + 3)]
     ends = [End(time=1.0, call=i.call, how="done", by="session") for i in late]
     completed = Turn(time=2.0, state="completed", session="s")
@@ -221,7 +221,7 @@ def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn
 
 
 def test_an_unlogged_call_that_evidence_or_a_person_settled_is_reported_as_in_flight_only() -> None:
-    """Issue 12.3: it was open, so a recovery has told of it."""
+    """It was open, so a recovery has told of it."""
     late = msgspec.structs.replace(intent(1), unlogged=True)
     assert apply_all(State(), 1, 1, [late, End(time=1.0, call=1, how="verified", by="recovery")]).unlogged == ()
 
@@ -240,7 +240,7 @@ def test_a_compaction_names_the_conversation_as_it_was_before() -> None:
 
 
 def test_a_handoff_puts_the_session_aside_and_the_way_back_brings_it_again() -> None:
-    """Issue 15.4: files of one name belong to two agents, and neither loses its own."""
+    """Files of one name belong to two agents, and neither loses its own."""
     mine = FileDelta(time=1.0, path="f", size=7, sha256="ab", edits=(), session="s1")
     started = AgentStarted(time=1.0, pid=1, session="s1", resumed=False)
     before = apply_all(State(), 1, 1, [started, mine, intent(1), end(1), intent(2)])
@@ -265,7 +265,7 @@ def test_sessions_aside_are_bounded() -> None:
 
 
 def test_a_transcript_that_the_job_leaves_is_kept() -> None:
-    """Issue 15.2: /clear, a second task, and a session of the same name; `recall` reads them."""
+    """/clear, a second task, and a session of the same name; `recall` reads them."""
 
     def saved(session: str, size: int = 7, path: str = "f.jsonl") -> FileDelta:
         return FileDelta(time=1.0, path=path, size=size, sha256=session, edits=(), session=session)

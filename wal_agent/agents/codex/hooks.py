@@ -195,7 +195,7 @@ _EVENTS = dict(
 EVENTS = tuple(_EVENTS)
 parse = parser(_EVENTS)
 SPEAKING = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop")
-# No denial ends the turn: `continue: false` beside it lets the tool run (facts, A3).
+# No denial ends the turn: `continue: false` beside it lets the tool run.
 render = renderer({"PreToolUse": permission_deny}, dict.fromkeys(SPEAKING, speaking_answer))
 
 MARKER = "WAL_AGENT_CODEX_RUN"  # the run's folder
@@ -231,7 +231,7 @@ def run_flags(env: Env) -> tuple[str, ...]:
 
 def hook_flags(setup: HookSetup) -> list[str]:
     """Return the flags: no terminals for commands; `-c hooks.X=[...]` for each event; and one table of the hashes that
-    make them trusted: dotted keys would be split at the dots in a key and be ignored (facts, A3)."""
+    make them trusted: dotted keys would be split at the dots in a key and be ignored."""
     words = ["-c", NO_TTY]
     trusted: dict[str, dict[str, Any]] = {}
     for event in EVENTS:

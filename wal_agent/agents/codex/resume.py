@@ -1,7 +1,7 @@
 """Make a restored rollout that Codex resumes well (RECOVERY.md): put lost outcomes back and add the prompt.
 
 Pure and idempotent. Codex writes the outputs of a batch in the order of its calls, and tells the model "aborted" for
-every call without one: for those that had ended, and for those that never began (facts, A8). Of a script of code mode
+every call without one: for those that had ended, and for those that never began. Of a script of code mode
 it says only that, and nothing of what its calls did. The log and the file's own items have the outcomes; they are added
 at the end. A session whose first line was lost or never saved gets one.
 

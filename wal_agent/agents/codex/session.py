@@ -3,7 +3,7 @@
 - Files: `sessions/YYYY/MM/DD/rollout-<time>-<thread id>.jsonl` in Codex's folder. Files that Codex compressed
   (`.jsonl.zst`; a feature that is off by default) are not looked for.
 - Index of threads: it names each thread's file by an absolute path, and a resume uses it. Where it names another path
-  than the restored file's, Codex finds no session, or continues in another file (facts, A1): a copied home, a file
+  than the restored file's, Codex finds no session, or continues in another file: a copied home, a file
   that was moved. The index belongs to Codex and to the user: it is only read.
 - Outcomes: `item_completed` reports each command and patch, nested ones of code mode too, with the hooks' own id. A
   call whose tool failed before it began is only reported by the answer to the model: no after-hook fires then.

@@ -1,10 +1,10 @@
 """Make a restored Gemini session that resumes well (RECOVERY.md): put lost calls back, mend it, add the prompt.
 
 Pure and idempotent, proven on the real program. Gemini writes the calls of a batch when all of them are over, and drops
-what is open when it resumes: a crash loses calls that had ended (S1). The log has them, so they are put back. Also
-healed, each measured on the real program: a resume repeats every old result once more (S6); a prompt that a cancelled
-first turn, or another extension's SessionStart hook, glued to a context record is no longer seen (S8, S4); a damaged
-first line gets the file deleted (S13).
+what is open when it resumes: a crash loses calls that had ended. The log has them, so they are put back. Also
+healed, each measured on the real program: a resume repeats every old result once more; a prompt that a cancelled
+first turn, or another extension's SessionStart hook, glued to a context record is no longer seen; a damaged
+first line gets the file deleted.
 
 The recovery prompt becomes the user's last message. Given on the command line, Gemini would rewrite it: `@path` is
 replaced by the file, `/` and `?` start commands; a hook's context gets its `<` and `>` escaped. In the session file it
@@ -172,7 +172,7 @@ def put_prompt_back(read: Session) -> None:
 
 
 def mend_head(read: Session, session: str, workspace: Path) -> bool:
-    """Complete the head (S13). It also names the workspace's hash, which changes with its path."""
+    """Complete the head: without it the file is deleted. It names the workspace's hash."""
     broken = not read.headed
     times = [t for m in read.messages.values() if isinstance(t := m.value.get("timestamp"), str)]
     filled: Json = {"startTime": times[0] if times else EPOCH, "lastUpdated": times[-1] if times else EPOCH}
@@ -182,7 +182,7 @@ def mend_head(read: Session, session: str, workspace: Path) -> bool:
 
 
 def mend_contexts(read: Session, session: str) -> int:
-    """Cut a user's record after its context (S8, S4); what follows becomes a record of its own."""
+    """Cut a user's record after its context, behind which nothing is seen; what follows becomes a record of its own."""
     mended: dict[str, Message] = {}
     cut = 0
     for key, message in read.messages.items():
@@ -208,7 +208,7 @@ def split_context(message: Message) -> tuple[list[Any], list[Any]]:
         return parts, []
     context, rest = parts[:lead], parts[lead:]
     head, closed, tail = _text(context[-1]).partition("</hook_context>\n\n")
-    if closed and head.lstrip().startswith("<hook_context>") and tail.strip():  # S4: both in one text
+    if closed and head.lstrip().startswith("<hook_context>") and tail.strip():  # both in one text
         context[-1], rest = {"text": head + "</hook_context>"}, [{"text": tail}, *rest]
     return (context, rest) if "".join(_text(part) for part in rest).strip() else (parts, [])
 
@@ -240,7 +240,7 @@ def _healed(main: bytes | None) -> bytes | None:
 
 
 def mend_results(read: Session) -> None:
-    """Keep each result once, in its own call (S6); drop records that only repeat results."""
+    """Keep each result once, in its own call; drop records that only repeat results."""
     written: set[str] = set()
     for message in read.messages.values():
         calls = message.calls

@@ -8,9 +8,9 @@
   `~/.gemini` is ever named, so no credential can be. Links are not followed.
 
 Hazards of the real program that this guards against: each resume leaves a stub of two lines under the same first
-eight characters, and the next start of any other session deletes every file with them (S2); a resume in the minute of
-the file's name appends the stub to the real file (S3); every start deletes each session file in which no prompt is
-stored yet, also one that is in use, whose Gemini then continues in a new file without the head (S14).
+eight characters, and the next start of any other session deletes every file with them; a resume in the minute of
+the file's name appends the stub to the real file; every start deletes each session file in which no prompt is
+stored yet, also one that is in use, whose Gemini then continues in a new file without the head.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def find_file(session: str, workspace: Path, env: Env) -> Path | None:
 
 
 def tidy(session: str, workspace: Path, env: Env) -> None:
-    """Remove the stubs that resumes left beside the real file (S2); only beside it, and only empty ones."""
+    """Remove the stubs that resumes left beside the real file; only beside it, and only empty ones."""
     twins = _twins(session, _project(workspace, env))
     real = _real(session, twins)
     if real is None:
@@ -340,7 +340,7 @@ def _project(workspace: Path, env: Env) -> Path:
 
 def _main(session: str, project: Path) -> Path | None:
     """Return the session's file. While a new session has no prompt yet, it looks like a stub; a file with more in it
-    takes precedence. One that lost its head (S14) has only its name to show its session."""
+    takes precedence. One that lost its head has only its name to show its session."""
     twins = _twins(session, project)
     real = _real(session, twins)
     if real is not None:
