@@ -127,7 +127,7 @@ def test_add_an_agent(tmp_path: Path) -> None:
     home = Path(copy.env["HOME"])
     copy.program(home / "toy", copy.blocks("sh")[0])
     copy.create("wal_agent/agents/toy/__init__.py", copy.blocks("python")[0])
-    (row,) = re.findall(r'`("toy": Places.*)`', copy.page)
+    (row,) = re.findall(r'`("toy": Places[^`]*)`', copy.page)
     copy.insert("wal_agent/agents/places.py", '    "generic": ', f"    {row}\n")
     traits = copy.root / "wal_agent/agents/traits.toml"
     traits.write_text(f"{traits.read_text()}\n{copy.blocks('toml')[0]}")
