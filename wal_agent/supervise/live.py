@@ -6,13 +6,12 @@ import os
 import select
 import signal
 import stat
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, SessionFile, TurnCompleted, TurnFailed, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
@@ -21,7 +20,7 @@ from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.concurrency import start_daemon
 from wal_agent.config import Settings
-from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
+from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, WalAgentError
 from wal_agent.events import (
     AgentBegan,
     CallEnded,
@@ -31,20 +30,19 @@ from wal_agent.events import (
     NoticeReceived,
     PhaseChanged,
     Ready,
+    TakesLong,
     emit_after,
 )
 from wal_agent.failpoints import failpoint
-from wal_agent.inbox import is_for_run
 from wal_agent.records import AgentStarted
 from wal_agent.recovery.project_rules import load_later
-from wal_agent.redact import redact
-from wal_agent.safefs import read_end, read_plain
-from wal_agent.supervise import control, exits, processes
+from wal_agent.safefs import read_end
+from wal_agent.supervise import exits, processes
 from wal_agent.supervise.checkpoints import Checkpointer
+from wal_agent.supervise.commands import Commands
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings
-from wal_agent.supervise.context import Action, Launch, RunContext, await_durable
+from wal_agent.supervise.context import Action, Launch, RunContext
 from wal_agent.supervise.conversation import Conversation, HookHandler, NestedAgents, Resuming
-from wal_agent.supervise.ends import acknowledged_end
 from wal_agent.supervise.exits import GracefulShutdown, ShutdownPlan, StderrTail
 from wal_agent.supervise.gate import Gate, RecoveredCalls
 from wal_agent.supervise.hook_selftest import HookSwitches
@@ -53,28 +51,20 @@ from wal_agent.supervise.inbox import Inbox
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress, check_signals
 from wal_agent.supervise.machine import RunDir
 from wal_agent.supervise.options import AGENT_SAID_AFTER, Screen, agent_wait
-from wal_agent.supervise.pausing import clean_reason, parse_duration, pause_plan
 from wal_agent.supervise.preemption import Preempted
 from wal_agent.supervise.processes import Child
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, shut_out_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
-from wal_agent.supervise.tasks import TaskBounds, begin_task
+from wal_agent.supervise.tasks import TaskBounds
 from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
-from wal_agent.supervise.worktree import PAUSE, WorktreeSaver, never_captured
-from wal_agent.text import duration, plural
+from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
 from wal_agent.wording.messages import DENY_DRAINING, DENY_HUNG, DENY_PAUSING, MENDING
-
-if TYPE_CHECKING:
-    from wal_agent.supervise.live_rewind import LiveRewind
-    from wal_agent.supervise.steps import StepKeeper
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
 MEND_APART = 600.0  # seconds between two mends of a lost summary: an agent that loses each one is left alone
 FAILURE_BYTES = 64 << 10  # of the session's file in which the failure of its newest turn is looked for
 LOOK = 0.5  # seconds between two looks at the processes of running calls
-MAX_BECAUSE = 1000  # characters
-BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
 
 
 class Live:
@@ -119,13 +109,13 @@ class Live:
         self._child: Child | None = None
         self._looked = 0.0
         self._rules = load_later(workspace, agent.name)
-        self._bounds, self._keeper = bounds, keeper
         self.gate = Gate(context, self._rules, keeper.may_allow, recovered, bounds)
         self.saver = SessionSaver(context, self.gate, capture, launch.session, self, self._copied_file())
         self.autosave = Autosave(self._save, context.settings.autosave, self.fail)
         # Where the agent does not own the screen, people read how a long first capture gets on.
         progress = (lambda _: None) if launch.interactive else screen.say
-        self.tree = tree and WorktreeSaver(context, self.gate, tree, self.fail, progress)
+        saver = WorktreeSaver(context, self.gate, tree, self.fail, progress) if tree is not None else None
+        self.tree: WorktreeSaver | None = saver
         self.checkpoints = Checkpointer(context)
         self.inbox = inbox
         self._compacting = CompactionGuard(context, self.gate, self._surroundings())
@@ -133,26 +123,25 @@ class Live:
         if inbox is not None:
             inbox.resting = lambda: talk.phase == "awaiting_user"
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
-        self._steps_lock = threading.Lock()
-        self._steps: StepKeeper | None = None
-        self._rewind_lock = threading.Lock()
-        self.rewinding: LiveRewind | None = None  # made when a person asks for the first
+        self.commands = Commands(context, run_dir, keeper, bounds, self)
         self._hooks = HookHandler(context, self.conversation, self._nested, self)
         self.server = HookServer(run_dir.socket, run_dir.run, self._hooks.answer, self.fail)
 
     # ---- what hooks and threads call
 
-    @property
-    def steps(self) -> StepKeeper:
-        """What answers for values and steps; made when the first is asked for."""
-        from wal_agent.supervise.steps import StepKeeper
+    def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
+        return self.commands.answer(event, question, by_agent)
 
-        with self._steps_lock:
-            if self._steps is None:
-                socket, gate = self._run_dir.socket, self.gate
-                may_allow = (self._bounds or self._keeper).may_allow
-                self._steps = StepKeeper(self._context, socket, may_allow, lambda: gate.refusal)
-            return self._steps
+    @property
+    def late(self) -> tuple[TakesLong, ...]:
+        return self._watch.late
+
+    @property
+    def down(self) -> ShutdownPlan | None:
+        return self._shutdown.down
+
+    def is_loaded(self) -> bool:
+        return self._resuming.is_loaded()
 
     def _on_call_ended(self, event: CallEnded) -> None:
         if self.tree:
@@ -162,76 +151,6 @@ class Live:
         if self.tree:
             self.tree.on_phase(event)
 
-    def answer_command(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
-        """Answer a command of a person on this machine, or of a tool of this agent's; `ack` (I8) and `rewind` of a
-        person alone."""
-        question = control.check_job(question, self._context.settings.bucket, self._context.job.keys.job)
-        if by_agent and event in (control.ACK, control.REWIND):
-            raise PersonNeeded(BY_AGENT)
-        match event:
-            case control.ACK:
-                return self._acknowledge(question)
-            case control.SETTLE:
-                return self._settle(int(question["call"]), str(question["because"]))
-            case control.PAUSE:
-                return self._pause(question)
-            case control.CHECKPOINT:
-                return self.checkpoints.answer(question, by_agent)
-            case control.MARK:
-                return self._mark(str(question.get("name")))
-            case control.REWIND:
-                return self._rewind(question)
-            case control.STEP:
-                return self.steps.answer(question, by_agent)
-            case control.TASK:
-                return self._task(question)
-            case control.STATUS:
-                return self._status()
-            case _:
-                raise LookupError(event)
-
-    def _status(self) -> dict[str, Any]:
-        key_file = self._context.settings.encryption_key_file
-        backlog = self._writer.backlog
-        return {
-            "phase": self.conversation.phase,
-            "phase_age": self._clock.now() - self.conversation.since,
-            "late": [asdict(late) for late in self._watch.late],
-            "bytes": backlog.size,
-            "age": backlog.age,
-            "saved": self.saver.saved,
-            "lost": self.saver.lost,
-            "spooled": self._writer.spooled,
-            "tree": self.tree.trouble if self.tree else None,
-            "messages": self.inbox.waiting if self.inbox else 0,
-            "job": self._context.job.keys.job,
-            "bucket": self._context.settings.bucket,
-            "encryption_key_file": key_file and str((self._context.workspace / key_file).resolve()),
-            "encryption_key_command": self._context.settings.encryption_key_command,
-            "carrier": self._context.settings.messages,
-        }
-
-    def _acknowledge(self, question: dict[str, Any]) -> dict[str, Any]:
-        done = bool(question["done"])
-        if "step" in question:
-            self.steps.acknowledge(str(question["step"]), done)
-            return {}
-        call = int(question["call"])
-        if any(running.call == call for running in [*self.gate.running(), *self.gate.nested()]):
-            raise UsageError("That call is running now; its end will tell.")
-        await_durable(self._writer.append(acknowledged_end(self._writer.state, call, done, self._clock.now())))
-        return {}
-
-    def _mark(self, name: str) -> dict[str, Any]:
-        from wal_agent.recovery.restore_session import MOST_MAIN  # late: only a conversation that is marked is read
-        from wal_agent.supervise.rewrite import mark_of, rewriting_of
-
-        how, main = rewriting_of(self._agent), self._main_file()
-        data = read_plain(main.path, MOST_MAIN) if main else None
-        units = how.units(data or b"")
-        await_durable(self._writer.append(mark_of(name, self.conversation.session, units, self._clock.now())))
-        return {"job": self._context.job.keys.job}
-
     def _copied_file(self) -> Path | None:
         """The main file of the session that this one begins as a copy of."""
         session, file = self._agent.capabilities.forms.forked_from(self._launch.args)
@@ -240,98 +159,14 @@ class Live:
         main = find_main(self._agent, session, self._context.workspace, self._context.env)
         return main.path if main else None
 
-    def _main_file(self) -> SessionFile | None:
+    def main_file(self) -> SessionFile | None:
         """The main file of the session that the agent works in."""
         return find_main(self._agent, self.conversation.session, self._context.workspace, self._context.env)
-
-    def _rewind(self, question: dict[str, Any]) -> dict[str, Any]:
-        from wal_agent.supervise.live_rewind import LiveRewind  # late: few runs are rewound
-        from wal_agent.supervise.rewrite import Home
-
-        context, agent = self._context, self._agent
-        with self._rewind_lock:
-            if self.rewinding is None:
-                private = tuple(never_captured(context.settings, agent, context.env, context.workspace))
-                named = context.settings.job_options
-                home = Home(context.job.keys.job, named, agent, context.workspace, context.env, private)
-                self.rewinding = LiveRewind(context.job, home, self._clock, context.settings.drain)
-        calls = [f"#{call.call} {call.tool}" for call in [*self.gate.running(), *self.gate.nested()]]
-        steps = self._steps is not None and self._steps.running()
-        running = calls[0] if calls else "of a step" if steps else ""
-
-        def shut_down(down: ShutdownPlan) -> bool:
-            self.shut_down(down)
-            return self._shutdown.down is down
-
-        return self.rewinding.answer(question, running, shut_down)
-
-    def _task(self, question: dict[str, Any]) -> dict[str, Any]:
-        job = self._context.job
-        epoch, bounds = job.lease.epoch, self._bounds or TaskBounds(self._keeper, self._clock)
-        if question.get("ask") != "begin":
-            return bounds.answer(question, epoch, self.gate.refusal)
-        if question.get("caller") != job.keys.job:
-            return {"caller": ""}
-        self._resuming.is_loaded()  # a task's agent starts beside this one
-        checkpoint = begin_task(str(question.get("job")), self._writer.state, self.checkpoints)
-        mine = {"caller": job.keys.job, "epoch": epoch, "run": self._run_dir.run, "counted": bounds.counted}
-        return {**mine, "checkpoint": checkpoint}
-
-    def _settle(self, call: int, because: str) -> dict[str, Any]:
-        answer = self.gate.recovered.answer(call, redact(clean_reason(because[:MAX_BECAUSE])))
-        await_durable(self._writer.append(answer))
-        return {}
-
-    def _pause(self, question: dict[str, Any]) -> dict[str, Any]:
-        down = pause_plan(question, self._clock, self._context.settings.drain)
-        if (step := question.get("step")) and isinstance(step, str):
-            self.steps.mark_paused(step, down.resume_at, down.reason)
-        self.shut_down(down)
-        now = self._shutdown.down
-        if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
-            see = f"See: wal-agent status {self._context.settings.job_options}"
-            raise UsageError("This run is ending already, so it was not paused (anew).", see)
-        return {"job": self._context.job.keys.job}
-
-    def _control(self, verb: str, text: str) -> str:
-        """Carry out a control message, as the same command typed here, and return what became of it. UsageError."""
-        match verb:
-            case "checkpoint":
-                try:
-                    done = self.checkpoints.answer({"title": "", "note": text} if text else {}, by_agent=False)
-                except WalAgentError as error:
-                    raise UsageError(error.what, error.hint) from error
-                return f"checkpoint {done['number']}"
-            case "pause":
-                lasts = parse_duration(text or "10m")
-                self._pause({"seconds": lasts, "reason": "a control message"})
-                return f"it pauses for {duration(lasts)}"
-            case "drain":
-                if not is_for_run(text, self._context.job.lease.doc.run):
-                    raise UsageError("it was for a run that has ended")
-                now = self._clock.boot()
-                until = now + self._context.settings.drain
-                self.shut_down(ShutdownPlan("drain", "message", now, until, DENY_DRAINING))
-                return "it saves all and stops"
-            case "resume":
-                return "it runs"
-            case "status":
-                return self._describe()
-            case _:
-                raise UsageError(f"{verb} is not known here")
 
     def _hand_over_control(self, act: Callable[[str, str], str] | None) -> None:
         """Control messages are for a run whose agent lives and is not to end; others wait for the next one."""
         if self.inbox is not None:
             self.inbox.take_control(None if self._shutdown.down else act)
-
-    def _describe(self) -> str:
-        """The run in one line, for who asks by a message."""
-        job, talk, waiting = self._context.job, self.conversation, self.inbox.waiting if self.inbox else 0
-        since = duration(max(0.0, self._clock.now() - talk.since))
-        calls = plural(len(self._writer.acked.state.open), "open call")
-        said = f"epoch {job.lease.epoch}, {self._agent.name}, {talk.phase} for {since}, {calls}"
-        return f"{said}, {plural(waiting, 'message')} for the agent" if waiting else said
 
     def progress(self) -> RunProgress:
         """What a renewal of the lease writes."""
@@ -378,7 +213,7 @@ class Live:
         self._compacting.know(keys)
 
     def _main_size(self) -> int:
-        main = self._main_file()
+        main = self.main_file()
         try:
             return main.path.stat().st_size if main else 0
         except OSError:
@@ -426,7 +261,7 @@ class Live:
         """The lease ran out unrenewed: end running changing tools, let the CLI wait (PROTOCOL.md, Timing). Hooks that
         wait for their answer are left alone: agents run a tool whose hook was killed (I5)."""
         began = [r.began for r in self.gate.allowed()]
-        began += filter(None, [self._steps.oldest_running() if self._steps else 0.0])
+        began += filter(None, [self.commands.oldest_step()])
         if began and self._child is not None:
             since = min(began) - 1
             processes.end_processes(processes.tool_processes(self._child.pid, self._run_dir.run, since))
@@ -473,7 +308,7 @@ class Live:
             self._start_saving()
             if self._agent.capabilities.hookless:
                 self.conversation.handle(TurnStarted(launch.session, ""))
-            self._hand_over_control(self._control)
+            self._hand_over_control(self.commands.control)
             failpoint("run.after_agent_start")
             exit = child.wait(self._on_terminate, self._tick, self._every)
         except BaseException:  # a bug, or no thread was left: the lease may be settled only over a dead tree
@@ -566,7 +401,7 @@ class Live:
     def _failure_in_file(self) -> TurnFailed | None:
         """Why the newest turn failed, by the session's file: an agent may be gone before its hook has reported it."""
         read = self._agent.capabilities.turn_failure
-        if read is None or not self.conversation.turned or (main := self._main_file()) is None:
+        if read is None or not self.conversation.turned or (main := self.main_file()) is None:
             return None
         return read(read_end(main.path, FAILURE_BYTES))
 
@@ -637,7 +472,7 @@ class Live:
             self._emit(Ready())
         self._say_what_is_awaited()
         self._look_after()
-        step_runs = self._shutdown.down is not None and self._steps is not None and self._steps.running()
+        step_runs = self._shutdown.down is not None and self.commands.step_runs()
         match self._shutdown.step(step_runs or bool(self.gate.running()), step_runs or bool(self.gate.changing())):
             case "terminate":
                 child.terminate()

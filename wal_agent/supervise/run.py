@@ -499,8 +499,8 @@ class Run:
         while True:
             live = make_live(session, open_turn)
             ended = self._run_agent(live)
-            if live.rewinding is not None:
-                live.rewinding.go(ended.down, ended.saved and ended.stopped is None, self.screen.say)
+            if live.commands.rewinding is not None:
+                live.commands.rewinding.go(ended.down, ended.saved and ended.stopped is None, self.screen.say)
             # Only where a person asked for it: without one, such a code is an error that would come again for ever.
             asked = self.interactive and ended.exit.code in agent.capabilities.restart_codes
             if not asked or ended.stopped or ended.down:
