@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +257,25 @@ def test_a_program_of_the_folder_is_not_taken_for_the_agent(clone: Clone, tmp_pa
     own = made(tmp_path / "own" / "gemini", "0.61.0")
     assert gemini.locate({**clone.env, "PATH": f"{folder}:{own.parent}"}) == Cli(own, "0.61.0")
     assert not (clone.home / "began-6.6.6").exists()
+
+
+def test_a_repository_that_a_clone_brings_as_files_has_no_program_run(clone: Clone, tmp_path: Path) -> None:
+    """A clone has no .git of its own making, but may hold a whole bare repository, settings included, as plain files:
+    whoever starts in that folder is in it."""
+    subprocess.run(["git", "init", "-q", "--bare", str(clone.folder)], check=True)
+    ran = tmp_path / "ran"
+    program = f'"touch {ran}; false"'
+    (clone.folder / "config").write_text(
+        f"[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\nfsmonitor = {program}\n"
+        f"pager = {program}\nhooksPath = {clone.folder}\n"
+        f"alternateRefsCommand = {program}\n[diff]\nexternal = {program}\n[gpg]\nprogram = {program}\n"
+        f'[filter "x"]\nclean = {program}\nprocess = {program}\nrequired = true\n[diff "x"]\ntextconv = {program}\n'
+    )
+    (clone.folder / ".gitattributes").write_text("* filter=x diff=x\n")
+    clone.monkeypatch.setenv("WAL_AGENT_BUCKET", (tmp_path / "kept").as_uri())
+    for words in (("run", "generic", "--", "sh", "-c", "echo new >file"), ("diff",), ("effects",)):
+        code, _, err = clone.process(*words)
+        assert code == 0, err
+    assert not ran.exists()
+    subprocess.run(["git", "status"], cwd=clone.folder, capture_output=True, check=False)
+    assert ran.exists(), "git itself runs it, so this test would see it"
