@@ -13,11 +13,11 @@ from __future__ import annotations
 import random
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -414,24 +414,35 @@ def write_prompt(
     return f"{text}\n{messages.WITH_START}\n\n{new}\n" if new else text
 
 
+class WordsToGive(NamedTuple):
+    """What the session lacks of a person's words, "" for nothing. `lost`: said to a run before; `new`: said with this
+    start."""
+
+    lost: str
+    new: str
+
+
 def words_to_give(
     facts: PromptInput, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str]
-) -> tuple[str, str]:
-    """What the session lacks of the user's words: the task that it was lost before, and what the user asks for with
-    this start; "" for nothing."""
-    given = agent.prompt_from_args(at.home.args) if at.home is not None else None
-    asked = agent.prompt_from_args(args)
-    new = asked if asked != given else None
+) -> WordsToGive:
+    said_before = agent.prompt_from_args(at.home.args) if at.home is not None else None
+    said_now = agent.prompt_from_args(args)
+    new = said_now if said_now != said_before else None
     # A notice that this one replaces may hold the only copy of words that the agent has not answered.
     unread = unread_notice(at) if facts.replaces else None
-    held = unread.told if unread is not None else ""
+    unread_text = unread.told if unread is not None else ""
     if unread is not None:
-        reconciled = replace(reconciled, prompts=_without_notices(reconciled.prompts, messages.TASK in held))
-    missing = given if given and not any(given in text for text in reconciled.prompts or ()) else None
-    if given and asked in (None, given) and (unasked(at, agent, given) or messages.WITH_START in held):
-        new = missing
-    lost = lost_words(reconciled, at, given or "") or (missing if messages.TASK in held else "")
-    return lost or "", new or ""
+        prompts = _without_notices(reconciled.prompts, messages.TASK in unread_text)
+        reconciled = replace(reconciled, prompts=prompts)
+    before_unsaved = None
+    if said_before:
+        if not any(said_before in text for text in reconciled.prompts or ()):
+            before_unsaved = said_before
+        was_not_asked = unasked(at, agent, said_before) or messages.WITH_START in unread_text
+        if said_now in (None, said_before) and was_not_asked:
+            new = before_unsaved
+    lost = lost_words(reconciled, at, said_before or "") or (before_unsaved if messages.TASK in unread_text else "")
+    return WordsToGive(lost or "", new or "")
 
 
 def _without_notices(prompts: tuple[str, ...] | None, lost: bool) -> tuple[str, ...] | None:
@@ -452,7 +463,7 @@ def handed_words(at: Situation) -> str:
 def add_newest_words(text: str, task: str, asked: str | None, prompts: Sequence[str]) -> str:
     """The notice of a handoff, and behind it the task, where the agent's own session lacks it, and what the user asks
     for with this start."""
-    if task and not any(task.rstrip("\ufffd") in words for words in prompts):
+    if task and not _holds(prompts, task):
         text += f"\n{messages.TASK}\n\n{task}\n"
     if asked and asked != task:
         text += f"\n{messages.WITH_START}\n\n{asked}\n"
@@ -470,9 +481,9 @@ def unasked(at: Situation, agent: Agent, given: str) -> bool:
     return any(o.cause == "closed" for o in since) or before is None or agent.prompt_from_args(before.args) != given
 
 
-def lost_task(reconciled: Reconciled, at: Situation, given: str) -> str:
+def lost_task(reconciled: Reconciled, at: Situation, said_before: str) -> str:
     """What the turn that was cut off began with, where the session does not hold it: agents write a person's words
-    down late. `given`: by the arguments of the lost run."""
+    down late. `said_before`: by the arguments of the lost run."""
     before, prompt = at.before, at.before.prompt
     if reconciled.prompts is None or prompt is None or before.turn != "started":
         return ""
@@ -480,22 +491,24 @@ def lost_task(reconciled: Reconciled, at: Situation, given: str) -> str:
     recovered = before.recovery is not None and at.home is not None and before.recovery.time >= at.home.time
     if prompt.session != before.session and not recovered:
         return ""
-    lost = task_text(at.asked, given)
-    held = any(lost.rstrip("\ufffd") in text for text in reconciled.prompts)  # the log may cut a character in two
-    return "" if held else lost
+    task = task_text(at.asked, said_before)
+    return "" if _holds(reconciled.prompts, task) else task
 
 
-def lost_words(reconciled: Reconciled, at: Situation, given: str) -> str:
+def lost_words(reconciled: Reconciled, at: Situation, said_before: str) -> str:
     """All words of a person's behind the last completed turn that the session does not hold, in their order: the task
     that was cut off, and what was typed while a tool ran."""
-    newest = lost_task(reconciled, at, given)
-    known = reconciled.prompts if at.before.turn == "started" else None
-    earlier = [
-        ((each.prompt and each.prompt.data) or b"").decode("utf-8", "replace") for each in at.before.waiting[:-1]
-    ]
-    missing = [t for t in earlier if t and known is not None and not any(t.rstrip("\ufffd") in p for p in known)]
-    queued = [text for text in reconciled.queued if text not in (given, newest, *missing)]
-    return "\n\n".join(filter(None, (*missing, newest, *queued)))
+    task = lost_task(reconciled, at, said_before)
+    in_session = reconciled.prompts if at.before.turn == "started" else None
+    typed = [((each.prompt and each.prompt.data) or b"").decode("utf-8", "replace") for each in at.before.waiting[:-1]]
+    unsaved = [text for text in typed if text and in_session is not None and not _holds(in_session, text)]
+    queued = [text for text in reconciled.queued if text not in (said_before, task, *unsaved)]
+    return "\n\n".join(filter(None, (*unsaved, task, *queued)))
+
+
+def _holds(prompts: Iterable[str], words: str) -> bool:
+    """Whether a prompt of the session has the words of the log, which may cut a character in two."""
+    return any(words.rstrip("\ufffd") in text for text in prompts)
 
 
 def task_text(kept: bytes, given: str) -> str:
