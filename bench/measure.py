@@ -40,6 +40,7 @@ class Times:
 
 def interleaved(things: dict[str, Callable[[], object]], rounds: int, warmup: int = 3) -> list[Times]:
     """Run each thing once a round; the first `warmup` rounds do not count."""
+    warmup = scaled(warmup, 0)
     values: dict[str, list[float]] = {name: [] for name in things}
     for n in range(rounds + warmup):
         for name, thing in things.items():

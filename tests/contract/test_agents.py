@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -149,43 +150,39 @@ SPOILED = {
 
 
 @EACH
-def test_every_broken_answer_denies(agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
-    """I5: whatever the hook hears that is not a whole allow, the tool does not run. The sound one does."""
+def test_every_broken_answer_denies_and_so_does_none(
+    agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]
+) -> None:
+    """I5: whatever the hook hears that is not a whole allow, the tool does not run. The sound one does. Then nobody
+    listens any more."""
     box = Box(tmp_path, agent_cli(agent.name), agent)
     run = Run(box)
     runs.append(run)
+    files = [f"ran-{n}-{name.replace(' ', '-')}" for n, name in enumerate(SPOILED)]
+    shell = box.shell
+    script = [
+        Turn(calls=[shell(f"touch {name}") for name in [*files, "sound"]]),
+        Turn(calls=[shell("touch nobody-listens")], hold=threading.Event()),
+        Turn("bye"),
+    ]
 
     def spoil(event: HookEvent, answer: bytes) -> bytes:
         named = event.input.decode() if isinstance(event, ToolStarting) else ""
         return next((bad for n, bad in enumerate(SPOILED.values()) if f"ran-{n}-" in named), answer)
 
     run.heard.spoil = spoil
-    files = [f"ran-{n}-{name.replace(' ', '-')}" for n, name in enumerate(SPOILED)]
-    with box.model(Turn(calls=[box.shell(f"touch {name}") for name in [*files, "sound"]]), Turn("bye")) as model:
-        assert done(run.start(model, "do it"))[0] == 0
+    with box.model(*script) as model:
+        process = run.start(model, "do it")
+        model.wait_for(2, 120)
+        run.heard.close()
+        (run.dir / "hook.sock").unlink()
+        assert script[1].hold is not None
+        script[1].hold.set()
+        done(process)
+        results = [part.text for part in model.history() if isinstance(part, Returned)]
     assert sorted(p.name for p in box.ws.iterdir() if not p.name.startswith(".")) == ["sound"]
     assert len([e for e in run.heard.events if isinstance(e, ToolStarting)]) == len(SPOILED) + 1
-
-
-@EACH
-def test_a_dead_supervisor_denies(agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
-    """I5: nobody listens any more."""
-    box = Box(tmp_path, agent_cli(agent.name), agent)
-    run = Run(box)
-    runs.append(run)
-
-    def die(event: HookEvent, answer: bytes) -> bytes:
-        if isinstance(event, TurnStarted):
-            run.heard.close()
-            (run.dir / "hook.sock").unlink(missing_ok=True)
-        return answer
-
-    run.heard.spoil = die
-    with box.model(Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
-        done(run.start(model, "do it"))
-        results = [part.text for part in model.history() if isinstance(part, Returned)]
-    assert len(results) == 1 and "wal-agent did not run this" in results[0]
-    assert [p.name for p in box.ws.iterdir() if not p.name.startswith(".")] == []
+    assert len(results) == len(SPOILED) + 2 and "wal-agent did not run this" in results[-1]
 
 
 # ---- the machine is lost -------------------------------------------------------------------------------------------

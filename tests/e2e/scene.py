@@ -332,9 +332,9 @@ def opened(url: str) -> Iterator[Bucket]:
         bucket.close()
 
 
-def check_log(scene: Scene, machine: Machine, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def check_log(scene: Scene, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What must hold of a log whatever happened; `before`: its records at some earlier moment. Gives all records."""
-    log = machine.log()
+    log = scene.records()
     assert log[: len(before)] == list(before), "I3: a record that was there before is gone or has changed its place"
     epochs = [r["epoch"] for r in log]
     assert epochs == sorted(epochs), "I2: an epoch went down"

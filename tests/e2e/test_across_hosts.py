@@ -127,7 +127,7 @@ def test_killed_here_and_resumed_there(world: World) -> None:
     assert again.process.returncode == 0, again.stderr()
     [notice] = notices(scene.model.requests[-1])
     assert "echo two" in notice
-    check_log(scene, second.machine, before)
+    check_log(scene, before)
     check_exact(scene, second.machine)
     assert first.side() == ["one", "two"]
     assert second.side() in ([], ["one"], ["one", "two"]), "what was saved of it, and nothing twice"

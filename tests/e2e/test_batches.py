@@ -69,7 +69,7 @@ def test_parallel_shells_some_of_them_done(scene: Scene) -> None:
     assert "3 calls that it had not saved yet" in notice
     assert "Output: a-done" not in notice, "their results are in the history"
     assert "3 finished calls that gemini had not written" in again.stderr()
-    log = check_log(scene, second, before)
+    log = check_log(scene, before)
     check_exact(scene, second)
     assert sum(r["type"] == "intent" for r in log) == len(batch)
     assert len(second.status()["unsettled"]) == 3
@@ -132,7 +132,7 @@ def hold_by_a_hook(settings: Path, sign: Path) -> None:
 
 def check_settled(scene: Scene, machine: Machine, finding: str) -> None:
     """The call got its one end from the evidence, when the agent's turn had come to its end; the job is closed."""
-    log = check_log(scene, machine, [])
+    log = check_log(scene, [])
     end = [r for r in log if r["type"] == "end"][-1]
     assert (end["call"], end["how"], end["by"], end["finding"]) == (2, "verified", "recovery", finding)
     status = machine.status()

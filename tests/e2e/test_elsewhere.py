@@ -94,7 +94,7 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     assert f"The working folder is now `{clone}` (it was `{scene.workspace}`)." in notices(request)[0]
     assert "20000" in str(responses_in(request)[0])
     assert [p.read_bytes() for p in (second.home / ".gemini/tmp").glob("*/tool-outputs/session-*/*")] == outputs
-    check_log(scene, second, before)
+    check_log(scene, before)
     check_exact(scene, second)
     repository = tree(clone / ".git")
     assert git(clone, "diff", "--cached", "--name-only") == "staged\n"

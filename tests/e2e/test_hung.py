@@ -34,9 +34,9 @@ def test_a_hung_model_is_told_then_ended_then_gone_on_with(scene: Scene) -> None
     assert [r["why"] for r in machine.log() if r["type"] == "run_ended"] == ["the model did not answer"]
     assert machine.status()["state"] == "released"
 
-    before = machine.log()
+    before = scene.records()
     scene.script(Turn(text="done"))  # also when it hung before it had asked
     last = machine.run("-y", "-p", "do it", wait=True)
     assert last.wait() == 0, last.stderr()
     assert scene.side() == ["did"]
-    check_log(scene, machine, before)
+    check_log(scene, before)

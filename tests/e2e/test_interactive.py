@@ -104,7 +104,7 @@ def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
     assert len(lines) == 1, "\n".join(lines)
     assert lines[0].startswith("wal-agent: open: #2 run_shell_command `")
     assert len(notices(scene.model.requests[seen])) == 1
-    check_log(scene, second, before)
+    check_log(scene, before)
     assert scene.side() == ["one", "begun"]
 
 
@@ -174,7 +174,7 @@ def test_escape_at_an_approval(scene: Scene) -> None:
         )
         leave(term)
         assert ours(term.screen()) == []
-    ends = [r for r in check_log(scene, machine, []) if r["type"] == "end"]
+    ends = [r for r in check_log(scene, []) if r["type"] == "end"]
     assert [(e["call"], e["by"], e["how"]) for e in ends] == [(1, "session", "refused")]
     assert machine.status()["state"] == "closed"
     assert scene.side() == []
@@ -196,7 +196,7 @@ def test_escape_in_a_running_tool_and_the_same_command_again(scene: Scene) -> No
         term.shows("(?i)cancelled")
         until(lambda: [r for r in scene.records() if r["type"] == "cut"], "it is logged as cut off")
         leave(term)
-    log = check_log(scene, machine, [])
+    log = check_log(scene, [])
     assert [r["call"] for r in log if r["type"] == "cut"] == [1] and not [r for r in log if r["type"] == "end"]
     status = machine.status()
     assert (status["state"], [c["call"] for c in status["unsettled"]]) == ("released", [1])

@@ -67,6 +67,6 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     [notice] = notices(scene.model.requests[-1])
     assert "The working tree is as it was saved at" in notice
     assert "not in this workspace" not in str(responses_in(scene.model.requests[-1])[0]), "the capture holds call 1"
-    log = check_log(scene, second, before)
+    log = check_log(scene, before)
     recovery = next(r for r in reversed(log) if r["type"] == "recovery")
     assert {"tree", "session", "all"} <= recovery["seconds"].keys()

@@ -57,4 +57,4 @@ def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_ki
     text = told(scene.model.requests[-1])
     assert "`rate limit`. The pause was ended early. You are now on" in text
     assert scene.side() == ["one", "two"]
-    assert check_log(scene, second, before)[-1]["type"] == "run_ended"
+    assert check_log(scene, before)[-1]["type"] == "run_ended"

@@ -78,7 +78,7 @@ def test_a_person_decides(scene: Scene) -> None:
     assert "I looked; and I know the new wish." in texts_in(request, "model")
     assert "and more" in texts_in(request)[-2] + texts_in(request)[-1]
     assert calls_in(request) == [LONG]
-    log = check_log(scene, machine, [])
+    log = check_log(scene, [])
     ends = [(r["call"], r["how"], r["by"], r["finding"]) for r in log if r["type"] == "end"]
     assert ends == [(1, "resolved", "person", "not_started")]
     assert scene.side() == ["begun"]
@@ -114,7 +114,7 @@ def test_ack_after_the_end(scene: Scene) -> None:
     again = third.cli("ack", "1", "--not-done")
     assert again.returncode == 64
     assert "not open" in again.stderr
-    ends = [r for r in check_log(scene, third, before) if r["type"] == "end"]
+    ends = [r for r in check_log(scene, before) if r["type"] == "end"]
     assert [(e["how"], e["finding"]) for e in ends] == [("resolved", "completed")]
 
 

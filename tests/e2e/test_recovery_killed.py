@@ -74,7 +74,7 @@ def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
     results = [str(r["response"]) for r in responses_in(request)]
     assert ["outcome unknown" in result for result in results] == [False, True, True]
 
-    log = check_log(scene, hosts[3], before)
+    log = check_log(scene, before)
     assert [r["call"] for r in log if r["type"] == "intent"] == [1, 2, 3]
     assert [r["call"] for r in log if r["type"] == "end"] == [1]
     recovered = [r["from_epoch"] for r in log if r["type"] == "recovery"]
@@ -128,7 +128,7 @@ def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
     assert "a person is needed" in halted.stderr()
     assert "wal-agent log --job job" in halted.stderr()
     assert scene.model.requests == []
-    check_log(scene, machine, before)
+    check_log(scene, before)
     status = machine.status()
     assert status["state"] == "released"
     assert len(status["crashes"]) == 5

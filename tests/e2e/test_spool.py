@@ -94,7 +94,7 @@ def test_an_outage_does_not_stop_the_work_and_its_end_saves_it(scene: Scene) -> 
     outage.end()
     last.set()
     assert run.wait() == 0, run.stderr()
-    log = check_log(scene, machine, [])
+    log = check_log(scene, [])
     assert [r["how"] for r in log if r["type"] == "end"] == ["done"] * 3
     assert machine.status()["state"] == "closed" and spools(machine) == []
 
@@ -132,7 +132,7 @@ def test_killed_in_an_outage_the_same_machine_has_it_all(scene: Scene) -> None:
     seen = len(scene.model.requests)
     again = machine.run("-y", "-p", TASK, wait=True)
     assert again.process.returncode == 0, again.stderr()
-    log = check_log(scene, machine, before)
+    log = check_log(scene, before)
     found = [(r["type"], r["call"]) for r in log if r["type"] in ("intent", "end")]
     assert found[:5] == [("intent", 1), ("end", 1), ("intent", 2), ("end", 2), ("intent", 3)]
     assert scene.side() == ["saved", "one", "two"]
@@ -222,7 +222,7 @@ def came_back(scene: Scene, machine: Machine) -> None:
     scene.script(Turn(text="I looked. I stop here."))
     again = machine.run("-y", "-p", TASK, wait=True)
     assert again.process.returncode == 0, again.stderr()
-    check_log(scene, machine, before)
+    check_log(scene, before)
     logged = str(intents(scene.records()))
     assert all(f"echo {line} >> side" in logged for line in scene.side())
     assert len(set(scene.side())) == len(scene.side()) and spools(machine) == []

@@ -95,7 +95,7 @@ def test_a_push_that_landed_is_told_before_it_can_be_repeated(scene: Scene) -> N
     assert "git push origin main" in again.stderr() and "completed" in again.stderr()
     assert [line.split()[1] for line in taken(remote)] == [head]
     assert git(remote, "rev-parse", "main") == head
-    end = [r for r in check_log(scene, second, []) if r["type"] == "end"][-1]
+    end = [r for r in check_log(scene, []) if r["type"] == "end"][-1]
     assert (end["how"], end["by"], end["finding"]) == ("verified", "recovery", "completed")
     assert (second.status()["state"], second.status()["unsettled"]) == ("closed", [])
 
@@ -134,7 +134,7 @@ def test_each_of_a_batch_is_told_rightly_and_a_look_settles(scene: Scene) -> Non
     assert made.read_text() == "as it was\n" and not (scene.workspace / "after").exists()
     assert (git(remote, "rev-parse", "main"), taken(remote)) == (old, [])
     assert scene.side() == ["one"]
-    log = check_log(scene, second, [])
+    log = check_log(scene, [])
     settled = [r["finding"] for r in log if r["type"] == "end" and r["by"] == "recovery"]
     assert settled == ["unknown", "not_started"], "the one by its look, the other at the turn's end"
     assert old in str([r for r in log if r["type"] == "end"]), "what it saw"
@@ -166,7 +166,7 @@ def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
     assert "holds only the beginning of what the call was to write" in notice
     assert "Then apply it again if needed" in notice
     assert target.read_text() == part
-    check_log(scene, second, [])
+    check_log(scene, [])
 
 
 @deep
@@ -201,6 +201,6 @@ def test_a_rule_of_the_project_is_what_the_agent_is_told(scene: Scene) -> None:
     assert "./deploy.sh staging  mutation" in again.stderr()
     assert scene.side() == ["paged"]
     assert scene.side("looked") == ["live"]
-    check_log(scene, second, [])
+    check_log(scene, [])
     # That the script with --status only reads is the project's word; it is shown, and settles nothing.
     assert [call["call"] for call in second.status()["unsettled"]] == [1]

@@ -131,7 +131,7 @@ def test_calls_that_ran_unlogged_are_logged_as_such_and_reported(scene: Scene) -
     assert "Ran without being logged" in told and "echo one >> side" in told and "class mutation, done" in told
     assert "not started" not in told.lower()
     assert machine.status()["unlogged"] == []
-    check_log(scene, machine, [])
+    check_log(scene, [])
 
 
 def exploits(scene: Scene, machine: Machine) -> dict[str, str]:
