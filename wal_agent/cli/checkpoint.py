@@ -30,7 +30,8 @@ class CheckpointMade(JsonAnswer, frozen=True):
 
 
 app = typer.Typer(
-    help="Save a summary of the job's state now, or show the saved ones.",
+    help="Save a summary of the job's state now, or show the saved ones.\n\n"
+    "For whoever goes on with a long job: what it works on, how far it is, what comes next.",
     rich_markup_mode=None,
 )
 

@@ -32,7 +32,8 @@ MOST_LISTED = 40  # turns
 USUAL = "turns=40,tokens=120000"  # limits of a compaction, where nothing says them
 
 app = typer.Typer(
-    help="Show what rewinds and compactions took out of the conversation.",
+    help="Show what rewinds and compactions took out of the conversation.\n\n"
+    "For finding a reason or a result again that the agent reads no more.",
     rich_markup_mode=None,
 )
 

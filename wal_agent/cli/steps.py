@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from wal_agent.supervise.steps import Entry, GetState
 
 app = typer.Typer(
-    help="Keep small values that survive crashes: put, get, list and delete.",
+    help="Keep small values that survive crashes: put, get, list and delete.\n\n"
+    "For a script of a long job: a cursor, a count, an id that the next run needs.",
     rich_markup_mode=None,
 )
 StepName = Annotated[str, typer.Argument(help="The name of the value.", metavar="STEP")]
@@ -220,7 +221,8 @@ def step(
 ) -> None:
     """Run a command at most once in the life of the job (in a tool or script of a run).
 
-    Its start is in the log before it runs, and stdout, stderr and exit code are kept (1 MiB of each stream). Typed
+    For what may happen only once: a payment, a release, a mail. Its start is in the log before it runs, and stdout,
+    stderr and exit code are kept (1 MiB of each stream). Typed
     again, it prints what is kept, ends with the same exit code and runs nothing. If a crash cut it off, --verify
     decides; without it the exit code is 79, and a person settles it with `wal-agent ack NAME`.
     """
