@@ -217,10 +217,17 @@ def test_what_we_were_started_to_ignore_is_not_ours_either(start: Start) -> None
         assert run.ended() == f"passed {[int(signal.SIGUSR1)]} pending []"
 
 
-def test_a_signal_that_the_agent_survived_long_ago_is_not_why_it_ended() -> None:
-    """In this process: its clock is ours."""
+def test_a_signal_that_the_agent_survived_long_ago_is_not_why_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: its clock is ours, and the time until a tick is over at once. The signal of a timer would go to
+    any thread that does not block it, and pytest's do not."""
+
+    def over_at_once(which: int, seconds: float) -> None:
+        if seconds:
+            signal.pthread_kill(threading.get_ident(), signal.SIGALRM)
+
     now, old = 100.0, signal.pthread_sigmask(signal.SIG_BLOCK, ())
     block_signals()
+    monkeypatch.setattr(signal, "setitimer", over_at_once)
 
     def tick() -> None:
         nonlocal now
@@ -236,6 +243,8 @@ def test_a_signal_that_the_agent_survived_long_ago_is_not_why_it_ended() -> None
         child.wait(lambda count: None, tick, lambda: 0.01)
         assert child.passed == frozenset() and now > 110.0
     finally:
+        monkeypatch.undo()
+        signal.sigtimedwait({signal.SIGALRM}, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
