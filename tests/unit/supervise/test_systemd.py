@@ -61,7 +61,8 @@ def test_that_it_is_ready_is_said_again_to_a_systemd_that_had_no_room(service: t
     while b"READY=1" in said[-1]:
         said.append(heard.recv(4096))
     manager.close()
-    assert said[0] == b"full" and said[-1] == b"WATCHDOG=1", "and no longer than until it was heard"
+    assert b"full" in said, "a keep-alive may be before"
+    assert said[-1] == b"WATCHDOG=1", "and no longer than until it was heard"
 
 
 def test_another_process_watchdog_is_not_ours_and_without_systemd_there_is_none() -> None:
