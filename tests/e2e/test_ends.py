@@ -56,6 +56,9 @@ BACKGROUND = [
     pytest.param("gemini", GOES_ON, {"is_background": True}, id="gemini-asked", marks=deep),
     pytest.param("gemini", f"({GOES_ON}) > /dev/null 2>&1 &", {}, id="gemini-detached", marks=deep),
     pytest.param("qwen", GOES_ON, {"is_background": True}, id="qwen-asked", marks=deep),
+    pytest.param("qwen", f"({GOES_ON}) > /dev/null 2>&1 &", {}, id="qwen-detached", marks=deep),
+    pytest.param("copilot", GOES_ON, {"mode": "async", "shellId": "one"}, id="copilot-asked", marks=deep),
+    pytest.param("copilot", GOES_ON, {"initial_wait": 1}, id="copilot-at-its-limit", marks=deep),
     pytest.param("claude", GOES_ON, {"timeout": 2000}, id="claude-at-its-limit"),  # there Claude itself moves it
 ]
 
@@ -73,7 +76,7 @@ def test_what_an_agent_leaves_running_is_open_until_it_ends(scene: Scene, comman
     assert next(r for r in held if r["type"] == "runs_on")["pids"]
     assert [o.intent.call for o in scene.replay().state.open] == [1]
     (scene.workspace / "go").touch()
-    if scene.agent == "claude":  # says so between two requests; the others end what they started when they end
+    if scene.agent in ("claude", "copilot"):  # say so between two requests; the others end with what they started
         last.set()
     ended = until(lambda: _with(scene, "end"), "it has ended")
     assert [r["how"] for r in ended if r["type"] == "end"] == ["done"]
@@ -119,7 +122,7 @@ def _cut_short(scene: Scene, machine: Machine, call: int, charge: Call, ledger: 
     assert again.process.returncode == 0, again.stderr()
     heard = scene.model.history(seen)
     said = [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"]
-    told = [text for text in said if "[wal-agent recovery]" in text]
+    told = [text for text in said if "[wal-agent recovery]" in text and "UTC" in text]
     assert len(told) == 1 and told[0].count("./charge.sh 49.90") == 1
     assert ledger.read_text().splitlines() == ["charged"]
     assert [o.intent.call for o in scene.replay().state.open] == [call]
@@ -130,6 +133,10 @@ SIGNALS = [
     pytest.param("copilot", "group", signal.SIGTERM, id="copilot-term", marks=deep),
     pytest.param("qwen", "group", signal.SIGTERM, id="qwen-term", marks=deep),
     pytest.param("opencode", "group", signal.SIGHUP, id="opencode-hup", marks=deep),
+    pytest.param("claude", "group", signal.SIGINT, id="claude-int", marks=deep),
+    pytest.param("claude", "group", signal.SIGHUP, id="claude-hup", marks=deep),
+    pytest.param("gemini", "group", signal.SIGINT, id="gemini-int", marks=deep),
+    pytest.param("pi", "group", signal.SIGTERM, id="pi-term", marks=deep),
 ]
 
 
