@@ -326,7 +326,9 @@ def describe_state(view: View, options: str = "") -> str:
         case "closed" if view.way == "failed":
             return f"closed, {failure_text(view.reason)}"
         case "closed":
-            return "closed, the task is complete" if view.reason == "completed" else "closed"
+            answered = sum(call.answered and call.asks for call in view.unsettled)
+            proof = f"; {plural(answered, 'call')} answered, not proven" if answered else ""
+            return f"closed, the task is complete{proof}" if view.reason == "completed" else f"closed{proof}"
         case "paused":
             until = moment(view.until, view.until - view.left, exact=view.left < 600)
             return f"paused until {until} (in {duration(view.left)}): {view.reason or 'no reason was given'}"

@@ -14,7 +14,7 @@ from tests.unit.cli.shelf import EVIL, KEYS, LAST, SECRET, Shelf, commit, full, 
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.cli.log import as_line, read_entries
-from wal_agent.cli.status import describe_call, status_rows
+from wal_agent.cli.status import describe_call, describe_state, status_rows
 from wal_agent.cli.view import (
     Call,
     JobState,
@@ -252,6 +252,15 @@ def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
     for cls in ("read_only", "idempotent"):
         assert row("released", finding="unknown", cls=cls) == ("open", "harmless to repeat")
     assert row("released", finding="partial") == ("open", "checked: partial")
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_closed_job_says_what_was_answered_and_not_proven(answered: bool) -> None:
+    """I8: the agent has looked, and nothing shows what became of the call."""
+    call = Call(3, "sh", "./charge.sh", "unknown", 1.0, "unknown", answered, looked=(4,))
+    view = View("shop", "file:///b", "closed", reason="completed", unsettled=(call,))
+    proof = "; 1 call answered, not proven" if answered else ""
+    assert describe_state(view) == f"closed, the task is complete{proof}"
 
 
 def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
