@@ -253,6 +253,69 @@ def test_a_no_leaves_nothing_open(scene: Scene) -> None:
     assert TASK in said[-1]
 
 
+ALL = ["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"]
+
+
+@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+def test_what_nobody_looked_at_is_told_to_each_new_session(scene: Scene) -> None:
+    """I8: the agent had answered that it does not know, and the third start knew of nothing and charged again."""
+    machine = scene.machine("vm")
+    charge, ledger = _charge(scene, machine, "")
+    scene.script(Turn(calls=[charge]), Turn(text="never"))
+    run = machine.run(*machine.rehearsal.args(TASK))
+    until(ledger.exists, "it is paid")
+    run.kill()
+    run.died()
+    machine.end()
+    scene.script(*[Turn(text="I do not know, ask the operator.")] * 3)
+    machine.run(*machine.rehearsal.args("please go on"), options=["--wait"], wait=True)
+    assert machine.status()["state"] == "released", "nothing has looked"
+    seen = len(scene.model.requests)
+    scene.script(Turn(calls=[charge]), *[Turn(text="It was refused.")] * 3)
+    machine.run(*machine.rehearsal.args("and another task"), wait=True)
+    assert len(scene.model.requests) > seen + 1
+    heard = scene.model.history(seen + 1)
+    told = [part.text for part in heard if isinstance(part, HistoryText) and "./charge.sh 49.90" in part.text]
+    assert len(told) == 1, told
+    assert ledger.read_text().splitlines() == ["charged"]
+    assert [o.intent.call for o in scene.replay().state.open] == [1]
+
+
+@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+def test_a_pause_in_a_tool_leaves_it_open_and_the_task_goes_on(scene: Scene) -> None:
+    """I8: a person's pause ends the tool and the turn; neither is complete."""
+    machine = scene.machine("vm")
+    charge, ledger = _charge(scene, machine, "")
+    scene.script(Turn(calls=[charge]), *[Turn(text="I am back.", when="was paused")] * 3)
+    run = machine.run(*machine.rehearsal.args(TASK))
+    until(ledger.exists, "it is paid")
+    paused = machine.cli("pause", "--for", "1s", "--reason", "a look")
+    assert paused.returncode == 0, paused.stderr
+    run.wait()
+    turns = [(r["epoch"], r["state"]) for r in scene.records() if r["type"] == "turn"]
+    assert (1, "started") in turns and (1, "completed") not in turns
+    said = [part.text for part in scene.model.history(len(scene.model.requests) - 1) if isinstance(part, HistoryText)]
+    (notice,) = [text for text in said if "[wal-agent recovery]" in text and "UTC" in text]
+    assert "`a look`" in notice and "./charge.sh 49.90" in notice
+    assert ledger.read_text().splitlines() == ["charged"]
+
+
+@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
+def test_a_conversation_goes_on_with_the_new_prompt_alone(scene: Scene) -> None:
+    """After a clean end nothing is to be told."""
+    machine = scene.machine("vm")
+    scene.script(Turn(text="It is done."))
+    assert machine.run(*machine.rehearsal.args(TASK), wait=True).process.returncode == 0
+    scene.script(Turn(text="So is the rest."))
+    again = machine.run(*machine.rehearsal.args("and now the rest"), options=["--continue"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    heard = scene.model.history(len(scene.model.requests) - 1)
+    said = [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"]
+    assert not any("[wal-agent recovery]" in text and "UTC" in text for text in said)
+    assert [sum(words in text for text in said) for words in (TASK, "and now the rest")] == [1, 1]
+    assert said[-1].endswith("and now the rest")
+
+
 @deep
 @pytest.mark.parametrize("scene", ["opencode"], indirect=True)
 def test_a_window_that_is_closed_during_a_tool_leaves_it_open(scene: Scene) -> None:
@@ -284,7 +347,7 @@ def _leave(term: Terminal) -> None:
     term.code()
 
 
-@pytest.mark.parametrize("scene", once([*TALKS, "gemini", "pi"], "gemini"), indirect=True)
+@pytest.mark.parametrize("scene", once(ALL, "gemini"), indirect=True)
 def test_a_prompt_that_was_stopped_before_its_answer_can_be_asked_again(scene: Scene) -> None:
     """Gemini takes such a prompt out of its session, and refused to resume what was left."""
     machine = scene.machine("vm")
@@ -387,9 +450,7 @@ def test_what_copilot_scheduled_is_named_where_it_did_not_travel(scene: Scene, e
     assert any("`/every`" in text and "look at the build" in text for text in told) == elsewhere
 
 
-@pytest.mark.parametrize(
-    "scene", once(["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"], "codex"), indirect=True
-)
+@pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
 def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene) -> None:
     """The agent acted on it by itself, in a turn that nobody had asked for."""
     machine = scene.machine("vm")
