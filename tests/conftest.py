@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.tiers import DEPTH, examples
 from wal_agent.rehearsal.model import Json, Model, Reply
+from wal_agent.text import MEANT
 
 # No deadline: a loaded machine is no failure. `make test` tries the same examples each time, and so does CI at depth;
 # a person's `make test-all` and `make fuzz` find new ones.
@@ -68,6 +69,12 @@ def _note_refusal(model: Model, path: str, body: Json) -> Reply | None:
 
 
 Model.refuse = _note_refusal  # type: ignore[method-assign, assignment]
+
+
+@pytest.fixture(autouse=True)
+def _no_job_meant() -> None:
+    """A process runs one command; here the errors of later tests would name the job of an earlier one."""
+    MEANT.set("")
 
 
 @pytest.fixture(autouse=True)

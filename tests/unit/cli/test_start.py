@@ -22,9 +22,9 @@ LIMITS = {
     "--help": (6, 36),
     "status --help": (18, 50),
     "run --help": (17, 50),
-    "status": (58, 55),
-    "log": (54, 55),
-    "list": (49, 55),
+    "status": (59, 55),
+    "log": (55, 55),
+    "list": (51, 55),
 }
 HEAVY = (
     *(
