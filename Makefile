@@ -39,7 +39,7 @@ test: have-all lint $(CLIS) $(SERVERS) ## Every promise once: lint, unit, contra
 test-all: test deep ## Everything: what `make test` runs, and what is marked `deep`.
 
 deep: have-all $(DEV) $(CLIS) $(SERVERS) ## What `make test` leaves out: more agents, versions, seeds and examples.
-	WAL_AGENT_DEPTH=2 $(PYTEST) -m 'deep or hypothesis' tests
+	WAL_AGENT_DEPTH=4 $(PYTEST) -m 'deep or hypothesis' tests
 
 fuzz: have-all $(DEV) $(CLIS) $(SERVERS) ## Try the property tests with ever new examples (MINUTES=10).
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),10))); while [ $$(date +%s) -lt $$end ]; do \

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-DEPTH = int(os.environ.get("WAL_AGENT_DEPTH", "1"))  # 1 in `make test`, 2 in `make test-all`, more in `make fuzz`
+DEPTH = int(os.environ.get("WAL_AGENT_DEPTH", "1"))  # 1 in `make test`, 4 in `make test-all`, more in `make fuzz`
 deep = pytest.mark.deep
 
 
 def examples(count: int) -> int:
-    """How many examples a property test tries, of the `count` at depth 4: a quarter in the first tier, half in the
-    second."""
+    """How many examples a property test tries, of the `count` of the second tier."""
     return max(count * DEPTH // 4, 3)
 
 

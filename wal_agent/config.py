@@ -90,15 +90,14 @@ class Settings(msgspec.Struct, frozen=True):
     @property
     def job_options(self) -> str:
         """The options that name this job in a command that is typed in any folder; never a secret."""
-        from wal_agent.redact import redact
         from wal_agent.text import bucket_words, quote_word
 
         words = ["--job", self.job]
         if self.sources.get("bucket") != "default":
             words += bucket_words(self.bucket)
         for name in ("encryption_key_file", "encryption_key_command"):
-            value = getattr(self, name)
-            if self.sources.get(name) == "flag" and value and redact(value) == value:
+            value = getattr(self, name) if self.sources.get(name) == "flag" else ""
+            if value and _is_shown(value):
                 words += [f"--{name.replace('_', '-')}", value]
         return " ".join(map(quote_word, words))
 
@@ -106,6 +105,12 @@ class Settings(msgspec.Struct, frozen=True):
     def origin(self) -> str:
         """Who named the bucket, for people; empty where nobody did."""
         return f"bucket {self.bucket} (from {self.places['bucket']})" if "bucket" in self.places else ""
+
+
+def _is_shown(value: str) -> bool:
+    from wal_agent.redact import redact  # late: few commands name a key
+
+    return redact(value) == value
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -153,8 +153,7 @@ SPOILED = {
 def test_every_broken_answer_denies_and_so_does_none(
     agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]
 ) -> None:
-    """I5: whatever the hook hears that is not a whole allow, the tool does not run. The sound one does. Then nobody
-    listens any more."""
+    """I5: a tool does not run unless its hook hears a whole allow, nor once the socket is gone."""
     box = Box(tmp_path, agent_cli(agent.name), agent)
     run = Run(box)
     runs.append(run)

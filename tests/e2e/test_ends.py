@@ -302,7 +302,7 @@ def test_a_pause_in_a_tool_leaves_it_open_and_the_task_goes_on(scene: Scene) -> 
 
 @pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
 def test_a_conversation_goes_on_with_the_new_prompt_alone(scene: Scene) -> None:
-    """After a clean end nothing is to be told."""
+    """After a clean end there is nothing to tell."""
     machine = scene.machine("vm")
     scene.script(Turn(text="It is done."))
     assert machine.run(*machine.rehearsal.args(TASK), wait=True).process.returncode == 0

@@ -11,11 +11,7 @@ from typing import Any
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import UsageError
-from wal_agent.recovery.lease_policy import (
-    LONGEST_PAUSE,
-    MAX_REASON,
-    pause_left,
-)
+from wal_agent.recovery.lease_policy import LONGEST_PAUSE, MAX_REASON, pause_left
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease, reschedule_pause

@@ -317,9 +317,10 @@ class CallProcesses:
         with self._lock:
             others = {each for call, known in self._of.items() if call not in calls for each in known}
         words: dict[Born, str] = {}
+        own = _command(self._agent) if calls else ""
         for process in table.values():
             able = [call for call, begun in calls.items() if process.id[1] >= begun.since * TICK - EARLY]
-            if not able or (way := self._way_up(process, table)) is None or any(p.id in others for p in way):
+            if not able or (way := self._way_up(process, table, own)) is None or any(p.id in others for p in way):
                 continue
             shell = next(
                 (p for p in reversed(way) if p.name in SHELLS), way[-1] if self._is_apart(way[-1], table) else None
@@ -380,10 +381,12 @@ class CallProcesses:
         """Whether the tree has what is, may become or may have been a hook of ours that began at `since` (seconds since
         boot) or later."""
         young = [pid for pid, born in tree.processes if born >= since * TICK - EARLY and pid != self._agent]
-        return tree.ended or any(self._may_be_hook(_command(pid)) for pid in young)
+        own = _command(self._agent)
+        return tree.ended or any(self._may_be_hook(_command(pid), own) for pid in young)
 
-    def _way_up(self, process: Running, table: Mapping[int, Running]) -> list[Running] | None:
-        """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's."""
+    def _way_up(self, process: Running, table: Mapping[int, Running], own: str) -> list[Running] | None:
+        """The process and those above it, up to a child of the agent, or to an orphan. None: it is no tool's. `own`:
+        the agent's words."""
         way = [process]
         while (at := way[-1]).parent not in (self._agent, os.getpid()):
             if at.pid in (1, self._agent) or (parent := table.get(at.parent)) is None:
@@ -391,11 +394,11 @@ class CallProcesses:
             way.append(parent)
         if at.pid == self._agent or (at.parent == os.getpid() and not self._is_marked(at.pid)):
             return None
-        return None if any(self._may_be_hook(_command(pid)) for pid in {at.pid, process.pid}) else way
+        return None if any(self._may_be_hook(_command(pid), own) for pid in {at.pid, process.pid}) else way
 
-    def _may_be_hook(self, words: str) -> bool:
+    def _may_be_hook(self, words: str, own: str) -> bool:
         """What the agent just forked has its words until it executes its program; what has ended meanwhile has none."""
-        return words in ("", _command(self._agent)) or _is_hook(words, self._run)
+        return words in ("", own) or _is_hook(words, self._run)
 
     def _is_apart(self, process: Running, table: Mapping[int, Running]) -> bool:
         """Whether it leads a session of its own: a shell becomes the one command that it was given, and agents start it

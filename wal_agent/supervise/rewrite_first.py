@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from wal_agent.clock import Clock
 from wal_agent.recovery.plan import Policy, Resume, Start
-from wal_agent.recovery.report import (
-    row,
-)
+from wal_agent.recovery.report import row
 from wal_agent.supervise import recovery_input
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.recovery_input import Situation, read_situation
@@ -28,7 +26,7 @@ def will_resume(options: RunOptions, at: Situation) -> bool:
 
 
 def rewrite_first(options: RunOptions, opened: OpenedJob, clock: Clock, screen: Screen) -> OpenedJob:
-    """Do it, and return the job as it is then."""
+    """Bring the job's conversation into that form, and return the job as it is then."""
     state, policy = opened.replay.state, options.settings.compact
     whole = opened.replay.damage is None and bool(state.session)
     wanted = policy != "off" and whole and will_resume(options, read_situation(opened))
