@@ -292,8 +292,22 @@ def test_prompts_that_were_typed_and_not_read_are_taken_out_of_the_file() -> Non
         *("enqueue", "dequeue", "enqueue", "remove"),
     ]
     assert CLAUDE.reconcile(made.data, ID, WS, []).data == made.data
+    assert made.prompts is not None and {"the task", "not that"} <= {*made.prompts}
+    assert not {*made.queued} & {*made.prompts}, "the log's words are told where the file lacks them"
     note("popAll")
     assert CLAUDE.reconcile(book.data, ID, WS, []).queued == ()
+
+
+def test_the_prompts_of_a_file_are_spelled_as_in_the_hooks() -> None:
+    book = Book()
+    book.add(
+        "user",
+        "<command-message>init</command-message>\n<command-name>/init</command-name>\n"
+        "<command-args>all of it</command-args>",
+    )
+    book.add("user", [{"type": "text", "text": "look at @README.md"}])
+    book.lines.append({"type": "attachment", "uuid": "u9", "attachment": {"type": "queued_command", "prompt": "next"}})
+    assert CLAUDE.reconcile(book.data, ID, WS, []).prompts == ("/init all of it", "look at @README.md", "next")
 
 
 VALUES = st.recursive(

@@ -12,8 +12,9 @@ own, and `@path` add that file; in the session file it arrives byte for byte, an
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -284,8 +285,29 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     asked = _asked(read)
     answers = {str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid}
     return Reconciled(
-        session_pieces(read), put, asked + len(answers), tuple(repairs), None if asked else (), queued, _timers(read)
+        session_pieces(read), put, asked + len(answers), tuple(repairs), tuple(_prompts(read)), queued, _timers(read)
     )
+
+
+_COMMAND = re.compile(r"<command-name>(/[^<]*)</command-name>.*?<command-args>(.*?)</command-args>", re.DOTALL)
+
+
+def _prompts(read: Session) -> Iterator[str]:
+    """Yield what a person typed: prompts, slash commands as typed, and what was queued and then read or taken back."""
+    for e in read.entries:
+        match e.kind:
+            case "user":
+                text = content_text(e.message.get("content"))
+                if command := _COMMAND.search(text):
+                    text = f"{command[1]} {command[2]}".strip()
+            case "attachment":
+                text = content_text(as_object(e.value.get("attachment")).get("prompt"))
+            case "queue-operation":
+                text = as_text(e.value.get("content"))
+            case _:
+                continue
+        if text:
+            yield text
 
 
 def _timers(read: Session) -> tuple[str, ...]:
