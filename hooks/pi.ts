@@ -9,7 +9,6 @@ const SETUP = __WAL_AGENT_SETUP__
 const FIRM = 25 // seconds: may wait for the bucket; other events are answered at once
 const BRIEF = 4
 const MOST_SUMMARY = 200_000 // characters of one that wal-agent looks at
-const BEHIND = 2 * BRIEF // as long may what is queued at a turn's end, turn_end and agent_end, be on its way
 // pi's own tools leave their input alone. An extension behind this one cannot rewrite it either: it was logged as it is.
 const OWN = new Set(["bash", "edit", "write", "read", "grep", "find", "ls"])
 
@@ -53,29 +52,19 @@ export default function (pi) {
   // pi refuses a flag that no extension knows: so it does not start where a launcher kept this one from it.
   pi.registerFlag("wal-agent", { type: "boolean", description: "Started by wal-agent" })
   const names = new Map() // by call id, of the calls of this batch
-  let turn = Promise.resolve() // done once wal-agent was told of the last turn's end
-  let ended = () => {}
-  let running = ended // the same of the turn that pi's queue of events is at, which may be behind
-
-  // pi waits for that queue neither between the prompts of one command line nor, headless, before it ends.
-  async function told() {
-    let timer
-    await Promise.race([turn, new Promise((resolve) => (timer = setTimeout(resolve, BEHIND * 1000)))])
-    clearTimeout(timer)
-  }
+  let stop = "" // of the newest answer
 
   // An extension may put a tool of its own in the place of one of pi's: nobody knows what that one does (I1).
   function named(tool) {
     if (!OWN.has(tool)) return tool
     const found = pi.getAllTools().find(({ name }) => name === tool)
-    return found?.sourceInfo?.path === `<builtin:${tool}>` ? tool : `${tool} (extension)`
+    return found?.sourceInfo?.path === `builtin:${tool}` ? tool : `${tool} (extension)`
   }
 
   pi.on("session_start", (event, ctx) => tell("session_start", ctx, { reason: event.reason }))
 
   pi.on("before_agent_start", async (event, ctx) => {
-    await told()
-    turn = new Promise((resolve) => (ended = resolve))
+    stop = ""
     await tell("before_agent_start", ctx, { prompt: event.prompt })
     if (SETUP.protocol) return { systemPrompt: `${event.systemPrompt}\n\n${SETUP.protocol}` }
   })
@@ -119,17 +108,12 @@ export default function (pi) {
     return tell("turn_end", ctx)
   })
 
-  pi.on("agent_start", (event, ctx) => {
-    running = ended
-    ctx.signal?.addEventListener("abort", ended) // a /compact cuts a turn short, and pi tells no end of it
+  pi.on("agent_end", (event) => {
+    stop = event.messages.findLast((message) => message.role === "assistant")?.stopReason ?? ""
   })
 
-  pi.on("agent_end", async (event, ctx) => {
-    const last = event.messages.findLast((message) => message.role === "assistant")
-    // Told behind the next turn's beginning, it would end that one.
-    if (running === ended) await tell("agent_end", ctx, { stop: last?.stopReason ?? "" })
-    running()
-  })
+  // pi tries again by itself behind an agent_end, or goes on with what was queued; behind this it waits.
+  pi.on("agent_settled", (event, ctx) => tell("agent_settled", ctx, { stop: event.aborted ? "aborted" : stop }))
 
   // What the model that writes the summary is to keep comes as one more message of the user's.
   pi.on("session_before_compact", async (event, ctx) => {
@@ -163,8 +147,4 @@ export default function (pi) {
   })
 
   pi.on("session_compact", (event, ctx) => tell("session_compact", ctx))
-
-  pi.on("session_shutdown", async (event, ctx) => {
-    if (ctx.isIdle()) await told()
-  })
 }

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.agent_box import Box, Run, Tty, done, popen, wait_until
+from tests.contract.agent_box import Box, Run, done, popen, wait_until
 from tests.tiers import deep
 from wal_agent.agents import pi as PI
 from wal_agent.agents.base import (
     Allow,
-    Command,
     Decision,
     Deny,
     HookEvent,
@@ -125,7 +124,7 @@ def test_a_tool_in_the_place_of_one_of_pis_own_is_another_tool(box: Box, run: Ru
     place.parent.mkdir(parents=True)
     place.write_text(IN_PLACE)
     with box.model(Turn(calls=[("read", {"path": "made"}), ("ls", {"path": "."})]), Turn("bye")) as model:
-        assert done(run.start(model, "do it", "-t", "read,ls"))[0] == 0
+        assert done(run.start(model, "do it", "-t", "read,ls", "--approve"))[0] == 0
     assert made(box) == [".pi", "made"]
     for kind in (ToolStarting, ToolEnded):
         tools = {e.tool: e.call_id for e in run.heard.events if isinstance(e, kind)}
@@ -157,7 +156,6 @@ def turns(run: Run) -> list[str]:
 
 
 def test_each_of_several_messages_is_a_turn_of_its_own(box: Box, run: Run) -> None:
-    """pi does not wait for its own events between two of them, nor for the last one's before it ends."""
     calls = [Turn(calls=[box.shell(f"touch {name}")]) for name in ("one", "two")]
     with box.model(calls[0], Turn("done"), calls[1], Turn("bye")) as model:
         assert done(run.start(model, "do it", "and more"))[0] == 0
@@ -165,55 +163,51 @@ def test_each_of_several_messages_is_a_turn_of_its_own(box: Box, run: Run) -> No
     assert made(box) == ["one", "two"]
 
 
-def waiting(command: Command, seconds: str) -> Command:
-    """As `command`, but so long our extension waits for what pi has not told yet."""
-    place = Path(command.env[MARKER])
-    text = place.read_text()
-    place.write_text(text.replace("BEHIND = 2 * BRIEF", f"BEHIND = {seconds}"))
-    assert place.read_text() != text
-    return command
-
-
-LATE = """
-let begin
-const second = new Promise((resolve) => (begin = resolve))
-let turns = 0
-export default (pi) => {
-  pi.on("before_agent_start", () => { if (++turns === 2) begin() })
-  pi.on("turn_end", () => second)
-}
-"""
-
-
-def test_an_end_that_comes_behind_the_next_beginning_ends_nothing(box: Box, run: Run) -> None:
-    """Another extension holds pi's events up until the next turn has begun, for longer than ours waits."""
-    place = box.home / ".pi/agent/extensions/late.ts"
-    place.parent.mkdir(parents=True)
-    place.write_text(LATE)
-    with box.model(Turn("done"), Turn(calls=[box.shell("touch made")]), Turn("bye")) as model:
-        args = [*box.rehearsal.args("do it"), "and more"]
-        command = waiting(run.command(model, args, None, tty=False), "0.1")
-        assert done(popen(command.argv, command.env, box.ws))[0] == 0
-    assert turns(run)[:4] == ["TurnStarted", "TurnStarted", "ToolStarting", "ToolEnded"]
+def test_a_turn_that_pi_tries_again_by_itself_is_one(box: Box, run: Run) -> None:
+    """It tells an end in front of each further try."""
+    settings = box.home / ".pi/agent/settings.json"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text('{"retry": {"baseDelayMs": 1}}')
+    calls = [box.shell("touch made")]
+    with box.model(Turn(status=503), Turn(calls=calls), Turn(status=503), Turn("bye")) as model:
+        assert done(run.start(model, "do it"))[0] == 0
+    assert turns(run) == ["TurnStarted", "ToolStarting", "ToolEnded", "TurnCompleted"]
     assert made(box) == ["made"]
 
 
-def test_a_turn_that_is_cut_short_keeps_the_next_one_waiting_for_nothing(box: Box, run: Run) -> None:
-    """pi tells no end of a turn that was under way at a /compact."""
-    with box.model(Turn("one"), Turn("never"), Turn("in short"), Turn("two")) as model:
-        hold = model.turns[1].hold = threading.Event()
-        command = waiting(run.command(model, box.rehearsal.interactive_args("do it") or (), None, tty=True), "1000")
-        tty = Tty(command.argv, command.env, box.ws)
+def test_a_call_that_a_tool_makes_is_a_call_of_its_own(box: Box, run: Run) -> None:
+    """I1. The session has it only within that tool's result."""
+    code = "await tools.bash({ command: 'touch made' })"
+    with box.model(Turn(calls=[("codemode", {"code": code})]), Turn("bye")) as model:
+        assert done(run.start(model, "do it", "--tools", "+codemode"))[0] == 0
+    assert made(box) == ["made"]
+    calls = {e.tool: e.call_id for e in run.heard.events if isinstance(e, ToolStarting)}
+    assert calls["bash"] == f"{calls['codemode']}/1"
+    main = box.main(run.heard_session).read_bytes()
+    assert PI.reconcile(main, run.heard_session, box.ws, run.calls()).put_back == 0
+    answered = main.index(b'"role":"toolResult"')
+    cut = PI.reconcile(main[: main.rindex(b"\n", 0, answered) + 1], run.heard_session, box.ws, run.calls())
+    assert cut.put_back == 2 and f'"toolCallId":"{calls["bash"]}"'.encode() not in cut.data
+
+
+BEGINS = """
+export default (pi) => pi.on("session_start", () => {
+  pi.sendMessage({ customType: "x", content: "Run it.", display: true }, { triggerTurn: true })
+})
+"""
+
+
+def test_a_turn_that_an_extension_begins_is_seen(box: Box, run: Run) -> None:
+    """It has no prompt."""
+    place = box.home / ".pi/agent/extensions/begins.ts"
+    place.parent.mkdir(parents=True)
+    place.write_text(BEGINS)
+    with box.model(Turn(calls=[box.shell("touch made")]), Turn("bye")) as model:
+        tty = run.on_tty(model, ["--model", "scripted/scripted"])
         wait_until(lambda: "TurnCompleted" in run.heard.names())
-        tty.send(b"again\r")
-        model.wait_for(2, 120)
-        tty.send(b"/compact\r")
-        wait_until(lambda: run.heard.names().count("Compacting") == 2)
-        tty.send(b"and more\r")
-        wait_until(lambda: run.heard.names().count("TurnCompleted") == 2)
-        hold.set()
         assert tty.quit() == 0
-    assert turns(run) == ["TurnStarted", "TurnCompleted", "TurnStarted", "TurnStarted", "TurnCompleted"]
+    assert turns(run) == ["TurnStarted", "ToolStarting", "ToolEnded", "TurnCompleted"]
+    assert [e.prompt for e in run.heard.events if isinstance(e, TurnStarted)] == [""]
 
 
 def test_a_session_of_another_folder_runs_nothing(box: Box, run: Run, tmp_path: Path) -> None:
@@ -231,8 +225,7 @@ def test_a_session_of_another_folder_runs_nothing(box: Box, run: Run, tmp_path: 
 
 
 def test_a_task_that_begins_again(box: Box, run: Run) -> None:
-    """Nothing was saved, since pi writes no file before the first answer: a new session holds the notice, and pi keeps
-    its id. What pi then writes twice is read once."""
+    """Nothing was saved: a new session holds the notice, and pi keeps its id."""
     box.extra["PI_CODING_AGENT_SESSION_DIR"] = str(box.base / "sessions")
     with box.model(Turn("I begin.", [box.shell("echo hi")]), Turn("bye"), Turn("more")) as model:
         env = box.env(model)
@@ -245,9 +238,8 @@ def test_a_task_that_begins_again(box: Box, run: Run) -> None:
         assert run.heard_session == run.session
         users = [part.text for part in model.history(0) if isinstance(part, HistoryText) and part.role == "user"]
         assert users[0] == PROMPT and "do it" not in users[1]
-        assert place.read_bytes().count(b'"type":"session"') == 2, "pi writes it twice"
         again = PI.reconcile(place.read_bytes(), run.session, box.ws, run.calls())
-        assert again.put_back == 0 and again.data.count(b'"type":"session"') == 1
+        assert again.put_back == 0
         place.write_bytes(again.data)
         assert done(run.start(model, "next", resume=""))[0] == 0
         heard = model.history(2)
@@ -258,14 +250,15 @@ def test_a_task_that_begins_again(box: Box, run: Run) -> None:
         assert sum(isinstance(part, Called) for part in heard) == 1
 
 
-def test_a_kill_before_the_first_answer_leaves_nothing_to_resume(box: Box, run: Run) -> None:
+def test_a_kill_before_the_first_answer_leaves_the_prompt(box: Box, run: Run) -> None:
     with box.model(Turn("never")) as model:
         model.turns[0].hold = threading.Event()
         process = run.start(model, "do it")
         model.wait_for(1, 120)
         box.kill(process)
     assert run.heard.names() == ["SessionStarted", "TurnStarted"]
-    assert not PI.resumable(run.heard_session, box.ws, box.user_env)
+    assert PI.resumable(run.heard_session, box.ws, box.user_env)
+    assert PI.reconcile(box.main(run.heard_session).read_bytes(), run.heard_session, box.ws, ()).prompts is None
 
 
 def test_on_a_terminal(box: Box, run: Run) -> None:

@@ -147,6 +147,10 @@ def pi(main: list[Json], ws: Path) -> list[Json]:
     entries: list[Json] = [
         {"type": "model_change", "provider": "scripted", "modelId": "evil"},
         {"type": "thinking_level_change", "thinkingLevel": "high"},
+        {
+            "type": "message",
+            "message": {"role": "system", "content": "EVIL2", "sections": {"x": "EVIL3"}, "timestamp": 1},
+        },
         {"type": "message", "message": answer},
         {"type": "custom", "customType": "x", "data": {"tools": ["EVIL1"]}},
     ]
@@ -287,7 +291,7 @@ PROGRAMS = {  # below .tools, and a word beside which the program's own code nam
     "copilot": ("copilot/pkg/*/*/schemas/session-events.schema.json", b"session.permissions_changed"),
     "gemini": ("npm/node_modules/@google/gemini-cli/bundle/chunk-*.js", b"memoryScratchpad"),
     "opencode": ("npm/node_modules/opencode-linux-x64/bin/opencode", b"summary_additions"),
-    "pi": ("npm/node_modules/@mariozechner/pi-coding-agent/dist/core/session-manager.js", b"model_change"),
+    "pi": ("npm/node_modules/@earendil-works/pi-coding-agent/dist/core/session-manager.js", b"model_change"),
     "qwen": ("npm/node_modules/@qwen-code/qwen-code/chunks/chunk-*.js", b"session_model"),
 }
 AROUND = 30_000  # bytes

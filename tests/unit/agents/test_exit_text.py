@@ -74,6 +74,17 @@ SAID = [
     ("copilot", "400 Your credit balance is too low to access the Anthropic API.\n", None),
     ("pi", '500 {"error":{"type":"server_error"}}\n', ExitCause("quota", '500 {"error":{"type":"server_error"}}')),
     (
+        "pi",
+        "Anthropic stream ended before message_stop\n",
+        ExitCause("quota", "Anthropic stream ended before message_stop"),
+    ),
+    (
+        "pi",
+        "Warning: x\nterminated: other side closed (UND_ERR_SOCKET)\n",
+        ExitCause("quota", "terminated: other side closed (UND_ERR_SOCKET)"),
+    ),
+    ("pi", "Connection error.: connect ECONNREFUSED\n400 Bad request\n", None),
+    (
         "opencode",
         "\x1b[91m\x1b[1mError: \x1b[0mYour input exceeds the context window of this model. Please adjust it.\n",
         LONG,

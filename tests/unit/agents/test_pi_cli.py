@@ -10,9 +10,10 @@ from wal_agent.agents import pi as PI
 from wal_agent.agents.base import ACT, Cli, NewSession, ResumeSession
 from wal_agent.agents.pi import cli
 from wal_agent.agents.pi.hooks import MARKER
+from wal_agent.agents.program import to_words
 from wal_agent.errors import ConfigError
 
-CLI = Cli(Path("/bin/pi"), "0.73.1")
+CLI = Cli(Path("/bin/pi"), "1.6.0")
 ID = "019f0000-0000-7000-8000-000000000001"
 ENV = {MARKER: "/run/x/pi.ts"}
 
@@ -23,16 +24,16 @@ def argv(args: list[str], session: NewSession | ResumeSession) -> list[str]:
 
 def test_pi_tells_its_version_on_stderr_where_it_has_no_terminal(tmp_path: Path) -> None:
     program = tmp_path / "pi"
-    program.write_text("#!/bin/sh\necho 0.73.1 >&2\n")
+    program.write_text("#!/bin/sh\necho 1.6.0 >&2\n")
     program.chmod(0o755)
-    assert PI.locate({"WAL_AGENT_PI": str(program), "PATH": "/bin:/usr/bin"}).version == "0.73.1"
+    assert PI.locate({"WAL_AGENT_PI": str(program), "PATH": "/bin:/usr/bin"}).version == "1.6.0"
 
 
-def test_a_version_that_does_not_tell_of_new_sessions_is_refused(tmp_path: Path) -> None:
+def test_a_version_that_does_not_wait_for_its_extensions_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "pi"
-    program.write_text("#!/bin/sh\necho 0.64.9\n")
+    program.write_text("#!/bin/sh\necho 0.73.1\n")
     program.chmod(0o755)
-    with pytest.raises(ConfigError, match=r"0.64.9 cannot be used: it does not tell"):
+    with pytest.raises(ConfigError, match=r"0.73.1 cannot be used: it does not wait"):
         PI.locate({"WAL_AGENT_PI": str(program), "PATH": "/bin:/usr/bin"})
 
 
@@ -47,7 +48,10 @@ def test_a_version_that_does_not_tell_of_new_sessions_is_refused(tmp_path: Path)
         (["--plan", "taken", "said"], "said"),
         (["--plan=x", "said"], "said"),
         (["--model=x", "said"], "said"),
-        (["--", "taken", "said"], "said"),
+        (["--", "one", "-two", "@f"], "one\n\n-two\n\n@f"),
+        (["-p", "--", "- do it"], "- do it"),
+        (["-p", "--approve", "do it"], "do it"),
+        (["-n", "name", "-xt", "read", "-a", "-na", "--no-mcp", "do it"], "do it"),
         (["-e", "x.ts", "-t", "read", "--thinking", "low"], None),
         (["--session"], None),
         ([], None),
@@ -55,7 +59,7 @@ def test_a_version_that_does_not_tell_of_new_sessions_is_refused(tmp_path: Path)
 )
 def test_what_the_user_asks_for(args: list[str], prompt: str | None) -> None:
     assert PI.prompt_from_args(args) == prompt
-    assert cli.to_words(cli.parse_args(args)) == args
+    assert to_words(cli.parse_args(args)) == args
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,9 @@ def test_what_the_user_asks_for(args: list[str], prompt: str | None) -> None:
         (["--session", ID], ID),
         (["--session", ID[:8]], ""),
         (["--session", "a/b.jsonl"], ""),
+        (["--session-id", "my.job"], "my.job"),
+        (["--session-id", "../x"], ""),
+        (["--session-id", ID, "--fork", "x"], ""),
         (["-c"], ""),
         (["-r"], ""),
         (["--fork", ID], ""),
@@ -74,7 +81,9 @@ def test_the_session_that_the_user_chose(args: list[str], session: str | None) -
     assert PI.session_from_args(args) == session
 
 
-@pytest.mark.parametrize("args", [["list"], ["update", "self"], ["config"], ["-h"], ["x", "--version"], ["-v"]])
+@pytest.mark.parametrize(
+    "args", [["list"], ["update", "self"], ["config"], ["mcp", "list"], ["auth"], ["-h"], ["x", "--version"], ["-v"]]
+)
 def test_what_starts_no_session(args: list[str]) -> None:
     assert PI.passthrough(args)
 
@@ -104,10 +113,21 @@ def test_the_users_extensions_come_before_ours() -> None:
 
 def test_a_recovery_leaves_the_users_prompt_and_session_out() -> None:
     args = ["--session", "old", "-c", "--plan", "y", "-p", "do it", "@f", "and", "--model", "m"]
+    args += ["--session-id", "mine", "-n", "name", "--approve", "also", "--", "this", "@too"]
     made = argv(args, ResumeSession(ID, "words"))
-    assert made == ["--session", ID, ACT, cli.FLAG, "-e", ENV[MARKER], "--plan", "y", "-p", "--model", "m"]
+    ours = ["--session", ID, ACT, cli.FLAG, "-e", ENV[MARKER]]
+    assert made == [*ours, "--plan", "y", "-p", "--model", "m", "-n", "name", "--approve"]
     assert PI.prompt_from_args(made) == ACT
     assert PI.command(CLI, args, ResumeSession(ID, "words"), False, ENV).no_stdin
+
+
+def test_what_is_behind_two_dashes_stays_there() -> None:
+    assert argv(["-p", "--", "-x", "@f"], NewSession("n")) == [cli.FLAG, "-e", ENV[MARKER], "-p", "--", "-x", "@f"]
+
+
+def test_an_id_that_cannot_be_restored_is_refused(tmp_path: Path) -> None:
+    assert PI.hooks_off_reason(["--session-id", "x" * 300], tmp_path, {}) is not None
+    assert PI.hooks_off_reason(["--session-id", "my.job"], tmp_path, {}) is None
 
 
 def test_a_resume_without_words_says_the_users() -> None:

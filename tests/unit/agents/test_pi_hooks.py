@@ -35,18 +35,19 @@ def parse(event: str, **said: object) -> object:
 def test_each_event() -> None:
     assert parse("session_start", reason="resume") == SessionStarted("s", "resume")
     assert parse("before_agent_start", prompt="do it") == TurnStarted("s", "do it")
+    assert parse("before_agent_start") == TurnStarted("s", ""), "an extension began it"
     assert parse("tool_call", **CALL) == ToolStarting("s", "bash", b'{"command": "x"}', "c1")
     assert parse("session_before_compact") == Compacting("s", done=False)
     assert parse("session_compact") == Compacting("s", done=True)
     assert parse("turn_end") == ModelRequest("s")
-    assert parse("agent_end", stop="stop") == TurnCompleted("s")
-    assert parse("agent_end", stop="length") == TurnCompleted("s")
+    assert parse("agent_settled", stop="stop") == TurnCompleted("s")
+    assert parse("agent_settled", stop="length") == TurnCompleted("s")
     assert parse("later_pi_has_more") == OtherEvent("later_pi_has_more")
 
 
 @pytest.mark.parametrize("stop", ["error", "aborted", ""])
 def test_an_answer_that_broke_off_completes_nothing(stop: str) -> None:
-    assert parse("agent_end", stop=stop) == OtherEvent("agent_end")
+    assert parse("agent_settled", stop=stop) == OtherEvent("agent_settled")
 
 
 @pytest.mark.parametrize(

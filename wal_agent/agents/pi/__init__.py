@@ -6,7 +6,7 @@ from wal_agent.agents.base import Capabilities, Rewriting, SessionForms
 from wal_agent.agents.pi import cli, conversation, hooks, resume, rewrite, session
 
 name = "pi"
-tested = "0.73.1"
+tested = "1.6.0"
 also: tuple[str, ...] = ()
 main_file, folder = session.MAIN, session.folder
 

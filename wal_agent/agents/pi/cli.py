@@ -1,16 +1,16 @@
 """pi's command line: its options, the checks before a start, the start or resume, and its last error.
 
-The options are read as pi itself reads them (0.73: cli/args.js), which is like no other parser: no `--name=value` for
+The options are read as pi itself reads them (1.6: cli/args.js), which is like no other parser: no `--name=value` for
 its own options, letters in twos and threes, `-p` takes the next word, and so does any long option that it does not
-know.
+know. Behind `--` are only messages and files.
 
 `hooks_off_reason` reads what would keep a run from being saved before anything is started (I5). No setting keeps an
 extension of the command line from being loaded, `--no-extensions` neither, and without it pi does not start; so this is
 about where its sessions go.
 
-A new session's id is pi's own: the handshake reports it. The recovery prompt is not given on the command line: there
-`@` and `-` at its beginning are pi's, and `/` may be an extension's command. `resume.inject_prompt` writes it into the
-session, as the user's last message; the command line only asks to act on it.
+A new session's id is pi's own, but for `--session-id`: the handshake reports it. The recovery prompt is not given on
+the command line: there `@` and `-` at its beginning are pi's, and `/` may be an extension's command.
+`resume.inject_prompt` writes it into the session, as the user's last message; the command line only asks to act on it.
 
 pi exits with 1 when it gives up on its model. For a conversation that is too long it prints nothing, and exits with 0.
 """
@@ -25,21 +25,23 @@ from pathlib import Path
 from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.pi import session
 from wal_agent.agents.pi.hooks import MARKER
-from wal_agent.agents.program import Arg, Program, cause_from_last_error, last_value
+from wal_agent.agents.program import Arg, Program, cause_from_last_error, last_value, to_words
 
-COMMANDS = ("install", "remove", "uninstall", "update", "list", "config")
+COMMANDS = ("install", "remove", "uninstall", "update", "list", "config", "auth", "mcp")
 NO_SESSION = ("help", "version", "export", "list-models")
-SESSION_OPTIONS = ("session", "continue", "resume", "fork")
+SESSION_OPTIONS = ("session", "session-id", "continue", "resume", "fork")
 PROMPT, FILE = "", "@"  # names of words that are no options: a message; a file that becomes part of one
 
 _LETTERS = """h=help v=version p=print c=continue r=resume t=tools e=extension nt=no-tools nbt=no-builtin-tools
-    ne=no-extensions ns=no-skills np=no-prompt-templates nc=no-context-files"""
+    ne=no-extensions ns=no-skills np=no-prompt-templates nc=no-context-files n=name xt=exclude-tools a=approve
+    na=no-approve"""
 _SHORT = dict(each.split("=") for each in _LETTERS.split())
 _VALUE = {
     *("mode", "provider", "model", "api-key", "system-prompt", "append-system-prompt", "session", "fork"),
     *("session-dir", "models", "tools", "thinking", "export", "extension", "skill", "prompt-template", "theme"),
+    *("session-id", "name", "exclude-tools", "use-theme", "tui-mode"),
 }
-_FLAG = {*_SHORT.values(), "no-session", "no-themes", "verbose", "offline"} - _VALUE - {"print"}
+_FLAG = {*_SHORT.values(), "no-session", "no-themes", "no-mcp", "verbose", "offline"} - _VALUE - {"print"}
 
 
 def parse_args(args: Sequence[str]) -> list[Arg]:
@@ -47,9 +49,12 @@ def parse_args(args: Sequence[str]) -> list[Arg]:
     at = 0
     while at < len(args):
         word = args[at]
+        if word == "--":
+            out += [Arg(FILE if rest[:1] == FILE else PROMPT, rest, ("--", rest)) for rest in args[at + 1 :]]
+            break
         following = args[at + 1] if at + 1 < len(args) else None
         name, taken = _parse_one(word, following)
-        value = word[1:] if name == FILE else word if name == PROMPT else ""
+        value = word if name in (PROMPT, FILE) else ""
         if taken and following is not None:
             out.append(Arg(name, following, (word, following)))
         else:
@@ -87,11 +92,7 @@ def output_mode(given: Sequence[Arg]) -> str | None:
 
 def prompt_words(given: Sequence[Arg]) -> list[str]:
     """Return the words that make up the prompt, in order."""
-    return [
-        arg.words[0] if arg.name == FILE else arg.value
-        for arg in given
-        if arg.name in (PROMPT, FILE) or (arg.name == "print" and len(arg.words) > 1)
-    ]
+    return [arg.value for arg in given if arg.name in (PROMPT, FILE) or (arg.name == "print" and len(arg.words) > 1)]
 
 
 def without_prompt(given: Sequence[Arg]) -> list[Arg]:
@@ -100,10 +101,6 @@ def without_prompt(given: Sequence[Arg]) -> list[Arg]:
         for arg in given
         if arg.name not in (PROMPT, FILE)
     ]
-
-
-def to_words(given: Sequence[Arg]) -> list[str]:
-    return [word for arg in given for word in arg.words]
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
@@ -117,6 +114,8 @@ def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | No
             "--session-dir puts pi's session where wal-agent does not look. Set PI_CODING_AGENT_SESSION_DIR to an "
             "absolute path instead. Nothing was run."
         )
+    if not session.is_id(last_value(given, "session-id") or "new"):
+        return "--session-id takes letters, digits, -, _ and . within, at most 128. Nothing was run."
     return _moved_folder(workspace, env) or _other_folder(last_value(given, "session"), workspace, env)
 
 
@@ -146,8 +145,8 @@ def _other_folder(chosen: str | None, workspace: Path, env: Env) -> str | None:
     return None
 
 
-_NO_HOOKS = "it does not tell its extensions of the session that /new begins, nor wait for them at its end."
-PROGRAM = Program("pi", "@mariozechner/pi-coding-agent", ("0.65.0", _NO_HOOKS))
+_NO_HOOKS = "it does not wait for its extensions at the end of a turn, so a turn that is complete may look cut off."
+PROGRAM = Program("pi", "@earendil-works/pi-coding-agent", ("1.0.0", _NO_HOOKS))
 FLAG = "--wal-agent"  # without wal-agent's extension, pi does not know it and does not start
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -164,9 +163,10 @@ def session_from_args(args: Sequence[str]) -> str | None:
     given = parse_args(args)
     if not any(arg.name in SESSION_OPTIONS for arg in given):
         return None
-    chosen = last_value(given, "session") or ""
-    plain = not any(arg.name == "fork" for arg in given)
-    return chosen if plain and _ID.fullmatch(chosen) else ""
+    if any(arg.name == "fork" for arg in given):
+        return ""
+    whole, maybe = last_value(given, "session-id") or "", last_value(given, "session") or ""
+    return whole if session.is_id(whole) else maybe if _ID.fullmatch(maybe) else ""
 
 
 def prompt_from_args(args: Sequence[str]) -> str | None:
@@ -201,7 +201,13 @@ def _with_hooks(given: list[Arg], extension: str) -> list[Arg]:
     return [*given[:at], *ours, *given[at:]]
 
 
-_LAST = re.compile(rb"^((?:429|5\d\d) .{1,600})$", re.MULTILINE)
+_LAST = re.compile(rb"^(\S.{0,600})\s*\Z", re.MULTILINE)
+# A provider that is away for a while, or cut its answer off.
+_WAIT = re.compile(
+    r"\A(?:429|5\d\d) |stream ended (?:before|without)|\Aterminated\b|connection (?:error|lost|closed|refused)"
+    r"|fetch failed|socket hang up|\bE(?:CONN[A-Z]+|TIMEDOUT|PIPE|AI_AGAIN)\b",
+    re.IGNORECASE,
+)
 
 
-exit_cause = partial(cause_from_last_error, last=_LAST)
+exit_cause = partial(cause_from_last_error, last=_LAST, waits=_WAIT)

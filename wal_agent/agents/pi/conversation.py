@@ -1,7 +1,7 @@
 """What of pi's session file is conversation; its other entries set how it works (conversation.py).
 
-The names are those of pi's own program. `custom` is the state of an extension. pi goes on with the model that its
-newest answer names.
+The names are those of pi's own program. `custom` is the state of an extension, a message of the `system` pi's prompt
+and its tools, which it states anew. pi goes on with the model that its newest answer names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _KINDS = {
     "message": fields(_ENTRY, "message"),
     "compaction": fields(_ENTRY, "summary firstKeptEntryId tokensBefore fromHook"),
     "branch_summary": fields(_ENTRY, "fromId summary fromHook"),
+    "context_edit": fields(_ENTRY, "targetId replacement"),
     "custom_message": fields(_ENTRY, "customType content display"),
     "session_info": fields(_ENTRY, "name"),
     "label": fields(_ENTRY, "targetId label"),

@@ -39,7 +39,7 @@ class _Start(_Hook):
 
 
 class _Prompt(_Hook):
-    prompt: str
+    prompt: str = ""  # an extension began the turn, by a message of its own
 
 
 class _Tool(_Hook):
@@ -86,8 +86,8 @@ def compacted(key: str, text: str, tokens: int = 0) -> base.Compacted:
     return base.Compacted(key, _FRAME.sub("", text).strip(), text, tokens)
 
 
-def _agent_end(p: _End) -> HookEvent:
-    return base.OtherEvent("agent_end") if p.stop in CUT_SHORT else base.TurnCompleted(p.session)
+def _settled(p: _End) -> HookEvent:
+    return base.OtherEvent("agent_settled") if p.stop in CUT_SHORT else base.TurnCompleted(p.session)
 
 
 EVENTS = {
@@ -96,7 +96,7 @@ EVENTS = {
     "tool_call": on(_Tool, lambda p: base.ToolStarting(p.session, p.tool, require_object(p.input), p.call_id)),
     "tool_result": on(_Ended, _ended),
     "turn_end": on(_Hook, lambda p: base.ModelRequest(p.session)),
-    "agent_end": on(_End, _agent_end),
+    "agent_settled": on(_End, _settled),
     "session_before_compact": on(_Compact, lambda p: base.Compacting(p.session, done=False, tokens=p.tokens)),
     "summary": on(_Summary, lambda p: base.ContextRequested(p.session, compacted(p.id, p.text))),
     "session_compact": on(_Hook, lambda p: base.Compacting(p.session, done=True)),

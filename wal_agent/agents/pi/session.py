@@ -35,8 +35,13 @@ from wal_agent.paths import user_home
 from wal_agent.safefs import Buffer, Pieces
 
 MAIN = "session.jsonl"
-_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_SESSION = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _HEAD = 1 << 16  # bytes of a first line
+
+
+def is_id(session: str) -> bool:
+    """Return whether pi takes it as the id of a session, and it fits into the name of a file."""
+    return _SESSION.fullmatch(session) is not None
 
 
 def agent_dir(env: Env) -> Path:
@@ -79,7 +84,7 @@ def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
 
 
 def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
-    if not _SESSION.fullmatch(session):
+    if not is_id(session):
         raise ValueError(f"{session!r} is no session id")
     if name != MAIN:
         raise ValueError(f"{name!r} is no file of a pi session")
@@ -87,7 +92,7 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
 
 
 def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
-    if not _SESSION.fullmatch(session):
+    if not is_id(session):
         return []
     inside = [p for p in walk_files(workspace_sessions(workspace, env), deep=1) if p.name.endswith(".jsonl")]
     named = [p for p in inside if p.name.endswith(f"_{session}.jsonl")]  # as pi names them: others need not be opened
@@ -165,7 +170,8 @@ class Tree(msgspec.Struct):
 
 
 def load_tree(data: Buffer) -> Tree:
-    """Parse the file. pi writes the head and all entries once more where the file held no answer of the model's yet."""
+    """Parse the file. A pi before 1.0 has written the head and all entries once more where the file held no answer of
+    the model's yet."""
     tree, size = Tree(), 0
     known: dict[str, Entry] = {}
     for n, (record, line) in enumerate(records(data)):
