@@ -14,6 +14,7 @@ from wal_agent.supervise.ancestry import Process, ancestry_of
 
 RUN = "0123456789abcdef"
 TRUST = f"{sys.executable} -P -m wal_agent trust --yes"
+CONSENT = ".local/state/wal-agent/trusted"  # below the home folder
 
 # A supervisor: its mark, its lock and its socket, which says who asked; then a tool that runs a command of a shell.
 SUPERVISOR = """
@@ -56,11 +57,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def environment(folder: Path) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("WAL_AGENT_", "XDG_"))}
+    runtime = f"/tmp/wa-p{os.getpid()}"
+    return env | {"HOME": str(folder), "WAL_AGENT_RUNTIME_DIR": runtime, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
 def tool(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     """`command`, as a tool of a run types it."""
-    runtime = Path(f"/tmp/wa-p{os.getpid()}")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("WAL_AGENT_", "XDG_"))}
-    env |= {"HOME": str(folder), "WAL_AGENT_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = environment(folder)
     try:
         return subprocess.run(
             [sys.executable, "-c", SUPERVISOR, RUN, command],
@@ -72,7 +77,7 @@ def tool(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     finally:
-        shutil.rmtree(runtime, ignore_errors=True)
+        shutil.rmtree(env["WAL_AGENT_RUNTIME_DIR"], ignore_errors=True)
 
 
 WAYS = {
@@ -95,7 +100,23 @@ def test_a_tool_gives_no_consent(folder: Path, command: str) -> None:
         pytest.fail("no user namespaces here")
     done = tool(folder, command)
     assert done.returncode == 79, done.stderr
-    assert not (folder / ".local/state/wal-agent/consent").exists()
+    assert not (folder / CONSENT).exists()
+
+
+@pytest.mark.parametrize("way", ["server", "namespace"])
+def test_what_leaves_the_processes_of_the_run_is_not_found(folder: Path, way: str) -> None:
+    """The limit that GUARANTEES names, and the exploits above, as they look where they work: something that ran before
+    types it (cron, a tmux server), and a pid namespace shows nothing of the processes around it."""
+    wait = "while ! [ -s ../code ]; do sleep 0.05; done; exit $(cat ../code)"
+    if way == "namespace":
+        done = tool(folder, f"unshare -Ur --pid --fork --mount-proc {TRUST}")
+    else:
+        words = ["sh", "-c", f"while ! [ -e ../asked ]; do sleep 0.05; done; {TRUST}; echo $? >../code"]
+        server = subprocess.Popen(words, cwd=folder / "project", env=environment(folder))
+        done = tool(folder, f": >../asked; {wait}")
+        server.wait()
+    assert done.returncode == 0, done.stderr
+    assert (folder / CONSENT).exists()
 
 
 @pytest.mark.parametrize("depth", [0, 70])

@@ -68,6 +68,12 @@ def test_what_loads_code_of_the_folder_is_not_read_only(command: str) -> None:
     assert classify_command(command, load_rules()).cls != "read_only"
 
 
+@pytest.mark.parametrize("command", ["git status", "git -C sub status", "git -C sub log"])
+def test_a_git_that_reads_is_read_only(command: str) -> None:
+    """The limit that docs/SECURITY.md names: also in a repository whose settings name a program."""
+    assert classify_command(command, load_rules()).cls == "read_only"
+
+
 def test_python_finds_modules_in_the_folder(tmp_path: Path) -> None:
     """The exploit: why `python -m` is in the list above."""
     package = tmp_path / "json"

@@ -117,6 +117,7 @@ def test_embedded_json_ends_no_element() -> None:
     text = embed_json({"a": "</script><!--&\u2028\u202e]]>"})
     assert not set("<>&") & set(text) and text.isascii()
     assert json.loads(text) == {"a": "</script><!--&\u2028\u202e]]>"}
+    assert embed_json([float("nan"), float("inf")]) == "[null, null]"  # a hostile record; a browser reads no NaN
     page = render_page("Job <b>@DATA@", "@SCRIPT@", [{"type": "x", "text": "@STYLE@ @"}], [])
     assert "Job &lt;b&gt;@DATA@" in page and Page(page).data["entries"][0]["text"] == "@STYLE@ @"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from base64 import b64encode
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from wal_agent.steps import state
 from wal_agent.supervise import ancestry
 from wal_agent.wal.job import close_job
 
+HOSTILE = b"\xff\x00\x1b[2J\n\xc2\x9b31m"
 COMMAND = ("deploy", "--token", SECRET, "two words")
 
 
@@ -30,7 +32,7 @@ def where(tmp_path: Path) -> tuple[str, ...]:
     records: list[AnyRecord] = [
         StatePut(time=5.0, step="cursor", version=1, value=payload(f"at {SECRET}".encode())),
         StatePut(time=6.0, step="raw", version=2, value=Payload(size=5000, blob=big)),
-        StatePut(time=6.0, step="bytes", version=3, value=payload(b"\xff\x00")),
+        StatePut(time=6.0, step="bytes", version=3, value=payload(HOSTILE)),
         StatePut(time=6.0, step="old", version=4, value=payload(b"old"), expires=7.0),
         StepPaused(time=8.0, name="cursor", until=99.0, reason="quota"),
         StepBegun(time=7.0, name="one", command=("make",)),
@@ -58,7 +60,8 @@ def test_no_escape_of_a_value_reaches_a_terminal(
     monkeypatch.setattr(shown, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", shown)
     assert run("state", "get", "bytes", *where)[0] == 0
-    assert len(shown.getvalue()) > 1 and "\x00" not in shown.getvalue()
+    lines = shown.getvalue().splitlines()
+    assert len(lines) == 2 and all(line.isprintable() for line in lines)
 
 
 def test_no_escape_of_kept_output_reaches_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +81,7 @@ def test_json_has_the_value_the_pause_and_the_result(run: Run, where: tuple[str,
     found = json.loads(out)
     assert (code, found["value"], found["version"], found["attempt"]) == (0, f"at {SECRET}", 1, 1)
     assert found["paused"] == {"time": 8.0, "until": 99.0, "reason": "quota"}
-    assert json.loads(run("state", "get", "bytes", *where, "--json")[1])["base64"] == "/wA="
+    assert json.loads(run("state", "get", "bytes", *where, "--json")[1])["base64"] == b64encode(HOSTILE).decode()
     one = json.loads(run("state", "get", "one", *where, "--json")[1])
     assert (one["value"], one["run"]["state"], one["run"]["code"], one["run"]["stdout"]) == (None, "failed", 2, 40)
 
@@ -97,7 +100,7 @@ def test_python_reads_a_job_from_outside_of_a_run(where: tuple[str, ...], monkey
     assert cursor is not None and (cursor.version, cursor.attempt) == (1, 1)
     assert [entry.step for entry in saved.list()] == ["cursor", "raw", "bytes", "one", "cut"]
     monkeypatch.setenv("WAL_AGENT_BUCKET", where[1])
-    assert state.of_job("shop").get("bytes") == b"\xff\x00"
+    assert state.of_job("shop").get("bytes") == HOSTILE
     with pytest.raises(UsageError):
         state.of_job("another")
     with pytest.raises(UsageError):

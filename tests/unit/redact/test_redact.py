@@ -29,6 +29,7 @@ SECRETS = [
     "xoxb-" + "123456789012-abcdefGHIJkl",
     "npm_" + "abcdefghijklmnopqrstuvwxyz0123456789",
     "hf_" + "abcdefghijklmnopqrstuvwxyz01234567",
+    *(f"S{kind}" + "ACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY" for kind in "OANCUX"),  # NKEYs
     "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
 ]
 
