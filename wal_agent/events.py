@@ -87,9 +87,11 @@ class Halted(msgspec.Struct, frozen=True):
 
 class LeftOpen(msgspec.Struct, frozen=True):
     """The run is over and nothing takes the job up by itself; of these calls (number, tool, state), which are not as
-    well done twice, nobody can tell whether they happened. A person can."""
+    well done twice, nobody can tell whether they happened. A person can. `unproven`: at so many of them the agent has
+    looked."""
 
     calls: tuple[tuple[int, str, CallState], ...]
+    unproven: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True):

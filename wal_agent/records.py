@@ -14,6 +14,7 @@ import msgspec
 FORMAT = 1
 
 Class = Literal["read_only", "idempotent", "mutation", "unknown"]
+CHANGING: tuple[Class, ...] = ("mutation", "unknown")  # what is not as well done twice
 Finding = Literal["completed", "not_started", "partial", "unknown"]
 CallState = Literal["open", "runs_on", "cut", "refused", "done", "failed", "verified", "resolved"]
 Ending = Literal["done", "failed", "refused", "verified", "resolved", "denied", "interrupted", "acknowledged"]

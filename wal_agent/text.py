@@ -107,6 +107,11 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def unproven_text(calls: int) -> str:
+    """Say of calls at whose effect the agent looked that nothing showed it; "" for none."""
+    return f"{plural(calls, 'call')} answered, not proven" if calls else ""
+
+
 def clock_time(seconds: float) -> str:
     """ "14:02:13" of seconds since 1970 (UTC); total: times outside the calendar give "an unknown time"."""
     try:

@@ -10,6 +10,7 @@ from tests.e2e.scene import Scene, crashed, notices, shell, texts_in, until
 from tests.mocks.gemini_model import Turn
 from tests.tiers import deep
 from wal_agent.recovery.report import name_calls
+from wal_agent.text import unproven_text
 from wal_agent.wording import messages
 
 
@@ -58,7 +59,8 @@ def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Sc
     assert [(c["call"], c["answered"], c["because"]) for c in status["unsettled"]] == [
         (1, True, "only begun is in side")
     ]
-    assert status["state"] == "closed"
+    assert (status["state"], status["unproven"]) == ("closed", 1)
+    assert unproven_text(1) in machine.cli("list").stdout
 
     seen = len(scene.model.requests)
     scene.script(Turn(text="The other one is done."))

@@ -17,7 +17,7 @@ from itertools import chain
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.records import Class
+from wal_agent.records import CHANGING
 from wal_agent.shell.argv import program_name
 from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import FOLDERS, builtin_effect, classify_words, redirect_effects
@@ -75,7 +75,6 @@ _TEXTS = ("command", "cmd")  # what tools that are not known call their shell te
 _PWD = re.compile(r"\$PWD\b|\$\{PWD\}|\$\(pwd\)|`pwd`")
 _BEHIND = re.compile(r"(?<![&<>|])&(?![&>])")  # perhaps in quotes
 _SERVER = re.compile(r"mcp_{1,2}")
-_CHANGES: tuple[Class, ...] = ("mutation", "unknown")
 _RUNNERS = (["uv", "run"], ["poetry", "run"], ["pipenv", "run"], ["bundle", "exec"], ["npx"])
 _FOLDER_OPTION = ("git", "make")  # -C
 _MOVES = frozenset({"-C", "-D", "-R", "--chdir"})  # of wrappers: another folder
@@ -245,7 +244,7 @@ class _Reader:
             while name in _FOLDER_OPTION and len(words) > 3 and words[1].text == "-C" and words[2].text:
                 words, folder = (words[0], *words[3:]), _join(folder, words[2].text or "")
             found = classify_words(Simple(words, input=c.input), self._call, self._rules)
-            changes = found.cls in _CHANGES and builtin_effect(words) is None
+            changes = found.cls in CHANGING and builtin_effect(words) is None
             effects = () if changes else tuple(_effects(c, folder))
             code = " ".join(w.text or w.source for w in words[1:]) + (like.input or "")
             self._add(
@@ -351,7 +350,7 @@ def _printed(c: Simple, folder: str) -> str | None:
 def _effects(c: Simple, folder: str) -> Iterable[str]:
     """The redirections that change something which cannot be done again."""
     for r in c.redirects:
-        if r.to is not None and any(e.cls in _CHANGES for e in redirect_effects([r])):
+        if r.to is not None and any(e.cls in CHANGING for e in redirect_effects([r])):
             yield f"{r.op}/{_join(folder, r.to.text) if r.to.text else r.to.source}"
 
 

@@ -28,6 +28,7 @@ from wal_agent.text import (
     quote_word,
     say,
     shorten,
+    unproven_text,
 )
 
 if TYPE_CHECKING:
@@ -425,7 +426,8 @@ def job_cells(job: Job, work: OpenWork | None) -> tuple[str, ...]:
 
     calls, task = (str(work.calls), shorten(work.task, TASK)) if work else ("-", "-")
     cells = (job.state, job.title, job.agent, job.host, calls, task, job.workspace)
-    return (*(shorten(cell, WIDEST) for cell in cells), shorten(_what(job), 300))
+    what = "; ".join(filter(None, (_what(job), unproven_text(work.unproven if work else 0))))
+    return (*(shorten(cell, WIDEST) for cell in cells), shorten(what, 300))
 
 
 def _what(job: Job) -> str:

@@ -18,7 +18,7 @@ from wal_agent.cli.options import HERE, AsJson, JobOptions, check_seconds, with_
 from wal_agent.errors import Damaged, Unavailable
 from wal_agent.records import state_text
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp
+from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp, unproven_text
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -326,9 +326,8 @@ def describe_state(view: View, options: str = "") -> str:
         case "closed" if view.way == "failed":
             return f"closed, {failure_text(view.reason)}"
         case "closed":
-            answered = sum(call.answered and call.asks for call in view.unsettled)
-            proof = f"; {plural(answered, 'call')} answered, not proven" if answered else ""
-            return f"closed, the task is complete{proof}" if view.reason == "completed" else f"closed{proof}"
+            words = "closed, the task is complete" if view.reason == "completed" else "closed"
+            return "; ".join(filter(None, (words, unproven_text(view.unproven))))
         case "paused":
             until = moment(view.until, view.until - view.left, exact=view.left < 600)
             return f"paused until {until} (in {duration(view.left)}): {view.reason or 'no reason was given'}"

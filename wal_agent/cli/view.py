@@ -15,7 +15,7 @@ from wal_agent import msgspec_compat
 from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
-from wal_agent.records import CallState, Cut, Intent, Opening, Payload, RewriteKind, call_state
+from wal_agent.records import CHANGING, CallState, Cut, Intent, Opening, Payload, RewriteKind, call_state
 from wal_agent.records import Late as LateFor
 from wal_agent.recovery.lease_policy import (
     CRASH_CLASSES,
@@ -75,7 +75,7 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def asks(self) -> bool:
         """Whether a person is to look: a recovery has, in vain, and it may have changed something."""
-        return self.finding == "unknown" and self.cls in ("mutation", "unknown")
+        return self.finding == "unknown" and self.cls in CHANGING
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -191,6 +191,7 @@ class View(JsonAnswer, frozen=True, tag=schema_name("status")):
     recoveries: int = 0
     crashes: tuple[Crash, ...] = ()
     unsettled: tuple[Call, ...] = ()
+    unproven: int = 0  # those of them that the agent looked at, which showed nothing
     steps: tuple[Step, ...] = ()  # without an end
     rewritten: LastRewrite | None = None  # None: the conversation never was
     unlogged: tuple[Call, ...] = ()  # ran before they were logged; until a later run has completed a turn
@@ -311,6 +312,7 @@ def make_view(
         recoveries=state.recoveries,
         crashes=crash_history(state),
         unsettled=tuple(unsettled_calls(state)),
+        unproven=len(state.unproven),
         steps=tuple(open_steps(state, doc.epoch if kind == "running" else 0)),
         rewritten=newest_rewrite(state),
         unlogged=tuple(msgspec.structs.replace(_call(c.intent), state=call_state(how=c.how)) for c in state.unlogged),

@@ -395,10 +395,12 @@ def relate(folder: Path, other: Path) -> Relation | None:
 
 
 class OpenWork(msgspec.Struct, frozen=True):
-    """What a job's log says of its work: the open calls, and what the agent is to do (foreign)."""
+    """What a job's log says of its work: the open calls, what the agent is to do (foreign), and those of the calls that
+    it looked at, which showed nothing."""
 
     calls: int
     task: str
+    unproven: int = 0
 
 
 def read_work(bucket: Bucket, job: str, end: float) -> OpenWork | None:
@@ -410,7 +412,9 @@ def read_work(bucket: Bucket, job: str, end: float) -> OpenWork | None:
         found = call_with_timeout(left, lambda: replay(bucket, Keys(job)), None)
     except (WalAgentError, MemoryError, RecursionError):  # one bad log costs its own row
         return None
-    return None if found is None or found.damage else OpenWork(len(found.state.open), describe_task(found.state))
+    if found is None or found.damage:
+        return None
+    return OpenWork(len(found.state.open), describe_task(found.state), len(found.state.unproven))
 
 
 def describe_task(state: State) -> str:

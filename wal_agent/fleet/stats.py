@@ -21,6 +21,7 @@ from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import Damaged
 from wal_agent.fleet.jobs import clean_text
 from wal_agent.records import (
+    CHANGING,
     AgentStarted,
     Answer,
     AnyRecord,
@@ -391,7 +392,7 @@ class LogReader(msgspec.Struct):
 
 def _may_change(intent: Intent) -> bool:
     """Idempotent calls may be repeated as they are, so they are no repeats to speak of."""
-    return intent.cls in ("mutation", "unknown")
+    return intent.cls in CHANGING
 
 
 def _cut(known: dict[K, V]) -> None:

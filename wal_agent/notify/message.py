@@ -24,8 +24,8 @@ from wal_agent import events
 from wal_agent.config import FILE, check_keys, own_document
 from wal_agent.errors import ConfigError, CrashLoop, Fenced, LeaseHeld, Unavailable, UsageError, WalAgentError
 from wal_agent.paths import config_dir
-from wal_agent.records import CallState, state_text
-from wal_agent.text import bucket_words, describe_reach, duration, moment, plural, quote
+from wal_agent.records import state_text
+from wal_agent.text import bucket_words, describe_reach, duration, moment, plural, quote, unproven_text
 
 Level = Literal["info", "recovery", "person_needed"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -104,8 +104,8 @@ def message_of(facts: Facts, at: float, event: events.Event) -> Notification | N
                 _status_line(facts),
                 key=f"lost:{why}",
             )
-        case events.LeftOpen(calls):
-            return _left_open(facts, at, calls)
+        case events.LeftOpen():
+            return _left_open(facts, at, event)
         case events.TakesLong():
             return _takes_long(facts, at, event)
         case events.HungUp():
@@ -204,7 +204,8 @@ def _same(event: events.Halted) -> str:
     return re.sub(r"[0-9]+", "#", event.what) if event.code == CrashLoop.exit_code else event.what
 
 
-def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str, CallState], ...]) -> Notification | None:
+def _left_open(facts: Facts, at: float, event: events.LeftOpen) -> Notification | None:
+    calls = event.calls
     if not calls:
         return None
     lines = [
@@ -217,7 +218,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str, CallState],
         facts,
         at,
         "person_needed",
-        f"{plural(len(calls), 'open call')}",
+        "; ".join(filter(None, (plural(len(calls), "open call"), unproven_text(event.unproven)))),
         "It is unknown whether it happened. Check, then record it:",
         *lines,
         key=f"open:{calls}",

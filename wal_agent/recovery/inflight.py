@@ -27,7 +27,7 @@ from wal_agent.calls.equality import would_repeat
 from wal_agent.calls.reading import Runs, find_runs
 from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
-from wal_agent.records import Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
+from wal_agent.records import CHANGING, Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
 from wal_agent.shell.call import ReadCall
 from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, worse_class
 from wal_agent.shell.quote import inline, safe
@@ -194,7 +194,7 @@ class InFlight(msgspec.Struct, frozen=True):
     @property
     def asks(self) -> bool:
         """Whether the agent is to find out what became of it."""
-        return self.finding == "unknown" and self.cls in ("mutation", "unknown")
+        return self.finding == "unknown" and self.cls in CHANGING
 
 
 class Unannounced(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ from wal_agent.agents.session_files import well_formed
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
-from wal_agent.records import Answer, Class, Cut, End, Ending, EndSource, Intent, Payload, RunsOn, Verdict
+from wal_agent.records import CHANGING, Answer, Class, Cut, End, Ending, EndSource, Intent, Payload, RunsOn, Verdict
 from wal_agent.redact import redact_head
 from wal_agent.shell.quote import inline, show_call, show_input
 from wal_agent.supervise.context import RunContext
@@ -440,7 +440,7 @@ class Gate:
                 inline(event.tool, SHOWN_TOOL), earlier.time, earlier.call, self._writer.state.compacted
             )
             return self._deny(reason, "repeated", nested=nested)
-        risky = found.cls in ("mutation", "unknown") and not nested
+        risky = found.cls in CHANGING and not nested
         if risky and (asked := self.recovered.refuse(read)) is not None:
             return self._refuse_in_flight(read, asked)
         if not (reads or nested) and (earlier := self._before_recovery(read, not risky)) is not None:

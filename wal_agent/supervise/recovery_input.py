@@ -34,7 +34,7 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings
 from wal_agent.conversation.checkpoint import work_so_far
 from wal_agent.errors import Damaged, WalAgentError
-from wal_agent.records import Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Recovery, Verdict
+from wal_agent.records import CHANGING, Cause, End, Finding, Handoff, Host, Intent, Opening, Payload, Recovery, Verdict
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Resume, StartAgain, decide
 from wal_agent.recovery.prompt import (
     FinishedCall,
@@ -328,7 +328,7 @@ def inner_calls(at: Situation) -> tuple[FinishedCall, ...]:
     for each in at.before.unsettled:
         outer = open.get(each.intent.session.partition("/")[0])
         inner = outer is not None and "/" in each.intent.session and each.intent.call > outer
-        if inner and each.end.how in ("done", "failed") and each.intent.cls in ("mutation", "unknown"):
+        if inner and each.end.how in ("done", "failed") and each.intent.cls in CHANGING:
             found.append(FinishedCall(each.intent.tool, at.inputs.get(each.intent.call), each.end.how))
     return tuple(found)
 

@@ -5,7 +5,7 @@ Calls without an end when the agent has ended are left to the next start, or to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,7 +18,7 @@ from wal_agent.errors import ConfigError, Denied, Fenced, PersonNeeded, Unavaila
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import describe_failure
-from wal_agent.records import ExitClass, RunEnded, RunsOn
+from wal_agent.records import CHANGING, ExitClass, RunEnded, RunsOn
 from wal_agent.recovery.lease_policy import crash_place
 from wal_agent.recovery.report import name_calls, one_line
 from wal_agent.redact import redact
@@ -154,10 +154,10 @@ def continues_by_itself(cls: ExitClass, until: float, restarts: bool) -> bool:
     return until > 0 or cls in ("drained", "paused") or (restarts and cls in RESTARTED)
 
 
-def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
-    """What a person is asked of `calls`: nothing of those that are as well done twice."""
-    matters = [o for o in calls if o.intent.cls in ("mutation", "unknown")]
-    return LeftOpen(tuple((o.intent.call, o.intent.tool, o.state) for o in matters)) if matters else None
+def left_open(calls: Sequence[OpenCall], unproven: Collection[int] = ()) -> LeftOpen | None:
+    """What a person is asked of `calls`: nothing of those that are as well done twice. `unproven`: State.unproven."""
+    matters = [(o.intent.call, o.intent.tool, o.state) for o in calls if o.intent.cls in CHANGING]
+    return LeftOpen(tuple(matters), sum(call in unproven for call, _, _ in matters)) if matters else None
 
 
 def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool, job: str) -> str:
@@ -310,7 +310,8 @@ class _Closing(msgspec.Struct, frozen=True):
         answered = {a.call for a in self.opened.replay.state.answers}  # said at the start
         if open_calls := [o for o in self.opened.writer.state.open if o.intent.call not in answered]:
             follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)
-            left = None if follows else left_open(open_calls)
+            unproven = {o.intent.call for o in self.opened.writer.state.unproven}
+            left = None if follows else left_open(open_calls, unproven)
             if not (isinstance(ended.stopped, PersonNeeded) and len(open_calls) == 1):  # else the error names the call
                 say(open_calls_line(open_calls, left, follows, options.settings.job_options))
             if left is not None:

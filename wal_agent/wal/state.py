@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from wal_agent.records import (
+    CHANGING,
     AgentStarted,
     Answer,
     AnyRecord,
@@ -358,6 +359,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The open calls whose effect nothing has looked at: with one the job is not complete (R6)."""
         looked_at = self.looked_at
         return tuple(o for o in self.open if o.intent.call not in looked_at and not o.serves)
+
+    @property
+    def unproven(self) -> tuple[OpenCall, ...]:
+        """The open calls that may have changed something, and of which a look showed nothing: a job may close with
+        them."""
+        looked_at = self.looked_at
+        return tuple(o for o in self.open if o.intent.call in looked_at and o.intent.cls in CHANGING and not o.serves)
 
     @property
     def undecided_steps(self) -> dict[str, StepAt]:

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.cli.shelf import EVIL, KEYS, LAST, SECRET, Shelf, commit, full, intent, payload
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.base import MemoryBucket
+from wal_agent.cli.fleet import job_cells
 from wal_agent.cli.log import as_line, read_entries
 from wal_agent.cli.status import describe_call, describe_state, status_rows
 from wal_agent.cli.view import (
@@ -29,9 +30,12 @@ from wal_agent.cli.view import (
     read_view,
     unsettled_calls,
 )
+from wal_agent.fleet.jobs import Job, OpenWork
 from wal_agent.records import (
     AgentStarted,
+    Answer,
     AnyRecord,
+    Class,
     Cut,
     End,
     ExitClass,
@@ -254,13 +258,21 @@ def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
     assert row("released", finding="partial") == ("open", "checked: partial")
 
 
-@pytest.mark.parametrize("answered", [False, True])
-def test_a_closed_job_says_what_was_answered_and_not_proven(answered: bool) -> None:
-    """I8: the agent has looked, and nothing shows what became of the call."""
-    call = Call(3, "sh", "./charge.sh", "unknown", 1.0, "unknown", answered, looked=(4,))
-    view = View("shop", "file:///b", "closed", reason="completed", unsettled=(call,))
-    proof = "; 1 call answered, not proven" if answered else ""
-    assert describe_state(view) == f"closed, the task is complete{proof}"
+def test_a_closed_job_says_what_was_answered_and_not_proven() -> None:
+    """I8: the agent has looked, and nothing shows what became of the call. In the words of `list`."""
+    kinds: tuple[Class, ...] = ("mutation", "unknown", "read_only", "mutation")
+    calls = [
+        OpenCall(1, 1, Intent(time=1.0, call=n, tool="sh", input=payload("{}"), cls=c, rule="r", session="s"))
+        for n, c in enumerate(kinds)
+    ]
+    state = State(open=tuple(calls), answers=tuple(Answer(time=2.0, call=n, looked=(9,)) for n in range(3)))
+    assert [o.intent.call for o in state.unproven] == [0, 1], "nobody has looked at the last one"
+    for unproven in (0, 2):
+        text = "; 2 calls answered, not proven" if unproven else ""
+        view = View("shop", "file:///b", "closed", reason="completed", unproven=unproven)
+        row = job_cells(Job(job="shop", state="closed", reason="completed"), OpenWork(2, "", unproven))
+        assert describe_state(view) == f"closed, the task is complete{text}"
+        assert row[-1].endswith(f": completed{text}")
 
 
 def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
         ),
     ),
     (h.LeftOpen(()), None, "", ()),
+    (h.LeftOpen(((4, "sh", "cut"),), 1), "person_needed", "shop: 1 open call; 1 call answered, not proven", ("#4 sh",)),
     (h.Restarting(2, 8.0, "heap"), "info", "shop: the agent died (heap)", ("Attempt 2, in 8 s.",)),
     (h.Paused(AT + 1800, "rate limit"), "info", "shop: paused until 22:43 UTC", ("Why: rate limit. A start",)),
     (

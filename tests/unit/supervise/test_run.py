@@ -92,6 +92,7 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
     kinds: tuple[Class, ...] = ("read_only", "idempotent", "mutation", "unknown")
     calls = [call(number, cls) for number, cls in enumerate(kinds)]
     assert left_open(calls) == LeftOpen(((2, "mutation", "open"), (3, "unknown", "open")))
+    assert left_open(calls, {0, 3}) == LeftOpen(((2, "mutation", "open"), (3, "unknown", "open")), 1)
     assert left_open(calls[:2]) is None and left_open([]) is None
 
     follows = open_calls_line(calls, None, True, "--job shop")
