@@ -22,6 +22,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Allow, LoggedCall, SessionFile, ToolEnded, ToolStarting
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.decorators import MeterBucket
+from wal_agent.bucket.file import FileBucket
 from wal_agent.capture.git import Git
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
@@ -34,7 +35,7 @@ from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.job import OpeningFields, open_job
+from wal_agent.wal.job import OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest, read_lease
 from wal_agent.wal.state import FileState
@@ -53,6 +54,54 @@ with tempfile.TemporaryDirectory() as home:
     for words in ("--version", "--help", "status --help", "status", "log", "list"):
         done = subprocess.run([sys.executable, "-P", "-c", LOADED, *words.split()], env=env, cwd=home, capture_output=True)
         found["imports of " + words] = int(done.stdout.split()[-1])
+
+# Requests and processes of a command; of a start, until the agent runs.
+COUNTED = """
+import atexit, json, sys, threading
+from wal_agent.bucket.file import FileBucket
+from wal_agent.cli.main import main
+ran, started = {"requests": 0, "processes": 0}, threading.Event()
+
+def counted(name):
+    real = getattr(FileBucket, name)
+    def call(self, *words, **more):
+        ran["requests"] += not started.is_set()
+        return real(self, *words, **more)
+    setattr(FileBucket, name, call)
+
+def seen(event, words):
+    if event == "os.posix_spawn":
+        started.set()
+    ran["processes"] += event == "subprocess.Popen" and not started.is_set()
+
+for name in ("get", "put", "delete", "list", "folders"):
+    counted(name)
+sys.addaudithook(seen)
+atexit.register(lambda: print(json.dumps(ran)))
+main()
+"""
+with tempfile.TemporaryDirectory() as home:
+    place = Path(home).resolve()
+    (place / "work").mkdir()
+    kept, rest = FileBucket(place / "kept"), Keys("rest")
+    claim = LeaseRequest(run="a", host=Host(name="h", boot="b", pidns="p", pid=1, lock=""), agent="generic", workspace=str(place / "work"), ttl=30.0)
+    fields = OpeningFields(agent_version="1", version="1")
+    job = open_job(kept, rest, SystemClock(), random.Random(1), claim=claim, fields=fields, seen=None, cause="first", parallel=1)
+    job.writer.append(Turn(time=1.0, state="started", session="s"))
+    assert job.writer.commit_once() == "acked"
+    close_job(job, "closed")
+    env = {**os.environ, "HOME": home, "WAL_AGENT_RUNTIME_DIR": home + "/r", "WAL_AGENT_BUCKET": kept.root.as_uri()}
+    start = "run generic --job {} --fresh -- true"
+    for name, words in {
+        "status": "status --json --job rest",
+        "list": "list --json",
+        "a start of a job at rest": start.format("rest"),
+        "a first start": start.format("new"),
+    }.items():
+        done = subprocess.run([sys.executable, "-P", "-c", COUNTED, *words.split()], env=env, cwd=place / "work", capture_output=True)
+        assert done.returncode == 0, done.stderr
+        for what, count in json.loads(done.stdout.splitlines()[-1]).items():
+            found[f"{what} of {name}"] = count
 
 
 class Clock(SystemClock):
