@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene, agent_scene
-from tests.mocks.gemini_model import GeminiModel
+from tests.e2e.scene import USUAL, Scene, agent_scene
 
 
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
-    """Gemini with its own mock; with a parameter, the agent of that name with a model of its dialect."""
-    if hasattr(request, "param"):
-        with agent_scene(tmp_path, agent_cli, request.param) as made:
-            yield made
-        return
-    with GeminiModel() as model:
-        made = Scene(tmp_path, agent_cli("gemini"), model)
+    """The usual agent; with a parameter, the one of that name."""
+    with agent_scene(tmp_path, agent_cli, getattr(request, "param", USUAL)) as made:
         yield made
-        made.close()

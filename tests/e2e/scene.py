@@ -1,7 +1,8 @@
-"""End to end: `wal-agent run gemini` on the real CLI, a scripted model, a real folder bucket, real SIGKILL.
+"""End to end: `wal-agent run AGENT` on the real CLI, a scripted model, a real folder bucket, real SIGKILL.
 
-A `Machine` is one pretended host: its own HOME, runtime folder and host id (so that a flock of the "other machine"
-means nothing here, as between two real hosts). Tests wait for things that happen, never for time to pass.
+The agent is Codex where a test names none: its start costs a fifth of the others'. A `Machine` is one pretended
+host: its own HOME, runtime folder and host id (so that a flock of the "other machine" means nothing here, as between
+two real hosts). Tests wait for things that happen, never for time to pass.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.cli.log import as_json, read_entries
 from wal_agent.clock import SystemClock
 from wal_agent.rehearsal.demo import home_environment
-from wal_agent.rehearsal.model import Model, Turn
+from wal_agent.rehearsal.dialects import Gemini, Responses
+from wal_agent.rehearsal.model import Call, Called, HistoryText, Json, Model, Part, Returned, Turn
 from wal_agent.safefs import flock_state
 from wal_agent.supervise.rewrite import read_main
 from wal_agent.wal.blobs import Blobs
@@ -54,8 +56,17 @@ def until(what: Callable[[], Any], why: str, patience: float = PATIENCE) -> Any:
     raise AssertionError(f"waited {patience:.0f} s in vain: {why}")
 
 
-def shell(command: str) -> tuple[str, dict[str, Any]]:
-    return "run_shell_command", {"command": command}
+USUAL = "codex"
+
+
+def shell(command: str, agent: str = USUAL) -> Call:
+    """A model's call of the agent's shell."""
+    rehearsal = rehearsal_of(AGENTS[agent])
+    assert rehearsal is not None
+    return rehearsal.shell(command)
+
+
+SETTINGS = {"codex": ".codex/config.toml", "gemini": ".gemini/settings.json"}
 
 
 @dataclass
@@ -70,13 +81,13 @@ class Run:
     def pid(self) -> int:
         return self.process.pid
 
-    def agent_pid(self) -> int:
+    def agent_pid(self, agent: str = USUAL) -> int:
         """The CLI's process, once it runs."""
 
         def find() -> int | None:
             for child in _children(self.pid):
                 words = command_line(child)
-                if words and not words.startswith("git ") and ("node" in words or "gemini" in words):
+                if words and not words.startswith("git ") and ("node" in words or agent in words):
                     return child.pid
             return None
 
@@ -120,7 +131,7 @@ class Machine:
     kernel: str = ""  # machines with the same one are the same kernel with another HOME
     reach: dict[str, str] = field(default_factory=dict)  # how this machine gets to the store and to the model
     enter: tuple[str, ...] = ()  # command that a process of this machine is started through, e.g. into its network
-    agent: str = "gemini"
+    agent: str = USUAL
     runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -130,8 +141,12 @@ class Machine:
         assert rehearsal is not None
         self.rehearsal = rehearsal
         self.agent_env = rehearsal.home(self.home, self.workspace, self.model.url)
-        self.settings = self.home / ".gemini" / "settings.json"
         self.runtime = Path(f"/tmp/wa-{os.getpid()}-{abs(hash(str(self.home))) % 10**8}")
+
+    @property
+    def settings(self) -> Path:
+        """The user's own."""
+        return self.home / SETTINGS[self.agent]
 
     def env(self, **extra: str) -> dict[str, str]:
         base = {k: os.environ[k] for k in ("PATH", "LANG", "TERM", "PYTHONPATH") if k in os.environ}
@@ -165,6 +180,10 @@ class Machine:
             run.wait()
         return run
 
+    def ask(self, prompt: str, options: Sequence[str] = (), wait: bool = False, **env: str) -> Run:
+        """Start a run whose agent asks no person, and ends when it has answered the prompt."""
+        return self.run(*self.rehearsal.args(prompt), options=options, wait=wait, **env)
+
     def cli(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Another wal-agent command, to its end."""
         return subprocess.run(
@@ -191,7 +210,7 @@ class Machine:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def session_file(self) -> Path:
-        """The session's main file here: the one that has most."""
+        """Of Gemini: the session's main file here, the one that has most."""
         found = [*(self.home / ".gemini" / "tmp").glob("*/chats/session-*.jsonl")]
         return max(found, key=lambda path: path.stat().st_size)
 
@@ -228,7 +247,7 @@ class Scene:
     root: Path
     program: Path
     model: Model
-    agent: str = "gemini"
+    agent: str = USUAL
     machines: list[Machine] = field(default_factory=list)
     url: str = ""  # of the bucket; a folder where none is named
 
@@ -357,55 +376,49 @@ def check_exact(scene: Scene, machine: Machine) -> None:
     assert AGENTS[scene.agent].main_file in made
 
 
-def texts_in(request: dict[str, Any], role: str = "user") -> list[str]:
+def parts_of(request: Json) -> list[Part]:
+    """What a request's history holds, in order: one to Gemini's API, or to the Responses API."""
+    return (Gemini() if "contents" in request else Responses()).history(request)
+
+
+def texts_in(request: Json, role: str = "user") -> list[str]:
     """The text parts of one role in a request's history, in order."""
-    return [
-        part["text"]
-        for c in request["contents"]
-        if c.get("role") == role
-        for part in c.get("parts", [])
-        if "text" in part
-    ]
+    return [part.text for part in parts_of(request) if isinstance(part, HistoryText) and part.role == role]
 
 
-def notices(request: dict[str, Any]) -> list[str]:
+def notices(request: Json) -> list[str]:
     """The recovery notices in a request's history, in order."""
     return [text for text in texts_in(request) if text.startswith("[wal-agent recovery]")]
 
 
-def told(request: dict[str, Any]) -> str:
+def told(request: Json) -> str:
     """All text that the model received in one request's history."""
-    return json.dumps(request["contents"], ensure_ascii=False)
+    return json.dumps(request.get("contents") or request["input"], ensure_ascii=False)
 
 
-def calls_in(request: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The function calls in a request's history, in order."""
-    return [
-        (part["functionCall"]["name"], part["functionCall"].get("args", {}))
-        for content in request["contents"]
-        for part in content.get("parts", [])
-        if "functionCall" in part
-    ]
+def calls_in(request: Json) -> list[Call]:
+    """The calls in a request's history, in order."""
+    return [(part.tool, part.input) for part in parts_of(request) if isinstance(part, Called)]
 
 
-def responses_in(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """The function responses in a request's history, in order."""
-    return [
-        part["functionResponse"]
-        for content in request["contents"]
-        for part in content.get("parts", [])
-        if "functionResponse" in part
-    ]
+def commands_in(request: Json) -> list[str]:
+    """The shell commands in a request's history, in order."""
+    return [str(input.get("cmd", input.get("command"))) for _, input in calls_in(request)]
+
+
+def results_in(request: Json) -> list[Returned]:
+    """The results of calls in a request's history, in order."""
+    return [part for part in parts_of(request) if isinstance(part, Returned)]
 
 
 TASK = "please do the work"
-LONG = shell("echo begun >> side; touch started; sleep 600; echo ended >> side")
+LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 
 
 def crashed(scene: Scene, machine: Machine) -> None:
     """A run that was killed in its first call, #1."""
-    scene.script(Turn(text="Now.", calls=[LONG]))
-    run = machine.run("-y", "-p", TASK)
+    scene.script(Turn(text="Now.", calls=[shell(LONG, scene.agent)]))
+    run = machine.ask(TASK)
     until(lambda: (scene.workspace / "started").exists(), "the call runs")
     until(lambda: any(r["type"] == "file" for r in scene.records()), "the session is saved")
     run.kill()

@@ -17,10 +17,11 @@ import pytest
 
 from tests.e2e import network
 from tests.e2e.scene import Machine, Scene, check_exact, check_log, notices, shell, told, until
-from tests.mocks.gemini_model import GeminiModel, Turn
 from tests.servers import Server, fresh_bucket, shared, started
 from tests.servers.proxy import proxied
 from tests.tiers import deep, once
+from wal_agent.agents.codex.rehearsal import rehearsal
+from wal_agent.rehearsal.model import Model, Turn
 
 STORES = ("azurite", "fake-gcs", "ministack")
 LINKS = ("namespace",) if network.allowed() else ("proxy",)  # the second shows the same with less around it
@@ -74,15 +75,19 @@ def store(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=LINKS)
 def world(
-    request: pytest.FixtureRequest, store: str, tmp_path: Path, gemini_cli: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    store: str,
+    tmp_path: Path,
+    agent_cli: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     with ExitStack() as stack:
         apart = request.param == "namespace"
         server = stack.enter_context(started(store, "0.0.0.0")) if apart else shared(store)
         for name, value in at(server, "127.0.0.1").env.items():
             monkeypatch.setenv(name, value)
-        model = stack.enter_context(GeminiModel(host="0.0.0.0" if apart else "127.0.0.1"))
-        scene = Scene(tmp_path, gemini_cli, model, url=fresh_bucket(at(server, "127.0.0.1")))
+        model = stack.enter_context(Model(rehearsal.dialect, host="0.0.0.0" if apart else "127.0.0.1"))
+        scene = Scene(tmp_path, agent_cli("codex"), model, url=fresh_bucket(at(server, "127.0.0.1")))
         stack.callback(scene.close)
 
         def behind_proxy(name: str) -> Host:
@@ -93,10 +98,11 @@ def world(
         def in_namespace(name: str) -> Host:
             space = stack.enter_context(network.namespace())
             to_store, to_model = (stack.enter_context(network.cable(space)) for _ in range(2))
-            reach = {**at(server, to_store.near).env, "GOOGLE_GEMINI_BASE_URL": f"http://{to_model.near}:{model.port}"}
             (folder := scene.root / f"{name}-work").mkdir()
             enter = (*space.enter, "sh", "-c", OWN_FOLDER, str(folder), str(scene.workspace))
-            return Host(scene.machine(name, reach=reach, enter=enter), folder, to_store.cut, to_store.mend)
+            machine = scene.machine(name, reach=at(server, to_store.near).env, enter=enter)
+            rehearsal.home(machine.home, scene.workspace, f"http://{to_model.near}:{model.port}")
+            return Host(machine, folder, to_store.cut, to_store.mend)
 
         yield World(scene, in_namespace if apart else behind_proxy)
 
@@ -114,7 +120,7 @@ def test_killed_here_and_resumed_there(world: World) -> None:
     )
     hold = scene.hold_turn(1)
     first, second = world.host("vm-1"), world.host("vm-2")
-    run = first.machine.run("-y", "-p", "do the work")
+    run = first.machine.ask("do the work")
     scene.asked(2)
     scene.saved(1)
     hold.set()
@@ -123,7 +129,7 @@ def test_killed_here_and_resumed_there(world: World) -> None:
     run.died()
     before = scene.records()
     scene.script(Turn(text="I looked."))
-    again = second.machine.run("-y", "-p", "do the work", options=["--wait"], wait=True)
+    again = second.machine.ask("do the work", options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     [notice] = notices(scene.model.requests[-1])
     assert "echo two" in notice
@@ -145,7 +151,7 @@ def test_cut_off_taken_over_and_healed(world: World) -> None:
     )
     second_answer, third_answer = scene.hold_turn(1), scene.hold_turn(2)
     first, second = world.host("vm-1"), world.host("vm-2")
-    old = first.machine.run("-y", "-p", "work", WAL_AGENT_APPEND_DEADLINE="5")
+    old = first.machine.ask("work", WAL_AGENT_APPEND_DEADLINE="5")
     until(lambda: first.has("started"), "the first tool ran")
     scene.asked(2)
     first.cut()
@@ -153,7 +159,7 @@ def test_cut_off_taken_over_and_healed(world: World) -> None:
     scene.asked(3)
     assert "did not run this" in told(scene.model.requests[2])
     scene.model.turns.append(Turn(text="Taken over.", when="[wal-agent recovery]"))
-    new = second.machine.run("-y", "-p", "work", options=["--wait"], wait=True)
+    new = second.machine.ask("work", options=["--wait"], wait=True)
     assert new.process.returncode == 0, new.stderr()
     first.mend()
     third_answer.set()
@@ -172,12 +178,12 @@ def test_frozen_taken_over_and_thawed(world: World) -> None:
     scene.script(Turn(text="Starting.", calls=[shell("touch started")]), Turn(calls=[shell("echo zombie >> side")]))
     hold = scene.hold_turn(1)
     first, second = world.host("vm-1"), world.host("vm-2")
-    old = first.machine.run("-y", "-p", "work")
+    old = first.machine.ask("work")
     until(lambda: first.has("started"), "the first tool ran")
     scene.asked(2)
     old.kill(signal.SIGSTOP)
     scene.model.turns.append(Turn(text="Taken over.", when="[wal-agent recovery]"))
-    new = second.machine.run("-y", "-p", "work", options=["--wait"], wait=True)
+    new = second.machine.ask("work", options=["--wait"], wait=True)
     assert new.process.returncode == 0, new.stderr()
     hold.set()
     old.kill(signal.SIGCONT)

@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.scene import (
     Machine,
     Run,
@@ -15,13 +17,15 @@ from tests.e2e.scene import (
     check_exact,
     check_log,
     notices,
-    responses_in,
-    shell,
+    results_in,
     until,
 )
-from tests.mocks.gemini_model import Turn
 from tests.tiers import deep
+from wal_agent.agents.gemini.rehearsal import rehearsal
+from wal_agent.rehearsal.model import Turn
 
+pytestmark = pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+shell = rehearsal.shell
 TASK = "please do the work"
 TWIN = "mkdir once 2>/dev/null && echo twin-won | tee -a side || { echo waiting >> twins; sleep 600; }"
 
@@ -34,7 +38,7 @@ def recovered(scene: Scene, machine: Machine) -> tuple[Run, dict[str, Any]]:
     """The next start's run, at its end, and the first request that the model got from it."""
     scene.script(Turn(text="I looked. I stop here."))
     seen = len(scene.model.requests)
-    run = machine.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    run = machine.ask(TASK, options=["--wait"], wait=True)
     assert run.process.returncode == 0, run.stderr()
     return run, scene.model.requests[seen]
 
@@ -48,7 +52,7 @@ def test_parallel_shells_some_of_them_done(scene: Scene) -> None:
     batch = [a, twin, hang, twin, b, twin]
     scene.script(Turn(text="All at once.", calls=batch))
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
-    run = first.run("-y", "-p", TASK)
+    run = first.ask(TASK)
     until(lambda: ended(scene) == 3 and len(scene.side("twins")) == 2, "three are done, two twins and one other hang")
     until(lambda: (scene.workspace / "hangs").exists(), "the other one hangs")
     before = scene.records()
@@ -58,7 +62,7 @@ def test_parallel_shells_some_of_them_done(scene: Scene) -> None:
 
     again, request = recovered(scene, second)
     assert Counter(map(str, calls_in(request))) == Counter(map(str, batch))
-    results = [json.dumps(r["response"]) for r in responses_in(request)]
+    results = [r.text for r in results_in(request)]
     assert len(results) == len(batch)
     for word in ("a-done", "b-done", "twin-won"):
         assert sum(f"Output: {word}" in result for result in results) == 1, word
@@ -84,7 +88,7 @@ def test_a_write_that_happened_is_told_as_completed(scene: Scene) -> None:
     scene.script(Turn(text="Two things.", calls=[shell("echo one >> side"), write]))
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     # The first record after the file is there: the end of the write, or of the session, whichever comes.
-    first.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT=f"append.before_put@{target}").died()
+    first.ask(TASK, WAL_AGENT_FAILPOINT=f"append.before_put@{target}").died()
     assert ended(scene) == 1
     written = target.stat()
 
@@ -107,7 +111,7 @@ def test_a_write_that_did_not_begin_is_told_as_not_started(scene: Scene) -> None
     scene.script(Turn(text="Two things.", calls=[shell("echo one >> side"), write]))
     first, second = scene.machine("vm-1", kernel="k"), scene.machine("vm-2", kernel="k")
     hold_by_a_hook(first.settings, scene.workspace / "held")
-    run = first.run("-y", "-p", TASK)
+    run = first.ask(TASK)
     until(lambda: (scene.workspace / "held").exists(), "the user's hook holds the write")
     until(lambda: sum(r["type"] == "intent" for r in scene.records()) == 2, "its intent is logged")
     run.kill()

@@ -8,11 +8,16 @@ import subprocess
 import threading
 from pathlib import Path
 
-from tests.e2e.scene import PATIENCE, Machine, Scene, calls_in, responses_in, shell, told, until
-from tests.mocks.gemini_model import Turn
+import pytest
+
+from tests.e2e.scene import PATIENCE, Machine, Scene, calls_in, results_in, told, until
 from tests.tiers import deep
 from wal_agent.agents.gemini.hooks import MARKER
+from wal_agent.agents.gemini.rehearsal import rehearsal
+from wal_agent.rehearsal.model import Turn
 
+pytestmark = pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+shell = rehearsal.shell
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 
 
@@ -60,7 +65,7 @@ def test_a_plain_gemini_beside_a_run_and_after_a_killed_one(scene: Scene) -> Non
     """I7: the plain one loads nothing of a run, nor of what a killed one left."""
     machine = scene.machine("vm-1")
     scene.script(Turn(when="please work", text="Now.", calls=[shell(LONG)]))
-    run = machine.run("-y", "-p", "please work")
+    run = machine.ask("please work")
     until(lambda: (scene.workspace / "started").exists(), "the run's tool runs")
     assert len(extensions(machine)) == 1
 
@@ -80,7 +85,7 @@ def test_a_plain_gemini_beside_a_run_and_after_a_killed_one(scene: Scene) -> Non
     scene.script(Turn(when="wal-agent recovery", text="It began. I stop."))
     hold = scene.hold_turn(0)
     seen = len(scene.model.requests)
-    again = machine.run("-y", "-p", "please work")
+    again = machine.ask("please work")
     scene.asked(seen + 1)
     assert len(set(extensions(machine)) - set(left)) == 1
     hold.set()
@@ -101,7 +106,7 @@ def test_two_runs_at_once(scene: Scene) -> None:
         *(Turn(when=f"did-{job}", text=f"Done {job}.") for job in jobs),
     )
     holds = [scene.hold_turn(n) for n in range(2)]
-    runs = [machine.run("-y", "-p", f"please {job}", WAL_AGENT_JOB=job) for job in jobs]
+    runs = [machine.ask(f"please {job}", WAL_AGENT_JOB=job) for job in jobs]
     scene.asked(2)
     assert len(extensions(machine)) == 2
     for hold in holds:
@@ -126,7 +131,7 @@ def test_a_recovery_does_not_replace_the_files_that_another_run_works_on(scene: 
         Turn(when="please work", calls=[shell("echo saved | tee both")]),
         Turn(when="saved", calls=[shell("touch started; sleep 600")]),
     )
-    run = lost.run("-y", "-p", "please work")
+    run = lost.ask("please work")
     until(lambda: any(r["type"] == "workspace" and r["holds"] for r in scene.records()), "the files are saved")
     until(lambda: (scene.workspace / "started").exists(), "the second call runs")
     run.kill()
@@ -141,14 +146,14 @@ def test_a_recovery_does_not_replace_the_files_that_another_run_works_on(scene: 
         Turn(when="please stay", calls=[shell("echo newer > both; touch begun; sleep 600")]),
         Turn(when="wal-agent recovery", text="I stop."),
     )
-    other = here.run("-y", "-p", "please stay", WAL_AGENT_JOB="other")
+    other = here.ask("please stay", WAL_AGENT_JOB="other")
     until(lambda: (folder / "begun").exists(), "another job works in the folder")
-    refused = here.run("-y", "-p", "please work", options=["--wait"], wait=True)
+    refused = here.ask("please work", options=["--wait"], wait=True)
     assert refused.process.returncode == 75 and "other" in refused.stderr(), refused.stderr()
     assert (folder / "both").read_text() == "newer\n"
     other.kill()
     other.died()
-    again = here.run("-y", "-p", "please work", wait=True)
+    again = here.ask("please work", wait=True)
     assert again.process.returncode == 0, again.stderr()
     assert (folder / "both").read_text() == "saved\n"
 
@@ -182,7 +187,7 @@ def test_another_gemini_deletes_the_session_at_its_start(scene: Scene) -> None:
         Turn(when="did-two", text="Never said."),
     )
     holds = {n: scene.hold_turn(n) for n in (1, 2)}
-    run = machine.run("-y", "-p", "please work", options=["--autosave", "0.5"])
+    run = machine.ask("please work", options=["--autosave", "0.5"])
     until(lambda: any(r["type"] == "file" for r in scene.records()), "the young session is saved")
     (ours,) = chats(machine)
     deletes(scene, machine, ours)
@@ -198,11 +203,11 @@ def test_another_gemini_deletes_the_session_at_its_start(scene: Scene) -> None:
 
     scene.script(Turn(when="wal-agent recovery", text="Both are done."))
     seen = len(scene.model.requests)
-    again = machine.run("-y", "-p", "please work", wait=True)
+    again = machine.ask("please work", wait=True)
     assert again.process.returncode == 0, again.stderr()
     request = scene.model.requests[seen]
     assert told(request).count("please work") >= 1
     assert [c["command"] for _, c in calls_in(request)] == [f"echo did-{n} | tee -a side" for n in ("one", "two")]
-    assert "did-one" in str(responses_in(request))
+    assert "did-one" in str(results_in(request))
     assert "Next." in told(request)
     assert scene.side() == ["did-one", "did-two"]

@@ -22,7 +22,7 @@ def next_host(scene: Scene) -> str:
     """Start on another machine, without waiting for anything; what its model is told."""
     scene.script(Turn(text="Going on."))
     seen = len(scene.model.requests)
-    again = scene.machine("vm-2").run("-y", "-p", "work", wait=True)
+    again = scene.machine("vm-2").ask("work", wait=True)
     assert again.process.returncode == 0, again.stderr()
     return told(scene.model.requests[seen])
 
@@ -34,7 +34,7 @@ def test_a_notice_lets_a_short_tool_end_and_the_next_host_goes_on_at_once(scene:
     one = scene.machine("vm-1")
     with metadata() as cloud:
         options = ["--preemption", "gcp", "--drain", "600"]
-        run = one.run("-y", "-p", "work", options=options, GCE_METADATA_HOST=cloud.host)
+        run = one.ask("work", options=options, GCE_METADATA_HOST=cloud.host)
         until(lambda: scene.side() == ["began"], "the tool runs")
         cloud.asked(PREEMPTED, 2)
         cloud.preempt()
@@ -61,7 +61,7 @@ def test_a_notice_interrupts_a_long_tool_at_half_its_time(scene: Scene) -> None:
     with metadata() as cloud:
         options = ["--preemption", "aws", "--drain", "24"]
         endpoint = f"http://{cloud.host}/"
-        run = one.run("-y", "-p", "work", options=options, AWS_EC2_METADATA_SERVICE_ENDPOINT=endpoint)
+        run = one.ask("work", options=options, AWS_EC2_METADATA_SERVICE_ENDPOINT=endpoint)
         until(lambda: scene.side() == ["began"], "the tool runs")
         cloud.act({"action": "terminate", "time": "2099-09-18T08:22:00Z"})
         cloud.asked(ACTION, 2)
@@ -74,7 +74,7 @@ def test_a_notice_interrupts_a_long_tool_at_half_its_time(scene: Scene) -> None:
 def test_sigterm_twice_waits_for_no_tool_and_the_next_host_is_told(scene: Scene) -> None:
     scene.script(Turn(text="Working.", calls=[shell(f"echo began >> side; sleep {FOR_EVER}")]))
     one = scene.machine("vm-1")
-    run = one.run("-y", "-p", "work", options=["--drain", "600"])
+    run = one.ask("work", options=["--drain", "600"])
     until(lambda: scene.side() == ["began"], "the tool runs")
     run.kill(signal.SIGTERM)
     draining(scene)

@@ -8,20 +8,24 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.scene import (
     Scene,
     calls_in,
     check_exact,
     check_log,
     notices,
-    responses_in,
-    shell,
+    results_in,
     texts_in,
     until,
 )
-from tests.mocks.gemini_model import Turn
 from tests.tiers import deep
+from wal_agent.agents.gemini.rehearsal import rehearsal
+from wal_agent.rehearsal.model import Turn
 
+pytestmark = pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+shell = rehearsal.shell
 TASK = "please do the work"
 
 
@@ -60,7 +64,7 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     hold = scene.hold_turn(1)
     first = scene.machine("vm-1")
     user = [tree(scene.workspace), first.settings.read_bytes()]
-    run = first.run("-y", "-p", TASK)
+    run = first.ask(TASK)
     scene.asked(2)
     scene.saved(1)
     until(lambda: scene.replay().state.workspace, "the working tree is saved")
@@ -78,7 +82,7 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     subprocess.run(["git", "clone", "-q", scene.workspace, clone], check=True, capture_output=True)
     second = scene.machine("vm-2", workspace=clone)
     cloned, settings = tree(clone / ".git"), second.settings.read_bytes()
-    refused = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    refused = second.ask(TASK, options=["--wait"], wait=True)
     assert refused.process.returncode == 78, refused.stderr()
     assert f"belongs to the folder {scene.workspace}" in refused.stderr()
     shutil.rmtree(scene.workspace)
@@ -86,13 +90,13 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
 
     before = scene.records()
     scene.script(Turn(text="I looked. I stop here."))
-    again = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    again = second.ask(TASK, options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     request = scene.model.requests[2]
     assert [args["command"][:4] for _, args in calls_in(request)] == ["seq ", "echo"]
     assert sum(TASK in text for text in texts_in(request)) == 1
     assert f"The working folder is now `{clone}` (it was `{scene.workspace}`)." in notices(request)[0]
-    assert "20000" in str(responses_in(request)[0])
+    assert "20000" in str(results_in(request)[0])
     assert [p.read_bytes() for p in (second.home / ".gemini/tmp").glob("*/tool-outputs/session-*/*")] == outputs
     check_log(scene, before)
     check_exact(scene, second)
@@ -118,7 +122,7 @@ def test_a_local_copy_that_is_longer_and_torn(scene: Scene) -> None:
     scene.script(Turn(text="First.", calls=[shell("echo one >> side")]), Turn(text="never said"))
     scene.hold_turn(1)
     machine = scene.machine("vm-1")
-    run = machine.run("-y", "-p", TASK)
+    run = machine.ask(TASK)
     scene.asked(2)
     scene.saved(1)
     file = machine.session_file()
@@ -142,7 +146,7 @@ def test_a_local_copy_that_is_longer_and_torn(scene: Scene) -> None:
     local = file.read_bytes()
 
     scene.script(Turn(text="Going on."))
-    again = machine.run("-y", "-p", TASK, wait=True)
+    again = machine.ask(TASK, wait=True)
     assert again.process.returncode == 0, again.stderr()
     assert "this machine had more of the session than the log" in again.stderr()
     assert "1 damaged line(s) of the session file were left out" in again.stderr()

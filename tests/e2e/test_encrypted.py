@@ -6,9 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from tests.e2e.scene import Scene, calls_in, shell, told, until
-from tests.mocks.gemini_model import Turn
+from tests.e2e.scene import Scene, commands_in, shell, told, until
 from wal_agent.bucket.encryption import SEALED_MAGIC
+from wal_agent.rehearsal.model import Turn
 
 TASK = "please do the work with the word xylophone"
 LEAK = "printenv WAL_AGENT_ENCRYPTION_KEY_FILE > leaked"
@@ -43,7 +43,7 @@ def test_an_encrypted_job_goes_on_elsewhere_with_its_key_and_only_with_it(scene:
         Turn(text="Now the long one.", calls=[shell(LONG)]),
     )
     first = scene.machine("vm-1")
-    run = first.run("-y", "-p", TASK, WAL_AGENT_ENCRYPTION_KEY_FILE=str(right))
+    run = first.ask(TASK, WAL_AGENT_ENCRYPTION_KEY_FILE=str(right))
     until(lambda: (scene.workspace / "started").exists(), "the second call runs")
     run.kill()
     run.died()
@@ -63,7 +63,7 @@ def test_an_encrypted_job_goes_on_elsewhere_with_its_key_and_only_with_it(scene:
         ([], "and no key was given"),
         (["--encryption-key-command", f"cat {wrong}"], "the key that was given is"),
     ):
-        refused = second.run("-y", "-p", TASK, options=["--wait", *options], wait=True)
+        refused = second.ask(TASK, options=["--wait", *options], wait=True)
         assert refused.process.returncode == 77 and says in refused.stderr(), refused.stderr()
         assert second.cli("log", *options).returncode == 77
         assert second.cli("recover", "--dry-run", *options).returncode == 77
@@ -73,10 +73,10 @@ def test_an_encrypted_job_goes_on_elsewhere_with_its_key_and_only_with_it(scene:
 
     scene.script(Turn(text="I verified: it began. I stop here."))
     seen = len(scene.model.requests)
-    again = second.run("-y", "-p", TASK, options=["--wait"], wait=True, WAL_AGENT_ENCRYPTION_KEY_COMMAND=f"cat {right}")
+    again = second.ask(TASK, options=["--wait"], wait=True, WAL_AGENT_ENCRYPTION_KEY_COMMAND=f"cat {right}")
     assert again.process.returncode == 0, again.stderr()
     request = scene.model.requests[seen]
-    assert [args["command"] for _, args in calls_in(request)] == ["seq 1 20000; echo xylophone", LONG]
+    assert commands_in(request) == ["seq 1 20000; echo xylophone", LONG]
     assert "[wal-agent recovery]" in told(request)
     assert scene.side() == ["begun xylophone"]
     log = second.cli("log", "--json", "-n", "0", "--encryption-key-file", str(right))

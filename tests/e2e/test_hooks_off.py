@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene, shell, until
-from tests.mocks.gemini_model import Turn
+from tests.e2e.scene import Scene, until
 from tests.tiers import deep
+from wal_agent.agents.gemini.rehearsal import rehearsal
+from wal_agent.rehearsal.model import Turn
 
+pytestmark = pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+shell = rehearsal.shell
 TASK = "please do the work"
 OFF = json.dumps({"hooksConfig": {"enabled": False}})
 
@@ -23,7 +26,7 @@ def test_switched_off_in_a_settings_file(scene: Scene, place: str) -> None:
     file = scene.workspace / ".gemini/settings.json" if place == "project" else machine.settings
     file.parent.mkdir(exist_ok=True)
     file.write_text(OFF)
-    run = machine.run("-y", "-p", TASK, wait=True)
+    run = machine.ask(TASK, wait=True)
     assert run.process.returncode == 78
     shown = ".gemini/settings.json" if place == "project" else "~/.gemini/settings.json"
     assert f"({shown}: hooksConfig.enabled is false)" in run.stderr()
@@ -60,7 +63,7 @@ def test_no_handshake(scene: Scene) -> None:
     hold = scene.hold_turn(0)
     machine = scene.machine("vm-1")
     behind = wrapper(scene, 'set -- "$@" -e none')
-    run = machine.run("-y", "-p", TASK, WAL_AGENT_GEMINI=str(behind))
+    run = machine.ask(TASK, WAL_AGENT_GEMINI=str(behind))
     assert run.wait() == 78, run.stderr()
     assert "hooks did not answer" in run.stderr()
     assert "wal-agent doctor" in run.stderr()
@@ -77,7 +80,7 @@ def test_an_unseen_call(scene: Scene) -> None:
     hold = scene.hold_turn(1)
     machine = scene.machine("vm-1")
     behind = wrapper(scene, 'sed -i s/BeforeTool/BeforeNothing/ "${WAL_AGENT_SOCKET%/*}"/extensions/*/hooks/hooks.json')
-    run = machine.run("-y", "-p", TASK, WAL_AGENT_GEMINI=str(behind))
+    run = machine.ask(TASK, WAL_AGENT_GEMINI=str(behind))
     until(lambda: scene.side() == ["one"], "the unseen call runs")
     assert run.wait() == 78, run.stderr()
     hold.set()

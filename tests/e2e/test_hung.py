@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import threading
 
-from tests.e2e.scene import Scene, check_log, shell, until
-from tests.mocks.gemini_model import Turn
+import pytest
+
+from tests.e2e.scene import Scene, check_log, until
 from tests.tiers import deep
+from wal_agent.agents.gemini.rehearsal import rehearsal
+from wal_agent.rehearsal.model import Turn
+
+pytestmark = pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+shell = rehearsal.shell
 
 
 @deep
@@ -15,7 +21,7 @@ def test_a_hung_model_is_told_then_ended_then_gone_on_with(scene: Scene) -> None
     was done before is not done again."""
     scene.script(Turn(calls=[shell("echo did >> side")]), Turn(hold=threading.Event()))
     machine = scene.machine("a")
-    patient = machine.run("-y", "-p", "do it", WAL_AGENT_IDLE_SOFT="0.5")
+    patient = machine.ask("do it", WAL_AGENT_IDLE_SOFT="0.5")
     scene.asked(2)
 
     def told() -> bool:
@@ -29,14 +35,14 @@ def test_a_hung_model_is_told_then_ended_then_gone_on_with(scene: Scene) -> None
     patient.died()
 
     scene.script(Turn(hold=threading.Event()))
-    hung = machine.run("-y", "-p", "do it", options=("--hang-timeout", "1"))
+    hung = machine.ask("do it", options=("--hang-timeout", "1"))
     assert hung.wait() not in (0, 143), hung.stderr()
     assert [r["why"] for r in machine.log() if r["type"] == "run_ended"] == ["the model did not answer"]
     assert machine.status()["state"] == "released"
 
     before = scene.records()
     scene.script(Turn(text="done"))  # also when it hung before it had asked
-    last = machine.run("-y", "-p", "do it", wait=True)
+    last = machine.ask("do it", wait=True)
     assert last.wait() == 0, last.stderr()
     assert scene.side() == ["did"]
     check_log(scene, before)

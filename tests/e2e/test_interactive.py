@@ -8,11 +8,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.e2e.scene import Machine, Scene, check_log, notices, shell, texts_in, until
-from tests.e2e.terminal import Terminal
-from tests.mocks.gemini_model import Turn
-from tests.tiers import deep
+import pytest
 
+from tests.e2e.scene import Machine, Scene, check_log, notices, texts_in, until
+from tests.e2e.terminal import Terminal
+from tests.tiers import deep
+from wal_agent.agents.gemini.rehearsal import rehearsal
+from wal_agent.rehearsal.model import Turn
+
+pytestmark = pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+shell = rehearsal.shell
 TASK = "please do the work"
 EMPTY = "Type your message"
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
@@ -114,7 +119,7 @@ def test_a_job_of_another_person_is_taken_over_by_a_yes_alone(scene: Scene) -> N
     for a slow bucket, and ^C is no answer."""
     first = scene.machine("vm-1")
     scene.script(Turn(text="Now.", calls=[shell(LONG)]))
-    run = first.run("-y", "-p", TASK, options=["--job", "shop"], USER="ada", LOGNAME="ada")
+    run = first.ask(TASK, options=["--job", "shop"], USER="ada", LOGNAME="ada")
     until(lambda: (scene.workspace / "started").exists(), "the call runs")
     run.kill()
     run.died()
@@ -203,7 +208,7 @@ def test_escape_in_a_running_tool_and_the_same_command_again(scene: Scene) -> No
 
     seen = len(scene.model.requests)
     scene.script(Turn(calls=[shell(pay)]), Turn(calls=[shell("cat side")]), Turn(text="It was paid."))
-    again = machine.run("-y", "-p", "go on", wait=True)
+    again = machine.ask("go on", wait=True)
     assert again.process.returncode == 0, again.stderr()
     (notice,) = notices(scene.model.requests[seen])
     assert "echo paid >> side" in notice

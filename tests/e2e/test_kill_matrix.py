@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,21 @@ import wal_agent
 from tests.e2e.housekeeper import CALLS
 from tests.e2e.scene import (
     Scene,
+    agent_scene,
     calls_in,
     check_exact,
     check_log,
     notices,
     opened,
-    responses_in,
+    results_in,
     shell,
     texts_in,
     until,
 )
-from tests.mocks.gemini_model import GeminiModel, Turn
 from tests.tiers import once
 from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.failpoints import NAMES
+from wal_agent.rehearsal.model import Turn
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 
@@ -92,7 +93,7 @@ def told_once(request: dict[str, Any]) -> None:
     assert sum(TASK in text for text in texts) == 1, texts
     calls = calls_in(request)
     assert len({str(c) for c in calls}) == len(calls), "a call is in the history twice"
-    ids = [r["id"] for r in responses_in(request)]
+    ids = [r.id for r in results_in(request)]
     assert len(set(ids)) == len(ids) == len(calls), "each call has one result"
 
 
@@ -101,10 +102,10 @@ def test_killed_before_the_agent_did_anything(scene: Scene, point: str) -> None:
     """I1, I2, I3: nothing ran and nothing is lost; the next machine begins the task, once."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     scene.script(Turn(text="All done."))
-    first.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT=point).died()
+    first.ask(TASK, WAL_AGENT_FAILPOINT=point).died()
     before = scene.records()
     assert [r["type"] for r in before if r["type"] != "agent_started"] in ([], ["opening"])
-    again = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    again = second.ask(TASK, options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     assert "All done." in again.stdout()
     assert len(scene.model.requests) == 1, "the killed run's agent asked nothing"
@@ -120,14 +121,10 @@ def test_killed_in_a_call(scene: Scene, point: str) -> None:
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     armed, faults = scene.root / "armed", scene.root / "faults.json"
     big = scene.workspace / "big"
-    call = (
-        ("write_file", {"file_path": str(big), "content": BIG})
-        if point.startswith("blob")
-        else shell("echo two >> side")
-    )
+    call = scene.machines[0].rehearsal.write(big, BIG) if point.startswith("blob") else shell("echo two >> side")
     scene.script(Turn(text="First.", calls=[shell("echo one >> side")]), Turn(text="Then.", calls=[call]))
     hold = scene.hold_turn(1)
-    run = first.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT=f"{point}@{armed}", WAL_AGENT_BUCKET_FAULTS=str(faults))
+    run = first.ask(TASK, WAL_AGENT_FAILPOINT=f"{point}@{armed}", WAL_AGENT_BUCKET_FAULTS=str(faults))
     scene.asked(2)
     scene.saved(1)
     # A slow bucket: a hook that does not wait for the answer lets the tool run before the kill.
@@ -143,13 +140,13 @@ def test_killed_in_a_call(scene: Scene, point: str) -> None:
     assert not ran or point == "append.after_ack", "I1: it ran before its intent was acknowledged"
 
     scene.script(Turn(text="I looked. I stop here."))
-    again = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    again = second.ask(TASK, options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     request = scene.model.requests[2]
     told_once(request)
     assert calls_in(request) == [shell("echo one >> side"), call][: len(logged)]
     assert len(notices(request)) == 1
-    assert ("outcome unknown" in str(responses_in(request)[-1])) is (2 in logged)
+    assert ("outcome unknown" in str(results_in(request)[-1])) is (2 in logged)
     log = check_log(scene, before)
     check_exact(scene, second)
     assert [r["call"] for r in log if r["type"] == "intent"] == logged
@@ -161,14 +158,14 @@ def test_killed_at_the_end(scene: Scene, point: str) -> None:
     """I3, I8: before the seal the next start says that it is back; after it, the job had ended and begins anew."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     scene.script(Turn(text="First.", calls=[shell("echo one >> side")]), Turn(text="All done."))
-    first.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT=point).died()
+    first.ask(TASK, WAL_AGENT_FAILPOINT=point).died()
     before = scene.records()
     sealed = point == "run.after_seal"
     assert any(r["type"] == "run_ended" for r in before) is sealed
     assert first.status()["state"] == ("closed" if sealed else "crashed")
 
     scene.script(Turn(text="Nothing to do."))
-    again = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    again = second.ask(TASK, options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     request = scene.model.requests[2]
     told_once(request)
@@ -191,12 +188,15 @@ class Lost:
         self.machines = 0
         self.seen = 0
         scene.script(
-            Turn(text="Much to read.", calls=[shell("seq 1 20000")]),
-            Turn(text="Then.", calls=[shell("echo begun >> side; touch started; sleep 600; echo ended >> side")]),
+            Turn(text="Much to read.", calls=[shell("seq 1 20000", "gemini")]),
+            Turn(
+                text="Then.",
+                calls=[shell("echo begun >> side; touch started; sleep 600; echo ended >> side", "gemini")],
+            ),
         )
         hold = scene.hold_turn(1)
         machine = scene.machine("vm-lost")
-        run = machine.run("-y", "-p", TASK)
+        run = machine.ask(TASK)
         scene.asked(2)
         scene.saved(1)
         hold.set()
@@ -219,13 +219,10 @@ class Lost:
 
 
 @pytest.fixture(scope="module")
-def lost(tmp_path_factory: pytest.TempPathFactory, gemini_cli: Path) -> Iterator[Lost]:
-    with GeminiModel() as model:
-        scene = Scene(tmp_path_factory.mktemp("lost"), gemini_cli, model)
-        try:
-            yield Lost(scene)
-        finally:
-            scene.close()
+def lost(tmp_path_factory: pytest.TempPathFactory, agent_cli: Callable[[str], Path]) -> Iterator[Lost]:
+    """On Gemini, whose session is of several files."""
+    with agent_scene(tmp_path_factory.mktemp("lost"), agent_cli, "gemini") as scene:
+        yield Lost(scene)
 
 
 @pytest.mark.xdist_group("kill-in-recovery")
@@ -235,20 +232,20 @@ def test_killed_in_a_recovery(lost: Lost, point: str) -> None:
     lost.again()
     scene = lost.scene
     second = scene.machine(f"{point}-2")
-    second.run("-y", "-p", TASK, options=["--wait"], WAL_AGENT_FAILPOINT=point).died()
+    second.ask(TASK, options=["--wait"], WAL_AGENT_FAILPOINT=point).died()
     assert len(scene.model.requests) == lost.seen, "no agent was started"
     before = scene.records()
     assert [r["type"] for r in before].count("recovery") == (1 if point == "recovery.after_record" else 0)
 
     third = second if point in IN_A_RESTORE else scene.machine(f"{point}-3")
-    again = third.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    again = third.ask(TASK, options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     assert len(scene.model.requests) == lost.seen + 1
     request = scene.model.requests[-1]
     told_once(request)
     assert [c[1]["command"][:10] for c in calls_in(request)] == ["seq 1 2000", "echo begun"]
     assert len(notices(request)) == 1
-    assert "outcome unknown" in str(responses_in(request)[-1])
+    assert "outcome unknown" in str(results_in(request)[-1])
     log = check_log(scene, before)
     assert [r["call"] for r in log if r["type"] == "end"] == [1]
     check_exact(scene, third)

@@ -13,12 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.scene import Machine, Run, Scene, notices, opened, shell, until
-from tests.mocks.gemini_model import Turn
+from tests.e2e.scene import Machine, Run, Scene, notices, opened, until
 from tests.tiers import deep
+from wal_agent.agents.gemini.rehearsal import rehearsal
+from wal_agent.rehearsal.model import Turn
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 
+pytestmark = pytest.mark.parametrize("scene", ["gemini"], indirect=True)  # whose tools outlive it
+shell = rehearsal.shell
 TASK = "please do the work"
 BEGIN = "INNER, begin"
 INNER = f"wal-agent run gemini --job inner --ttl 6 -- -y -p '{BEGIN}'"
@@ -28,7 +31,7 @@ PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def start(machine: Machine, wait: bool = False, **env: str) -> Run:
-    return machine.run("-y", "-p", TASK, wait=wait, PATH=PATH, **env)
+    return machine.ask(TASK, wait=wait, PATH=PATH, **env)
 
 
 def inside(scene: Scene, machine: Machine) -> Run:

@@ -6,9 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.e2e.scene import Scene, check_log, notices, responses_in, shell, until
+from tests.e2e.scene import Scene, check_log, notices, results_in, shell, until
 from tests.e2e.test_elsewhere import TASK, dirty, tree
-from tests.mocks.gemini_model import Turn
+from wal_agent.rehearsal.model import Turn
 
 
 def git(folder: Path, *words: str) -> str:
@@ -26,7 +26,7 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     )
     hold = scene.hold_turn(1)
     first = scene.machine("vm-1")
-    run = first.run("-y", "-p", TASK)
+    run = first.ask(TASK)
     scene.asked(2)
     scene.saved(1)
 
@@ -57,7 +57,7 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     assert not list(new.iterdir()), "a look changes nothing"
 
     scene.script(Turn(text="I looked. I stop here."))
-    again = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    again = second.ask(TASK, options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     found = {name: hash for name, hash in tree(new).items() if not name.startswith(".git/")}
     assert found == {name: hash for name, hash in lost.items() if name != "started"}
@@ -66,7 +66,7 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     assert "; working tree: 5 new files" in again.stderr()
     [notice] = notices(scene.model.requests[-1])
     assert "The working tree is as it was saved at" in notice
-    assert "not in this workspace" not in str(responses_in(scene.model.requests[-1])[0]), "the capture holds call 1"
+    assert "not in this workspace" not in str(results_in(scene.model.requests[-1])[0]), "the capture holds call 1"
     log = check_log(scene, before)
     recovery = next(r for r in reversed(log) if r["type"] == "recovery")
     assert {"tree", "session", "all"} <= recovery["seconds"].keys()

@@ -12,8 +12,8 @@ from urllib.error import HTTPError
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.scene import TTL, Run, Scene, shell, until
-from tests.mocks.gemini_model import Turn
 from tests.unit.observe.collector import collecting
+from wal_agent.rehearsal.model import Turn
 
 TASK = "please do the work"
 SECRET = "ghp_" + "a1B2" * 9
@@ -52,7 +52,7 @@ def test_a_crash_and_its_recovery_as_operators_see_them(scene: Scene, tmp_path: 
     with collecting() as collector:
         env: dict[str, Any] = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces"}
         env["OTEL_BSP_SCHEDULE_DELAY"] = "50"
-        run = machine.run("-y", "-p", TASK, options=options, **env)
+        run = machine.ask(TASK, options=options, **env)
         url = served(run)
         until((scene.workspace / "hangs").exists, "the tool runs")
         until(lambda: ask(f"{url}/readyz") == (200, "ok\n"), "lease, hooks and saves are in order")
@@ -61,7 +61,7 @@ def test_a_crash_and_its_recovery_as_operators_see_them(scene: Scene, tmp_path: 
         found = values(ask(f"{url}/metrics")[1])
         assert found["wal_agent_phase executing_tools"] == found["wal_agent_lease_generation"] == 1
         assert 0 < found["wal_agent_lease_seconds_remaining"] <= float(TTL)
-        assert found["wal_agent_hook_seconds_count allow BeforeTool"] == 1
+        assert found["wal_agent_hook_seconds_count allow PreToolUse"] == 1
         assert found["wal_agent_store_requests_total put ok"] > 2
         until(lambda: collector.spans, "the trace is seen while the run lives")
         (crashed,) = {span.trace_id.hex() for span in collector.spans}
@@ -69,10 +69,10 @@ def test_a_crash_and_its_recovery_as_operators_see_them(scene: Scene, tmp_path: 
         run.died()
 
         scene.script(Turn(text="I looked. I stop here."))
-        again = machine.run("-y", "-p", TASK, options=["--wait", *options], wait=True, **env)
+        again = machine.ask(TASK, options=["--wait", *options], wait=True, **env)
         assert again.process.returncode == 0, again.stderr()
         assert "a bug in" not in again.stderr()
-        until(lambda: any(s.name == "wal-agent run gemini" for s in collector.spans), "the root is sent at the end")
+        until(lambda: any(s.name == "wal-agent run codex" for s in collector.spans), "the root is sent at the end")
         (link,) = next(s for s in collector.spans if s.name == "restore").links
         assert link.trace_id.hex() == crashed
 
@@ -92,7 +92,7 @@ def test_a_crash_and_its_recovery_as_operators_see_them(scene: Scene, tmp_path: 
 
 def test_a_taken_port_is_78_and_nothing_is_run(scene: Scene) -> None:
     with collecting() as other:
-        run = scene.machine("vm-1").run("-y", "-p", TASK, options=["--metrics-addr", other.url[7:]], wait=True)
+        run = scene.machine("vm-1").ask(TASK, options=["--metrics-addr", other.url[7:]], wait=True)
     assert run.process.returncode == 78
     assert "Address already in use. Nothing was run. Is another run there?" in run.stderr()
     assert not scene.model.requests and not scene.bucket.exists()

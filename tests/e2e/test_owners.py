@@ -8,10 +8,10 @@ import signal
 import subprocess
 
 from tests.e2e.scene import Scene, shell, told, until
-from tests.mocks.gemini_model import Turn
 from tests.processes import gone, still_runs
 from tests.tiers import deep
 from wal_agent.bucket.decorators import FaultFile, write_faults
+from wal_agent.rehearsal.model import Turn
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 
@@ -24,7 +24,7 @@ def test_two_starts_at_once(scene: Scene) -> None:
     """I2: one runs, the other exits 75 with one line that says who and what to do."""
     scene.script(Turn(calls=[shell(LONG)]))
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
-    runs = [first.run("-y", "-p", "work"), second.run("-y", "-p", "work")]
+    runs = [first.ask("work"), second.ask("work")]
     loser = until(lambda: next((r for r in runs if r.process.poll() is not None), None), "one of them gives up")
     assert loser.process.returncode == 75, loser.stderr()
     assert "wal-agent status" in loser.stderr() or "--wait" in loser.stderr()
@@ -37,9 +37,9 @@ def test_two_starts_at_once(scene: Scene) -> None:
 def test_a_second_start_on_the_same_machine_is_refused_at_once(scene: Scene) -> None:
     scene.script(Turn(calls=[shell(LONG)]))
     machine = scene.machine("vm-1")
-    machine.run("-y", "-p", "work")
+    machine.ask("work")
     until(lambda: running(scene), "the tool runs")
-    second = machine.run("-y", "-p", "work", wait=True)
+    second = machine.ask("work", wait=True)
     assert second.process.returncode == 75
     assert "is running on" in second.stderr()
     early = machine.cli("ack", "1", "--not-done")  # I8: a call that runs has its own end before it
@@ -51,13 +51,13 @@ def test_zombie_is_fenced(scene: Scene) -> None:
     scene.script(Turn(text="Starting.", calls=[shell("touch started")]), Turn(calls=[shell("echo zombie >> side")]))
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     hold = scene.hold_turn(1)
-    old = first.run("-y", "-p", "work")
+    old = first.ask("work")
     until(lambda: running(scene), "the first tool ran")
     scene.asked(2)
     agent = old.agent_pid()
     scene.stop(old)
     scene.model.turns.append(Turn(text="Taken over.", when="[wal-agent recovery]"))
-    new = second.run("-y", "-p", "work", options=["--wait"], wait=True)
+    new = second.ask("work", options=["--wait"], wait=True)
     assert new.process.returncode == 0, new.stderr()
     hold.set()  # the zombie's agent gets its call now, and asks the stopped wrapper
     old.kill(signal.SIGCONT)
@@ -71,7 +71,7 @@ def test_wrapper_alone_killed(scene: Scene) -> None:
     """I5: the agent dies with its wrapper; nothing further runs."""
     scene.script(Turn(calls=[shell(LONG)]), Turn(calls=[shell("echo after >> side")]))
     machine = scene.machine("vm-1")
-    run = machine.run("-y", "-p", "work")
+    run = machine.ask("work")
     until(lambda: running(scene), "the tool runs")
     agent = run.agent_pid()
     run.kill()
@@ -84,13 +84,13 @@ def test_agent_alone_killed(scene: Scene) -> None:
     """I6, I8: the shell's code for SIGKILL is passed on, the tree is gone, the call in flight stays told."""
     scene.script(Turn(calls=[shell(LONG)]))
     machine = scene.machine("vm-1")
-    run = machine.run("-y", "-p", "work")
+    run = machine.ask("work")
     until(lambda: running(scene), "the tool runs")
     os.kill(run.agent_pid(), signal.SIGKILL)
     assert run.wait() == 137, run.stderr()
     status = machine.status()
     assert status["state"] == "released"
-    assert [c["tool"] for c in status["unsettled"]] == ["run_shell_command"]
+    assert [c["tool"] for c in status["unsettled"]] == ["Bash"]
     assert "open: #" in run.stderr()
     assert not still_runs(machine.home, "touch started; sleep 600")
 
@@ -108,7 +108,7 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     hold = scene.hold_turn(1)
     machine = scene.machine("vm-1")
     faults = scene.root / "faults.json"
-    run = machine.run("-y", "-p", "work", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_APPEND_DEADLINE="5")
+    run = machine.ask("work", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_APPEND_DEADLINE="5")
     scene.asked(2)
     write_faults(faults, FaultFile(down=True, ops=("put",), prefixes=("job/log/",)))
     hold.set()
@@ -119,7 +119,7 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     assert scene.side() == ["one"]
     ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
     assert ends == {1: "done", 2: "refused"} and machine.status()["state"] == "released"
-    again = machine.run("-y", "-p", "work", wait=True)
+    again = machine.ask("work", wait=True)
     assert again.process.returncode == 0, again.stderr()
     assert "wal-agent refused these calls before they began" in told(scene.model.requests[3])
     assert scene.side() == ["one", "two"] and machine.status()["state"] == "closed"
@@ -141,7 +141,7 @@ def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None
     mount = ("mount", "--bind", str(disk), str(point))
     mounted = ("unshare", "--mount", "sh", "-c", f'{shlex.join(mount)}; exec "$@"', "sh")
     machine = scene.machine("vm-1", enter=mounted)
-    run = machine.run("-y", "-p", "work", WAL_AGENT_APPEND_DEADLINE="4")
+    run = machine.ask("work", WAL_AGENT_APPEND_DEADLINE="4")
     scene.asked(2)
     inside = ("nsenter", "--target", str(run.pid), "--mount")
     subprocess.run([*inside, "umount", "--lazy", str(point)], check=True)
@@ -155,7 +155,7 @@ def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None
     ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
     assert ends == {1: "done", 2: "refused"}
     machine.enter = ()
-    for refused in (machine.run("-y", "-p", "more", wait=True).process, machine.cli("status")):
+    for refused in (machine.ask("more", wait=True).process, machine.cli("status")):
         assert refused.returncode == 69
     assert "Is it mounted?" in machine.runs[-1].stderr() and [*point.iterdir()] == []
     assert machine.cli("doctor", "--forget").returncode == 0
@@ -168,7 +168,7 @@ def test_sigterm_drains_and_the_next_start_goes_on_at_once(scene: Scene) -> None
     scene.script(Turn(text="Thinking.", calls=[shell("echo one >> side")]), Turn(text="never said"))
     hold = scene.hold_turn(1)
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
-    run = first.run("-y", "-p", "work")
+    run = first.ask("work")
     scene.asked(2)
     run.kill(signal.SIGTERM)
     assert run.wait() == 143, run.stderr()
@@ -176,7 +176,7 @@ def test_sigterm_drains_and_the_next_start_goes_on_at_once(scene: Scene) -> None
     assert first.status()["state"] == "released"
     scene.script(Turn(text="Going on."))
     seen = len(scene.model.requests)
-    again = second.run("-y", "-p", "work", wait=True)
+    again = second.ask("work", wait=True)
     assert again.process.returncode == 0, again.stderr()
     assert "with everything saved, at" in told(scene.model.requests[seen])
     assert "drained (SIGTERM). You are now on" in told(scene.model.requests[seen])
@@ -186,5 +186,5 @@ def test_sigterm_drains_and_the_next_start_goes_on_at_once(scene: Scene) -> None
 def test_agents_own_exit_code_is_passed_on(scene: Scene) -> None:
     """I6."""
     scene.script(Turn(status=400))
-    run = scene.machine("vm-1").run("-y", "-p", "work", wait=True)
+    run = scene.machine("vm-1").ask("work", wait=True)
     assert run.process.returncode == 1

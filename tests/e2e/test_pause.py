@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 
-from tests.e2e.scene import Scene, check_log, responses_in, shell, told, until
-from tests.mocks.gemini_model import Turn
+from tests.e2e.scene import Scene, check_log, results_in, shell, told, until
 from tests.tiers import deep
+from wal_agent.rehearsal.model import Turn
 
 LEASE = ["--ttl", "600"]  # seconds: that nothing here is decided by a lease that runs out
 
@@ -27,13 +27,13 @@ def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_ki
         Turn(text="I am back.", when="The pause was ended early"),
         *[Turn(text="I stop here.", when="is being paused until") for _ in range(2)],
     )
-    run = first.run("-y", "-p", "do the work", options=LEASE)
+    run = first.ask("do the work", options=LEASE)
     until(lambda: scene.records() and (doc := scene.lease()).until > doc.time + 3000, "it waits for the second pause")
     assert "was paused on" in run.stderr() and "Continuing on" in run.stderr()
     notice = next(r for r in scene.model.requests if "was paused at" in told(r))
     assert "for this reason: `rate limit`. You continue on the same machine" in told(notice)
     assert "Nothing went wrong" in told(notice) and "no tool call was in flight" in told(notice)
-    assert any("is being paused until" in str(r["response"]) for r in responses_in(notice))
+    assert any("is being paused until" in r.text for r in results_in(notice))
     log = before = scene.records()
     assert [r["how"] for r in log if r["type"] == "end"] == ["done"] * 2
     assert [r["reason"] for r in log if r["type"] == "run_ended"] == ["rate limit"] * 2
@@ -49,10 +49,10 @@ def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_ki
     run.died()
     status = second.status()
     assert (status["state"], status["reason"]) == ("paused", "rate limit") and 3000 < status["left"] <= 3600
-    refused = second.run("-y", "-p", "do the work", options=[*LEASE, "--exit-on-pause"], wait=True)
+    refused = second.ask("do the work", options=[*LEASE, "--exit-on-pause"], wait=True)
     assert refused.process.returncode == 75 and "is paused until" in refused.stderr(), refused.stderr()
     assert "is paused until" in second.cli("pause", "--for", "1s", "--reason", "not so long").stderr
-    again = second.run("-y", "-p", "do the work", options=LEASE, wait=True)
+    again = second.ask("do the work", options=LEASE, wait=True)
     assert again.process.returncode == 0, again.stderr()
     text = told(scene.model.requests[-1])
     assert "`rate limit`. The pause was ended early. You are now on" in text

@@ -10,22 +10,22 @@ from tests.e2e.scene import (
     LONG,
     TASK,
     Scene,
-    calls_in,
     check_exact,
     check_log,
+    commands_in,
     crashed,
     notices,
     texts_in,
 )
-from tests.mocks.gemini_model import Turn
 from tests.tiers import deep
 from wal_agent.agents import AGENTS
+from wal_agent.rehearsal.model import Turn
 from wal_agent.wording.messages import look_first
 
 
 def contents(*folders: Path) -> dict[str, tuple[str, int]]:
-    """Every file below, by hash and time of change."""
-    files = (p for folder in folders for p in folder.rglob("*") if p.is_file())
+    """Every file below, by hash and time of change, without what SQLite notes its readers in."""
+    files = (p for folder in folders for p in folder.rglob("*") if p.is_file() and not p.name.endswith("-shm"))
     return {str(p): (hashlib.sha256(p.read_bytes()).hexdigest(), p.stat().st_mtime_ns) for p in files}
 
 
@@ -47,15 +47,15 @@ def test_a_person_decides(scene: Scene) -> None:
     assert contents(scene.bucket, machine.home, scene.workspace) == before, "a look changes nothing"
 
     for option in (["--fresh"], ["--on-ambiguity", "halt"]):
-        refused = machine.run("-y", "-p", TASK, options=option, wait=True)
+        refused = machine.ask(TASK, options=option, wait=True)
         assert refused.process.returncode == 79, refused.stderr()
-        assert "#1 run_shell_command" in refused.stderr()
+        assert "#1 Bash" in refused.stderr()
         assert "wal-agent ack --job job" in refused.stderr()
     assert len(scene.model.requests) == 1, "no agent was started for that"
 
     scene.script(Turn(text="I looked; and I know the new wish."))
     hold = scene.hold_turn(0)
-    run = machine.run("-y", "-p", "now something else")
+    run = machine.ask("now something else")
     scene.asked(2)
     texts = texts_in(scene.model.requests[1])
     assert len(notices(scene.model.requests[1])) == 1
@@ -72,12 +72,12 @@ def test_a_person_decides(scene: Scene) -> None:
     assert machine.status()["state"] == "closed"
 
     scene.script(Turn(text="As you like."))
-    more = machine.run("-y", "-p", "and more", options=["--continue"], wait=True)
+    more = machine.ask("and more", options=["--continue"], wait=True)
     assert more.process.returncode == 0, more.stderr()
     request = scene.model.requests[2]
     assert "I looked; and I know the new wish." in texts_in(request, "model")
     assert "and more" in texts_in(request)[-2] + texts_in(request)[-1]
-    assert calls_in(request) == [LONG]
+    assert commands_in(request) == [LONG]
     log = check_log(scene, [])
     ends = [(r["call"], r["how"], r["by"], r["finding"]) for r in log if r["type"] == "end"]
     assert ends == [(1, "resolved", "person", "not_started")]
@@ -92,12 +92,12 @@ def test_ack_after_the_end(scene: Scene) -> None:
     crashed(scene, first)
     scene.script(Turn(text="It was done, believe me."), Turn(text="I said so."))
     asked = len(scene.model.requests)
-    run = second.run("-y", "-p", TASK, options=["--wait"], wait=True, WAL_AGENT_UNVERIFIED="fail")
+    run = second.ask(TASK, options=["--wait"], wait=True, WAL_AGENT_UNVERIFIED="fail")
     assert run.process.returncode == 79, run.stderr()
     first_answer, nudged = scene.model.requests[asked:]
-    said = look_first([(1, "`run_shell_command`", "")])
+    said = look_first([(1, "`Bash`", "")])
     assert [any(said in text for text in texts_in(request)) for request in (first_answer, nudged)] == [False, True]
-    assert "open: #1 run_shell_command" in run.stderr()
+    assert "open: #1 Bash" in run.stderr()
     check_exact(scene, second)
     status = second.status()
     unlooked = "nothing has looked at it, so the job is not complete"
@@ -123,7 +123,7 @@ def test_a_bucket_that_cannot_be_written(scene: Scene) -> None:
     """I5: no log, no agent; one line says what is in the way."""
     machine = scene.machine("vm-1")
     scene.bucket.write_text("a file where the bucket's folder should be\n")
-    run = machine.run("-y", "-p", TASK, wait=True)
+    run = machine.ask(TASK, wait=True)
     assert run.process.returncode in (69, 77), run.stderr()
     origin, why = run.stderr().splitlines()
     assert "(from WAL_AGENT_BUCKET)" in origin and str(scene.bucket) in why
@@ -135,6 +135,6 @@ def test_what_starts_no_session_passes_through(scene: Scene) -> None:
     machine = scene.machine("vm-1")
     run = machine.run("--version", wait=True)
     assert run.process.returncode == 0
-    assert run.stdout().strip() == AGENTS["gemini"].tested
+    assert run.stdout().strip() == f"codex-cli {AGENTS['codex'].tested}"
     assert "wal-agent" not in run.stderr()
     assert not scene.bucket.exists()

@@ -10,18 +10,18 @@ from tests.e2e.scene import (
     Machine,
     Run,
     Scene,
-    calls_in,
     check_exact,
     check_log,
+    commands_in,
     notices,
-    responses_in,
+    results_in,
     shell,
     texts_in,
     until,
 )
-from tests.mocks.gemini_model import Turn
 from tests.tiers import deep, once
 from wal_agent.agents import AGENTS
+from wal_agent.rehearsal.model import Turn
 from wal_agent.wording.messages import REPLACES
 
 TASK = "please do the work"
@@ -33,7 +33,7 @@ def long_call(name: str) -> str:
 
 def killed_in(scene: Scene, machine: Machine, name: str) -> Run:
     """A run that is killed while the call `name` runs."""
-    run = machine.run("-y", "-p", TASK, options=["--wait"])
+    run = machine.ask(TASK, options=["--wait"])
     until(lambda: (scene.workspace / f"{name}-runs").exists(), f"the call {name} runs")
     until(lambda: any(r["type"] == "file" for r in scene.records()), "its session is in the log")
     run.kill()
@@ -56,11 +56,11 @@ def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
 
     scene.script()
     seen = len(scene.model.requests)
-    hosts[2].run("-y", "-p", TASK, options=["--wait"], WAL_AGENT_FAILPOINT="run.after_agent_start").died()
+    hosts[2].ask(TASK, options=["--wait"], WAL_AGENT_FAILPOINT="run.after_agent_start").died()
     assert len(scene.model.requests) == seen
 
     scene.script(Turn(text="I verified both. I stop here."))
-    last = hosts[3].run("-y", "-p", TASK, options=["--wait"], wait=True)
+    last = hosts[3].ask(TASK, options=["--wait"], wait=True)
     assert last.process.returncode == 0, last.stderr()
     request = scene.model.requests[seen]
     told = notices(request)
@@ -70,8 +70,8 @@ def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
     assert "2 tool calls were in flight" in told[-1]
     assert sum(TASK in text for text in texts_in(request)) == 1
     wanted = ["echo one >> side", long_call("first"), long_call("second")]
-    assert [args["command"] for _, args in calls_in(request)] == wanted
-    results = [str(r["response"]) for r in responses_in(request)]
+    assert commands_in(request) == wanted
+    results = [r.text for r in results_in(request)]
     assert ["outcome unknown" in result for result in results] == [False, True, True]
 
     log = check_log(scene, before)
@@ -82,17 +82,18 @@ def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
     check_exact(scene, hosts[3])
     assert scene.side() == ["one", "first-begun", "second-begun"]
     assert [c["call"] for c in hosts[3].status()["unsettled"]] == [2, 3]
-    (line,) = (line for line in last.stderr().splitlines() if "open: #2 run_shell_command" in line)
-    assert ", #3 run_shell_command" in line
+    (line,) = (line for line in last.stderr().splitlines() if "open: #2 Bash" in line)
+    assert ", #3 Bash" in line
 
 
 @deep
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_notice_that_no_agent_read_is_not_told_again(scene: Scene) -> None:
     """I4: what a killed recovery put into place is not taken for the agent's own words by the next one."""
     machine = scene.machine("vm-1")
     scene.script(Turn(text="never said"))
     scene.hold_turn(0)
-    run = machine.run("-y", "-p", TASK)
+    run = machine.ask(TASK)
     scene.asked(1)
     main = AGENTS["gemini"].main_file
 
@@ -105,9 +106,9 @@ def test_a_notice_that_no_agent_read_is_not_told_again(scene: Scene) -> None:
     run.kill()
     run.died()
     for point in ("restore.after_moves", "recovery.after_record"):
-        machine.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT=point).died()
+        machine.ask(TASK, WAL_AGENT_FAILPOINT=point).died()
     scene.script(Turn(text="Going on."))
-    again = machine.run("-y", "-p", TASK, wait=True)
+    again = machine.ask(TASK, wait=True)
     assert again.process.returncode == 0, again.stderr()
     request = scene.model.requests[1]
     assert len(notices(request)) == 1
@@ -120,9 +121,9 @@ def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
     """RECOVERY.md: five crashes in the window, then no agent is started any more, and a line says what to look at."""
     machine = scene.machine("vm-1")
     for _ in range(5):
-        machine.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT="run.after_lease").died()
+        machine.ask(TASK, WAL_AGENT_FAILPOINT="run.after_lease").died()
     before = scene.records()
-    halted = machine.run("-y", "-p", TASK, wait=True)
+    halted = machine.ask(TASK, wait=True)
     assert halted.process.returncode == 80, halted.stderr()
     assert "5 crashes in 10 minutes" in halted.stderr()
     assert "a person is needed" in halted.stderr()
@@ -137,16 +138,17 @@ def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
 
 
 @deep
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_newer_notice_replaces_one_that_was_not_answered(scene: Scene) -> None:
     """I8: the second recovery says in its first line that it replaces the first, and tells the call again."""
     machine = scene.machine("vm-1")
-    scene.script(Turn(calls=[shell(long_call("first"))]))
+    scene.script(Turn(calls=[shell(long_call("first"), scene.agent)]))
     killed_in(scene, machine, "first")
 
     seen = len(scene.model.requests)
     scene.script(Turn(text="never said"))
     scene.hold_turn(0)
-    run = machine.run("-y", "-p", TASK)
+    run = machine.ask(TASK)
     scene.asked(seen + 1)
     (unread,) = notices(scene.model.requests[seen])
     assert REPLACES not in unread
@@ -162,7 +164,7 @@ def test_a_newer_notice_replaces_one_that_was_not_answered(scene: Scene) -> None
 
     seen = len(scene.model.requests)
     scene.script(Turn(text="I looked. I stop here."))
-    again = machine.run("-y", "-p", TASK, wait=True)
+    again = machine.ask(TASK, wait=True)
     assert again.process.returncode == 0, again.stderr()
     told = notices(scene.model.requests[seen])
     assert REPLACES in told[-1].splitlines()[0]

@@ -6,12 +6,18 @@ import json
 import shlex
 import sys
 
-from tests.e2e.scene import Scene, crashed, notices, shell, texts_in, until
-from tests.mocks.gemini_model import Turn
+import pytest
+
+from tests.e2e.scene import Scene, crashed, notices, texts_in, until
 from tests.tiers import deep
+from wal_agent.agents.gemini.rehearsal import rehearsal
 from wal_agent.recovery.report import name_calls
+from wal_agent.rehearsal.model import Turn
 from wal_agent.text import unproven_text
 from wal_agent.wording import messages
+
+pytestmark = pytest.mark.parametrize("scene", ["gemini"], indirect=True)
+shell = rehearsal.shell
 
 
 @deep
@@ -20,13 +26,13 @@ def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene
     hook of the user's own holds Gemini there, so that the moment is hit surely."""
     first = scene.machine("vm-1")
     scene.script(Turn(calls=[shell("echo one >> side")]), Turn(text="The first is done."))
-    assert first.run("-y", "-p", "the first task", wait=True).process.returncode == 0
+    assert first.ask("the first task", wait=True).process.returncode == 0
 
     settings = json.loads(first.settings.read_text())
     wait = {"type": "command", "command": f"while [ ! -e {scene.root}/go ]; do sleep 0.05; done", "timeout": 600_000}
     settings.setdefault("hooks", {})["SessionStart"] = [{"hooks": [wait]}]
     first.settings.write_text(json.dumps(settings))
-    run = first.run("-y", "-p", "the second task")
+    run = first.ask("the second task")
     until(lambda: any(r["type"] == "file" and r["epoch"] == 2 for r in scene.records()), "its session is saved")
     first.lost()
     records = [r["type"] for r in scene.records() if r["epoch"] == 2]
@@ -36,7 +42,7 @@ def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene
     second = scene.machine("vm-2")
     scene.script(Turn(calls=[shell("echo two >> side")]), Turn(text="The second is done."))
     seen = len(scene.model.requests)
-    again = second.run("-y", "-p", "the second task", options=["--wait"], wait=True)
+    again = second.ask("the second task", options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
     assert scene.side() == ["one", "two"]
     request = scene.model.requests[seen]
@@ -53,7 +59,7 @@ def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Sc
     crashed(scene, machine)
     settle = f"{shlex.quote(sys.executable)} -m wal_agent settle 1 --because 'only begun is in side'"
     scene.script(Turn(calls=[shell("cat side")]), Turn(calls=[shell(settle)]), Turn(text="I looked."))
-    again = machine.run("-y", "-p", "go on", wait=True)
+    again = machine.ask("go on", wait=True)
     assert again.process.returncode == 0, again.stderr()
     status = machine.status()
     assert [(c["call"], c["answered"], c["because"]) for c in status["unsettled"]] == [
@@ -64,7 +70,7 @@ def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Sc
 
     seen = len(scene.model.requests)
     scene.script(Turn(text="The other one is done."))
-    other = machine.run("-y", "-p", "another task", wait=True)
+    other = machine.ask("another task", wait=True)
     assert other.process.returncode == 0, other.stderr()
     (request,) = scene.model.requests[seen:]
     assert notices(request) == [] and not any("go on" in text for text in texts_in(request))
@@ -73,7 +79,7 @@ def test_a_call_that_the_agent_answered_for_leaves_the_next_task_alone(scene: Sc
     job = f"--job job --bucket {scene.url}"
     named = name_calls(scene.replay().state.open)
     assert messages.still_open(1, named, "only begun is in side", job) in other.stderr()
-    assert machine.run("-y", "-p", "another task", options=["--once"], wait=True).process.returncode == 0
+    assert machine.ask("another task", options=["--once"], wait=True).process.returncode == 0
     assert len(scene.model.requests) == seen + 1
 
     assert machine.cli("settle", "1", "--because", "x").returncode == 64  # a person has `ack`

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, shell, until
-from tests.mocks.gemini_model import Turn
 from tests.tiers import deep
 from wal_agent.bucket.decorators import FaultFile, write_faults
+from wal_agent.rehearsal.model import Turn
 
 TASK = "please do the work"
 SPOOL = ("--on-outage", "spool")
@@ -56,7 +56,7 @@ def cut_off_in_an_outage(scene: Scene, machine: Machine, outage: Outage) -> Run:
         Turn(text="Last.", calls=[shell(LONG)]),
     )
     hold = scene.hold_turn(1)
-    run = machine.run("-y", "-p", TASK, options=SPOOL, **outage.env)
+    run = machine.ask(TASK, options=SPOOL, **outage.env)
     scene.asked(2)
     scene.saved(1)
     outage.begin()
@@ -83,7 +83,7 @@ def test_an_outage_does_not_stop_the_work_and_its_end_saves_it(scene: Scene) -> 
         Turn(text="All done."),
     )
     hold, last = scene.hold_turn(1), scene.hold_turn(3)
-    run = machine.run("-y", "-p", TASK, options=SPOOL, **outage.env)
+    run = machine.ask(TASK, options=SPOOL, **outage.env)
     scene.asked(2)
     outage.begin()
     hold.set()
@@ -110,7 +110,7 @@ def test_without_it_the_same_outage_denies(scene: Scene) -> None:
         Turn(text="I stop here."),
     )
     hold = scene.hold_turn(1)
-    run = machine.run("-y", "-p", TASK, **outage.env)
+    run = machine.ask(TASK, **outage.env)
     scene.asked(2)
     outage.begin()
     hold.set()
@@ -130,7 +130,7 @@ def test_killed_in_an_outage_the_same_machine_has_it_all(scene: Scene) -> None:
     outage.end()
     scene.script(Turn(text="I verified: it began. I stop here."))
     seen = len(scene.model.requests)
-    again = machine.run("-y", "-p", TASK, wait=True)
+    again = machine.ask(TASK, wait=True)
     assert again.process.returncode == 0, again.stderr()
     log = check_log(scene, before)
     found = [(r["type"], r["call"]) for r in log if r["type"] in ("intent", "end")]
@@ -151,7 +151,7 @@ def test_another_machine_needs_a_persons_word(scene: Scene) -> None:
     folder = spools(first)[0]
 
     def refused() -> str:
-        run = second.run("-y", "-p", TASK, wait=True)
+        run = second.ask(TASK, wait=True)
         assert run.process.returncode == 75, run.stderr()
         return run.stderr() if "--accept-loss" in run.stderr() else ""  # before its ttl is over it may be alive
 
@@ -160,18 +160,18 @@ def test_another_machine_needs_a_persons_word(scene: Scene) -> None:
     scene.script(Turn(text="Going on."), Turn(text="And on."))
     scene.hold_turn(1)
     hold = scene.hold_turn(0)
-    taken = second.run("-y", "-p", TASK, options=["--accept-loss", "--wait"])
+    taken = second.ask(TASK, options=["--accept-loss", "--wait"])
     until(lambda: "without what only" in taken.stderr(), "the loss is told")
     until(lambda: second.status()["state"] == "running", "it runs there")
     outage.end()
-    late = first.run("-y", "-p", TASK, options=SPOOL, wait=True)
+    late = first.ask(TASK, options=SPOOL, wait=True)
     assert late.process.returncode == 75, late.stderr()
     assert segments(first) == kept
     hold.set()
     assert taken.wait() == 0, taken.stderr()
     assert "echo one >> side" not in str(intents(scene.records()))
     scene.script(Turn(text="Nothing to do."))
-    later = first.run("-y", "-p", "anything", wait=True)
+    later = first.ask("anything", wait=True)
     assert f"never came into the log: {folder}" in later.stderr()
     assert segments(first) == kept
 
@@ -189,7 +189,7 @@ def test_killed_while_it_spools(scene: Scene, point: str) -> None:
     )
     hold = scene.hold_turn(1)
     scene.hold_turn(3)
-    run = machine.run("-y", "-p", TASK, options=SPOOL, WAL_AGENT_FAILPOINT=point, **outage.env)
+    run = machine.ask(TASK, options=SPOOL, WAL_AGENT_FAILPOINT=point, **outage.env)
     scene.asked(2)
     scene.saved(1)
     outage.begin()
@@ -210,7 +210,7 @@ def test_killed_while_it_carries_in(scene: Scene, point: str) -> None:
     cut_off_in_an_outage(scene, machine, outage)
     outage.end()
     for _ in range(2):
-        machine.run("-y", "-p", TASK, options=SPOOL, WAL_AGENT_FAILPOINT=point).died()
+        machine.ask(TASK, options=SPOOL, WAL_AGENT_FAILPOINT=point).died()
     came_back(scene, machine)
     assert scene.side() == ["saved", "one", "two"]
     assert len(intents(scene.records())) == 3
@@ -220,7 +220,7 @@ def came_back(scene: Scene, machine: Machine) -> None:
     """The next start has every call that ran, once."""
     before = scene.records()
     scene.script(Turn(text="I looked. I stop here."))
-    again = machine.run("-y", "-p", TASK, wait=True)
+    again = machine.ask(TASK, wait=True)
     assert again.process.returncode == 0, again.stderr()
     check_log(scene, before)
     logged = str(intents(scene.records()))

@@ -14,9 +14,9 @@ import pytest
 
 from tests.e2e.scene import Scene, shell, until
 from tests.e2e.test_generic import Machine, Yard
-from tests.mocks.gemini_model import Turn
 from tests.servers.nats import NatsServer
 from tests.tiers import deep
+from wal_agent.rehearsal.model import Turn
 
 W = f"{sys.executable} -m wal_agent"
 SCRIPT = f"""\
@@ -136,7 +136,7 @@ def test_an_agents_tool_may_keep_values_and_run_steps(scene: Scene) -> None:
     machine = scene.machine("vm-1")
     once = shell(f"{W} step s -- sh -c 'echo x >> side; echo made' && echo 5 | {W} state put cursor")
     scene.script(Turn(text="One.", calls=[once]), Turn(text="Two.", calls=[once]), Turn(text="Done."))
-    run = machine.run("-y", "-p", "please do the work", wait=True)
+    run = machine.ask("please do the work", wait=True)
     assert run.process.returncode == 0, run.stderr()
     assert scene.side() == ["x"]
     log = machine.log()

@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.e2e.scene import Machine, Scene, calls_in, notices, texts_in, until
 from tests.e2e.test_elsewhere import TASK, dirty, tree
-from tests.mocks.gemini_model import Turn
+from wal_agent.agents import AGENTS
+from wal_agent.rehearsal.model import Turn
 
 WAY = "rather the other way"
 
@@ -21,7 +22,7 @@ def files(folder: Path) -> dict[str, str]:
 
 
 def write(scene: Scene, content: str) -> tuple[str, dict[str, Any]]:
-    return "write_file", {"file_path": str(scene.workspace / "way"), "content": content}
+    return scene.machines[0].rehearsal.write(scene.workspace / "way", content)
 
 
 def job_with_two_writes(scene: Scene, machine: Machine) -> tuple[int, dict[str, str]]:
@@ -33,7 +34,7 @@ def job_with_two_writes(scene: Scene, machine: Machine) -> tuple[int, dict[str, 
         Turn(text="Done."),
     )
     hold = scene.hold_turn(1)
-    run = machine.run("-y", "-p", TASK)
+    run = machine.ask(TASK)
     scene.asked(2)
     scene.saved(1)
 
@@ -63,8 +64,9 @@ def test_a_look_back_and_a_new_job_from_there(scene: Scene) -> None:
     done = machine.cli("restore", "--at", str(between), "--to", str(beside))
     assert done.returncode == 0, done.stderr
     assert files(beside / "workspace") == then
-    session = scene.replay(between).state.files["session.jsonl"]
-    assert hashlib.sha256((beside / "session/session.jsonl").read_bytes()).hexdigest() == session.sha256
+    main = AGENTS[scene.agent].main_file
+    session = scene.replay(between).state.files[main]
+    assert hashlib.sha256((beside / "session" / main).read_bytes()).hexdigest() == session.sha256
     assert f"as of record {between}" in done.stderr and "with the effects of calls up to #1" in done.stderr
     assert (files(scene.workspace), tree(scene.workspace / ".git")) == (local, repository)
 
@@ -72,7 +74,7 @@ def test_a_look_back_and_a_new_job_from_there(scene: Scene) -> None:
     scene.script(again, Turn(text="Done again."))
     hold = scene.hold_turn(0)
     seen = len(scene.model.requests)
-    run = machine.run("-y", "-p", WAY, options=["--from", str(between)])
+    run = machine.ask(WAY, options=["--from", str(between)])
     scene.asked(seen + 1)
     assert files(scene.workspace) == then, "as before the second write, when the model is asked"
     hold.set()

@@ -7,9 +7,9 @@ import subprocess
 import threading
 
 from tests.e2e.scene import Machine, Run, Scene, opened, shell, told, until
-from tests.mocks.gemini_model import Turn
 from tests.processes import gone
 from tests.tiers import deep
+from wal_agent.rehearsal.model import Turn
 from wal_agent.wal.keys import Keys
 
 LONG_TTL = ["--ttl", "600"]  # seconds: that no lease runs out here, unlike in the tests of takeovers by time
@@ -19,7 +19,7 @@ def works(scene: Scene, machine: Machine) -> tuple[Run, threading.Event]:
     """A run whose model is being asked for the second time, after its first tool; it answers at the event."""
     scene.script(Turn(text="Starting.", calls=[shell("touch started")]), Turn(calls=[shell("echo zombie >> side")]))
     answer = scene.hold_turn(1)
-    run = machine.run("-y", "-p", "work", options=LONG_TTL)
+    run = machine.ask("work", options=LONG_TTL)
     until(lambda: (scene.workspace / "started").exists(), "the first tool ran")
     scene.asked(2)
     return run, answer
@@ -28,7 +28,7 @@ def works(scene: Scene, machine: Machine) -> tuple[Run, threading.Event]:
 def takes_over(scene: Scene, machine: Machine) -> None:
     """It is not waited for: nothing here would run out within the test's patience."""
     scene.model.turns.append(Turn(text="Taken over.", when="[wal-agent recovery]"))
-    run = machine.run("-y", "-p", "work", options=LONG_TTL, wait=True)
+    run = machine.ask("work", options=LONG_TTL, wait=True)
     assert run.process.returncode == 0, run.stderr()
     assert "Recovering" in run.stderr() and "waiting" not in run.stderr()
     assert "[wal-agent recovery]" in told(scene.model.requests[-1])
@@ -40,7 +40,7 @@ def test_a_host_that_hangs_is_unlocked_and_fenced_when_it_wakes(scene: Scene) ->
     old, answer = works(scene, first)
     agent = old.agent_pid()
     scene.stop(old)
-    refused = second.run("-y", "-p", "work", options=LONG_TTL, wait=True)
+    refused = second.ask("work", options=LONG_TTL, wait=True)
     assert refused.process.returncode == 75, refused.stderr()
     epoch = second.status()["epoch"]
     assert second.cli("unlock", "--epoch", str(epoch + 1), "--now").returncode == 64
@@ -60,7 +60,7 @@ def test_a_live_owner_that_is_unlocked_stops_by_itself(scene: Scene) -> None:
     """R8: its next heartbeat finds the lease gone; nobody took the job over yet."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     scene.script(Turn(calls=[shell("touch started; sleep 600")]))
-    run = first.run("-y", "-p", "work")
+    run = first.ask("work")
     until(lambda: (scene.workspace / "started").exists(), "the tool runs")
 
     def unlocked() -> subprocess.CompletedProcess[str] | None:
@@ -84,7 +84,7 @@ def test_a_damaged_lease_is_replaced_and_the_job_goes_on(scene: Scene) -> None:
     with opened(scene.url) as bucket:
         lease = Keys("job").lease
         bucket.put(lease, b"{", if_version=bucket.get(lease).version)
-    refused = second.run("-y", "-p", "work", options=LONG_TTL, wait=True)
+    refused = second.ask("work", options=LONG_TTL, wait=True)
     assert refused.process.returncode == 73 and "wal-agent unlock --job job" in refused.stderr(), refused.stderr()
     assert second.cli("unlock", "--damaged", "--now").returncode == 64
     mended = second.cli("unlock", "--damaged", "--epoch", "1", "--now")

@@ -6,9 +6,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, responses_in, shell, until
-from tests.mocks.gemini_model import Turn
+import pytest
+
+from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, results_in, shell, until
 from tests.tiers import deep
+from wal_agent.rehearsal.model import Turn
 
 TASK = "please do the work"
 STALL = "#!/bin/sh\ntouch stalled\nexec sleep 600\n"
@@ -56,7 +58,7 @@ def recovered(scene: Scene, machine: Machine, *turns: Turn) -> tuple[Run, dict[s
     """The next start's run at its end, the first request that the model got from it, and the notice in it."""
     scene.script(*turns)
     seen = len(scene.model.requests)
-    run = machine.run("-y", "-p", TASK, wait=True)
+    run = machine.ask(TASK, wait=True)
     assert run.process.returncode == 0, run.stderr()
     [notice] = notices(scene.model.requests[seen])
     return run, scene.model.requests[seen], notice
@@ -76,7 +78,7 @@ def test_a_push_that_landed_is_told_before_it_can_be_repeated(scene: Scene) -> N
     push = shell("git push origin main && sleep 60")
     scene.script(Turn(text="I push.", calls=[push]))
     first, second = scene.machine("vm-1", kernel="k"), scene.machine("vm-2", kernel="k")
-    run = first.run("-y", "-p", TASK)
+    run = first.ask(TASK)
     tracking = scene.workspace / ".git/logs/refs/remotes/origin/main"
     until(lambda: "update by push" in tracking.read_text() and head in tracking.read_text(), "the push has landed")
     until(lambda: not list(scene.workspace.glob(".git/refs/remotes/origin/*.lock")), "git has let the ref go")
@@ -86,7 +88,7 @@ def test_a_push_that_landed_is_told_before_it_can_be_repeated(scene: Scene) -> N
     again, request, notice = recovered(scene, second, obedient, blind := Turn(calls=[push]))
     assert scene.model.turns == [blind], "the rule was in the request that the model answered first"
     assert calls_in(request) == [push]
-    said = told_of(notice, push[1]["command"])
+    said = told_of(notice, push[1]["cmd"])
     assert "class: mutation" in said
     assert "Finding: completed." in said
     assert f"took {head[:7]}" in said and "refs/remotes/origin/main" in said
@@ -100,6 +102,7 @@ def test_a_push_that_landed_is_told_before_it_can_be_repeated(scene: Scene) -> N
     assert (second.status()["state"], second.status()["unsettled"]) == ("closed", [])
 
 
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_each_of_a_batch_is_told_rightly_and_a_look_settles(scene: Scene) -> None:
     """I3, I8: of one batch a call had ended, a push hung in the remote, one had not come to what it changes, and one,
     which Gemini runs after them, had not begun. The push is told neither as done nor as not begun; the model looks as
@@ -109,20 +112,22 @@ def test_each_of_a_batch_is_told_rightly_and_a_look_settles(scene: Scene) -> Non
     hook(remote, "pre-receive", STALL)
     made = scene.workspace / "made"
     made.write_text("as it was\n")
-    done, push = shell("echo one >> side"), shell("git push origin main")
-    late = shell(f"sleep 600 && echo new > {made}")
+    done, push, late = (
+        shell(words, scene.agent)
+        for words in ("echo one >> side", "git push origin main", f"sleep 600 && echo new > {made}")
+    )
     after = ("write_file", {"file_path": str(scene.workspace / "after"), "content": "never\n"})
     scene.script(Turn(text="All at once.", calls=[done, push, late, after]))
     first, second = scene.machine("vm-1", kernel="k"), scene.machine("vm-2", kernel="k")
-    run = first.run("-y", "-p", TASK)
+    run = first.ask(TASK)
     until(lambda: (remote / "stalled").exists(), "the push hangs")
     until(lambda: sum(r["type"] == "end" for r in scene.records()) == 1, "the first has ended")
     lose(first, run)
 
-    look = shell("git ls-remote origin main")
+    look = shell("git ls-remote origin main", scene.agent)
     _, request, notice = recovered(scene, second, Turn(text="I look.", calls=[look]), Turn(text="It has not landed."))
     assert sorted(map(str, calls_in(request))) == sorted(map(str, [done, push, late]))
-    results = [str(r["response"]) for r in responses_in(request)]
+    results = [r.text for r in results_in(request)]
     assert sum("outcome unknown" in result for result in results) == 2
     assert "2 tool calls were in flight" in notice and done[1]["command"] not in notice
     pushed = told_of(notice, "git push origin main")
@@ -142,6 +147,7 @@ def test_each_of_a_batch_is_told_rightly_and_a_look_settles(scene: Scene) -> Non
 
 
 @deep
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
     """I8: the file holds only the beginning of what was to be written, and the machine was lost before the log heard
     of it."""
@@ -155,7 +161,7 @@ def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
     first, second = scene.machine("vm-1", kernel="k"), scene.machine("vm-2", kernel="k")
     # The first record after the file is there: the end of the write, or of the session, whichever comes.
     kill = f"append.before_put@{target}"
-    run = first.run("-y", "-p", TASK, WAL_AGENT_GEMINI=str(limited), WAL_AGENT_FAILPOINT=kill)
+    run = first.ask(TASK, WAL_AGENT_GEMINI=str(limited), WAL_AGENT_FAILPOINT=kill)
     run.died()
     first.end()
     part = target.read_text()
@@ -173,7 +179,7 @@ def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
 def test_a_rule_of_the_project_is_what_the_agent_is_told(scene: Scene) -> None:
     """The project's own table says what a script is, how to look and whom to ask; the prompt quotes it and names its
     file."""
-    (scene.workspace / "GEMINI.md").write_text(
+    (scene.workspace / "AGENTS.md").write_text(
         "# Deploying\n\n"
         "| Tool / Operation | Idempotent? | Verify With | On Ambiguity |\n"
         "|---|---|---|---|\n"
@@ -187,14 +193,14 @@ def test_a_rule_of_the_project_is_what_the_agent_is_told(scene: Scene) -> None:
     deploy = shell("./deploy.sh staging")
     scene.script(Turn(text="I deploy.", calls=[deploy]))
     first, second = scene.machine("vm-1", kernel="k"), scene.machine("vm-2", kernel="k")
-    run = first.run("-y", "-p", TASK)
+    run = first.ask(TASK)
     until(lambda: scene.side(), "it runs")
     lose(first, run)
 
     look = shell("./deploy.sh --status")
     again, _, notice = recovered(scene, second, Turn(text="I look.", calls=[look]), Turn(text="It is live."))
     said = told_of(notice, "./deploy.sh staging")
-    assert "class: mutation (this project's rule " in said and "`GEMINI.md" in said
+    assert "class: mutation (this project's rule " in said and "`AGENTS.md" in said
     assert "Each run pages people" in said
     assert "`./deploy.sh --status`" in said.partition("Next: ")[2]
     assert "ask the release manager" in said.partition("Next: ")[2]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.scene import Scene, shell
-from tests.mocks.gemini_model import GeminiModel
+from tests.e2e.scene import Scene, agent_scene, shell, until
 from wal_agent.rehearsal.model import Turn
 from wal_agent.safefs import flock_state
 from wal_agent.supervise.ancestry import outer_runs
@@ -52,13 +51,12 @@ ANYBODYS = {
 
 
 @pytest.fixture
-def scene(tmp_path: Path, gemini_cli: Path) -> object:
-    with GeminiModel() as model:
-        made = Scene(tmp_path, gemini_cli, model)
+def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
+    with agent_scene(tmp_path, agent_cli, request.param) as made:
         yield made
-        made.close()
 
 
+@pytest.mark.parametrize("scene", ["gemini"], indirect=True)  # Codex lets no command hold it for so long
 def test_an_agent_types_a_persons_commands(scene: Scene) -> None:
     """79 each, and nothing is changed; what only looks is allowed. An empty environment and another session do not
     help, and a run that is over is in nobody's way."""
@@ -72,9 +70,9 @@ def test_an_agent_types_a_persons_commands(scene: Scene) -> None:
     ways["away"] = f"(setsid sh -c {shlex.quote(away)} </dev/null &); while ! [ -e gone ]; do sleep 0.1; done"
     lines = [f'{{ {words}; }} >>said 2>&1; echo "{name}=$?" >>codes' for name, words in ways.items()]
     (scene.workspace / "type.sh").write_text("\n".join(lines) + "\n")
-    scene.script(Turn(calls=[shell("sh type.sh")]), Turn("That was it."))
-    settings = machine.settings.read_bytes() if machine.settings.exists() else None
-    run = machine.run("-y", "-p", "please do the work", wait=True)
+    scene.script(Turn(calls=[shell("sh type.sh", scene.agent)]), Turn("That was it."))
+    settings = machine.settings.read_bytes()
+    run = machine.ask("please do the work", wait=True)
     assert run.process.returncode == 0, run.stderr()
 
     codes = dict(line.split("=") for line in (scene.workspace / "codes").read_text().splitlines())
@@ -88,19 +86,18 @@ def test_an_agent_types_a_persons_commands(scene: Scene) -> None:
     ends = [(r["call"], r["how"], r["by"]) for r in scene.records() if r["type"] == "end"]
     assert ends == [(1, "done", "hook")] and not (scene.workspace / "restored").exists()
     assert not (scene.workspace / "wal-agent.toml").exists()
-    assert (machine.settings.read_bytes() if machine.settings.exists() else None) == settings
+    assert machine.settings.read_bytes() == settings
     assert machine.status()["state"] == "closed"
     assert machine.cli("gc").returncode == 0, "a person's own"
 
 
+@pytest.mark.parametrize("scene", ["codex"], indirect=True)
 def test_a_shell_beside_a_run_is_no_agents(scene: Scene) -> None:
     """The variables of a run alone prove nothing: a person may have them in a terminal of their own."""
     machine = scene.machine("vm-1")
     scene.script(Turn(calls=[shell("env > seen; touch started; sleep 600")]))
-    run = machine.run("-y", "-p", "please do the work")
-    hold = scene.workspace / "started"
-    while not hold.exists() and run.process.poll() is None:
-        os.sched_yield()
+    run = machine.ask("please do the work")
+    until((scene.workspace / "started").exists, "its tool runs")
     seen = dict(line.partition("=")[::2] for line in (scene.workspace / "seen").read_text().splitlines())
     extra = {name: seen[name] for name in ("WAL_AGENT_RUN", "WAL_AGENT_SOCKET")}
     assert flock_state(Path(seen["WAL_AGENT_SOCKET"]).with_name("lock")) == "held" and outer_runs() == ()
