@@ -44,7 +44,7 @@ def watch_status(
     check_seconds("--every", every, SHORTEST, LONGEST)
     known = CheckedBlobs()
 
-    name = name_to_show(at.bucket, at.keys.job)
+    name, advice = name_to_show(at.bucket, at.keys.job), _bucket_advice(at.bucket)
 
     def look(before: Replay) -> tuple[View | None, Replay, str]:
         """The job, or why the bucket could not be asked now."""
@@ -52,7 +52,7 @@ def watch_status(
             view, found = continue_view(at.bucket, at.keys, env, at.key_id, before, known, options)
         except Unavailable as error:
             return None, before, str(error)
-        return msgspec.structs.replace(view, name=name), found, ""
+        return msgspec.structs.replace(view, name=name, advice=advice), found, ""
 
     def rows(view: View) -> list[str]:
         return status_rows(view, options, _following(at, view))
@@ -159,14 +159,14 @@ def status(
     if watch:
         watch_status(at, every, os.environ, at.options(), json=json)
     view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options())
-    view = msgspec.structs.replace(view, name=name_to_show(at.bucket, at.keys.job))
+    advice = _bucket_advice(at.bucket) if view.state != "none" else ()
+    view = msgspec.structs.replace(view, name=name_to_show(at.bucket, at.keys.job), advice=advice)
     if json:
         answer_json(view)
     elif view.state != "none":
         trouble = notify.trouble(os.environ)
         rows = status_rows(view, at.options(), _following(at, view))
         rows += [f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else []
-        rows += [f"{'bucket':<11} {shorten(redact(advice), WIDEST)}" for advice in _bucket_advice(at.bucket)]
         answer_lines(rows, STATUS)
     if view.state == "none":
         raise at.missing()
@@ -174,15 +174,15 @@ def status(
         raise Damaged(view.damage)
 
 
-def _bucket_advice(bucket: Bucket) -> list[str]:
+def _bucket_advice(bucket: Bucket) -> tuple[str, ...]:
     """What a person should change in the bucket's own settings, where it says so in time."""
     from wal_agent.bucket.upkeep import TIME, advise, upkeep_of
     from wal_agent.concurrency import call_with_timeout
 
     if bucket.url.startswith(("file:", "memory:")):
-        return []
+        return ()
     found = call_with_timeout(TIME, lambda: upkeep_of(bucket), None)
-    return advise(found) if found is not None else []
+    return tuple(redact(each) for each in advise(found)) if found is not None else ()
 
 
 def status_rows(view: View, options: str = "", following: str = "") -> list[str]:
@@ -260,6 +260,7 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     ]
     if len(view.unlogged) > MOST_CALLS_SHOWN:
         rows.append(("", f"and {len(view.unlogged) - MOST_CALLS_SHOWN} more calls: wal-agent log{options}"))
+    rows += [("bucket", advice) for advice in view.advice]
     return [f"{name:<11} {shorten(redact(text), WIDEST)}" for name, text in rows]
 
 

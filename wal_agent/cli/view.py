@@ -196,6 +196,7 @@ class View(JsonAnswer, frozen=True, tag=schema_name("status")):
     rewritten: LastRewrite | None = None  # None: the conversation never was
     unlogged: tuple[Call, ...] = ()  # ran before they were logged; until a later run has completed a turn
     damage: str = ""
+    advice: tuple[str, ...] = ()  # what a person should change in the bucket's own settings, as far as it says so
     locked: str = ""  # why the log was not read: it is encrypted. What is only in the log is then not known, not absent
 
 

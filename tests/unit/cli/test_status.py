@@ -74,6 +74,17 @@ def test_the_job_is_shown_anew(tmp_path: Path) -> None:
         assert ended(process)[0] == 130
 
 
+def test_what_the_bucket_should_change_is_said_in_both_forms(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(tmp_path / "b")
+    commit(shelf.open())
+    monkeypatch.setattr("wal_agent.cli.status._bucket_advice", lambda _: ("end a rule",))
+    where = ("status", "--bucket", shelf.url, "--job", "shop")
+    assert json.loads(run(*where, "--json")[1])["advice"] == ["end a rule"]
+    assert "bucket      end a rule" in run(*where)[1].splitlines()
+
+
 def test_a_job_that_nobody_began_is_waited_for(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "b")
     with started(shelf, tmp_path, "status", "--watch", "--job", "none", "--every", "0.2") as process:
