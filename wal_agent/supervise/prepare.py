@@ -533,7 +533,7 @@ class Preparation:
             new = agent.prompt_from_args(args) or ""  # asked for again, if need be in the same words
         self.typed = new
         steps = self.at.before.undecided_steps
-        quiet = facts.is_quiet and not facts.replaces and not pending and not steps and lost in ("", new)
+        quiet = recovery_input.is_quiet(facts, reconciled) and not pending and not steps and lost in ("", new)
         return quiet and (self.interactive or bool((facts.turn_completed or left) and new))
 
     def _unseen_messages(self) -> dict[MessageAt, Message | None]:

@@ -398,6 +398,11 @@ def lost_calls(at: Situation, effects: MissingEffects) -> LostCalls:
     return LostCalls(calls, len(calls) + (state.unheld_more if calls else 0))
 
 
+def is_quiet(facts: PromptInput, reconciled: Reconciled) -> bool:
+    """Return whether a start has nothing to tell: of the calls, the notices before, and the session as it was saved."""
+    return facts.is_quiet and not facts.replaces and not reconciled.left_out
+
+
 def write_prompt(
     facts: PromptInput, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str], templates: Templates
 ) -> str:

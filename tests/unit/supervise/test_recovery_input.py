@@ -35,6 +35,7 @@ from wal_agent.supervise.recovery_input import (
     InnerRuns,
     Situation,
     inner_calls,
+    is_quiet,
     lost_calls,
     lost_timers,
     observe_log,
@@ -289,6 +290,23 @@ def test_a_start_is_silent_only_where_there_is_nothing_to_tell(field: str) -> No
     something = {"moved": ("/a", "/b"), "unlogged": True, "leftovers": ("npm",), "lost": LostCalls((), 1)}
     assert TOLD.is_quiet
     assert not replace(TOLD, **{field: something.get(field, (call,))}).is_quiet
+
+
+RECORDED = Path(__file__).parents[2] / "fixtures/sessions"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("*.jsonl")))
+def test_what_was_left_out_of_a_damaged_session_is_told_and_breaks_the_silence(name: str) -> None:
+    """I3: a line glued to half of another one, and one of NULs."""
+    agent, session = AGENTS[name], json.loads((RECORDED / f"{name}.calls.json").read_text())["session"]
+    lines = (RECORDED / f"{name}.jsonl").read_bytes().splitlines(keepends=True)
+    at = len(lines) // 2
+    damaged = [*lines[:at], lines[at - 1][: len(lines[at - 1]) // 2] + lines[at], bytes(20) + b"\n", *lines[at + 1 :]]
+    whole, made = (agent.reconcile(b"".join(data), session, Path("/home/u/ws"), []) for data in (lines, damaged))
+    assert whole.left_out == () and is_quiet(TOLD, whole)
+    assert made.left_out and not is_quiet(TOLD, made)
+    text = write_prompt(TOLD, made, lost_run(), agent, HOME.args, Templates())
+    assert all(each in text for each in made.left_out)
 
 
 def test_what_is_typed_anew_is_given_and_nothing_else() -> None:
