@@ -16,9 +16,12 @@ import pytest
 
 from tests.e2e.scene import PATIENCE, Machine, Scene, until
 from tests.e2e.terminal import Terminal
+from tests.servers.metadata import PREEMPTED, metadata
 from tests.tiers import deep, once
 from wal_agent.agents.base import ACT_BEGINS
+from wal_agent.recovery.report import name_calls
 from wal_agent.rehearsal.model import Call, HistoryText, Turn
+from wal_agent.wording import messages
 
 CHARGE = "echo charged >> side; sleep 600; echo over >> side"
 BEHIND = '(echo paid >> side; sleep 600) > /dev/null 2>&1 & until test -n "$(cat side | grep paid)"; do sleep 0.1; done'
@@ -300,6 +303,65 @@ def test_a_pause_in_a_tool_leaves_it_open_and_the_task_goes_on(scene: Scene) -> 
     (notice,) = [text for text in said if "[wal-agent recovery]" in text and "UTC" in text]
     assert "`a look`" in notice and "./charge.sh 49.90" in notice
     assert ledger.read_text().splitlines() == ["charged"]
+
+
+OTHERS = [pytest.param(agent, "stop", marks=deep) for agent in ALL if agent != "codex"]
+
+
+@pytest.mark.parametrize(("scene", "how"), [("codex", "notice"), ("codex", "stop"), *OTHERS], indirect=["scene"])
+def test_a_notice_and_a_persons_stop_in_a_tool_leave_it_open(scene: Scene, how: str) -> None:
+    """I8: the agent is ended in its tool, which the run says; the next start is told of it, and it is not run again."""
+    machine = scene.machine("vm")
+    charge, ledger = _charge(scene, machine, "")
+    scene.script(Turn(calls=[charge]), Turn(text="Done."))
+    with metadata() as cloud:
+        options = ["--drain", "4", "--preemption", "gcp"]
+        run = machine.run(*machine.rehearsal.args(TASK), options=options, GCE_METADATA_HOST=cloud.host)
+        until(ledger.exists, "it is paid")
+        if how == "notice":
+            cloud.asked(PREEMPTED, 2)
+            cloud.preempt()
+        else:
+            stopped = machine.cli("stop")
+            assert stopped.returncode == 0, stopped.stderr
+        assert run.wait() == 143, run.stderr()
+    assert "./charge.sh 49.90" in run.stderr(), "it is named"
+    assert [r["state"] for r in scene.records() if r["type"] == "turn"] == ["started"], "no turn was completed"
+    _cut_short(scene, machine, 1, charge, ledger)
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_a_server_and_a_charge_in_the_background_end_with_the_run_and_are_named(scene: Scene) -> None:
+    """I8: a stop says what it ends. The next start is told of both, and asked about the charge alone."""
+    machine = scene.machine("vm")
+    server, input = machine.rehearsal.shell("npx vite --port 0")
+    npx = machine.home / "bin" / "npx"
+    npx.parent.mkdir()
+    npx.write_text("#!/bin/sh\necho up >> side\nexec sleep 600\n")
+    npx.chmod(0o755)
+    charge, ledger = _charge(scene, machine, "")
+    behind = {"run_in_background": True}
+    calls: list[Call] = [(server, {**input, **behind}), (charge[0], {**charge[1], **behind})]
+    scene.script(Turn(calls=calls), Turn(text="never"))
+    scene.hold_turn(1)
+    run = machine.run(*machine.rehearsal.args(TASK), PATH=f"{npx.parent}:{os.environ['PATH']}")
+    until(lambda: scene.side() == ["up"] and ledger.exists(), "both run")
+    until(lambda: sum(kind == "runs_on" for kind, _ in _ends(scene)) == 2, "both are in the background")
+    assert {r["call"]: r.get("serves", False) for r in scene.records() if r["type"] == "runs_on"} == {1: True, 2: False}
+    stopped = machine.cli("stop")
+    assert stopped.returncode == 0, stopped.stderr
+    run.wait()
+    both = name_calls(scene.replay().state.open)
+    assert messages.ended_in_background(both) in run.stderr()
+    seen = len(scene.model.requests)
+    scene.script(*[Turn(text="I do not know.")] * 3)
+    again = machine.run(*machine.rehearsal.args("please go on"), options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    said = [part.text for part in scene.model.history(seen) if isinstance(part, HistoryText)]
+    (notice,) = [text for text in said if "[wal-agent recovery]" in text and "UTC" in text]
+    (served,) = [line for line in notice.splitlines() if "vite" in line]
+    assert "wal-agent" not in served and "vite --port 0" not in notice.replace(served, ""), "told, and no more"
+    assert [o.intent.call for o in scene.replay().state.open] == [2], "nobody need look at a server"
 
 
 @pytest.mark.parametrize("scene", once(ALL, "codex"), indirect=True)
