@@ -24,7 +24,16 @@ from wal_agent.redact import redact
 
 LOGS = Path(__file__).parent / "older_logs"
 KEY = bytes(range(32)).hex() + "\n"
-NOT_OF_THE_LOG = {"bucket", "heartbeat_age", "owner_now", "phase_age", "left", "locked", "key"}  # of here or now
+NOT_OF_THE_LOG = {
+    "bucket",
+    "heartbeat_age",
+    "owner_now",
+    "phase_age",
+    "left",
+    "locked",
+    "key",
+    "advice",
+}  # of here or now
 OF_A_CALL = ("calls", "tool", "input", "class", "rule", "finding")
 LATER = {"answered", "looked", "because", "held", "state"}  # what `status` says of a call since
 STATES_THEN = {"crashed": "cut_off"}  # other words of `status` since
