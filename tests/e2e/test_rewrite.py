@@ -125,8 +125,8 @@ def test_a_conversation_is_rewound_compacted_and_brought_back(scene: Scene) -> N
 @pytest.mark.parametrize(
     ("scene", "point"),
     [
-        pytest.param("gemini", "rewrite.before_record", marks=deep),
-        pytest.param("gemini", "rewrite.before_place", marks=deep),
+        pytest.param("codex", "rewrite.before_record", marks=deep),
+        pytest.param("codex", "rewrite.before_place", marks=deep),
         pytest.param("gemini", "rewrite.staged", marks=deep),
         pytest.param("opencode", "rewrite.placed", marks=deep),
     ],
