@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -66,13 +65,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """`gathered`: what was read or asked lately, and the beginning of what it said; `plan`: its steps from the one
-    before the first open one, at most MOST_STEPS; `completed_steps`: those of them that are done; `steps`,
-    `steps_done`: how many the whole plan has; `draft`: the newest note. `system_prompt_hash`: "", since no hook reports
-    the system prompt."""
+    before the first open one, at most MOST_STEPS; `completed_steps`: those of them that are done, `done`: where they
+    stand in it, from 0; `steps`, `steps_done`: how many the whole plan has; `draft`: the newest note.
+    `system_prompt_hash`: "", since no hook reports the system prompt."""
 
     gathered: list[str] = []
     plan: list[str] = []
     completed_steps: list[str] = []
+    done: list[int] = []
     steps: int = 0
     steps_done: int = 0
     draft: str = ""
@@ -199,6 +199,7 @@ def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int
             "gathered": list(_gathered(state.recent)),
             "plan": [step.text for step in near],
             "completed_steps": [step.text for step in near if step.state == "done"],
+            "done": [at for at, step in enumerate(near) if step.state == "done"],
             "steps": len(plan),
             "steps_done": sum(step.state == "done" for step in plan),
             "draft": redact_head(state.progress.note, NOTE) if state.progress else "",
@@ -225,10 +226,12 @@ def _shorten(document: dict[str, Any]) -> None:
     if document["workspace"]["modified"]:
         document["workspace"]["modified"] = []
     elif context["plan"]:
-        if context["completed_steps"][-1:] == [context["plan"].pop()]:
+        context["plan"].pop()
+        if context["done"][-1:] == [len(context["plan"])]:
+            context["done"].pop()
             context["completed_steps"].pop()
     else:
-        context["completed_steps"], context["draft"] = [], ""
+        context["draft"] = ""
 
 
 def _seal(document: Mapping[str, Any]) -> bytes:
@@ -397,13 +400,9 @@ def _steps_near(plan: Sequence[PlanStep]) -> Sequence[PlanStep]:
 
 
 def marked_steps(context: Context) -> list[tuple[bool, str]]:
-    """Each step of `plan`, and whether it is done; of equal ones the first are."""
-    done = Counter(context.completed_steps)
-    marked = []
-    for step in context.plan:
-        marked.append((done[step] > 0, step))
-        done[step] -= 1
-    return marked
+    """Each step of `plan`, and whether it is done. An older document names those that are by their words alone."""
+    words = () if context.done else context.completed_steps
+    return [(at in context.done or step in words, step) for at, step in enumerate(context.plan)]
 
 
 def count_steps(context: Context) -> tuple[int, int]:

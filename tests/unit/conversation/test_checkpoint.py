@@ -16,6 +16,7 @@ from tests.unit.recovery.cases import end, intent, opening, payload, started
 from tests.unit.wal.test_codec import some_records
 from wal_agent.conversation.checkpoint import (
     MOST_PLANNED,
+    Context,
     Document,
     Occasion,
     canonical,
@@ -105,10 +106,24 @@ def test_of_a_long_plan_a_recovery_names_what_is_next_and_counts_the_rest(states
     assert [int(n) for n in more] == ([len(still) - 5] if len(still) > 5 else [])
 
 
-def test_of_two_steps_with_the_same_words_one_may_be_done() -> None:
-    plan = (PlanStep(text="test", state="done"), PlanStep(text="fix"), PlanStep(text="test"))
+@pytest.mark.parametrize("done", [(), (0,), (2,), (0, 2)])
+def test_of_two_steps_with_the_same_words_each_has_its_own_state(done: tuple[int, ...]) -> None:
+    words = ("test", "fix", "test")
+    plan = tuple(PlanStep(text=text, state="done" if at in done else "open") for at, text in enumerate(words))
     context = document(told(asked(), Progress(time=3.0, plan=plan))).context
-    assert marked_steps(context) == [(True, "test"), (False, "fix"), (False, "test")]
+    assert marked_steps(context) == [(at in done, text) for at, text in enumerate(words)]
+
+
+def test_an_older_document_says_by_words_what_is_done() -> None:
+    assert marked_steps(Context(plan=["a", "b"], completed_steps=["a"])) == [(True, "a"), (False, "b")]
+
+
+def test_of_what_is_too_long_the_end_of_the_plan_goes_with_its_states() -> None:
+    """Also of equal words, of which only the last one is done."""
+    plan = [PlanStep(text="\N{SNOWMAN}" * 190, state="done" if at % 2 else "open") for at in range(60)]
+    context = document(told(asked(), Progress(time=3.0, plan=tuple(plan)))).context
+    assert 10 < len(context.plan) < 60 and context.done == list(range(1, len(context.plan), 2))
+    assert len(context.completed_steps) == len(context.done)
 
 
 def test_of_two_plans_the_newer_one_counts() -> None:
