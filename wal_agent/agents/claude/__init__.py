@@ -6,7 +6,7 @@ from wal_agent.agents.base import Capabilities, RequestedCalls, Rewriting, Sessi
 from wal_agent.agents.claude import cli, conversation, hooks, resume, rewrite, session
 
 name = "claude"
-tested = "2.1.330"
+tested = "2.1.332"
 also: tuple[str, ...] = ("2.1.197",)
 main_file, folder = session.MAIN, hooks.claude_home
 

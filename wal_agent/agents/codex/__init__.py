@@ -6,7 +6,7 @@ from wal_agent.agents.base import Capabilities, Rewriting, SessionForms
 from wal_agent.agents.codex import cli, conversation, hooks, resume, rewrite, session
 
 name = "codex"
-tested = "0.169.0"
+tested = "0.171.0"
 also: tuple[str, ...] = ()
 main_file, folder = session.MAIN, session.codex_home
 
