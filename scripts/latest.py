@@ -5,6 +5,9 @@
 A version is installed into .tools/latest, and the contract suite runs on it through WAL_AGENT_TEST_<AGENT>. Where it
 passes, tests/agents.json and the agent's module name it, the version that was tested until now goes to `also`, and
 docs/AGENTS.md is made again. The exit code is 1 when a test failed or npm did not answer. Nothing is committed.
+
+What the pinned name cannot show is told too: that npm calls it deprecated, a newer major under another tag or under one
+of its `successors`, and a silence, as of a program that has moved to another name.
 """
 
 from __future__ import annotations
@@ -15,22 +18,30 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
 PINS = ROOT / "tests/agents.json"
 FOLDER = ROOT / ".tools/latest"
 KEEP = 1  # older versions that stay in the second lane
+SILENT = 90  # days without a new version
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 class Pin(TypedDict):
-    """One agent in tests/agents.json. `also`: older versions, on which a part of the contract suite runs."""
+    """One agent in tests/agents.json. `also`: older versions, on which a part of the contract suite runs. `successors`:
+    names on npm under which a later one is or may be."""
 
     package: str
     version: str
     also: NotRequired[list[str]]
+    successors: NotRequired[list[str]]
+
+
+Answer = Mapping[str, Any]
+"""npm's of a package: `version` (the newest), `deprecated`, `dist-tags` and `time`, as far as there are; {}: none."""
 
 
 # ---- pure parts ----------------------------------------------------------------------------------------------------
@@ -39,7 +50,28 @@ class Pin(TypedDict):
 def moved(pin: Pin, version: str) -> Pin:
     """The pin once `version` is the tested one: the version before it goes to `also`, and the oldest leaves."""
     also = [old for old in (pin["version"], *pin.get("also", [])) if old != version]
-    return {"package": pin["package"], "version": version, "also": also[:KEEP]}
+    return {**pin, "version": version, "also": also[:KEEP]}
+
+
+def signs(pin: Pin, answers: Mapping[str, Answer], today: date) -> list[str]:
+    """What tells that the pinned name is not where the program goes on. `answers`: by package."""
+    own = answers.get(pin["package"], {})
+    found = []
+    if own.get("deprecated"):
+        found.append(f"npm calls {pin['package']} deprecated: {own['deprecated']}")
+    for tag, version in sorted(own.get("dist-tags", {}).items()):
+        if tag != "latest" and _major(version) > _major(pin["version"]):
+            found.append(f"{pin['package']}@{tag} is {version}")
+    last = str(own.get("time", {}).get(own.get("version"), ""))[:10]
+    if last and (today - date.fromisoformat(last)).days > SILENT:
+        found.append(f"{pin['package']} has had no new version since {last}: look whether it has moved")
+    later = {name: answers.get(name, {}).get("version") for name in pin.get("successors", [])}
+    return found + [f"{name} is its successor, now {version}" for name, version in later.items() if version]
+
+
+def _major(version: str) -> int:
+    found = re.match(r"\d+", version)
+    return int(found[0]) if found else 0
 
 
 def spelled(pins: Mapping[str, Pin]) -> str:
@@ -73,11 +105,14 @@ def failures(output: str) -> list[str]:
 # ---- what acts -----------------------------------------------------------------------------------------------------
 
 
-def served(package: str) -> str:
-    """The version that npm serves; empty where it does not say."""
-    done = subprocess.run(["npm", "view", package, "version"], capture_output=True, text=True, check=False)
-    version = done.stdout.strip()
-    return version if done.returncode == 0 and _VERSION.fullmatch(version) else ""
+def served(package: str) -> Answer:
+    """What npm says of the package; {} where it says nothing."""
+    command = ["npm", "view", package, "version", "deprecated", "dist-tags", "time", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return {}
+    answer = json.loads(done.stdout)
+    return answer if isinstance(answer, dict) and _VERSION.fullmatch(str(answer.get("version"))) else {}
 
 
 def installed(agent: str, package: str, version: str) -> Path:
@@ -104,7 +139,10 @@ def main(wanted: Sequence[str]) -> int:
     bad = changed = False
     for agent in wanted or list(pins):
         pin = pins[agent]
-        version = served(pin["package"])
+        answers = {name: served(name) for name in (pin["package"], *pin.get("successors", []))}
+        version = answers[pin["package"]].get("version", "")
+        for sign in signs(pin, answers, date.today()):
+            print(f"{agent}: {sign}", flush=True)
         if not version:
             print(f"{agent}: npm does not serve {pin['package']}", flush=True)
             bad = True

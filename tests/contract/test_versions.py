@@ -93,7 +93,7 @@ def test_the_version_of_a_package_is_read_without_starting_it(tmp_path: Path) ->
     """And below what is known to be broken it is refused: Program.broken."""
     from msgspec.structs import replace
 
-    from wal_agent.agents.program import Program
+    from wal_agent.agents.program import Broken, Program
     from wal_agent.errors import ConfigError
 
     package = tmp_path / "lib/tool"
@@ -108,4 +108,4 @@ def test_the_version_of_a_package_is_read_without_starting_it(tmp_path: Path) ->
     env = {"PATH": str(tmp_path / "bin")}
     assert program.locate(env).version == "0.9.3"
     with pytest.raises(ConfigError, match=r"tool 0\.9\.3 cannot be used: it has no hooks\. Install 0\.10\.0 or later"):
-        replace(program, broken=("0.10.0", "it has no hooks.")).locate(env)
+        replace(program, broken=(Broken("it has no hooks.", below="0.10.0"),)).locate(env)

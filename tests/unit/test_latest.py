@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 
 import pytest
 
-from scripts.latest import PINS, ROOT, Pin, failures, moved, renamed, spelled, suite
+from scripts.latest import PINS, ROOT, Answer, Pin, failures, moved, renamed, signs, spelled, suite
 from wal_agent.agents import AGENTS
+from wal_agent.agents.opencode.cli import PROGRAM
 
 PIN: Pin = {"package": "@a/b", "version": "1.2.3", "also": ["1.0.0"]}
 
@@ -21,6 +23,39 @@ def test_the_version_before_goes_to_the_second_lane() -> None:
 def test_the_pins_keep_their_form() -> None:
     pins = json.loads(PINS.read_text())
     assert spelled(pins) == PINS.read_text()
+    assert tuple(pins["opencode"]["successors"]) == PROGRAM.successors
+    assert moved(pins["opencode"], "1.99.0")["successors"] == pins["opencode"]["successors"]
+
+
+# As npm has answered, without the other versions' times.
+PI: Answer = {
+    "version": "0.73.1",
+    "dist-tags": {"latest": "0.73.1"},
+    "time": {"0.73.1": "2026-07-17T13:02:23.270000+00:00"},
+}
+OPENCODE: Answer = {
+    "version": "1.18.33",
+    "dist-tags": {"latest": "1.18.33"},
+    "time": {"1.18.33": "2026-09-28T10:03:55.510000+00:00"},
+}
+OLD, BETA = {"deprecated": "Moved to @c/d"}, {"dist-tags": {"latest": "1.3.0", "next": "2.0.0-beta.1", "old": "1.0.0"}}
+
+
+@pytest.mark.parametrize(
+    ("package", "answers", "told"),
+    [
+        ("pi", {"pi": PI}, ["2026-07-17"]),
+        ("opencode-ai", {"opencode-ai": OPENCODE}, []),
+        ("opencode-ai", {"opencode-ai": OPENCODE, "@c/d": {}}, []),
+        ("opencode-ai", {"opencode-ai": OPENCODE, "@c/d": {"version": "2.0.32"}}, ["2.0.32"]),
+        ("a", {"a": {"version": "1.3.0", **OLD, **BETA}}, ["Moved to @c/d", "2.0.0-beta.1"]),
+        ("a", {"a": {}}, []),
+    ],
+)
+def test_what_a_pinned_name_cannot_show(package: str, answers: dict[str, Answer], told: list[str]) -> None:
+    pin: Pin = {"package": package, "version": "1.2.3", "successors": ["@c/d"]}
+    found = signs(pin, answers, date(2026, 11, 28))
+    assert len(found) == len(told) and all(word in sign for word, sign in zip(told, found, strict=True))
 
 
 @pytest.mark.parametrize("name", json.loads(PINS.read_text()))

@@ -35,12 +35,32 @@ ASKING = 30.0  # seconds for `--version`
 _VERSION = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
 
 
+class Broken(msgspec.Struct, frozen=True):
+    """Versions that cannot be used, and why, in one sentence: those before `below`, or from `since` on."""
+
+    why: str
+    below: str = ""
+    since: str = ""
+
+    def has(self, version: str) -> bool:
+        number = _version_number(version)
+        if self.below:
+            return number < _version_number(self.below)
+        return number >= _version_number(self.since)
+
+    def hint(self, package: str) -> str:
+        if self.below:
+            return f"Install {self.below} or later: npm install -g {package}"
+        return f"Install one before {self.since}: npm install -g '{package}@<{self.since}'"
+
+
 class Program(msgspec.Struct, frozen=True):
-    """`package`: on npm. `broken`: the first version that works, and why older ones do not, in one sentence."""
+    """`package`: on npm. `successors`: packages that bring a later program under this name."""
 
     name: str
     package: str
-    broken: tuple[str, str] | None = None
+    broken: tuple[Broken, ...] = ()
+    successors: tuple[str, ...] = ()
 
     def locate(self, env: Env) -> Cli:
         """Find it. ConfigError when it is missing, does not start, or is a version that cannot be used."""
@@ -62,12 +82,9 @@ class Program(msgspec.Struct, frozen=True):
             raise ConfigError(f"{wanted} was not found on PATH.", f"Install it: npm install -g {self.package}")
         path = Path(found)
         cli = Cli(path.absolute(), self._package_version(path) or _asked_version(path, env))
-        if self.broken is not None and cli.version and _version_number(cli.version) < _version_number(self.broken[0]):
-            below, why = self.broken
-            raise ConfigError(
-                f"{self.name} {cli.version} cannot be used: {why}",
-                f"Install {below} or later: npm install -g {self.package}",
-            )
+        for broken in self.broken:
+            if cli.version and broken.has(cli.version):
+                raise ConfigError(f"{self.name} {cli.version} cannot be used: {broken.why}", broken.hint(self.package))
         return cli
 
     def _package_version(self, path: Path) -> str:
@@ -76,7 +93,7 @@ class Program(msgspec.Struct, frozen=True):
                 package = json.loads((folder / "package.json").read_bytes())
             except (OSError, ValueError):
                 continue
-            if isinstance(package, dict) and package.get("name") == self.package:
+            if isinstance(package, dict) and package.get("name") in (self.package, *self.successors):
                 return str(package.get("version", ""))
         return ""
 

@@ -446,8 +446,12 @@ def test_unknown_tables_are_told_at_the_start(base: Base) -> None:
     base.db.execute("ALTER TABLE part RENAME COLUMN data TO content")
     assert database.schema_problem(place.database_path(base.env)) == "part: data"
     setup = HookSetup("r", base.home, (), (), "")
-    with pytest.raises(ConfigError, match="part: data"):
+    with pytest.raises(ConfigError, match="part: data") as old:
         hooks.inject(setup, base.env)
+    base.db.execute("CREATE TABLE session_v2 (id text PRIMARY KEY)")
+    with pytest.raises(ConfigError, match="part: data") as moved:
+        hooks.inject(setup, base.env)
+    assert "opencode" in old.value.hint and "export OPENCODE_DB=" in moved.value.hint
 
 
 def test_a_fork_does_not_take_a_session_from_another_folder(base: Base, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from wal_agent.agents.codex.hooks import SOURCE, run_flags
 from wal_agent.agents.codex.session import codex_home, is_session, private_index
 from wal_agent.agents.program import (
     Arg,
+    Broken,
     Program,
     Syntax,
     cause_from_last_error,
@@ -227,7 +228,7 @@ PROGRAM = Program(
     "codex",
     "@openai/codex",
     # Seen on 0.144.6: no item_completed in its session files.
-    broken=("0.145.0", "its sessions do not tell how calls ended, nor that a turn began while hooks are off."),
+    (Broken("its sessions do not tell how calls ended, nor that a turn began while hooks are off.", below="0.145.0"),),
 )
 _TRIPLES = {
     ("linux", "x86_64"): ("linux-x64", "x86_64-unknown-linux-musl"),

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.opencode import resume
-from wal_agent.agents.program import Arg, Program, Syntax, cause_from_last_error, is_given, last_value, to_words
+from wal_agent.agents.program import Arg, Broken, Program, Syntax, cause_from_last_error, is_given, last_value, to_words
 
 SYNTAX = Syntax.of(
     value="""log-level port hostname mdns-domain model session prompt agent replay-limit command format title attach
@@ -41,7 +41,8 @@ PASS = frozenset(_PASS.split())
 SERVERS = frozenset(("acp", "attach", "serve", "web", "github", "pr"))
 NO_VALUES = ("", "0", "false", "no", "off")  # OpenCode takes many words for yes
 
-PROGRAM = Program("opencode", "opencode-ai")
+_OTHER = "OpenCode 2 loads no plugins of 1.x, so wal-agent would see none of its calls."
+PROGRAM = Program("opencode", "opencode-ai", (Broken(_OTHER, since="2.0.0"),), ("@opencode-ai/cli",))
 SAY = "WAL_AGENT_OPENCODE_SAY"
 _SESSION = frozenset(("session", "continue", "fork"))
 _PROMPT = frozenset(("", "prompt", "command", "file", "title"))

@@ -234,6 +234,15 @@ def schema_problem(path: Path) -> str:
     return ""
 
 
+def belongs_to_next(path: Path) -> bool:
+    """Return whether OpenCode 2 has moved its sessions to tables of its own, which is for good."""
+    try:
+        with read_database(path) as db:
+            return bool(db.execute("PRAGMA table_info(session_v2)").fetchall())
+    except sqlite3.Error:
+        return False
+
+
 def session_tree(db: sqlite3.Connection, session: str) -> list[str]:
     """The session and its subagents' sessions; empty where it is not known."""
     return [row[0] for row in db.execute(_TREE + "SELECT id FROM tree", (session,))]

@@ -154,11 +154,15 @@ PLAIN = {"OPENCODE_PURE": "0", "OPENCODE_EXPERIMENTAL_CODE_MODE": "0"}
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
-    if lacks := database.schema_problem(session.database_path(env)):
+    path = session.database_path(env)
+    if lacks := database.schema_problem(path):
+        moved = database.belongs_to_next(path)
         raise ConfigError(
-            f"OpenCode's database {session.database_path(env)} is not as wal-agent knows it: it lacks {lacks}. "
+            f"OpenCode's database {path} is not as wal-agent knows it: it lacks {lacks}. "
             "No session in it could be saved.",
-            "If it is an old one, start `opencode` once by itself: that brings it up to date.",
+            "OpenCode 2 has migrated it, for good. Let 1.x have one of its own: export OPENCODE_DB=opencode-1.db"
+            if moved
+            else "If it is an old one, start `opencode` once by itself: that brings it up to date.",
         )
     session.clear_dead_locks(env)
     folder = setup.run_dir / FOLDER

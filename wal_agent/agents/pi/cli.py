@@ -25,7 +25,7 @@ from pathlib import Path
 from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.pi import session
 from wal_agent.agents.pi.hooks import MARKER
-from wal_agent.agents.program import Arg, Program, cause_from_last_error, last_value, to_words
+from wal_agent.agents.program import Arg, Broken, Program, cause_from_last_error, last_value, to_words
 
 COMMANDS = ("install", "remove", "uninstall", "update", "list", "config", "auth", "mcp")
 NO_SESSION = ("help", "version", "export", "list-models")
@@ -145,8 +145,8 @@ def _other_folder(chosen: str | None, workspace: Path, env: Env) -> str | None:
     return None
 
 
-_NO_HOOKS = "it does not wait for its extensions at the end of a turn, so a turn that is complete may look cut off."
-PROGRAM = Program("pi", "@earendil-works/pi-coding-agent", ("1.0.0", _NO_HOOKS))
+_LATE = "it does not wait for its extensions at the end of a turn, so a turn that is complete may look cut off."
+PROGRAM = Program("pi", "@earendil-works/pi-coding-agent", (Broken(_LATE, below="1.0.0"),))
 FLAG = "--wal-agent"  # without wal-agent's extension, pi does not know it and does not start
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

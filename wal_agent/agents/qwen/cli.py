@@ -26,6 +26,7 @@ from wal_agent.agents.base import ACT, Cli, Command, Env, NewSession, ResumeSess
 from wal_agent.agents.hook_line import extension_name
 from wal_agent.agents.program import (
     Arg,
+    Broken,
     Layer,
     Program,
     Syntax,
@@ -219,7 +220,7 @@ def _system(env: Env) -> Path:
 
 
 _BROKEN = "it fires no hooks of an extension (seen on 0.12.0; 0.15.6 is the first that is known to)."
-PROGRAM = Program("qwen", "@qwen-code/qwen-code", broken=("0.15.6", _BROKEN))
+PROGRAM = Program("qwen", "@qwen-code/qwen-code", (Broken(_BROKEN, below="0.15.6"),))
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
