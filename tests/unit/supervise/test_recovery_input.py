@@ -531,14 +531,24 @@ def test_a_look_that_fails_says_nothing(stage: Stage) -> None:
     assert stage.look("wal-agent run gemini --job ../x") is None
 
 
-@pytest.mark.parametrize("text", [WORDS, f"{WORDS} </dev/null >>out 2>&1; echo over", f"/usr/bin/{WORDS}"])
-def test_a_verdict_asks_it(tmp_path: Path, text: str) -> None:
-    """Also where its output goes into a file, and with the run and the time of the call."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        WORDS,
+        f"{WORDS} </dev/null >>out 2>&1; echo over",
+        f"/usr/bin/{WORDS}",
+        *(f"wal-agent task 'find it'{rest}" for rest in ("", "; echo $?", " >out 2>&1; echo $?")),
+    ],
+)
+@pytest.mark.parametrize(("ended", "finding"), [("closed", "completed"), ("cut_off", "partial")])
+def test_a_verdict_asks_it(tmp_path: Path, text: str, ended: str, finding: str) -> None:
+    """Also where its output goes into a file, or its exit code is printed; with the run and the time of the call. The
+    verdict names the job that it found."""
     asked: list[tuple[str, float]] = []
 
     def inner(step: Step, run: str, since: float) -> NestedRun:
         asked.append((run, since))
-        return NestedRun("inner", True, "closed")
+        return NestedRun("inner", True, ended)  # type: ignore[arg-type]
 
     with short_folder() as folder:
         on = Stage(folder)
@@ -551,4 +561,5 @@ def test_a_verdict_asks_it(tmp_path: Path, text: str) -> None:
         (said,) = collector.decide_verdicts(
             state, read_calls(state, {1: data}), on.here, tmp_path, [], True, inner=inner
         )
-    assert (said.finding, asked) == ("completed", [(opening.opening.run, 5.0)])
+    assert (said.finding, asked) == (finding, [(opening.opening.run, 5.0)])
+    assert "`inner`" in said.why
