@@ -21,7 +21,7 @@ from bench.owner import owned
 from wal_agent.agents.base import Allow, ToolEnded, ToolStarting
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.decorators import MeterBucket
-from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.capture.inside import TreeCapture
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.worktree import WorktreeSaver
@@ -50,7 +50,7 @@ class Bench:
 
     def __init__(self, top: Path, root: Path, context: RunContext, gate: Gate, meter: MeterBucket) -> None:
         self.top, self.opened, self.gate, self.meter = top, context.job, gate, meter
-        self.capture = WorkspaceCapture(root / "state", top.resolve(), os.environ, context.job.blobs.put_payload)
+        self.capture = TreeCapture(root / "state", top.resolve(), os.environ, context.job.blobs.put_payload)
         self.tree = WorktreeSaver(context, gate, self.capture, self.failed)
         self.count = 0
 

@@ -22,7 +22,7 @@ from bench.measure import scaled
 from bench.owner import owned
 from wal_agent.agents.base import Allow, ToolEnded, ToolStarting
 from wal_agent.bucket import open_bucket
-from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.capture.inside import TreeCapture
 from wal_agent.events import Event, Saved
 from wal_agent.supervise.worktree import WorktreeSaver
 
@@ -52,7 +52,7 @@ def main() -> None:
                 if isinstance(event, Saved) and event.size:
                     saves.put(event)
 
-            capture = WorkspaceCapture(root / "state", top.resolve(), os.environ, context.job.blobs.put_payload)
+            capture = TreeCapture(root / "state", top.resolve(), os.environ, context.job.blobs.put_payload)
             saver = WorktreeSaver(replace(context, emit=heard), gate, capture, fail)
             began, before = time.monotonic(), used()
             saver.start()

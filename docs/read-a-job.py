@@ -1,7 +1,8 @@
 """Read a job from a bucket in a folder, by docs/FORMAT.md alone: python docs/read-a-job.py BUCKET JOB [OUT].
 
-Prints each record's type, and writes the session's files and the git packs of the working tree into OUT. Needs msgspec,
-and backports.zstd before Python 3.14. It reads a job that is not encrypted and has its log from segment 1 on.
+Prints each record's type, and writes the session's files and the git packs of the working tree and of the repositories
+inside it into OUT. Needs msgspec, and backports.zstd before Python 3.14. It reads a job that is not encrypted and has
+its log from segment 1 on.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ def payload(bucket, job, found):
 
 
 def main(bucket, job, out=None):
-    files, packs = {}, []
+    files, packs = {}, {}
     for record in records(bucket, job):
         print(record["t"])
         if record["t"] == "file":
@@ -57,10 +58,12 @@ def main(bucket, job, out=None):
         elif record["t"] == "file_gone":
             files.pop(record["path"], None)
         elif record["t"] == "workspace":
-            packs = [] if record.get("whole") else packs[: len(packs) - record.get("replaces", 0)]
-            packs += record.get("packs", [])
+            of = record.get("folder", "")
+            old = [] if record.get("whole") else packs.get(of, [])
+            packs[of] = old[: len(old) - record.get("replaces", 0)] + record.get("packs", [])
     if out is not None:
-        for name, data in [*files.items(), *((f"{n}.pack", pack) for n, pack in enumerate(packs))]:
+        named = ((f"{of}/{n}.pack".lstrip("/"), pack) for of, all in packs.items() for n, pack in enumerate(all))
+        for name, data in [*files.items(), *named]:
             data = data if isinstance(data, bytes) else b"".join(payload(bucket, job, part) for part in data["parts"])
             path = (out / name).resolve()
             assert path.is_relative_to(out.resolve()), name  # whoever writes the bucket chooses the names

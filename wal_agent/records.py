@@ -134,7 +134,7 @@ class Repository(Data, frozen=True):
     `head`: commit id, "" on an unborn branch. `branch`: full ref name, "" when HEAD is detached. `identity`: what two
     clones of one project share (`origin:<url without credentials>`, `root:<commit>`). `prefix`: of the workspace in the
     repository, posix, "" for its top. `remote`: a remote-tracking ref holds `head`. `busy`: "merge", "rebase", ...
-    where one was in progress."""
+    where one was in progress. `linked`: it is a linked worktree (`git worktree add`)."""
 
     head: str
     branch: str
@@ -142,6 +142,7 @@ class Repository(Data, frozen=True):
     prefix: str = ""
     remote: bool = False
     busy: str = ""
+    linked: bool = False
 
 
 class TaskOf(Data, frozen=True):
@@ -320,7 +321,8 @@ class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
     saved, for people, the first ones; `left_out_more` counts the others. `also`: calls above `holds` that had
     ended as well. `pending`: None when all files are saved. `parts`: so many packs, from the first on, hold what
     was saved in parts, and are not sent again as one; `grown`: bytes of the packs behind the first that took in
-    new files, so that they replace nothing."""
+    new files, so that they replace nothing. `folder`: of a repository inside, its path below the workspace, posix;
+    such a capture has packs of its own. `inside`: the repositories inside that have captures of their own."""
 
     holds: int
     commit: str
@@ -336,6 +338,8 @@ class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
     pending: Pending | None = None
     parts: int = 1
     grown: int = 0
+    folder: str = ""
+    inside: tuple[str, ...] = ()
 
 
 class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):

@@ -25,6 +25,15 @@ class LeftOut(msgspec.Struct):
 
     why: dict[bytes, str] = msgspec.field(default_factory=dict)
     later: list[bytes] = msgspec.field(default_factory=list)  # new files that a later capture saves
+    apart: list[bytes] = msgspec.field(default_factory=list)  # repositories inside that only their own captures hold
+
+    def settle_inside(self, found: Iterable[bytes], saved: Collection[bytes]) -> None:
+        """Of the repositories inside: those that are not `saved` by captures of their own are left out."""
+        for path in found:
+            if path not in saved:
+                self.add(path, NESTED)
+            elif self.why.pop(path, "") == NESTED_EMPTY:
+                self.apart.append(path)
 
     def add(self, path: bytes, why: str) -> None:
         self.why.setdefault(path.rstrip(b"/"), why)
@@ -43,7 +52,11 @@ class LeftOut(msgspec.Struct):
         """What a restore must leave alone: nobody chose to leave it out, and the tree does not have it. Where the names
         are too many, the folders that they are in."""
         paths = sorted(
-            [*(path for path, why in self.why.items() if why not in (IGNORED, NESTED, HISTORY)), *self.later]
+            [
+                *(path for path, why in self.why.items() if why not in (IGNORED, NESTED, OUTSIDE, HISTORY)),
+                *self.later,
+                *self.apart,
+            ]
         )
         if sum(map(len, paths)) > MAX_PATHS_SIZE:
             paths = sorted({path.partition(b"/")[0] for path in paths})
@@ -69,6 +82,7 @@ def bound_paths(paths: Iterable[bytes]) -> tuple[bytes, ...]:
 IGNORED = "ignored"
 NESTED = "a repository of its own; only which commit it is at is saved"
 NESTED_EMPTY = "a repository of its own without a commit"
+OUTSIDE = "a linked worktree outside of this folder"
 UNREADABLE = "cannot be read"
 SPECIAL = "not a file, folder or link"
 PRIVATE = "wal-agent's own, or the agent's"
@@ -81,15 +95,17 @@ def describe_unexpected(lines: Sequence[str], more: int, shown: int = 3) -> str:
     """Of what a capture left out, the files that a person may take for saved: the first ones, and how many more. "" for
     none. `lines` and `more`: as in records.Workspace, where what is ignored comes last."""
     wished = tuple(f": {why}" for why in WISHED)
-    found = [line for line in lines if not line.endswith((*wished, f": {NESTED}"))]
+    apart = (f": {NESTED}", f": {OUTSIDE}")
+    found = [line for line in lines if not line.endswith((*wished, *apart))]
     count = len(found) + (0 if lines and lines[-1].endswith(wished) else more)
     named = found[:shown]
     return ", ".join(named) + (f" and {count - len(named)} more" if count > len(named) and found else "")
 
 
-def describe_nested(lines: Sequence[str], shown: int = 3) -> str:
-    """Of what a capture left out, the repositories inside: the first ones, and how many more. "" for none."""
-    found = [line.removesuffix(f": {NESTED}") for line in lines if line.endswith(f": {NESTED}")]
+def describe_apart(lines: Sequence[str], why: str, shown: int = 3) -> str:
+    """Of what a capture left out, the repositories that it left out for `why`: the first ones, and how many more. ""
+    for none."""
+    found = [line.removesuffix(f": {why}") for line in lines if line.endswith(f": {why}")]
     return ", ".join(found[:shown]) + (f" and {len(found) - shown} more" if len(found) > shown else "")
 
 

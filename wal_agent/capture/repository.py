@@ -30,6 +30,9 @@ from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
 from wal_agent.records import Repository
 from wal_agent.safefs import file_signature, open_plain, read_end, read_plain
 
+LINKED = "worktrees"  # folder in a repository, with one for each worktree that `git worktree add` linked to it
+MAX_LINKED = 200  # of them
+
 
 class Location(msgspec.Struct, frozen=True):
     """Where a workspace lies: `prefix` is its place below `top`, posix, "" for the top itself. `git_dir` None: in no
@@ -46,10 +49,27 @@ class Location(msgspec.Struct, frozen=True):
         return (self.common / "objects",) if self.common is not None else ()
 
     @property
+    def linked(self) -> bool:
+        """Whether it is a linked worktree: its own part of the repository lies in the common one."""
+        return self.git_dir is not None and self.git_dir.parent.name == LINKED and self.git_dir != self.common
+
+    @property
     def at(self) -> GitDirs:
         """For git's questions to that repository."""
         assert self.git_dir is not None
         return GitDirs(self.git_dir, work_tree=self.top, cwd=self.top)
+
+
+def linked_worktrees(place: Location) -> Iterator[Path]:
+    """The folders of the worktrees that are linked to the repository at `place`, real paths; none where that is one."""
+    if place.common is None or place.linked:
+        return
+    with suppress(OSError):
+        for name in sorted(os.listdir(place.common / LINKED))[:MAX_LINKED]:  # noqa: PTH208 - names, not paths
+            named = _named_in(place.common / LINKED / name / "gitdir")
+            with suppress(OSError, ValueError):
+                if named.endswith("/.git"):
+                    yield Path(named).parent.resolve()
 
 
 _PATH_FILE = 4096  # bytes of a file that holds a path
@@ -489,6 +509,8 @@ class RepositoryReader:
             return RepositoryState()
         files = dict(read_progress_files(place.git_dir))
         refs, remotes, head, branch = self._refs(place)
+        if place.linked:  # the others are the main worktree's to save
+            refs = {name: id for name, id in refs.items() if name == branch}
         stashes = _older_stashes(place, refs)
         roots = tuple(dict.fromkeys((*progress_heads(files), *refs.values(), *stashes)))
         key = (place, head, roots, remotes)
@@ -517,6 +539,7 @@ class RepositoryReader:
             prefix=place.prefix,
             remote=remote,
             busy=operation_in_progress(files),
+            linked=place.linked,
         )
         state_bytes = msgspec.json.encode(state)
         extra = tuple(_stages(index.unmerged))

@@ -116,13 +116,15 @@ _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 
 class Scanned(msgspec.Struct, frozen=True):
     """`work`: tree of the workspace folder. `candidates`: how many files were examined. `private`: as in
-    shadow.GitState. `pending`: files that were not taken this time; the newest change of one was at `changed` (seconds
-    since 1970). Those that were taken cost `cost` bytes (candidates.cost), and hashing them took `seconds`."""
+    shadow.GitState. `inside`: repositories inside, below the workspace. `pending`: files that were not taken this
+    time; the newest change of one was at `changed` (seconds since 1970). Those that were taken cost `cost` bytes
+    (candidates.cost), and hashing them took `seconds`."""
 
     work: str
     left_out: LeftOut
     candidates: int
     private: tuple[bytes, ...]
+    inside: tuple[bytes, ...] = ()
     pending: Pending | None = None
     changed: float = 0.0
     taken: int = 0
@@ -181,11 +183,10 @@ class Scanner:
         self._remove(at, [*todo.removes, *gone])
         self._add(at, place.top, todo.nested, out)
         self._links |= {add.path for add in todo.nested} - out.why.keys()
+        inside = self._links | {add.path for add in todo.nested}
         began = time.monotonic()
         self._add(at, place.top, now, out)
         seconds = time.monotonic() - began
-        for link in sorted(self._links):
-            out.add(link, left_out.NESTED)
         for path in self._ignored:
             out.add(path, left_out.PRIVATE if is_within(path, private) else left_out.IGNORED)
         self._look_at_modes(at, place.top, where, [add.path for add in now], bool(todo.removes or gone))
@@ -200,7 +201,16 @@ class Scanner:
             pending = Pending(files=len(later), size=sum(add.size for add in later), names=names)
         changed = max((add.changed for add in later), default=0.0)
         return Scanned(
-            self._tree(at, place), reported, len(found), theirs, pending, changed, len(now), total_cost(now), seconds
+            self._tree(at, place),
+            reported,
+            len(found),
+            theirs,
+            tuple(sorted(path.removeprefix(prefix) for path in inside)),
+            pending,
+            changed,
+            len(now),
+            total_cost(now),
+            seconds,
         )
 
     def _begin(self, place: Location) -> GitDirs:

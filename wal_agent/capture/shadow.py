@@ -130,7 +130,7 @@ class Shadow(msgspec.Struct, frozen=True):
     def of(cls, state_dir: Path, workspace: Path, git: Git, job: str = "") -> Shadow:
         """`workspace`: a real path. Nothing is made yet."""
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:16]
-        git.project = workspace
+        git.project = git.project or workspace
         return cls(state_dir / FOLDER / name, git, job)
 
     @property
@@ -151,6 +151,7 @@ class Shadow(msgspec.Struct, frozen=True):
         """Alone with the repository; False at once where another process is at work in it. The lock stays held while a
         git process lives that outlived us."""
         self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        before = self.git.keep
         fd = os.open(self.folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             try:
@@ -158,10 +159,10 @@ class Shadow(msgspec.Struct, frozen=True):
             except BlockingIOError:
                 yield False
                 return
-            self.git.keep = (fd,)
+            self.git.keep = (*before, fd)
             yield True
         finally:
-            self.git.keep = ()
+            self.git.keep = before
             os.close(fd)
 
     def ensure(self, object_format: str = "sha1") -> bool:

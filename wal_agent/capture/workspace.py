@@ -8,6 +8,7 @@ saved in parts has several first packs.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.capture.candidates import HISTORY, Caps, bound_paths
+from wal_agent.capture.candidates import HISTORY, OUTSIDE, Caps, bound_paths
 from wal_agent.capture.git import (
     Busy,
     Change,
@@ -36,6 +37,7 @@ from wal_agent.capture.repository import (
     RepositoryReader,
     RepositoryState,
     find_location,
+    linked_worktrees,
     mark_folder,
     read_marks,
 )
@@ -168,6 +170,16 @@ PART_SECONDS = 3.0
 MANY_LOOSE = 500  # files of one part, above which our repository keeps a pack instead of a file for each
 
 
+class SavedInside(msgspec.Struct, frozen=True):
+    """What became of the repositories inside: those that captures of their own hold, and whether one of these lags."""
+
+    saved: tuple[str, ...] = ()
+    lags: bool = False
+
+
+SaveInside = Callable[[tuple[str, ...], int, float, tuple[int, ...]], SavedInside]
+
+
 class WorkspaceCapture:
     """One run's. `capture` and `commit` are called by one thread, in turn."""
 
@@ -180,14 +192,20 @@ class WorkspaceCapture:
         private: Iterable[Path] = (),
         caps: Caps | None = None,
         job: str = "",
+        inside: SaveInside = lambda *_: SavedInside(),
+        folder: str = "",
+        git: Git | None = None,
     ) -> None:
-        """`workspace`: a real path. `private`: folders that are never captured."""
-        self.git = Git(env)
+        """`workspace`: a real path. `private`: folders that are never captured. `inside` gets the repositories inside,
+        their paths below the workspace, and what `capture` got, to capture them before this one is made. `folder`: of
+        the record, where this is such a repository; `git`: of the workspace that it is in."""
+        self.git = git or Git(env)
         self._shadow = Shadow.of(state_dir, workspace, self.git, job)
         self._packer = Packer(self._shadow, put)
         self._workspace, self._env = workspace, env
         self._private = (*private, state_dir)
         self._caps = caps or Caps()
+        self._inside, self._folder = inside, folder
         self._saved: SavedCapture | None = None
         self._next: SavedCapture | None = None
         self._tidy: Location | None = None
@@ -253,8 +271,13 @@ class WorkspaceCapture:
 
     @property
     def lags(self) -> bool:
-        """Whether something that changed in this run may be among what is pending."""
-        return self.pending is not None and self._lags
+        """Whether something that changed in this run may not be in the newest captures."""
+        return self._lags
+
+    @property
+    def newest(self) -> Workspace | None:
+        """The newest record that was committed."""
+        return self._saved.record if self._saved is not None else None
 
     def in_small_parts(self) -> None:
         """From now on: time is short, and what is cut off is lost."""
@@ -342,12 +365,13 @@ class WorkspaceCapture:
         saved = self._saved
         if around.partial:
             scanned.left_out.add(b".git", HISTORY)
+        inside = self._save_inside(place, scanned, holds, also, now)
         lines, more = scanned.left_out.lines(), scanned.left_out.more
         pending = scanned.pending
         if pending is not None and around.weight > self._budget and (saved is None or not saved.contents.index):
             around = around.without_history()
             pending = msgspec.structs.replace(pending, repository=True)
-        self._lags = pending is not None and scanned.changed >= self._began
+        self._lags = inside.lags or (pending is not None and scanned.changed >= self._began)
         if self._lags:
             holds, also = self._held  # what waits may be of a call of this run
         filling = pending is not None or self.pending is not None
@@ -356,7 +380,13 @@ class WorkspaceCapture:
         if saved is not None and same:
             old = msgspec.structs.replace(saved.record, packs=(), whole=False, replaces=0)
             record = msgspec.structs.replace(
-                old, holds=holds, also=also, left_out=lines, left_out_more=more, pending=pending
+                old,
+                holds=holds,
+                also=also,
+                left_out=lines,
+                left_out_more=more,
+                pending=pending,
+                inside=inside.saved,
             )
             if record == old:
                 return None
@@ -402,10 +432,29 @@ class WorkspaceCapture:
             pending=pending,
             parts=parts,
             grown=grown,
+            folder=self._folder,
+            inside=inside.saved,
         )
         base = made if whole or grows or saved is None else saved.base
         self._next = SavedCapture(made, base, packs, record)
         return record
+
+    def _save_inside(
+        self, place: Location, scanned: Scanned, holds: int, also: tuple[int, ...], now: float
+    ) -> SavedInside:
+        """The repositories inside: those that the scan found, and the linked worktrees that are ignored."""
+        found = {os.fsdecode(path) for path in scanned.inside}
+        for folder in linked_worktrees(place):
+            if folder == self._workspace or any(folder.is_relative_to(each) for each in self._private):
+                continue
+            if not folder.is_relative_to(self._workspace):
+                name = os.path.relpath(folder, self._workspace)
+                scanned.left_out.add(os.fsencode(name), OUTSIDE)
+            elif os.path.lexists(folder / ".git"):
+                found.add(folder.relative_to(self._workspace).as_posix())
+        done = self._inside(tuple(sorted(found)), holds, now, also) if found else SavedInside()
+        scanned.left_out.settle_inside(map(os.fsencode, sorted(found)), set(map(os.fsencode, done.saved)))
+        return done
 
     def _is_same(self, saved: SavedCapture, scanned: Scanned, around: RepositoryState, state: bytes) -> bool:
         old = saved.contents

@@ -64,7 +64,7 @@ from wal_agent.records import (
 )
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_words
-from wal_agent.text import columns, duration, lines, plural, quote_word, say, shorten, size, timestamp
+from wal_agent.text import columns, duration, lines, plural, printable, quote_word, say, shorten, size, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -407,7 +407,8 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "saved", f"{r.path} is gone", ""
         case Workspace():
             sent = sum(pack.size for pack in r.packs)
-            return "workspace", f"{plural(r.files, 'file')} +{size(sent)}", f"holds #{r.holds}"
+            of = f" in {printable(redact(r.folder))[:60]}" if r.folder else ""
+            return "workspace", f"{plural(r.files, 'file')}{of} +{size(sent)}", f"holds #{r.holds}"
         case Recovery():
             return (
                 "recovery",

@@ -275,7 +275,7 @@ def call_rows(view: View, options: str) -> list[tuple[str, str]]:
 
 def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     """What of the working tree is saved, and what is not."""
-    from wal_agent.capture.candidates import describe_nested, describe_unexpected
+    from wal_agent.capture.candidates import NESTED, OUTSIDE, describe_apart, describe_unexpected
 
     if f.off:
         return [("files", "not saved: captures are off in this run")]
@@ -291,8 +291,10 @@ def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
         )
     if left := describe_unexpected(f.left_out, f.left_out_more):
         rows.append(("", f"left out: {left}"))
-    if nested := describe_nested(f.left_out):
+    if nested := describe_apart(f.left_out, NESTED):
         rows.append(("", f"of repositories inside only the commit is saved, and no file: {nested}"))
+    if outside := describe_apart(f.left_out, OUTSIDE):
+        rows.append(("", f"linked worktrees outside of this folder are not saved: {outside}"))
     if f.behind:
         count = plural(len(f.behind) + f.behind_more, "call")
         newest = f"the newest is #{f.behind[-1]}"

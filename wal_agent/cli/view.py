@@ -328,6 +328,9 @@ def newest_rewrite(state: State) -> LastRewrite | None:
     return LastRewrite(r.n, r.kind, r.turns, r.tokens, r.left, r.time)
 
 
+MAX_TO_GO = 5  # files that wait to be saved and are named
+
+
 def files_view(state: State, answer: Mapping[str, Any] | None) -> Files | None:
     if not state.session:
         return None
@@ -337,7 +340,7 @@ def files_view(state: State, answer: Mapping[str, Any] | None) -> Files | None:
     behind = tuple(ended.intent.call for ended in state.unheld)
     if (saved := state.workspace) is None:
         return Files(behind=behind, behind_more=state.unheld_more, problem=said, off=off)
-    pending = saved.pending
+    pending = [each.pending for each in (saved, *state.inside.values()) if each.pending is not None]
     return Files(
         saved=saved.time,
         files=saved.files,
@@ -345,9 +348,9 @@ def files_view(state: State, answer: Mapping[str, Any] | None) -> Files | None:
         holds=saved.holds,
         behind=behind,
         behind_more=state.unheld_more,
-        to_go=pending.files if pending else 0,
-        to_go_bytes=pending.size if pending else 0,
-        to_go_names=tuple(redact(name) for name in pending.names) if pending else (),
+        to_go=sum(each.files for each in pending),
+        to_go_bytes=sum(each.size for each in pending),
+        to_go_names=tuple(redact(name) for each in pending for name in each.names)[:MAX_TO_GO],
         left_out=tuple(redact(line) for line in saved.left_out),
         left_out_more=saved.left_out_more,
         problem=said,

@@ -275,7 +275,7 @@ def _export_workspace(found: Replay, blobs: Blobs, stage: Path, env: Mapping[str
     target = RestoreTarget(stage / WORKSPACE, stage / "state", env)
     decided = decide_restore(captured, inspect_target(target, captured))
     assert not isinstance(decided, Keep), "a folder that was made just now is nobody's"
-    restore_files(target, captured, blobs, decided, now)
+    restore_files(target, captured, blobs, decided, now, inside=found.state.inside)
     return captured.files
 
 

@@ -203,8 +203,8 @@ def _records(source: Source, job: OpenedJob, clock: Clock) -> Iterator[AnyRecord
             path.unlink()
             if delta is not None:
                 yield delta
-    if state.workspace is not None:
-        yield copies.workspace(state.workspace)
+    for tree in (*state.inside.values(), *([state.workspace] if state.workspace is not None else [])):
+        yield copies.workspace(tree)
     for ended in state.unsettled:
         yield copies.record(ended.intent)
         yield copies.record(ended.end)

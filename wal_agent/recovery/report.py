@@ -225,11 +225,24 @@ def tree_lines(done: TreeResult) -> list[str]:
     if busy := _in_progress(done):
         commands = _describe_rebase_commands(done, one_line)
         lines.append(row("git", f"a {one_line(busy, 20)} is in progress in the repository that was made{commands}"))
+    if inside := _inside_back(done):
+        lines.append(row("inside", f"put back too: {describe_folders(inside)}"))
+    for each in done.inside:
+        if each.why:
+            lines.append(row("inside", f"{one_line(each.folder, 80)} was not put back: {one_line(each.why, 200)}"))
+        elif each.done is not None and each.done.files_kept and each.done.kept is not None:
+            what = f"what was in {one_line(each.folder, 80)}: {one_line(each.done.kept.get_files, 400)}"
+            lines.append(row("kept", what))
     if done.put_back and done.captured is not None and (pending := done.captured.pending) is not None:
         lines.append(row("not saved", describe_pending(pending, one_line)))
     if left := _left_out(done.captured) if done.put_back else ():
         lines.append(row("not saved", _first_of(left, one_line, 120, "; ")))
     return lines
+
+
+def _inside_back(done: TreeResult) -> list[str]:
+    """The repositories inside that were put back."""
+    return [each.folder for each in done.inside if each.done is not None]
 
 
 def uncommitted_line(names: Sequence[str], folder: Path, kept: RestoreBackup) -> str:
@@ -244,6 +257,11 @@ def describe_names(count: int, names: Sequence[str]) -> str:
     """ "7 files (a, b, c and 4 more)"; `names`: the first of them."""
     more = f" and {count - _MAX_NAMES} more" if count > _MAX_NAMES else ""
     return f"{plural(count, 'file')} ({', '.join(one_line(name, 80) for name in names[:_MAX_NAMES])}{more})"
+
+
+def describe_folders(names: Sequence[str]) -> str:
+    """ "a, b, c and 4 more"."""
+    return _first_of(names, one_line, 80)
 
 
 def describe_pending(pending: Pending, quoted: Callable[[str, int], str]) -> str:
@@ -329,6 +347,10 @@ def describe_tree(done: TreeResult, put_back_before: bool) -> str:
         parts.append(f"In the way, and renamed: {_first_of(done.aside, inline, 80)}.")
     if done.stays:
         parts.append(f"{messages.not_covered(done.stays).capitalize()}.")
+    if back := _inside_back(done):
+        parts.append(f"The repositories inside are as they were saved, too: {_first_of(back, inline, 80)}.")
+    if lost := [each.folder for each in done.inside if each.why]:
+        parts.append(f"Repositories inside that could not be put back: {_first_of(lost, inline, 80)}.")
     if captured.pending is not None:
         parts.append(
             f"Not all files had been saved. Missing here, or older: {describe_pending(captured.pending, inline)}."

@@ -102,7 +102,7 @@ def _may_stage(shadow: Shadow, place: Location, here: SavedHere, saved: Contents
 
 def _stage(shadow: Shadow, place: Location, tree: str) -> bool:
     try:
-        _give(shadow, place, [tree])
+        give_objects(shadow, place, [tree])
         shadow.git.run("read-tree", "-m", tree, at=place.at)
         shadow.git.run("update-index", "-q", "--refresh", at=place.at, ok=(0, 1))
     except GitFailed:
@@ -112,7 +112,7 @@ def _stage(shadow: Shadow, place: Location, tree: str) -> bool:
 
 def _give_stashes(shadow: Shadow, place: Location, ids: Sequence[str]) -> bool:
     try:
-        _give(shadow, place, ids)
+        give_objects(shadow, place, ids)
         for id in reversed(ids):
             write_stash(shadow, place.at, id)
     except GitFailed:
@@ -126,7 +126,7 @@ def write_stash(shadow: Shadow, at: GitDirs, id: str) -> None:
     shadow.git.run("update-ref", "--create-reflog", "-m", said, STASH, id, at=at)
 
 
-def _give(shadow: Shadow, place: Location, ids: Sequence[str]) -> None:
+def give_objects(shadow: Shadow, place: Location, ids: Sequence[str]) -> None:
     """Write into the repository here the objects that it lacks of these. GitFailed where that is not all of them."""
     assert place.common is not None
     theirs = shadow.git.text("for-each-ref", "--format=%(objectname)", at=place.at).split()

@@ -316,13 +316,28 @@ def decide_restore(captured: Workspace | None, here: LocalTree) -> Keep | PutBac
 
 class RestoreTarget(msgspec.Struct, frozen=True):
     """Where a tree is put back: `folder`, a real path. `state_dir`: wal-agent's own. `env`: the user's, for git.
-    `private`: folders that are never captured, so never saved nor replaced (`state_dir` always)."""
+    `private`: folders that are never captured, so never saved nor replaced (`state_dir` always). `around`: the
+    workspace, where `folder` is of a repository inside it."""
 
     folder: Path
     state_dir: Path
     env: Mapping[str, str]
     private: tuple[Path, ...] = ()
     job: str = ""
+    around: Path | None = None
+
+    def inside(self, name: str) -> RestoreTarget:
+        """Of a repository inside. ConfigError: a folder of this name is not put back."""
+        if not name.isprintable() or not all(map(is_folder_name, name.split("/"))):
+            raise ConfigError(f"{printable(name)} is no name of a folder inside.")
+        place = self.folder
+        for part in name.split("/"):
+            place = place / part
+            if os.path.lexists(place) and (place.is_symlink() or not place.is_dir()):
+                raise ConfigError(f"{place} is not a folder here.")
+        if any(place.is_relative_to(each.resolve()) for each in (*self.private, self.state_dir)):
+            raise ConfigError(f"{place} is never captured.")
+        return msgspec.structs.replace(self, folder=place, around=self.folder)
 
     def shadow(self) -> Shadow:
         return Shadow.of(self.state_dir, self.folder, Git(self.env), self.job)
@@ -345,7 +360,7 @@ def inspect_target(target: RestoreTarget, captured: Workspace | None) -> LocalTr
     shadow = target.shadow()
     try:
         known = is_object_id(captured.commit) and _is_known_folder(shadow, target, captured.commit)
-        return LocalTree(known, empty, _has_repository(shadow.git, target.folder, captured.repository))
+        return LocalTree(known, empty, _has_repository(shadow.git, target, captured.repository))
     except GitMissing:
         raise ConfigError(
             "A working tree is saved for this job, and there is no git here to put it back with.", "Install git."
@@ -376,11 +391,17 @@ def _can_be_marked(folder: Path) -> bool:
     return ours and os.access(folder, os.W_OK)
 
 
-def _has_repository(git: Git, folder: Path, lost: Repository | None) -> bool:
+def is_folder_name(part: str) -> bool:
+    """Whether a repository inside may lie in a folder of this name; git's own folder has some spellings."""
+    return part not in ("", ".", "..") and not part.lower().startswith((".git", "git~"))
+
+
+def _has_repository(git: Git, target: RestoreTarget, lost: Repository | None) -> bool:
     """Whether there is a repository for the tree. One around the folder without a file in it is none for a tree that
     was at the top of its own."""
-    if os.path.lexists(folder / ".git"):
-        return True
+    folder = target.folder
+    if os.path.lexists(folder / ".git") or target.around is not None:
+        return os.path.lexists(folder / ".git")
     place = find_location(git, folder)
     if place.git_dir is None or lost is None or lost.prefix or not place.prefix:
         return place.git_dir is not None

@@ -2,45 +2,41 @@
 
 The folder that the newest capture came from is the truth and is not changed. Anywhere else what is there is backed up
 first, then its files are made those of the capture. The user's `.git` is not changed; where there is none, one like the
-lost one is made: HEAD, branches, index, operations in progress, and the commits that the capture holds, shallow where
-history is missing. It is built beside its place and moved there at the end, so that a crash leaves none or a whole one.
-Nothing that the capture names is run, and only names that git itself uses for these things are written. A crash in
-between is found by its marker (restore_target), and the restore runs again; what was here before the first try is not
-saved over.
+lost one is made (rebuild_git). The repositories inside follow, each by its own capture. A crash in between is found by
+its marker (restore_target), and the restore runs again; what was here before the first try is not saved over.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
 from wal_agent.budget import FOREIGN
-from wal_agent.capture.candidates import is_within
-from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
-from wal_agent.capture.repository import (
-    PROGRESS_FILES,
-    PROGRESS_FOLDERS,
-    Location,
-    find_location,
-    mark_folder,
-    progress_heads,
-)
+from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
+from wal_agent.capture.repository import Location, find_location, mark_folder
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
-from wal_agent.errors import ConfigError, Damaged, Exhausted, WalAgentError
+from wal_agent.errors import BucketError, ConfigError, Damaged, Exhausted, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import failed
 from wal_agent.records import Repository, Workspace
-from wal_agent.recovery.restore_git import STASH, GitPutBack, put_back_git, saved_stashes, write_stash
+from wal_agent.recovery.rebuild_git import (
+    check_git_state,
+    known_commits,
+    link_worktree,
+    rebase_commands,
+    rebuild_git,
+    remove_half_built,
+)
+from wal_agent.recovery.restore_git import GitPutBack, put_back_git
 from wal_agent.recovery.restore_target import (
     Keep,
     KeptFiles,
@@ -50,7 +46,9 @@ from wal_agent.recovery.restore_target import (
     RestoreTarget,
     SavedHere,
     clear_markers,
+    decide_restore,
     drop_old_backups,
+    inspect_target,
     read_marker,
     save_here,
     write_marker,
@@ -79,159 +77,20 @@ from wal_agent.text import shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.damage import with_hint
 
-BUILT = ".wal-agent-git"  # in the workspace, while it is built
-_URL = re.compile(
-    r"(?:https?|ssh|git|file)://[^\s\x00-\x1f]+|/[^\x00-\x1f]+|[A-Za-z0-9._-]+@[A-Za-z0-9._-]+:[^\s\x00-\x1f]+"
-)
-_EXEC = re.compile(r"\s*(?:exec|x)\s+(.+)")
-_UNMERGED = re.compile(rb"[0-7]{6} [0-9a-f]{40,64} [0-3]\t.+", re.DOTALL)
-
-
-def remove_half_built(folder: Path) -> None:
-    """Remove what a crash left half built."""
-    left = folder / BUILT
-    if left.is_dir() and not left.is_symlink():
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def check_git_state(contents: Contents) -> None:
-    """Raise Damaged for an impossible index, before anything is changed."""
-    if not all(map(_UNMERGED.fullmatch, contents.state.unmerged.split(b"\0")[:-1])):
-        raise Damaged("The captured index has an unmerged entry that is none.")
-
-
-def rebase_commands(contents: Contents) -> tuple[str, ...]:
-    """Return what a rebase in progress would run when it goes on: its `exec` lines, as they are."""
-    todo = contents.state.files.get("rebase-merge/git-rebase-todo", b"").decode("utf-8", "replace")
-    found = (_EXEC.fullmatch(line) for line in todo.splitlines())
-    return tuple(line[1] for line in found if line)
-
-
-def rebuild_git(shadow: Shadow, contents: Contents, folder: Path, identity: Collection[str]) -> None:
-    """Make `folder`/.git of `contents`. Under the shadow's lock, once the files are in `folder`. ConfigError."""
-    remove_half_built(folder)
-    built = folder / BUILT
-    try:
-        built.mkdir(mode=0o755)
-        _build_repository(shadow, contents, built, identity)
-        _write_index(shadow.git, contents, built, folder)
-        (built / ".git").rename(folder / ".git")
-    except (GitFailed, OSError, ValueError) as error:
-        raise ConfigError(f"The repository could not be made again in {folder}: {shorten(str(error))}") from error
-    finally:
-        remove_half_built(folder)
-
-
-def _build_repository(shadow: Shadow, contents: Contents, built: Path, identity: Collection[str]) -> None:
-    git, state = shadow.git, contents.state
-    format = "sha256" if len(contents.commit) == 64 else "sha1"
-    chosen = [f"--object-format={format}"] if format != "sha1" else []
-    git.run("init", "-q", "--template=", *chosen, ".", cwd=built)
-    at = GitDirs(built / ".git", cwd=built)
-    (built / ".git" / "info").mkdir(exist_ok=True)
-    had = _known_commits(shadow, contents)
-    _write_objects(shadow, contents, built / ".git", had)
-    if cut := [id for id in state.shallow if id in had]:
-        (built / ".git" / "shallow").write_text("".join(f"{id}\n" for id in cut))
-    for name, id in state.refs.items():
-        if id in had and name != STASH and _is_ref(git, name):
-            with suppress(GitFailed):  # a/b beside a
-                git.run("update-ref", name, id, at=at)
-    for id in reversed(saved_stashes(contents)):
-        if id in had:
-            write_stash(shadow, at, id)
-    _write_head(git, at, state.branch, state.head if state.head in had else "")
-    for name, data in state.files.items():
-        if _is_progress_file(name):
-            (built / ".git" / name).parent.mkdir(exist_ok=True)
-            (built / ".git" / name).write_bytes(data)
-    url = next((text.removeprefix("origin:") for text in identity if text.startswith("origin:")), "")
-    if _URL.fullmatch(url):
-        git.run("config", "remote.origin.url", url, at=at)
-        git.run("config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*", at=at)
-
-
-def _known_commits(shadow: Shadow, contents: Contents) -> frozenset[str]:
-    """Return those of a capture's commits that are here."""
-    state = contents.state
-    heads = (state.head, *state.refs.values(), *state.stashes, *progress_heads(state.files))
-    return _existing_commits(shadow, {*heads, *state.commits} - {""})
-
-
-def _existing_commits(shadow: Shadow, ids: Collection[str]) -> frozenset[str]:
-    """Return those of the commits that are here."""
-    asked = "".join(f"{id}\n" for id in sorted(ids)).encode()
-    found = shadow.git.run("cat-file", "--batch-check", at=shadow.at(), input=asked).decode()
-    return frozenset(line.split()[0] for line in found.splitlines() if line.split()[1:2] == ["commit"])
-
-
-def _write_objects(shadow: Shadow, contents: Contents, git_dir: Path, had: Collection[str]) -> None:
-    """Write one pack of the commits with all their files, and of the index."""
-    state = contents.state
-    ids = [line.split(b" ")[1].decode() for line in state.unmerged.split(b"\0")[:-1] if not line.startswith(b"160000")]
-    wanted = [*(f"--shallow {id}" for id in state.shallow), *sorted(had), *filter(None, [contents.index]), *ids]
-    objects = git_dir / "objects"
-    (objects / "pack").mkdir(parents=True, exist_ok=True)
-    missing = ["--missing=allow-any"] if state.missing else []
-    words = ("pack-objects", "-q", "--revs", "--delta-base-offset", *missing, str(objects / "pack" / "pack"))
-    # git builds the pack in the object folder that it writes to, and renames it: that one must be the workspace's,
-    # which may be another file system than the shadow's.
-    at = replace(shadow.at(shadow.objects), objects=objects)
-    shadow.git.run(*words, at=at, input="".join(f"{line}\n" for line in wanted).encode())
-
-
-def _write_head(git: Git, at: GitDirs, branch: str, head: str) -> None:
-    if branch and _is_ref(git, branch) and branch.startswith("refs/heads/"):
-        git.run("symbolic-ref", "HEAD", branch, at=at)
-        if head:
-            git.run("update-ref", branch, head, at=at)
-    elif head:
-        git.run("update-ref", "--no-deref", "HEAD", head, at=at)
-
-
-def _is_ref(git: Git, name: str) -> bool:
-    if not name.startswith("refs/heads/"):
-        return False
-    try:
-        git.run("check-ref-format", name)
-    except GitFailed:
-        return False
-    return True
-
-
-def _is_progress_file(name: str) -> bool:
-    """Whether git keeps an operation in progress in a file of this name."""
-    parts = PurePosixPath(name).parts
-    if "/".join(parts) != name or not name.isprintable():
-        return False
-    if len(parts) == 1:
-        return name in PROGRESS_FILES
-    return len(parts) == 2 and parts[0] in PROGRESS_FOLDERS and parts[1] not in (".", "..")
-
-
-def _write_index(git: Git, contents: Contents, built: Path, folder: Path) -> None:
-    """Write the index as it was; of a sparse checkout, absent files do not count as deleted."""
-    at = GitDirs(built / ".git", work_tree=folder, cwd=folder)
-    state = contents.state
-    if contents.index:
-        git.run("read-tree", contents.index, at=at)
-    if state.unmerged:
-        git.run("update-index", "-z", "--index-info", at=at, input=state.unmerged)
-    if state.sparse:
-        (built / ".git" / "info" / "sparse-checkout").write_bytes(state.sparse)
-        git.run("config", "core.sparseCheckout", "true", at=at)
-        gone = git.run("ls-files", "-z", "--deleted", at=at).split(b"\0")[:-1]
-        away = [path for path in gone if is_within(path, set(state.left_out))]
-        words = ("update-index", "-z", "--skip-worktree", "--stdin")
-        git.run(*words, at=at, input=b"".join(path + b"\0" for path in away or gone))
-    git.run("update-index", "-q", "--refresh", at=at, ok=(0, 1))
-
-
 LOCK_TIMEOUT = 60.0  # seconds
 RESTORE_NOTE = "put-back"  # file in the shadow: the capture that was put back last, and its restore's note
 MOST_HUSKS = 400  # they are named to git in its arguments
 TRIES = 3  # saves of what is here, where it changes meanwhile
+NOTHING_INSIDE: Mapping[str, Workspace] = {}
 Announce = Callable[[Sequence[str], RestoreBackup], None]
+
+
+class RestoredInside(msgspec.Struct, frozen=True):
+    """What became of a repository inside. `why`: it was not put back, in a sentence."""
+
+    folder: str
+    done: TreeResult | None = None
+    why: str = ""
 
 
 class TreeResult(msgspec.Struct, frozen=True):
@@ -255,6 +114,7 @@ class TreeResult(msgspec.Struct, frozen=True):
     tree: Tree | None = None  # what was put back
     unread: bool = False
     runs: tuple[str, ...] = ()
+    inside: tuple[RestoredInside, ...] = ()
 
     @property
     def put_back(self) -> bool:
@@ -276,16 +136,18 @@ def restore_files(
     now: float,
     note: str = "",
     announce: Announce = lambda names, kept: None,
+    inside: Mapping[str, Workspace] = NOTHING_INSIDE,
 ) -> TreeResult:
-    """Make the files in the target's folder those of `captured`. `now`: seconds since 1970. `note`: for `read_note`.
-    `announce` gets the files here that no commit has, and where they are kept now, before they are replaced.
+    """Make the files in the target's folder those of `captured`, and then those of the repositories `inside`, by their
+    folders. `now`: seconds since 1970. `note`: for `read_note`. `announce` gets the files here that no
+    commit has, and where they are kept now, before they are replaced.
 
     Damaged, with a hint: the log has no whole tree, and nothing was changed. ConfigError: this machine cannot take it.
     BucketError."""
     shadow = target.shadow()
     with _lock_shadow(shadow, target.folder):
         try:
-            return _Restore(target, shadow, captured, decided, now, announce).go(blobs, note)
+            return _Restore(target, shadow, captured, decided, now, announce).go(blobs, note, inside)
         except Damaged as error:
             raise with_hint(error) from error
         except (GitFailed, OSError) as error:
@@ -333,7 +195,7 @@ class _Restore:
         self.git = GitPutBack()
         self._fresh = False  # nothing in the shadow is of an earlier run
 
-    def go(self, blobs: Blobs, note: str) -> TreeResult:
+    def go(self, blobs: Blobs, note: str, inside: Mapping[str, Workspace]) -> TreeResult:
         shadow, captured = self.shadow, self.captured
         place = self._place()
         remove_half_built(self.folder)
@@ -350,7 +212,8 @@ class _Restore:
             done = self._replace(place, contents, tree)
             restrict_modes(self.folder, tree, contents.state.private)
         if self.decided.make_repository:
-            rebuild_git(shadow, contents, self.folder, captured.repository.identity if captured.repository else ())
+            self._make_repository(contents)
+        done = replace(done, inside=tuple(self._restore_inside(blobs, inside)))
         failpoint("restore.after_tree")
         shadow.save(captured.commit)
         mark_folder(self.folder, (captured.commit,), self.target.job)
@@ -358,6 +221,26 @@ class _Restore:
         clear_markers(shadow, self.target.job)
         drop_old_backups(self.target.kept(self.now).parent, self.now)
         return done
+
+    def _make_repository(self, contents: Contents) -> None:
+        lost, around = self.captured.repository, self.target.around
+        linked = lost is not None and lost.linked and around is not None
+        if not (linked and around is not None and link_worktree(self.shadow, contents, self.folder, around)):
+            rebuild_git(self.shadow, contents, self.folder, lost.identity if lost is not None else ())
+
+    def _restore_inside(self, blobs: Blobs, inside: Mapping[str, Workspace]) -> Iterator[RestoredInside]:
+        """The repositories inside, each as a workspace of its own. One that cannot be put back stops no other."""
+        for folder, captured in sorted(inside.items()):
+            try:
+                target = self.target.inside(folder)
+                decided = decide_restore(captured, inspect_target(target, captured))
+                if isinstance(decided, PutBack):
+                    done = restore_files(target, captured, blobs, decided, self.now, announce=self.announce)
+                    yield RestoredInside(folder, done)
+            except BucketError:
+                raise
+            except (WalAgentError, OSError) as error:
+                yield RestoredInside(folder, why=str(error))
 
     def _brought(self, blobs: Blobs) -> tuple[Contents, Tree]:
         """Fetch the packs; return the capture and its files. A shadow that an earlier run left broken is made again."""
@@ -454,7 +337,7 @@ class _Restore:
         made = self.decided.make_repository
         offers = {"HEAD": head} if head in contents.state.commits and not made and not self._has(place, head) else {}
         if here is not None and not made:
-            self.git = self.git.then(put_back_git(shadow, place, here, contents, _known_commits(shadow, contents)))
+            self.git = self.git.then(put_back_git(shadow, place, here, contents, known_commits(shadow, contents)))
             offers |= self.git.offered
         if files or offers:
             kept = kept or new_backup(self.target, self.now)

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, SessionFile, TurnCompleted, TurnFailed, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.agents.session_files import find_main
+from wal_agent.capture.inside import TreeCapture
 from wal_agent.capture.session import SessionCapture
-from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.concurrency import start_daemon
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, WalAgentError
@@ -78,7 +78,7 @@ class Live:
         run_dir: RunDir,
         keeper: LeaseKeeper,
         capture: SessionCapture,
-        tree: WorkspaceCapture | None,
+        tree: TreeCapture | None,
         recovered: RecoveredCalls,
         screen: Screen,
         liveness: Liveness,

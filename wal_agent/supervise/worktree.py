@@ -29,9 +29,9 @@ from wal_agent.agents import places
 from wal_agent.agents.base import Agent
 from wal_agent.capture.candidates import Caps, describe_unexpected
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.inside import TreeCapture
 from wal_agent.capture.repository import RepositoryReader, find_location
 from wal_agent.capture.shadow import Shadow
-from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, WalAgentError
 from wal_agent.events import CallEnded, PhaseChanged, Saved
@@ -39,6 +39,7 @@ from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery.report import (
     MissingEffects,
+    describe_folders,
     describe_names,
     describe_pending,
     describe_tree,
@@ -94,7 +95,7 @@ class WorktreeSaver:
         self,
         context: RunContext,
         gate: Gate,
-        capture: WorkspaceCapture,
+        capture: TreeCapture,
         failed: Callable[[BaseException], None],
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -273,27 +274,24 @@ class WorktreeSaver:
         if self._writer.spooled or self._writer.backlog.size > MAX_BACKLOG:
             self.problem, self.missed = UNSAVED.format("the bucket was away"), True
             return
-        newest = self._writer.state.workspace
-        if newest is not None:
-            self._capture.acked(newest.commit)
+        self._capture.acked(self._writer.state)
         if self._capture.many_waiting and not self._last:
             return  # what the log may have as its newest must stay known here
         began = self._clock.boot()
         beyond = self._gate.ended_beyond()  # before `upto`: both are of a moment before the capture
         upto = self._gate.ended_upto()
         also = tuple(call for call in beyond if call > upto)
-        record = self._capture.capture(upto, self._clock.now(), also)
+        records = self._capture.capture(upto, self._clock.now(), also)
         with self._appending:
             if self._closed:
                 return
-            self._found = record is not None
-            if record is not None:
-                sent, ticket = (
-                    sum(pack.size for pack in record.packs),
-                    self._writer.append(record, wait=self._context.capture_wait),
-                )
+            self._found = bool(records)
+            sent = sum(pack.size for record in records for pack in record.packs)
+            for record in records:
+                ticket = self._writer.append(record, wait=self._context.capture_wait)
+                self._newest = self._newest if record.folder else record
+            if records:
                 ticket.when_acked(lambda: self._emit(Saved("workspace", sent, self._clock.boot() - began)))
-                self._newest = record
                 self._capture.commit()
             elif not self._writer.pending:
                 self._emit(Saved("workspace", 0, self._clock.boot() - began))
@@ -307,7 +305,7 @@ class WorktreeSaver:
         if saved is None:
             return f"{NEVER} {self.problem}".rstrip()
         parts = []
-        if (pending := saved.pending) is not None:
+        for pending in (each.pending for each in (saved, *self._writer.state.inside.values()) if each.pending):
             more = f" and {pending.files - len(pending.names)} more" if pending.files > len(pending.names) else ""
             parts.append(f"{size(pending.size)} in {', '.join(pending.names)}{more}")
         if left := describe_unexpected(saved.left_out, saved.left_out_more):
@@ -348,7 +346,7 @@ def due(work: float, ended: float) -> float:
     return ended + BEHIND - work - DEBOUNCE
 
 
-def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> WorkspaceCapture | None:
+def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> TreeCapture | None:
     """The workspace's captures, as the settings say; they go on from what the log holds. None: they are off, or the
     workspace lies in a folder that is never captured, which is said."""
     settings, workspace, env = context.settings, context.workspace, context.env
@@ -363,8 +361,8 @@ def open_worktree_capture(context: RunContext, say: Callable[[str], None]) -> Wo
     total = int(settings.workspace_cap * (1 << 20))
     caps = Caps(total, max(1, total // 20))
     put = context.job.blobs.put_payload
-    capture = WorkspaceCapture(state_dir(env), workspace, env, put, private, caps, settings.job)
-    capture.go_on_from(context.job.replay.state.workspace)
+    capture = TreeCapture(state_dir(env), workspace, env, put, private, caps, settings.job)
+    capture.go_on_from(context.job.replay.state)
     return capture
 
 
@@ -414,6 +412,7 @@ class WorktreeFacts(msgspec.Struct, frozen=True):
     keeps_what_is_here: bool = False
     makes_repository: bool = False
     uncommitted: tuple[str, ...] = ()  # files here that no commit has, and that would be replaced
+    inside: tuple[str, ...] = ()  # repositories inside that would be put back too
 
     def rows(self) -> list[str]:
         """For the screen."""
@@ -425,6 +424,8 @@ class WorktreeFacts(msgspec.Struct, frozen=True):
         saved = moment(self.saved, self.saved, exact=True, whole=True)
         what = f"{plural(self.files, 'file')} ({size(self.size)}) as of {saved}"
         lines = [row("tree", f"{first}the saved one would be put back: {what}{git}")]
+        if self.inside:
+            lines.append(row("inside", f"would be put back too: {describe_folders(self.inside)}"))
         if self.uncommitted:
             shown = describe_names(len(self.uncommitted), self.uncommitted)
             lines.append(row("uncommitted", messages.would_replace(shown)))
@@ -434,13 +435,15 @@ class WorktreeFacts(msgspec.Struct, frozen=True):
 
 
 class WorktreePlan(msgspec.Struct, frozen=True):
-    """Before anything is done. `captured`: None also where captures are off. `identity`: of the repository here, looked
-    up only where a tree would be put back into one. `before`: an earlier start put it back here, and no agent was
-    started since. `elsewhere`: the calls of the last run ran on another machine."""
+    """Before anything is done. `captured`: None also where captures are off. `inside`: the captures of the repositories
+    in the workspace. `identity`: of the repository here, looked up only where a tree would be put back into one.
+    `before`: an earlier start put it back here, and no agent was started since. `elsewhere`: the calls of the last run
+    ran on another machine."""
 
     target: RestoreTarget
     captured: Workspace | None
     decided: Keep | PutBack
+    inside: Mapping[str, Workspace] = {}
     identity: tuple[str, ...] = ()
     before: bool = False
     elsewhere: bool = False
@@ -473,6 +476,7 @@ class WorktreePlan(msgspec.Struct, frozen=True):
             pending=saved.pending,
             keeps_what_is_here=not self.empty,
             makes_repository=decided.make_repository,
+            inside=tuple(sorted(self.inside)),
         )
 
     def foresee(self, blobs: Blobs, now: float) -> WorktreeFacts:
@@ -494,7 +498,8 @@ class WorktreePlan(msgspec.Struct, frozen=True):
 
         if isinstance(self.decided, Keep) or self.captured is None:
             return self.then
-        return restore_files(self.target, self.captured, blobs, self.decided, now, str(self.epoch), announce)
+        note = str(self.epoch)
+        return restore_files(self.target, self.captured, blobs, self.decided, now, note, announce, self.inside)
 
     def covers(self, done: TreeResult) -> Callable[[str], bool]:
         """For the evidence: which paths here are what the capture says."""
@@ -530,7 +535,16 @@ def plan_worktree(
     if isinstance(decided, Keep) and captured is not None and home is not None:
         note = read_note(target, captured)
         before = note.isdecimal() and int(note) > home.epoch
-    seen = WorktreePlan(target, captured, decided, (), before, not at.same_host(here), local.empty, at.opening.epoch)
+    seen = WorktreePlan(
+        target,
+        captured,
+        decided,
+        inside=at.before.inside if captured is not None else {},
+        before=before,
+        elsewhere=not at.same_host(here),
+        empty=local.empty,
+        epoch=at.opening.epoch,
+    )
     if isinstance(decided, PutBack) and local.repository and captured is not None and captured.repository is not None:
         return replace(seen, identity=identity_here(target))
     return seen

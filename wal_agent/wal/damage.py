@@ -50,7 +50,8 @@ def needed_blobs(state: State, session: bool = True, tree: bool = True) -> dict[
     for path, file in state.files.items() if session else ():
         found |= {name: (size, f"the session's file {path}") for name, size in _of_file(drop_overwritten(file))}
     if tree and state.workspace is not None:
-        parts = (part for pack in state.workspace.packs for part in pack.parts)
+        packs = (pack for each in (state.workspace, *state.inside.values()) for pack in each.packs)
+        parts = (part for pack in packs for part in pack.parts)
         found |= {part.blob: (part.size, "the working tree") for part in parts if part.blob is not None}
     return found
 

@@ -54,6 +54,7 @@ KEEP_OPENINGS = 64
 KEEP_ENDS = 16
 MOST_OPEN = 20_000  # calls in flight, far above what an agent has; a state with more would cost minutes and gigabytes
 MOST_FILES = 20_000
+MOST_INSIDE = 100  # repositories in the working tree with captures of their own; a run saves fewer
 MOST_PACKS = 1000  # of the captured working tree, which is sent whole again long before
 MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
 KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
@@ -304,6 +305,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
     files: dict[str, FileState] = {}
     workspace: Workspace | None = None  # the newest capture, with all packs that it needs
+    inside: dict[str, Workspace] = {}  # the same of each repository in it, by its folder
     unheld: tuple[EndedCall, ...] = ()  # changing calls that ran and whose changes it may lack; the newest KEEP_UNHELD
     unheld_more: int = 0  # further ones
     home: int = 0  # the newest epoch under which the agent was started; a refused run opens too
@@ -470,13 +472,15 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case FileGone():
             files = {k: v for k, v in state.files.items() if k != record.path}
             return replace(state, files=files, past=_with_past(state, record.path, record.time))
+        case Workspace() if record.folder:
+            grown = _with_packs(state.inside.get(record.folder), record)
+            return replace(state, inside={**state.inside, record.folder: grown})
         case Workspace():
-            before = state.workspace.packs if state.workspace and not record.whole else ()
-            kept = before[: max(0, len(before) - max(0, record.replaces))]
             unheld = tuple(e for e in state.unheld if not workspace_holds(record, e.intent.call))
             return replace(
                 state,
-                workspace=replace(record, packs=(*kept, *record.packs), replaces=0),
+                workspace=_with_packs(state.workspace, record),
+                inside={name: each for name, each in state.inside.items() if name in record.inside},
                 unheld=unheld,
                 unheld_more=state.unheld_more if len(unheld) == KEEP_UNHELD else 0,
             )
@@ -749,6 +753,13 @@ def _stepped(state: State, epoch: int, record: StatePut | StateGone | StepPaused
     return replace(state, steps=steps, state_version=version)
 
 
+def _with_packs(before: Workspace | None, record: Workspace) -> Workspace:
+    """The record with all packs that it needs."""
+    packs = before.packs if before is not None and not record.whole else ()
+    kept = packs[: max(0, len(packs) - max(0, record.replaces))]
+    return msgspec.structs.replace(record, packs=(*kept, *record.packs), replaces=0)
+
+
 def workspace_holds(saved: Workspace, call: int) -> bool:
     """Whether a capture has the changes of a call that ran."""
     return call <= saved.holds or call in saved.also
@@ -778,7 +789,10 @@ def exceeded_limit(state: State) -> str:
         return f"it has more than {MOST_FILES} files"
     if any(len(each.files) > MOST_FILES for each in state.shelf.values()):
         return f"an agent that had it before has more than {MOST_FILES} files"
-    if state.workspace is not None and len(state.workspace.packs) > MOST_PACKS:
+    trees = [*([state.workspace] if state.workspace is not None else []), *state.inside.values()]
+    if len(state.inside) > MOST_INSIDE:
+        return f"it has more than {MOST_INSIDE} repositories inside"
+    if any(len(tree.packs) > MOST_PACKS for tree in trees):
         return f"its working tree stands on more than {MOST_PACKS} packs"
     if len(state.steps) > MOST_STEPS:
         return f"it has more than {MOST_STEPS} steps"

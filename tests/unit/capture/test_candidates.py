@@ -22,7 +22,7 @@ from wal_agent.capture.candidates import (
     Caps,
     LeftOut,
     bound_paths,
-    describe_nested,
+    describe_apart,
     describe_unexpected,
     is_within,
     select_candidates,
@@ -67,7 +67,10 @@ def test_what_a_person_may_take_for_saved() -> None:
     assert describe_unexpected([unread], 7) == f"{unread} and 7 more"
     assert describe_unexpected([unread] * 4, 0) == ", ".join([unread] * 3) + " and 1 more"
     nested = [f"n{n}: {NESTED}" for n in range(4)]
-    assert describe_nested([unread, ignored]) == "" and describe_nested([unread, *nested]) == "n0, n1, n2 and 1 more"
+    assert (
+        describe_apart([unread, ignored], NESTED) == ""
+        and describe_apart([unread, *nested], NESTED) == "n0, n1, n2 and 1 more"
+    )
 
 
 def test_is_within() -> None:

@@ -86,13 +86,13 @@ class Captured:
     many_waiting = False
     pending: None = None
 
-    def __init__(self, *records: Workspace | None) -> None:
+    def __init__(self, *records: tuple[Workspace, ...]) -> None:
         self.records = list(records)
 
-    def acked(self, commit: str) -> None:
+    def acked(self, logged: State) -> None:
         return
 
-    def capture(self, holds: int, now: float, also: tuple[int, ...] = ()) -> Workspace | None:
+    def capture(self, holds: int, now: float, also: tuple[int, ...] = ()) -> tuple[Workspace, ...]:
         return self.records.pop(0)
 
     def commit(self) -> None:
@@ -101,7 +101,7 @@ class Captured:
 
 def test_a_workspace_is_saved_when_the_bucket_has_it(tmp_path: Path) -> None:
     post, heard = Post(tmp_path), list[Event]()
-    tree = Captured(Workspace(time=1.0, holds=0, commit="c1"), None, None)
+    tree = Captured((Workspace(time=1.0, holds=0, commit="c1"),), (), ())
     clock = post.world.clock
     context = run_context(post.job, clock, emit=heard.append)
     saver = WorktreeSaver(context, post.gate, tree, print)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.capture.inside import TreeCapture
 from wal_agent.clock import SystemClock
 from wal_agent.records import Workspace
 from wal_agent.recovery.restore_target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
@@ -67,7 +67,7 @@ class Machine:
     lab: Lab
     state_dir: Path
     work: Path
-    _capture: WorkspaceCapture | None = None
+    _capture: TreeCapture | None = None
 
     @property
     def target(self) -> RestoreTarget:
@@ -77,14 +77,14 @@ class Machine:
         """One capture into the log, if anything is new."""
         if self._capture is None:
             env = self.target.env
-            self._capture = WorkspaceCapture(self.state_dir, self.work.resolve(), env, self.lab.blobs.put_payload)
-            self._capture.go_on_from(self.lab.state.workspace)
+            self._capture = TreeCapture(self.state_dir, self.work.resolve(), env, self.lab.blobs.put_payload)
+            self._capture.go_on_from(self.lab.state)
         self.lab.moment += 1
-        record = self._capture.capture(0, self.lab.moment)
-        if record is not None:
+        records = self._capture.capture(0, self.lab.moment)
+        for record in records:
             self.lab.state = apply(self.lab.state, 1, 1, record)
-            self._capture.commit()
-        return record
+        self._capture.commit()
+        return next((record for record in records if not record.folder), None)
 
     def decide(self) -> Keep | PutBack:
         captured = self.lab.state.workspace
@@ -96,7 +96,10 @@ class Machine:
         assert isinstance(decided, PutBack)
         self.lab.moment += 1
         self._capture = None
-        done = restore_files(self.target, self.lab.captured, self.lab.blobs, decided, self.lab.moment)
+        state = self.lab.state
+        done = restore_files(
+            self.target, self.lab.captured, self.lab.blobs, decided, self.lab.moment, inside=state.inside
+        )
         assert self.decide() == Keep("newest")
         return done
 

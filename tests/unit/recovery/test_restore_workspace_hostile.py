@@ -23,8 +23,8 @@ from wal_agent.capture.shadow import MOST_STATE, GitState
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.records import Pack, Repository, Workspace
 from wal_agent.recovery import restore_tree
+from wal_agent.recovery.rebuild_git import _URL, _is_progress_file
 from wal_agent.recovery.restore_target import Keep
-from wal_agent.recovery.restore_workspace import _URL, _is_progress_file
 
 
 class Forge:

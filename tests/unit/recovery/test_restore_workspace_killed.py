@@ -17,7 +17,7 @@ from tests.conftest import TESTS
 from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, write
 from wal_agent import failpoints
 from wal_agent.capture.git import Git
-from wal_agent.recovery import restore_workspace
+from wal_agent.recovery import rebuild_git, restore_workspace
 from wal_agent.recovery.restore_target import PutBack
 
 
@@ -68,10 +68,10 @@ def while_git(*words: str) -> Callable[[], None]:
 
 def before_the_repository_stands() -> None:
     def die(folder: Path) -> None:
-        if (folder / restore_workspace.BUILT).exists():
+        if (folder / rebuild_git.BUILT).exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    restore_workspace.remove_half_built = die
+    rebuild_git.remove_half_built = restore_workspace.remove_half_built = die  # type: ignore[attr-defined]
 
 
 MOMENTS = {

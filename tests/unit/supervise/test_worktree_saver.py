@@ -19,7 +19,7 @@ from wal_agent.agents.base import Agent
 from wal_agent.capture import workspace as captures
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import OWN, Git
-from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.capture.inside import TreeCapture
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import UsageError
@@ -58,7 +58,7 @@ class Desk:
         self.user.write("a", "1\n")
         self.post = Post(self.user.top)
         self.errors: list[BaseException] = []
-        self.capture = WorkspaceCapture(root / "state", self.user.top.resolve(), self.user.env, self._put)
+        self.capture = TreeCapture(root / "state", self.user.top.resolve(), self.user.env, self._put)
         self.put: Callable[[bytes], Payload] = self.post.job.blobs.put_payload
         context = run_context(self.post.job, SystemClock(), self.user.top, autosave=interval)
         self.saver = WorktreeSaver(context, self.post.gate, self.capture, self.errors.append, progress)
@@ -107,6 +107,22 @@ def test_the_bucket_alone_gives_back_what_a_call_has_changed(desk: Desk, tmp_pat
     assert desk.restored(tmp_path) == on_disk(desk.user.top)
     assert desk.post.state.workspace is not None
     assert desk.post.state.workspace.holds == 1
+
+
+def test_a_call_in_a_linked_worktree_is_saved_with_its_commit(desk: Desk) -> None:
+    """As an agent's subagent works: the workspace's own files do not change, and its worktree is ignored."""
+    desk.user.init()
+    desk.user.write(".gitignore", ".claude/\n")
+    desk.user.commit()
+    side = desk.user.top / ".claude" / "worktrees" / "side"
+    with desk.running():
+        desk.post.begin("run_shell_command", command="git worktree add")
+        desk.user.git("worktree", "add", "-q", str(side))
+        (side / "work").write_text("x\n")
+        desk.post.gate.finish_call(ended("run_shell_command", command="git worktree add"))
+        until(lambda: any(c.holds == 1 for c in desk.captures()), "a capture behind the call")
+    inside = desk.post.state.inside[".claude/worktrees/side"]
+    assert inside.files == 3 and inside.repository is not None and inside.repository.linked
 
 
 def test_only_calls_that_may_change_something_ask_for_a_capture(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +221,7 @@ def test_a_tree_that_rests_is_looked_at_more_seldom(tmp_path: Path, monkeypatch:
     desk = Desk(tmp_path, interval=0.05)
     capture = desk.capture.capture
 
-    def look(holds: int, now: float, also: tuple[int, ...] = ()) -> Workspace | None:
+    def look(holds: int, now: float, also: tuple[int, ...] = ()) -> tuple[Workspace, ...]:
         looks.append(holds)
         return capture(holds, now, also)
 
@@ -332,7 +348,7 @@ def fill(desk: Desk) -> None:
         path = desk.user.write(f"old-{n}", os.urandom(20_000))
         os.utime(path, (1000.0 + n, 1000.0 + n))
     desk.user.write("edited", "x\n")
-    desk.capture._began = time.time() + 60
+    desk.capture._main._began = time.time() + 60
 
 
 @pytest.mark.usefixtures("parts")
@@ -356,7 +372,7 @@ def test_the_end_of_a_run_saves_what_was_edited_first_and_names_the_rest(tmp_pat
     go = threading.Event()
     capture = desk.capture.capture
 
-    def once(*words: object) -> Workspace | None:
+    def once(*words: object) -> tuple[Workspace, ...]:
         if desk.saver._newest is not None:
             go.wait(PATIENCE)
         return capture(*words)  # type: ignore[arg-type]
@@ -383,7 +399,7 @@ def test_the_end_of_a_run_saves_what_was_edited_first_and_names_the_rest(tmp_pat
 def test_files_of_this_run_that_are_left_at_the_end_make_it_no_good_end(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     fill(desk)
-    desk.capture._began = 0.0
+    desk.capture._main._began = 0.0
     desk.saver.save()
     assert not desk.saver.stop(0.0) or desk.saver.missed
     assert desk.saver.missed
@@ -592,8 +608,7 @@ def test_folders_of_the_agent_of_ours_and_of_the_bucket_are_never_captured(
         desk.user.write(name, b"x" * (60_000 if name == "big" else 1))
     made = open_worktree_capture(fixed(desk, settings, cli, top, env), said.append)
     assert made is not None
-    record = made.capture(0, 1.0)
-    assert record is not None
+    [record] = made.capture(0, 1.0)
     desk.post.job.writer.append(record)
     desk.post.commit()
     assert set(desk.restored(tmp_path)) == {b"a", b"state/mine"}
@@ -646,8 +661,7 @@ def test_credentials_and_other_agents_folders_are_never_captured(desk: Desk, tmp
     (home / ".config" / ".npmrc").write_text("mine")
     made = open_worktree_capture(fixed(desk, settings, Cli(tmp_path / "cli"), home / ".config", env), said.append)
     assert made is not None
-    record = made.capture(0, 1.0)
-    assert record is not None
+    [record] = made.capture(0, 1.0)
     desk.post.job.writer.append(record)
     desk.post.commit()
     assert set(desk.restored(tmp_path)) == {b".npmrc"}
