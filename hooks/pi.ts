@@ -28,10 +28,10 @@ async function tell(event, ctx, said = {}, seconds = BRIEF) {
   } catch {}
 }
 
-// What the model reads behind a tool's result: messages; "" where there are none, or no answer came.
-async function words(ctx, said) {
+// What the model reads behind a tool's result, or where it would end its turn: messages; "" where there are none, or no answer came.
+async function words(event, ctx, said, seconds) {
   try {
-    const found = /^wal-agent:say (\{[^\0]*\})\0$/.exec(await hear("tool_result", ctx, said, FIRM))
+    const found = /^wal-agent:say (\{[^\0]*\})\0$/.exec(await hear(event, ctx, said, seconds))
     const text = found && JSON.parse(found[1]).words
     return typeof text === "string" ? text : ""
   } catch {
@@ -94,7 +94,7 @@ export default function (pi) {
     const aborted = ctx.signal?.aborted === true
     const change: any = {}
     const said = { tool, call_id, input, content, failed, aborted }
-    const more = SETUP.skip.includes(tool) ? "" : await words(ctx, said)
+    const more = SETUP.skip.includes(tool) ? "" : await words("tool_result", ctx, said, FIRM)
     if (more && Array.isArray(content)) change.content = [...content, { type: "text", text: more }]
     // Into the session file, which else has the plain name; no model is told.
     const open = details === undefined || (details && Object.getPrototypeOf(details) === Object.prototype)
@@ -112,8 +112,14 @@ export default function (pi) {
     stop = event.messages.findLast((message) => message.role === "assistant")?.stopReason ?? ""
   })
 
-  // pi tries again by itself behind an agent_end, or goes on with what was queued; behind this it waits.
-  pi.on("agent_settled", (event, ctx) => tell("agent_settled", ctx, { stop: event.aborted ? "aborted" : stop }))
+  // pi tries again by itself behind an agent_end, or goes on with what was queued. Behind this it waits, unless it is
+  // told to go on; a run that was aborted skips it.
+  pi.on("agent_before_settle", async (event, ctx) => {
+    const content = await words("agent_before_settle", ctx, { stop }, BRIEF)
+    if (!content) return
+    const said = { type: "custom_message", customType: "wal-agent", content, display: true }
+    return { entries: [...event.entries, said], continue: true }
+  })
 
   // What the model that writes the summary is to keep comes as one more message of the user's.
   pi.on("session_before_compact", async (event, ctx) => {

@@ -40,14 +40,14 @@ def test_each_event() -> None:
     assert parse("session_before_compact") == Compacting("s", done=False)
     assert parse("session_compact") == Compacting("s", done=True)
     assert parse("turn_end") == ModelRequest("s")
-    assert parse("agent_settled", stop="stop") == TurnCompleted("s")
-    assert parse("agent_settled", stop="length") == TurnCompleted("s")
+    assert parse("agent_before_settle", stop="stop") == TurnCompleted("s")
+    assert parse("agent_before_settle", stop="length") == TurnCompleted("s")
     assert parse("later_pi_has_more") == OtherEvent("later_pi_has_more")
 
 
 @pytest.mark.parametrize("stop", ["error", "aborted", ""])
 def test_an_answer_that_broke_off_completes_nothing(stop: str) -> None:
-    assert parse("agent_settled", stop=stop) == OtherEvent("agent_settled")
+    assert parse("agent_before_settle", stop=stop) == OtherEvent("agent_before_settle")
 
 
 @pytest.mark.parametrize(

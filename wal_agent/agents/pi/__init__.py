@@ -26,7 +26,7 @@ capabilities = Capabilities(
     compactions=session.compactions,
     stopped_turn=session.stopped_turn,
     inject_prompt=resume.inject_prompt,
-    speaks=frozenset(("tool_ended",)),
+    speaks=frozenset(("tool_ended", "turn_completed")),
     exit_cause=cli.exit_cause,
     rewriting=Rewriting(rewrite.units, rewrite.compact, rewrite.rewind),
 )

@@ -87,7 +87,7 @@ def compacted(key: str, text: str, tokens: int = 0) -> base.Compacted:
 
 
 def _settled(p: _End) -> HookEvent:
-    return base.OtherEvent("agent_settled") if p.stop in CUT_SHORT else base.TurnCompleted(p.session)
+    return base.OtherEvent("agent_before_settle") if p.stop in CUT_SHORT else base.TurnCompleted(p.session)
 
 
 EVENTS = {
@@ -96,7 +96,7 @@ EVENTS = {
     "tool_call": on(_Tool, lambda p: base.ToolStarting(p.session, p.tool, require_object(p.input), p.call_id)),
     "tool_result": on(_Ended, _ended),
     "turn_end": on(_Hook, lambda p: base.ModelRequest(p.session)),
-    "agent_settled": on(_End, _settled),
+    "agent_before_settle": on(_End, _settled),
     "session_before_compact": on(_Compact, lambda p: base.Compacting(p.session, done=False, tokens=p.tokens)),
     "summary": on(_Summary, lambda p: base.ContextRequested(p.session, compacted(p.id, p.text))),
     "session_compact": on(_Hook, lambda p: base.Compacting(p.session, done=True)),
@@ -114,7 +114,7 @@ def _speak(event: str, words: str) -> bytes:
 
 render = renderer(
     {"tool_call": _refuse, "session_before_compact": _refuse},
-    {"tool_result": _speak, "session_before_compact": _speak, "summary": _speak},
+    {"tool_result": _speak, "agent_before_settle": _speak, "session_before_compact": _speak, "summary": _speak},
 )
 
 
