@@ -223,6 +223,7 @@ class ShownTree(msgspec.Struct, frozen=True, kw_only=True):
     keeps_what_is_here: bool
     makes_repository: bool
     uncommitted: ShownFiles
+    inside: tuple[str, ...]
 
 
 class ShownCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,7 +281,9 @@ def show_foreseen(seen: ForeseenStart) -> Recover:
             pending = replace(pending, names=tuple(map(redact, pending.names)))
         here = ShownFiles(len(t.uncommitted), tuple(map(redact, t.uncommitted[:MAX_NAMES])))
         left = tuple(map(redact, t.left_out))
-        tree = ShownTree(**{**asdict(t), "left_out": left, "pending": pending, "uncommitted": here})
+        inside = tuple(map(redact, t.inside))
+        shown = {"left_out": left, "pending": pending, "uncommitted": here, "inside": inside}
+        tree = ShownTree(**{**asdict(t), **shown})
     if facts is not None and isinstance(decided, Resume | StartAgain):
         recovery = ShownRecovery(
             alert=facts.alert,
