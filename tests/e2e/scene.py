@@ -403,7 +403,12 @@ def calls_in(request: Json) -> list[Call]:
 
 def commands_in(request: Json) -> list[str]:
     """The shell commands in a request's history, in order."""
-    return [str(input.get("cmd", input.get("command"))) for _, input in calls_in(request)]
+    return [command_of(call) for call in calls_in(request)]
+
+
+def command_of(call: Call) -> str:
+    """A call put back from the log has the command, and may lack a setting of the tool's (Codex: `yield_time_ms`)."""
+    return str(call[1].get("cmd", call[1].get("command")))
 
 
 def results_in(request: Json) -> list[Returned]:

@@ -26,6 +26,8 @@ from tests.e2e.scene import (
     calls_in,
     check_exact,
     check_log,
+    command_of,
+    commands_in,
     notices,
     opened,
     results_in,
@@ -144,7 +146,9 @@ def test_killed_in_a_call(scene: Scene, point: str) -> None:
     assert again.process.returncode == 0, again.stderr()
     request = scene.model.requests[2]
     told_once(request)
-    assert calls_in(request) == [shell("echo one >> side"), call][: len(logged)]
+    made = [shell("echo one >> side"), call][: len(logged)]
+    assert [c[0] for c in calls_in(request)] == [c[0] for c in made]
+    assert commands_in(request) == [command_of(c) for c in made]
     assert len(notices(request)) == 1
     assert ("outcome unknown" in str(results_in(request)[-1])) is (2 in logged)
     log = check_log(scene, before)
