@@ -523,6 +523,8 @@ def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene
     scene.script(Turn(calls=[machine.rehearsal.shell("echo paid >> side; sleep 600")]))
     run = machine.run(*machine.rehearsal.args(TASK))
     until(lambda: scene.side() == ["paid"], "it is paid")
+    until(lambda: any(r["type"] == "file" for r in scene.records()), "a session is saved")
+    until(lambda: TASK.encode() in scene.conversation(), "it has the task")
     run.kill()
     run.wait()
     seen = len(scene.model.requests)
@@ -537,7 +539,11 @@ def test_at_a_terminal_the_notice_waits_for_the_persons_next_prompt(scene: Scene
         _leave(term)
     finally:
         term.close()
-    heard = [part.text for part in scene.model.history(seen) if isinstance(part, HistoryText)]
+    texts = [
+        [part.text for part in scene.model.history(n) if isinstance(part, HistoryText)]
+        for n in range(seen, len(scene.model.requests))
+    ]
+    heard = next(each for each in texts if any("[wal-agent recovery]" in text for text in each))
     told = [n for n, text in enumerate(heard) if "[wal-agent recovery]" in text and "UTC" in text]
     asked = [n for n, text in enumerate(heard) if "where are we now" in text]
     assert len(told) == 1 and asked[-1] >= told[0] and ACT_BEGINS not in "".join(heard)
