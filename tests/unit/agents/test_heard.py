@@ -54,7 +54,6 @@ RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "out"}
 RESPONSE = {"functionResponse": {"id": "t", "name": "ls", "response": {}}}
 CONTEXT = {"text": "<session_context>\nx</session_context>"}
 WITH: dict[str, list[list[dict[str, Any]]]] = {
-    "claude": [[claude("do it")], [claude([part("do it")])]],
     "codex": [[codex("do it")]],
     "gemini": [[gemini({"text": "do it"})], [gemini(CONTEXT, {"text": "do it"})]],
     "qwen": [[qwen("user")]],
@@ -85,6 +84,10 @@ def test_a_session_without_a_persons_words(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(WITH))
 def test_a_session_with_them(name: str) -> None:
     assert {heard(name, records) for records in WITH[name]} == {None}
+
+
+def test_claudes_file_may_lack_a_prompt_that_the_log_has() -> None:
+    assert heard("claude", [claude("one"), claude("caveat", isMeta=True), claude([part("two")])]) == ("one", "two")
 
 
 def test_copilot_keeps_them_as_its_hooks_tell_them() -> None:

@@ -296,7 +296,7 @@ def _prompts(read: Session) -> Iterator[str]:
     """Yield what a person typed: prompts, slash commands as typed, and what was queued and then read or taken back."""
     for e in read.entries:
         match e.kind:
-            case "user":
+            case "user" if e.value.get("isMeta") is not True:
                 text = content_text(e.message.get("content"))
                 if command := _COMMAND.search(text):
                     text = f"{command[1]} {command[2]}".strip()
