@@ -3,6 +3,7 @@ is."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -60,6 +61,21 @@ def test_a_linked_worktree_comes_back_as_one(tmp_path: Path) -> None:
     git(b.work, "fsck", "--strict")
     git(back, "commit", "-qm", "goes on")
     assert git(b.work, "rev-parse", "side") == git(back, "rev-parse", "HEAD")
+
+
+def test_the_commits_of_other_branches_are_the_main_worktrees_to_send(tmp_path: Path) -> None:
+    """I9: a linked worktree has all branches of its repository."""
+    lab = Lab(tmp_path)
+    a, _ = lose(lab)
+    git(a.work, "checkout", "-qb", "other")
+    (a.work / "big").write_bytes(os.urandom(200_000))
+    git(a.work, "add", "big")
+    git(a.work, "commit", "-qm", "other")
+    git(a.work, "checkout", "-q", "main")
+    linked(a.work)
+    a.capture()
+    assert sum(pack.size for pack in lab.captured.packs) > 200_000
+    assert sum(pack.size for pack in lab.state.inside[".claude/worktrees/side"].packs) < 20_000
 
 
 def test_a_linked_worktree_comes_back_into_a_clone_that_lacks_its_commit(tmp_path: Path) -> None:
