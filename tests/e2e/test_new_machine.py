@@ -15,13 +15,25 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
+SIDE = ".claude/worktrees/side"
+
+
+def files(workspace: Path) -> dict[str, str]:
+    """Without git's own: those of a linked worktree name its place."""
+    return {
+        name: hash for name, hash in tree(workspace).items() if not name.startswith(".git/") and "/.git" not in name
+    }
+
+
 def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
-    """I3: uncommitted, staged and untracked work is there again, in a repository like the lost one; ignored files are
-    not. The agent is told so, and which finished calls left their changes behind."""
+    """I3: uncommitted, staged and untracked work is there again, in a repository like the lost one, and a subagent's in
+    its ignored worktree; other ignored files are not. The agent is told so, and which finished calls left their changes
+    behind."""
     dirty(scene.workspace)
-    (scene.workspace / ".gitignore").write_text("started\n")
+    (scene.workspace / ".gitignore").write_text("started\n.claude/\n")
+    made = "mkdir -p made && echo by the agent > made/file && chmod +x made/file"
     scene.script(
-        Turn(text="First.", calls=[shell("mkdir -p made && echo by the agent > made/file && chmod +x made/file")]),
+        Turn(text="First.", calls=[shell(f"{made} && git worktree add -q {SIDE} && echo new > {SIDE}/new")]),
         Turn(text="Now the long one.", calls=[shell("touch started; sleep 600")]),
     )
     hold = scene.hold_turn(1)
@@ -40,8 +52,8 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     run.kill()
     run.died()
     words = (["status", "--porcelain=v2", "--branch"], ["diff", "--cached"], ["log", "--format=%H"], ["stash", "list"])
-    lost = {name: hash for name, hash in tree(scene.workspace).items() if not name.startswith(".git/")}
-    said = [git(scene.workspace, *each) for each in words]
+    lost = files(scene.workspace)
+    said = [git(scene.workspace / at, *each) for at in (".", SIDE) for each in words]
     first.lost()
     shutil.rmtree(scene.workspace)
 
@@ -54,18 +66,18 @@ def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
     )
     assert "the saved one would be put back: 5 files" in ahead, ahead
     assert "with a repository like the lost one" in ahead
+    assert f"would be put back too: {SIDE}" in ahead
     assert not list(new.iterdir()), "a look changes nothing"
 
     scene.script(Turn(text="I looked. I stop here."))
     again = second.ask(TASK, options=["--wait"], wait=True)
     assert again.process.returncode == 0, again.stderr()
-    found = {name: hash for name, hash in tree(new).items() if not name.startswith(".git/")}
-    assert found == {name: hash for name, hash in lost.items() if name != "started"}
+    assert files(new) == {name: hash for name, hash in lost.items() if name != "started"}
     assert (new / "made/file").stat().st_mode & 0o100
-    assert [git(new, *each) for each in words] == said
+    assert [git(new / at, *each) for at in (".", SIDE) for each in words] == said
     assert "; working tree: 5 new files" in again.stderr()
     [notice] = notices(scene.model.requests[-1])
-    assert "The working tree is as it was saved at" in notice
+    assert "The working tree is as it was saved at" in notice and f"`{SIDE}`" in notice
     assert "not in this workspace" not in str(results_in(scene.model.requests[-1])[0]), "the capture holds call 1"
     log = check_log(scene, before)
     recovery = next(r for r in reversed(log) if r["type"] == "recovery")
