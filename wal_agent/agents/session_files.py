@@ -388,6 +388,7 @@ def lost_calls_repair(results: int) -> list[str]:
     return [f"{results} result(s) whose call was lost with a damaged line were {LEFT_OUT}"] if results else []
 
 
+LOST_PROMPT = "[wal-agent: the prompt that stood here was not saved]"
 HEAD_REPAIR = "The session file's first line was damaged and was written anew."
 
 

@@ -80,6 +80,14 @@ def mended(main: bytes, *calls: LoggedCall) -> tuple[Reconciled, dict[str, str]]
     return made, outcomes(made.data)
 
 
+def test_no_conversation_begins_with_a_call() -> None:
+    """I3: killed before the prompt was written; the model's API refuses every request of such a session."""
+    made = twice(lines(HEAD), call(1, "one"))
+    said = [e["type"] for e in map(json.loads, made.data.splitlines()) if e["type"].endswith(".message")]
+    assert said == ["user.message", "assistant.message"] and made.prompts == (), "the log's prompt is told"
+    assert COPILOT.reconcile(lines(HEAD), ID, WS, ()).data == lines(HEAD)
+
+
 def test_a_batch_that_was_cut_short() -> None:
     main = lines(HEAD, USER, asked(("a", "one"), ("b", "two"), ("c", "three")), told("a", "1"))
     made, found = mended(main, call(1, "one", "1"), call(2, "two", "2"), call(3, "three"))
@@ -215,7 +223,7 @@ def test_damage() -> None:
     head = json.loads(made.data.splitlines()[0])
     assert (head["type"], head["data"]["sessionId"], head["data"]["context"]["cwd"]) == ("session.start", ID, str(WS))
     made, _ = mended(b"", call(1, "one"))
-    assert made.data.count(b"\n") == 3
+    assert made.data.count(b"\n") == 4
     assert COPILOT.capabilities.inject_prompt is None
 
 

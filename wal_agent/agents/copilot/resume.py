@@ -24,6 +24,7 @@ from wal_agent.agents.copilot.session import Event, Request, call_requests, even
 from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,
+    LOST_PROMPT,
     Json,
     as_object,
     capped_text,
@@ -181,7 +182,9 @@ class _Writer:
         return True
 
     def message(self, calls: Sequence[LoggedCall]) -> None:
-        """Write a message of the model that was lost: only its calls are known."""
+        """Write a message of the model that was lost: only its calls are known. No conversation begins with one."""
+        if not any(e.kind in _SAID and not e.agent for e in self._events):
+            self._add("user.message", "lost prompt", {"content": LOST_PROMPT}, len(self._events))
         asked = [Request(call_id(c), c.tool, c.input, "") for c in calls]
         data = {
             "messageId": self._id(f"told {asked[0].id}"),
@@ -288,7 +291,8 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     repairs += lost_calls_repair(_drop_outcomes(read.events))
     put = put_back(read.events, session, calls)
     messages = sum(e.kind in _SAID and not e.agent for e in read.events)
-    prompts = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.agent)
+    said = (str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.agent)
+    prompts = tuple(text for text in said if text != LOST_PROMPT)
     return Reconciled(event_pieces(read.events), put, messages, tuple(repairs), prompts)
 
 
