@@ -24,6 +24,7 @@ from wal_agent.conversation.recall import index_path
 from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.paths import config_dir, state_dir
 from wal_agent.records import Opening
+from wal_agent.recovery.restore_target import is_folder_name
 from wal_agent.supervise.identity import ATTRIBUTE, known_folders
 from wal_agent.supervise.machine import is_run_live, runtime_path, spools_dir
 from wal_agent.supervise.provenance import forget_args, is_noted
@@ -57,8 +58,10 @@ def forget_job(env: Mapping[str, str], bucket: Bucket, keys: Keys, state: State,
         shutil.rmtree(spool, ignore_errors=True)
     mine = [o.opening for o in state.openings if is_noted(env, bucket.url, keys.job, o.opening)]
     _forget_copies(state_dir(env) / "jobs" / keys.job, mine)
+    inside = [name for name in state.inside if all(map(is_folder_name, name.split("/")))]
     for workspace in {opening.workspace for opening in mine}:
-        _forget_captures(env, Path(workspace))
+        for name in ("", *inside):
+            _forget_captures(env, Path(workspace, name))
     for run in (own, *(opening.run for opening in mine)):
         folder = runtime_path(env) / run
         if _RUN.fullmatch(run) and not is_run_live(folder):
