@@ -17,6 +17,7 @@ from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from wal_agent.cli.configure_hooks import configure_hooks
 from wal_agent.cli.leave import describe_leaving
 from wal_agent.operate.leave import Leaving
+from wal_agent.records import Workspace
 from wal_agent.recovery.lease_policy import recent
 from wal_agent.safefs import try_lock
 from wal_agent.supervise.identity import ATTRIBUTE, make_owner
@@ -112,6 +113,26 @@ def test_rm_takes_the_captures_of_the_folder(run: Run, runtime: Path, tmp_path: 
     remember_args(os.environ, shelf.url, "shop", MINE, opening.args)
     assert run("rm", "shop", "--bucket", shelf.url, "--yes")[0] == 0
     assert not shadow.folder.exists()
+
+
+def test_rm_takes_the_captures_of_repositories_inside_the_folder(run: Run, runtime: Path, tmp_path: Path) -> None:
+    """And none that a name in the bucket leads to elsewhere."""
+    from wal_agent.capture.git import Git
+    from wal_agent.capture.shadow import Shadow
+
+    shelf = Shelf(tmp_path / "b")
+    job = shelf.open(MINE, ttl=0.001)
+    for name in ("lib", "../other"):
+        job.writer.append(Workspace(time=1.0, holds=0, commit="c", folder=name))
+    commit(job)
+    opening = replay(shelf.bucket, KEYS).state.openings[-1].opening
+    remember_args(os.environ, shelf.url, "shop", MINE, opening.args)
+    inside, other = (Shadow.of(state(), Path(opening.workspace, n), Git(os.environ)) for n in ("lib", "../other"))
+    for shadow in (inside, other):
+        with shadow.locked():
+            shadow.ensure()
+    assert run("rm", "shop", "--bucket", shelf.url, "--yes")[0] == 0
+    assert not inside.folder.exists() and other.born
 
 
 def test_a_new_job_of_the_name_has_no_old_crashes(run: Run, runtime: Path, tmp_path: Path) -> None:
