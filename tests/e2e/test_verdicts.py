@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, results_in, shell, until
+from tests.e2e.scene import (
+    Machine,
+    Run,
+    Scene,
+    calls_in,
+    check_log,
+    command_of,
+    commands_in,
+    notices,
+    results_in,
+    shell,
+    until,
+)
 from tests.tiers import deep
 from wal_agent.rehearsal.model import Turn
 
@@ -87,7 +99,7 @@ def test_a_push_that_landed_is_told_before_it_can_be_repeated(scene: Scene) -> N
     obedient = Turn(text="It is done; I go on after it.", when="Do not run it again; continue after it.")
     again, request, notice = recovered(scene, second, obedient, blind := Turn(calls=[push]))
     assert scene.model.turns == [blind], "the rule was in the request that the model answered first"
-    assert calls_in(request) == [push]
+    assert commands_in(request) == [command_of(push)]
     said = told_of(notice, push[1]["cmd"])
     assert "class: mutation" in said
     assert "Finding: completed." in said
