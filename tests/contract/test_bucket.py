@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -27,13 +27,14 @@ from tests.servers import CREDENTIALS, fresh_bucket, shared
 from tests.tiers import examples
 from wal_agent.bucket.azure import AzureBucket
 from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry, MemoryBucket
+from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.decorators import Fault, FaultBucket, MeterBucket, RetryBucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.gcs import GcsBucket
 from wal_agent.bucket.s3 import S3Bucket
 from wal_agent.clock import SystemClock
-from wal_agent.errors import Conflict, NotFound, Unavailable
+from wal_agent.errors import ConfigError, Conflict, NotFound, Unavailable
 
 BUCKETS: dict[str, Callable[[Path], Bucket]] = {
     "memory": lambda folder: MemoryBucket(),
@@ -506,3 +507,15 @@ def behaves_like_a_dict(name: str, ops: list[tuple[str, str, object]]) -> None:
                     expected = sorted(k for k in model if k.startswith(key) and k > after)
                     assert keys(bucket.list(key, after)) == expected
         assert {k: (bucket.get(k).data, bucket.get(k).version) for k in keys(bucket.list(""))} == model
+
+
+if CEPH:
+
+    def test_a_versioned_bucket_of_ceph_is_refused() -> None:
+        """I2: there the gateway ignores both conditions."""
+        name = ceph_bucket.__wrapped__().removeprefix("s3://")
+        boto3.client("s3", endpoint_url=CEPH).put_bucket_versioning(  # type: ignore[no-untyped-call]
+            Bucket=name, VersioningConfiguration={"Status": "Enabled"}
+        )
+        with closing(S3Bucket(f"s3://{name}", CEPH)) as bucket, pytest.raises(ConfigError):
+            require_conditions(bucket)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -113,6 +114,18 @@ def test_each_row_of_the_coverage_names_a_test_that_exists() -> None:
     for match in named:
         text = (ROOT / match[1]).read_text()
         assert (f"def {match[2]}(" if match[2] else "def test_") in text, match[0]
+
+
+def test_the_stores_that_tests_use_are_named_with_their_versions() -> None:
+    table = (ROOT / "docs/BUCKETS.md").read_text()
+    pins = (ROOT / "requirements/servers.txt").read_text()
+    used = dict(re.findall(r"(?m)^(ministack|moto|gcp-storage-emulator)==(.+)$", pins))
+    used |= {
+        name: row["version"] for name, row in json.loads((ROOT / "tests/servers/packages.json").read_text()).items()
+    }
+    used["Ceph RGW"] = re.findall(r"(?m)^version=(\S+)", (ROOT / "scripts/ceph-gateway").read_text())[0]
+    assert len(used) == 6
+    assert [f"{name} {at}" for name, at in used.items() if f"{name} {at}".lower() not in table.lower()] == []
 
 
 def test_generated_pages_are_current() -> None:

@@ -442,24 +442,40 @@ def test_every_target_is_in_the_help() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "minutes", "code"), [("", "24", 0), ("test", "24", 1), ("deep", "24", 1), ("", "0", 1)]
+    ("broken", "minutes", "code"),
+    [("", "24", 0), ("test", "24", 1), ("deep", "24", 1), ("ceph", "24", 1), ("", "0", 1)],
 )
 def test_ci_runs_both_tiers_and_fails_when_one_does_or_the_first_takes_too_long(
     tmp_path: Path, broken: str, minutes: str, code: int
 ) -> None:
     made = tmp_path / "made"
-    tool(tmp_path, "make", f'echo "$*" >>{made}; echo of make; [ "$1" != "{broken}" ]')
-    for name in ("tmux", "cc", "ip", "systemd-analyze"):
-        tool(tmp_path, name, "exit 0")
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WAL_AGENT_TEST_MINUTES": minutes}
-    done = subprocess.run(["bash", ROOT / ".ci" / "run"], env=env, capture_output=True, text=True, check=False)
+    done = run_ci(tmp_path, f'echo "$*" >>{made}; echo of make; [ "$1" != "{broken}" ]', minutes)
     assert done.returncode == code, done.stdout + done.stderr
-    assert made.read_text().splitlines()[1:] == ["test", "deep"]
+    assert made.read_text().splitlines()[1:] == ["test", "deep", "ceph"]
     assert [line.partition(":")[0] for line in done.stdout.splitlines() if " min " in line] == [
         "make test",
         "make deep",
+        "make ceph",
     ]
-    assert done.stdout.count("of make\n") == 3
+    assert done.stdout.count("of make\n") == 4
+
+
+def test_ci_says_in_its_last_line_why_ceph_was_not_tried_and_passes(tmp_path: Path) -> None:
+    done = run_ci(
+        tmp_path, '[ "$1" != ceph ] || { mkdir -p .tools/ceph; echo no mirror >.tools/ceph/untried; exit 2; }'
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "CEPH WAS NOT TRIED: no mirror")
+
+
+def run_ci(folder: Path, make: str, minutes: str = "24") -> subprocess.CompletedProcess[str]:
+    """In `folder`, with this `make`."""
+    tool(folder, "make", make)
+    for name in ("tmux", "cc", "ip", "systemd-analyze"):
+        tool(folder, name, "exit 0")
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", folder / ".ci")
+    env = {"PATH": f"{folder}:{os.environ['PATH']}", "WAL_AGENT_TEST_MINUTES": minutes}
+    return subprocess.run(["bash", folder / ".ci/run"], env=env, capture_output=True, text=True, check=False)
 
 
 def test_no_group_is_repeated_possessively() -> None:
