@@ -389,6 +389,7 @@ def lost_calls_repair(results: int) -> list[str]:
 
 
 LOST_PROMPT = "[wal-agent: the prompt that stood here was not saved]"
+"""Stands where a conversation would begin with the model's words: an API refuses every request of it."""
 HEAD_REPAIR = "The session file's first line was damaged and was written anew."
 
 

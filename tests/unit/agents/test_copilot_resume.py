@@ -80,14 +80,6 @@ def mended(main: bytes, *calls: LoggedCall) -> tuple[Reconciled, dict[str, str]]
     return made, outcomes(made.data)
 
 
-def test_no_conversation_begins_with_a_call() -> None:
-    """I3: killed before the prompt was written; the model's API refuses every request of such a session."""
-    made = twice(lines(HEAD), call(1, "one"))
-    said = [e["type"] for e in map(json.loads, made.data.splitlines()) if e["type"].endswith(".message")]
-    assert said == ["user.message", "assistant.message"] and made.prompts == (), "the log's prompt is told"
-    assert COPILOT.reconcile(lines(HEAD), ID, WS, ()).data == lines(HEAD)
-
-
 def test_a_batch_that_was_cut_short() -> None:
     main = lines(HEAD, USER, asked(("a", "one"), ("b", "two"), ("c", "three")), told("a", "1"))
     made, found = mended(main, call(1, "one", "1"), call(2, "two", "2"), call(3, "three"))
@@ -158,18 +150,18 @@ def test_a_later_equal_call_is_not_one_that_was_cut_short(over: Json) -> None:
 
 def test_ids_that_come_again() -> None:
     """Some models count calls from zero in each answer: an outcome is of the last request before it."""
-    main = lines(HEAD, asked(("a", "one")), told("a", "1"), asked(("a", "two"), second=4))
+    main = lines(HEAD, USER, asked(("a", "one")), told("a", "1"), asked(("a", "two"), second=4))
     made = twice(main, call(1, "one", "1", started=1767225602.5), call(2, "two", started=1767225604.5))
     assert made.put_back == 1 and made.data.startswith(main)
     (outcome,) = made.data[len(main) :].splitlines()
     assert "nobody knows" in json.loads(outcome)["data"]["error"]["message"]
-    main = lines(HEAD, asked(("a", "one")), asked(("a", "two"), second=4), told("a", "2", 5))
-    both = lines(HEAD, asked(("a", "one")), {**asked(("a", "two"), second=4), "id": "another"})
+    main = lines(HEAD, USER, asked(("a", "one")), asked(("a", "two"), second=4), told("a", "2", 5))
+    both = lines(HEAD, USER, asked(("a", "one")), {**asked(("a", "two"), second=4), "id": "another"})
     made = twice(both, call(1, "one", "1", started=1767225602.5), call(2, "two", "2", started=1767225604.5))
-    assert len({json.loads(line)["id"] for line in made.data.splitlines()}) == 5
+    assert len({json.loads(line)["id"] for line in made.data.splitlines()}) == 6
     made = twice(main, call(1, "one", "1", started=1767225602.5), call(2, "two", "2", started=1767225604.5))
     told_now = [json.loads(line)["data"].get("result") for line in made.data.splitlines()]
-    assert told_now == [None, None, {"content": "1"}, None, {"content": "2"}]
+    assert told_now == [None, None, None, {"content": "1"}, None, {"content": "2"}]
 
 
 def test_a_subagents_ids_may_be_its_parents() -> None:

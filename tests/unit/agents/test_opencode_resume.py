@@ -114,7 +114,7 @@ def test_calls_do_not_go_into_a_message_that_ended_with_an_error() -> None:
     """OpenCode leaves it out of what the model is sent."""
     broken = message("msg_000000000002a", "assistant", 1001, error={"name": "APIError"})
     rows = load_rows(reconcile(journal(*BASE[:2], broken), S, WS, [call(1, "a", result("A"))]).data)
-    [part] = rows.of("part")
+    [part] = rows.calls()
     assert part.message == rows.messages(S)[-1].id != broken["id"]
 
 

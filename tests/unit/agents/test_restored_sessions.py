@@ -70,8 +70,13 @@ def reconciled(agent: Agent, main: bytes, calls: Sequence[LoggedCall]) -> bytes:
     return made
 
 
+SENT_AS_IT_IS = ("copilot", "opencode", "pi", "qwen")  # the others put messages of their own in front
+
+
 def faults(agent: Agent, main: bytes) -> list[str]:
-    return conversation_faults(units(agent, main), agent.capabilities.pairs_by_id)
+    shown = units(agent, main)
+    begun = [f"it begins with {shown[0].data[:100]!r}"] if agent.name in SENT_AS_IT_IS and shown[0].asks else []
+    return begun + conversation_faults(shown, agent.capabilities.pairs_by_id)
 
 
 def lacking(agent: Agent, main: bytes, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
@@ -97,6 +102,16 @@ def test_a_session_without_damage_is_valid(agent: Agent) -> None:
     assert made.put_back == 0
     assert faults(agent, made.data) == []
     assert lacking(agent, made.data, calls) == []
+
+
+@EACH
+def test_no_conversation_begins_with_a_call(agent: Agent) -> None:
+    """I3: what came before the call was not saved, or was damaged. The log's prompt is told: none is in the file."""
+    _, session, calls = recorded(agent)
+    made = agent.reconcile(b"", session, WORKSPACE, calls)
+    assert (made.prompts, made.put_back) == ((), len(calls))
+    assert faults(agent, made.data) == [] and lacking(agent, made.data, calls) == []
+    assert agent.reconcile(b"", session, WORKSPACE, []).messages == 0
 
 
 def _damage(kind: str, lines: list[bytes], at: int, place: float) -> list[bytes]:

@@ -97,6 +97,7 @@ def put_back(events: list[Event], session: str, calls: Sequence[LoggedCall]) -> 
             new += writer.settle(found, call)
     if missing:
         writer.message(missing)
+    writer.begin_with_prompt()
     return new + len(missing)
 
 
@@ -182,9 +183,7 @@ class _Writer:
         return True
 
     def message(self, calls: Sequence[LoggedCall]) -> None:
-        """Write a message of the model that was lost: only its calls are known. No conversation begins with one."""
-        if not any(e.kind in _SAID and not e.agent for e in self._events):
-            self._add("user.message", "lost prompt", {"content": LOST_PROMPT}, len(self._events))
+        """Write a message of the model that was lost: only its calls are known."""
         asked = [Request(call_id(c), c.tool, c.input, "") for c in calls]
         data = {
             "messageId": self._id(f"told {asked[0].id}"),
@@ -199,6 +198,12 @@ class _Writer:
         for request, call in zip(asked, calls, strict=True):
             data = {"model": self._model, **outcome_data(request, call)}
             self._add("tool.execution_complete", f"outcome {request.id}", data, len(self._events))
+
+    def begin_with_prompt(self) -> None:
+        """See LOST_PROMPT."""
+        at, first = next(((n, e) for n, e in enumerate(self._events) if e.kind in _SAID and not e.agent), (0, None))
+        if first is not None and first.kind == "assistant.message":
+            self._add("user.message", "lost prompt", {"content": LOST_PROMPT}, at)
 
     def _add(self, kind: str, name: str, data: Json, at: int, agent: str = "") -> None:
         before = self._events[at - 1].value if at else {}

@@ -35,8 +35,9 @@ from wal_agent.agents.opencode import database as store
 from wal_agent.agents.opencode import hooks
 from wal_agent.agents.opencode import session as journal
 from wal_agent.agents.opencode import session as place
-from wal_agent.agents.opencode.database import Key, Row, Rows, load_rows, row_digest, row_pieces
+from wal_agent.agents.opencode.database import Key, Row, Rows, load_rows, row_digest, row_order, row_pieces
 from wal_agent.agents.session_files import (
+    LOST_PROMPT,
     FileLines,
     Json,
     Line,
@@ -317,7 +318,10 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
         repairs.append(f"{dropped} part(s) without their message were left out.")
     put = _resolve(rows, session, calls)
     with_parts = {part.message for part in rows.of("part")}  # those of a message are written behind it
-    asked = any(m.role == "user" and m.id in with_parts for m in rows.messages(session))
+    said = [m for m in rows.messages(session) if m.id in with_parts]
+    asked = any(m.role == "user" for m in said)
+    if said and said[0].role != "user":
+        _begin_with_prompt(rows, session, said[0])
     return Reconciled(row_pieces(rows), put, len(rows.messages(session)), tuple(repairs), None if asked else ())
 
 
@@ -478,6 +482,20 @@ def _message(session: str, last: Row | None, messages: Sequence[Row], call: Logg
     }
     id = make_id("msg", last.id if last else "", 1, f"{session} {call.call}")
     return {"type": "message", "id": id, "session": session, "created": created, "data": data}
+
+
+def _begin_with_prompt(rows: Rows, session: str, first: Row) -> None:
+    """See LOST_PROMPT. Where only its words were lost, they go into the message that held them."""
+    told: Json = {"session": session, "created": first.created}
+    asked = next((m for m in rows.messages(session) if m.role == "user" and row_order(m) < row_order(first)), None)
+    if asked is None:
+        model = {name: as_text(first.data.get(name)) for name in ("providerID", "modelID")}
+        data: Json = {"role": "user", "time": {"created": first.created}, "model": model}
+        data["agent"] = as_text(first.data.get("agent"))
+        id = make_id("msg", first.id, -1, f"lost prompt {first.id}")
+        asked = rows.add({"type": "message", "id": id, **told, "data": data})
+    part = {"type": "part", "id": make_id("prt", asked.id, 1, asked.id), **told, "message": asked.id}
+    rows.add({**part, "data": {"type": "text", "text": LOST_PROMPT}})
 
 
 def make_id(kind: str, before: str, step: int, seed: str) -> str:

@@ -28,6 +28,7 @@ from wal_agent.agents.pi.hooks import plain_tool_name
 from wal_agent.agents.pi.session import Entry, Tree, dump_tree, load_tree, mend_head, tree_pieces
 from wal_agent.agents.session_files import (
     HEAD_REPAIR,
+    LOST_PROMPT,
     MAX_RESULT,
     Json,
     as_object,
@@ -149,9 +150,20 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     repairs += lost_calls_repair(_drop_results(tree))
     mend_head(tree, session, workspace)
     put = _put_back(tree, session, calls)
-    messages = sum(entry.role in ("user", "assistant") for entry in tree.entries)
     asked = any(entry.role == "user" for entry in tree.entries)
+    _begin_with_prompt(tree, session)
+    messages = sum(entry.role in ("user", "assistant") for entry in tree.entries)
     return Reconciled(tree_pieces(tree), put, messages, tuple(repairs), None if asked else ())
+
+
+def _begin_with_prompt(tree: Tree, session: str) -> None:
+    """See LOST_PROMPT."""
+    at, first = next(((n, e) for n, e in enumerate(tree.entries) if e.role and e.id), (0, None))
+    if first is None or first.role != "assistant":
+        return
+    message: Json = {"role": "user", "content": [_text(LOST_PROMPT)], "timestamp": entry_time(tree)}
+    tree.entries[at:at] = _entries(tree, first.parent, [message], session)
+    first.hang_on(tree.entries[at].id)
 
 
 def _drop_results(tree: Tree) -> int:

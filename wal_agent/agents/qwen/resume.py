@@ -23,6 +23,7 @@ from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.qwen.session import Chat, Record, chat_pieces, load_chat
 from wal_agent.agents.session_files import (
     EPOCH,
+    LOST_PROMPT,
     Json,
     as_object,
     as_text,
@@ -172,7 +173,7 @@ class _Writer(msgspec.Struct):
     session: str
     workspace: Path
 
-    def _append(self, name: str, kind: str, message: Json, **more: Any) -> None:
+    def add(self, name: str, kind: str, message: Json, **more: Any) -> None:
         chat = self.chat
         value: Json = {
             "uuid": name,
@@ -193,13 +194,13 @@ class _Writer(msgspec.Struct):
             "status": "error" if "error" in response else "success",
             "resultDisplay": next(iter(response.values()))[:1000],
         }
-        self._append(name, "tool_result", {"role": "user", "parts": [part]}, toolCallResult=shown)
+        self.add(name, "tool_result", {"role": "user", "parts": [part]}, toolCallResult=shown)
 
     def batch(self, calls: Sequence[LoggedCall]) -> None:
         """The model's own message was lost with the crash: only its calls are known."""
         parts = [{"functionCall": {"id": call_id(c), "name": c.tool, "args": call_input(c)}} for c in calls]
         name = _uuid(self.session, f"put back from {_which(calls[0])}")
-        self._append(name, "assistant", {"role": "model", "parts": parts}, model=self.chat.last("model"))
+        self.add(name, "assistant", {"role": "model", "parts": parts}, model=self.chat.last("model"))
 
 
 def call_result(call: LoggedCall) -> dict[str, str]:
@@ -231,9 +232,22 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
     if chat.records:
         chat.records[0].change(cwd=str(workspace))
     put = put_back(chat, session, workspace, calls)
-    said = sum(record.kind in ("user", "assistant") for record in chat.records)
     asked = any(record.kind == "user" for record in chat.live())
+    _begin_with_prompt(chat, session, workspace)
+    said = sum(record.kind in ("user", "assistant") for record in chat.records)
     return Reconciled(chat_pieces(chat), put, said, tuple(repairs), None if asked else ())
+
+
+def _begin_with_prompt(chat: Chat, session: str, workspace: Path) -> None:
+    """See LOST_PROMPT."""
+    first = next((record for record in chat.live() if record.parts()), None)
+    if first is None or first.kind != "assistant":
+        return
+    before = Chat(chat.records[: chat.records.index(first)])
+    message = {"role": "user", "parts": [{"text": LOST_PROMPT}]}
+    _Writer(before, session, workspace).add(_uuid(session, f"lost prompt {first.uuid}"), "user", message)
+    chat.records = [*before.records, *chat.records[len(before.records) - 1 :]]
+    first.change(parentUuid=before.records[-1].uuid)
 
 
 def drop_results(chat: Chat) -> int:
