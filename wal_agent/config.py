@@ -89,14 +89,18 @@ class Settings(msgspec.Struct, frozen=True):
 
     @property
     def job_options(self) -> str:
-        """The options that name this job in a command that is typed in any folder; never a secret."""
+        """The options that name this job in a command that is typed in any folder: all that is no default, and never a
+        secret."""
+        return f"--job {self.job} {self.bucket_options}".rstrip()
+
+    @property
+    def bucket_options(self) -> str:
+        """As `job_options`, for a command that names the job itself."""
         from wal_agent.text import bucket_words, quote_word
 
-        words = ["--job", self.job]
-        if self.sources.get("bucket") != "default":
-            words += bucket_words(self.bucket)
+        words = bucket_words(self.bucket) if self.sources.get("bucket") != "default" else []
         for name in ("encryption_key_file", "encryption_key_command"):
-            value = getattr(self, name) if self.sources.get(name) == "flag" else ""
+            value = getattr(self, name)
             if value and _is_shown(value):
                 words += [f"--{name.replace('_', '-')}", value]
         return " ".join(map(quote_word, words))

@@ -67,10 +67,28 @@ def bucket_words(url: str) -> list[str]:
     return ["--bucket", url] if redact(url) == url else []
 
 
+def command(verb: str, named: str = "", *more: str) -> str:
+    """Return a command that a person is told, to be pasted in any folder: "wal-agent status --job J --bucket URL".
+    The only maker of one. `verb`: with its arguments, as typed; `named`: what names its job (Settings.job_options) or
+    its bucket, as typed; `more`: further words, to be quoted."""
+    return " ".join(filter(None, ("wal-agent", verb, named.strip(), *map(quote_word, more))))
+
+
+def bucket_option(url: str) -> str:
+    """Return the option that names the bucket, as typed; "" for none, and for a URL that holds a secret."""
+    return " ".join(map(quote_word, bucket_words(url))) if url else ""
+
+
+def job_option(job: str, url: str) -> str:
+    """Return what names a job, as typed, where no more than this is known. `url`: "" where it is not known. Of the job
+    that is MEANT the key is known, too."""
+    meant, named = MEANT.get(), f"--job {quote_word(job)}"
+    return meant if f"{meant} ".startswith(f"{named} ") else f"{named} {bucket_option(url)}".rstrip()
+
+
 def job_command(verb: str, job: str, url: str) -> str:
-    """Return a command about one job, to be pasted in any folder: "wal-agent status --job J --bucket URL". `verb`: a
-    command, with its subcommand; `url`: "" where it is not known."""
-    return " ".join(map(quote_word, ("wal-agent", *verb.split(), "--job", job, *(bucket_words(url) if url else ()))))
+    """Return a command about one job. `verb`: as `command`; `job`, `url`: as `job_option`."""
+    return command(verb, job_option(job, url))
 
 
 JOB_VERBS: Final = (  # commands that mean the job of the folder in which they are typed, unless it is named
@@ -78,7 +96,7 @@ JOB_VERBS: Final = (  # commands that mean the job of the folder in which they a
     "|status|stop|trace|unlock"
 )
 _UNNAMED = re.compile(
-    rf"wal-agent (?:{JOB_VERBS})\b(?: (?:list|show|diff|get|put|delete))?(?![^`;]*? --job)(?=[ `.,;)]|$)"
+    rf"wal-agent ((?:{JOB_VERBS})\b(?: (?:list|show|diff|get|put|delete))?)(?![^`;]*? --job)(?=[ `.,;)]|$)"
 )
 
 
@@ -89,7 +107,7 @@ def name_job(text: str) -> str:
     """Return what a person is told, with the options of the job that is MEANT in each command that names no job: it
     works as pasted in any folder. For errors, which are often raised where no job is known."""
     options = MEANT.get()
-    return _UNNAMED.sub(lambda found: f"{found[0]} {options}", text) if options else text
+    return _UNNAMED.sub(lambda found: command(found[1], options), text) if options else text
 
 
 def yield_reason(why: str) -> str:

@@ -143,7 +143,7 @@ def test_one_bad_job_costs_the_stats_its_own_figures(monkeypatch: pytest.MonkeyP
     finally:
         waiting.set()
     assert [each.stats.job for each in found] == ["sound"]
-    assert all(isinstance(unread[job], Exhausted) and f"--job={job}" in unread[job].hint for job in ("greedy", "slow"))
+    assert all(isinstance(unread[job], Exhausted) and f"--job {job}" in unread[job].hint for job in ("greedy", "slow"))
 
 
 def _entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:

@@ -91,7 +91,7 @@ def test_a_forged_opening_does_not(start: Start, forged: Opening) -> None:
     with pytest.raises(ConfigError) as refused:
         start.admits(forged.args, forged)
     words = shlex.split(refused.value.hint.partition(": ")[2])
-    named = ["wal-agent", "run", "claude", "--bucket=gs://b", "--job=job", "--"]
+    named = ["wal-agent", "run", "claude", "--job", "job", "--bucket", "gs://b", "--"]
     assert (refused.value.exit_code, words) == (78, [*named, *forged.args])
 
 
@@ -176,7 +176,8 @@ def test_the_command_is_whole_and_names_what_was_named(tmp_path: Path) -> None:
     long = ("-p", "x" * 5000)
     with pytest.raises(ConfigError, match="the command above"):
         start.admits(long, opening(long))
-    assert shlex.split(start.rows[0]) == ["wal-agent", "run", "claude", "--bucket=gs://b", "--job=job", "--", *long]
+    named = ["wal-agent", "run", "claude", "--job", "job", "--bucket", "gs://b", "--"]
+    assert shlex.split(start.rows[0]) == [*named, *long]
 
 
 def test_a_secret_is_not_shown(start: Start) -> None:

@@ -45,6 +45,7 @@ from wal_agent import msgspec_compat
 from wal_agent.errors import BucketError, Damaged, Denied, Newer, Unavailable, Unmounted
 from wal_agent.paths import state_dir
 from wal_agent.safefs import read_plain
+from wal_agent.text import bucket_option, command, job_command
 
 ABANDONED_AFTER = 3600.0  # seconds
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -410,8 +411,8 @@ class Disk:
         return Unmounted(f"The disk of bucket {self._url} is gone: {why}.", f"Is it mounted? {self._forget()}")
 
     def _forget(self) -> str:
-        command = f"wal-agent doctor --forget --bucket {shlex.quote(self._url)}"
-        return f"If the bucket was deleted or replaced on purpose: {command}"
+        forget = command("doctor --forget", bucket_option(self._url))
+        return f"If the bucket was deleted or replaced on purpose: {forget}"
 
 
 def file_id(status: os.stat_result) -> FileId:
@@ -482,10 +483,10 @@ def forget_bucket(url: str, job: str | None, env: Mapping[str, str]) -> bool:
 
 def missing_job_error(url: str, job: str, epoch: int) -> Unavailable:
     """For a job that ran here and of which the bucket holds neither lease nor log."""
-    command = f"wal-agent doctor --forget --bucket {shlex.quote(url)} --job {job}"
     return Unavailable(
         f"Job {job} has run on this machine (epoch {epoch}), but {url} holds neither its lease nor its log.",
-        f"Is the disk mounted, and is it the right bucket? If the job was deleted on purpose: {command}",
+        "Is the disk mounted, and is it the right bucket? If the job was deleted on purpose: "
+        + job_command("doctor --forget", job, url),
     )
 
 

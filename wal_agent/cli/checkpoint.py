@@ -12,7 +12,7 @@ from wal_agent.cli.display import STATUS, answer_lines, answer_table
 from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, UsageError
-from wal_agent.text import answer, duration, lines, plural, say, shorten, size, timestamp
+from wal_agent.text import answer, command, duration, lines, plural, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -88,7 +88,7 @@ def checkpoint(
     if json:
         answer_json(CheckpointMade(str(done["job"]), int(done["number"])))
         return
-    say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: wal-agent checkpoint show{options}")
+    say(f"checkpoint {done['number']} of job {done['job']} is saved. To see it: {command('checkpoint show', options)}")
 
 
 def _read_plan(name: str) -> list[dict[str, str]]:
@@ -120,7 +120,7 @@ def list_checkpoints(
         answer_json(CheckpointList(tuple(_row(kept, document) for kept, document in readable)))
         return
     if not readable:
-        say(f"job {at.keys.job} has no checkpoint. To make one while it runs: wal-agent checkpoint{at.options()}")
+        say(f"job {at.keys.job} has no checkpoint. To make one while it runs: {command('checkpoint', at.options())}")
         return
     rows = [_cells(kept, document) for kept, document in readable]
     answer_table(("N", "RECORD", "TIME", "TRIGGER", "SIZE", "TASK"), rows, right=("N", "RECORD", "SIZE"))
@@ -215,7 +215,7 @@ def _find(at: JobContext, number: int | None) -> Document:
         if found.document is None:
             raise UsageError(
                 f"Job {at.keys.job} has no checkpoint.",
-                f"Build one from the log: --at RECORD (wal-agent log{at.options()})",
+                f"Build one from the log: --at RECORD ({command('log', at.options())})",
             )
         return found.document
     for kept in state.checkpoints:
@@ -225,10 +225,10 @@ def _find(at: JobContext, number: int | None) -> Document:
             except ValueError as error:
                 raise Damaged(
                     f"Checkpoint {number} of job {at.keys.job} cannot be used: {error}.",
-                    f"Build it from the log: wal-agent checkpoint show --at {kept.seq}{at.options()}",
+                    f"Build it from the log: {command(f'checkpoint show --at {kept.seq}', at.options())}",
                 ) from error
     raise UsageError(
-        f"Job {at.keys.job} keeps no checkpoint {number}.", f"See: wal-agent checkpoint list{at.options()}"
+        f"Job {at.keys.job} keeps no checkpoint {number}.", f"See: {command('checkpoint list', at.options())}"
     )
 
 

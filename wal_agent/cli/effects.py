@@ -12,7 +12,7 @@ from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.errors import Damaged
 from wal_agent.records import state_text
 from wal_agent.redact import redact
-from wal_agent.text import lines, name_job, plural, quote_word, say, shorten, timestamp
+from wal_agent.text import command, lines, name_job, plural, quote_word, say, shorten, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.records import Payload
@@ -61,15 +61,14 @@ def effects(
         if not shown:
             say(_NOTHING_OPEN if open_only and every else _NOTHING)
         elif len(shown) < len(wanted):
-            lines(
-                [f"{plural(len(wanted) - len(shown), 'older effect')} not shown: wal-agent effects{at.options()} -n 0"]
-            )
+            older = plural(len(wanted) - len(shown), "older effect")
+            lines([f"{older} not shown: {command('effects', at.options(), '-n', '0')}"])
         if first > 1:
             lines(
                 [f"Records before {first} were deleted by retention or cannot be read; their effects are not listed."]
             )
     if page.damaged:
-        raise Damaged(page.damaged[0].what, f"All that is damaged: wal-agent log{at.options()} -n 0")
+        raise Damaged(page.damaged[0].what, f"All that is damaged: {command('log', at.options())} -n 0")
 
 
 def read_bytes(blobs: Blobs, payload: Payload) -> bytes:
@@ -141,7 +140,7 @@ def _rows(effect: Effect, options: str) -> list[str]:
             rows.append(f"       look with (the log says): {shorten(redact(effect.verify))}")
         if not effect.by or effect.by == "recovery":
             which = quote_word(effect.step) if effect.step else str(effect.call)
-            rows.append(f"       resolve: wal-agent ack {which}{options} --done (or --not-done)")
+            rows.append(f"       resolve: {command(f'ack {which}', options)} --done (or --not-done)")
     labels = {"command": "undo", "partial": "undo in part", "look": "look", "impossible": "no undo", "unknown": ""}
     label = labels[effect.undo.kind]
     rows += [f"       {label}: {each}" for each in effect.undo.commands]

@@ -20,12 +20,13 @@ from wal_agent.errors import Unavailable, UsageError
 from wal_agent.redact import redact
 from wal_agent.text import (
     answer,
-    bucket_words,
+    bucket_option,
+    command,
     duration,
+    job_command,
     moment,
     plural,
     printable,
-    quote_word,
     say,
     shorten,
     unproven_text,
@@ -87,7 +88,7 @@ def ls(
 
 def claim_command(url: str) -> str:
     """The command with which a host takes a job: only folders below --root, which by default is where it is typed."""
-    return " ".join(map(quote_word, ("wal-agent", "fleet", "claim", *bucket_words(url), "--root", "DIR")))
+    return command("fleet claim", bucket_option(url), "--root", "DIR")
 
 
 def list_jobs(
@@ -113,7 +114,7 @@ def list_jobs(
         return
     if not jobs:
         where = "This folder has no job" if here else "There is no job"
-        say(f"{where} in {opened.url}. Start one: wal-agent run AGENT")
+        say(f"{where} in {opened.url}. Start one: {command('run AGENT', bucket_option(opened.url))}")
     answer_jobs(jobs, read_open_work(opened, jobs))
 
 
@@ -156,10 +157,10 @@ def fleet_page(url: str, jobs: Sequence[Job], work: Mapping[str, OpenWork]) -> s
     rows = []
     for job in jobs:
         state, *cells = job_cells(job, work.get(job.job))
-        command = f"wal-agent report --bucket {quote_word(url)} --job {quote_word(job.job)} --open"
+        report = f"{job_command('report', job.job, url)} --open"
         shown = "".join(f"<td>{safe(cell)}</td>" for cell in cells)
         tone = tones.get(job.state, "warn")
-        rows.append(f'<tr><td class="{tone}">{safe(state)}</td>{shown}<td><code>{safe(command)}</code></td></tr>')
+        rows.append(f'<tr><td class="{tone}">{safe(state)}</td>{shown}<td><code>{safe(report)}</code></td></tr>')
     style, policy = page_style()
     heads = "".join(f'<th scope="col">{name.capitalize()}</th>' for name in (*HEADER, "report"))
     made = moment(SystemClock().now(), 0, exact=True, whole=True)
@@ -391,7 +392,6 @@ def _notifier(env: Mapping[str, str]) -> Callable[[Job, str], str]:
 def describe_loss(job: Job, url: str) -> tuple[str, str]:
     """Title and text of the message about a job that has no host."""
     what = {"crashed": "crashed", "due": "its pause is over", "released": "its machine went away"}
-    at = " ".join(map(quote_word, ("--job", job.job, *bucket_words(url))))
     words = f"Job {job.job} ({shorten(job.agent, WIDEST)}) has had no host for {duration(job.waits)}"
     where = f"It ran on {shorten(job.host, WIDEST)} in {shorten(job.workspace, 200)}." if job.host else ""
     only = (
@@ -403,7 +403,7 @@ def describe_loss(job: Job, url: str) -> tuple[str, str]:
         f"{words}.",
         where,
         only,
-        f"Look: wal-agent status {at}",
+        f"Look: {job_command('status', job.job, url)}",
         f"Carry on: {claim_command(url)}",
     ]
     return f"wal-agent: {job.job}: {what.get(job.state, job.state)}", "\n".join(row for row in rows if row)

@@ -32,7 +32,7 @@ from wal_agent.cli.options import (
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, PersonNeeded, UsageError, WalAgentError
 from wal_agent.redact import redact
-from wal_agent.text import answer, lines, say, size
+from wal_agent.text import answer, command, lines, say, size
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -290,7 +290,7 @@ def rm(
     if state.task is not None and names_task(at.bucket, state.task.job, job):
         raise UsageError(
             f"Job {job} is a task of job {state.task.job}, whose log names it as a trace, so it stays as long as that.",
-            f"Delete that one first: wal-agent rm {state.task.job}{at.bucket_option()}",
+            f"Delete that one first: {command(f'rm {state.task.job}', at.bucket_option())}",
         )
     found = foresee_removal(at.bucket, at.keys, state)
     if dry_run:
@@ -302,8 +302,8 @@ def rm(
     if not yes:
         lines(describe_removal(found, "would be deleted"))
         if not can_ask():
-            command = f"wal-agent rm {job}{at.bucket_option()} --yes"
-            raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {command}")
+            typed = command(f"rm {job}", at.bucket_option(), "--yes")
+            raise PersonNeeded("There is no terminal to ask at, so nothing was deleted.", f"If you want it: {typed}")
         typer.confirm(f"Delete job {job} for good?", default=False, abort=True, err=True)
     done = remove_job(at.access, clock)
     lease = at.lease()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from wal_agent.config import ConsentNeeded, Settings
 from wal_agent.errors import Damaged, NoJob, UsageError, WalAgentError
-from wal_agent.text import MEANT, bucket_words, lines, quote_word, say
+from wal_agent.text import MEANT, bucket_option, command, lines, say
 from wal_agent.wal.keys import Keys
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class JobContext(msgspec.Struct, frozen=True):
 
     def bucket_option(self) -> str:
         """As `options`, for a command that names the job itself."""
-        return self.options().removeprefix(f" --job {quote_word(self.keys.job)}")
+        return f" {self.settings.bucket_options}"
 
     def options(self) -> str:
         """What a command for this very job has to say, with a blank in front; never a secret."""
@@ -262,9 +263,10 @@ def job_here(bucket: Bucket, folder: Path, agent: str | None, default: str, asks
             f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
             "Those of the folders above and below it: the commands above.",
         )
+    start = command(f"run {agent or 'AGENT'}", shown_bucket(bucket.url))
     raise NoJob(
         f"This folder has no job{f' of {agent}' if agent else ''} in {bucket.url}.",
-        f"Start one: wal-agent run {agent or 'AGENT'}. Or name another: --job NAME (see: {list_command(bucket.url)})",
+        f"Start one: {start}. Or name another: --job NAME (see: {list_command(bucket.url)})",
     )
 
 
@@ -279,10 +281,14 @@ def _newest(jobs: Sequence[Job]) -> Job:
 
 def list_command(url: str) -> str:
     """Return the command that lists the jobs of this bucket, to be pasted in any folder."""
+    return command("list", shown_bucket(url))
+
+
+def shown_bucket(url: str) -> str:
+    """Return the option that names the bucket in a printed command; "" where it is the default."""
     from wal_agent.bucket import default_url
 
-    words = bucket_words(url) if url != default_url(os.environ) else []
-    return " ".join(map(quote_word, ("wal-agent", "list", *words)))
+    return bucket_option(url) if url != default_url(os.environ) else ""
 
 
 def _print_choices(jobs: Sequence[Job], url: str) -> None:
@@ -290,8 +296,8 @@ def _print_choices(jobs: Sequence[Job], url: str) -> None:
     words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
     rest = sys.argv[len(words) + 1 :]
     for job in jobs[:MAX_NAMED]:
-        command = " ".join(map(quote_word, ("wal-agent", *_without_agent(words), "--job", job.job, *rest)))
-        lines([f"  {command}   ({job.agent or 'unknown agent'}, {job.state})"])
+        typed = shlex.join(_without_agent(words))
+        lines([f"  {command(typed, f'--job {job.job}', *rest)}   ({job.agent or 'unknown agent'}, {job.state})"])
     if len(jobs) > MAX_NAMED:
         lines([f"  and {len(jobs) - MAX_NAMED} more. See: {list_command(url)} --here"])
 

@@ -64,7 +64,19 @@ from wal_agent.records import (
 )
 from wal_agent.redact import redact
 from wal_agent.shell.quote import show_words
-from wal_agent.text import columns, duration, lines, plural, printable, quote_word, say, shorten, size, timestamp
+from wal_agent.text import (
+    columns,
+    command,
+    duration,
+    lines,
+    plural,
+    printable,
+    quote_word,
+    say,
+    shorten,
+    size,
+    timestamp,
+)
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.codec import Segment, Snapshot
@@ -538,12 +550,12 @@ def log(
         answer_lines([unrecovered], LOG)
     if not (json or raw) and not (page.whole and page.passed == 0):
         passed = f", but for {page.passed} that the snapshots say hold none of these" if page.passed else ""
-        whole = f"wal-agent log{at.options()} -n 0"
+        whole = f"{command('log', at.options())} -n 0"
         lines([f"Only records {page.since} to {page.last} were read and checked{passed}. To check all: {whole}"])
     if damaged:
         more = f" So are {len(damaged) - 3} more." if len(damaged) > 3 else ""
         what = " ".join(f"{found.what[:1].upper()}{found.what[1:]}" for found in damaged[:3])
-        raise Damaged(f"{what}{more}", f"What can still be had: wal-agent status{at.options()}")
+        raise Damaged(f"{what}{more}", f"What can still be had: {command('status', at.options())}")
     if follow:
         follow_log(at, page.last, CRASHES if crashes else None, json=json or raw, raw=raw)
 
@@ -562,7 +574,7 @@ def describe_unrecovered(at: JobContext) -> str:
     words = "resume" if doc.agent in ("", "generic") else f"run {quote_word(doc.agent)}"
     return (
         f"    -  cut off {duration(lease_age(seen))} ago, not recovered yet: epoch {doc.epoch} on {doc.host.name} "
-        f"({doc.agent}). To recover it: wal-agent {words}{at.options()}"
+        f"({doc.agent}). To recover it: {command(words, at.options())}"
     )
 
 

@@ -26,7 +26,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, Exhausted, UsageError
 from wal_agent.records import AgentStarted, AnyRecord, CallState, Opening, RunEnded, state_text
 from wal_agent.redact import MARGIN, redact, redact_ends, redact_head
-from wal_agent.text import moment, plural, say
+from wal_agent.text import command, moment, plural, say
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -119,7 +119,7 @@ def report(
             if not webbrowser.open(path.absolute().as_uri()):
                 say("no browser was found to open it.")
     if page.damaged:
-        raise Damaged(page.damaged[0].what, f"All that is damaged: wal-agent log{at.options()} -n 0")
+        raise Damaged(page.damaged[0].what, f"All that is damaged: {command('log', at.options())} -n 0")
 
 
 def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
-from wal_agent.text import answer, lines, plural, printable, say, shorten, size, timestamp
+from wal_agent.text import answer, command, lines, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
@@ -172,7 +172,7 @@ def mark(
             return
         answer([f"{n} · record {m.seq} · {timestamp(m.record.time)}" for n, m in marks.items()])
         if not marks:
-            say(f"no place of this job is marked. To mark this one: wal-agent mark NAME{at.options()}")
+            say(f"no place of this job is marked. To mark this one: {command('mark NAME', at.options())}")
         return
     _act(at, home, lambda opened: mark_at_rest(opened, home, name))
     _marked(at.keys.job, name, json)
@@ -317,7 +317,7 @@ def _summaries(at: JobContext, home: Home, limits: CompactionPolicy) -> Summarie
     found = summarize(place, at.access, home, limits, caller)
     if found is not None and found.fault:
         say(f"no summary of the agent's is used: {printable(found.fault)}")
-        say(f"its log: wal-agent log --job {found.job}{at.bucket_option()}")
+        say(f"its log: {command(f'log --job {found.job}', at.bucket_option())}")
     return found
 
 
@@ -347,7 +347,7 @@ def list_traces(
         where = f" · checkpoint {known.checkpoint} · record {known.seq}" if known else ""
         answer([f"task · {child}{where}"])
     if tasks:
-        say(f"what one did: wal-agent trace show {tasks[0]}{at.bucket_option()}")
+        say(f"what one did: {command(f'trace show {tasks[0]}', at.bucket_option())}")
     if state.task:
         say(f"this job is a task of {state.task.job}, behind its checkpoint {state.task.checkpoint}")
     if not traces and not tasks:
@@ -382,7 +382,7 @@ def show_trace(
         home = _home(at)
         found = next((r for r in at.state().rewrites if str(r.record.n) == trace), None)
         if found is None:
-            raise UsageError(f"There is no trace {shorten(trace, 60)}.", f"See: wal-agent trace list{at.options()}")
+            raise UsageError(f"There is no trace {shorten(trace, 60)}.", f"See: {command('trace list', at.options())}")
         whole, row = read_trace(found, at.blobs) if raw else b"", _row(found)
         data = b"" if raw else b"".join(unit.data for unit in left_out(found, at.blobs, home))
     if raw:
@@ -445,7 +445,7 @@ def _list_turns(at: JobContext, home: Home, json: bool) -> None:
         prompt = shorten(redact(turn.prompt).replace("\n", " "), 100) if turn.prompt else "(earlier turns, compacted)"
         parts = (f"{turn.number:>3}", timestamp(turn.time) if turn.time else "", f"{tokens_of(mine):,} tokens", prompt)
         answer([" · ".join(filter(None, parts))])
-    say(f"to leave out the newest: wal-agent rewind{at.options()} --last 1")
+    say(f"to leave out the newest: {command('rewind', at.options())} --last 1")
 
 
 def _tasks(at: JobContext, state: State) -> list[str]:
@@ -476,4 +476,4 @@ def _report(at: JobContext, done: Rewritten, what: str, json: bool) -> None:
     if done.n:
         where = f"in {done.placed}" if done.placed else "with the next start of the job"
         lines([f"  {row}" for row in done.files])
-        lines([f"  in effect {where}", f"  what was there: wal-agent trace show {done.n}{at.options()}"])
+        lines([f"  in effect {where}", f"  what was there: {command(f'trace show {done.n}', at.options())}"])

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from wal_agent.cli.options import JobOptions, complete_agent, with_settings
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, LeaseHeld, NoJob, PersonNeeded, UsageError, WalAgentError
-from wal_agent.text import MEANT, bucket_words, is_utf8, lines, printable, quote_word, redraw, say
+from wal_agent.text import MEANT, command, is_utf8, lines, printable, redraw, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -375,11 +375,13 @@ def settle_folder(options: RunOptions) -> RunOptions:
         return options
     if earlier:
         return replace(options, settings=replace(settings, job=earlier))
-    option = _bucket_option(options)
     for each in others[:MAX_SHOWN]:
-        say(describe_other(each, options.workspace, option))
+        say(describe_other(each, options.workspace, settings))
     if len(others) > MAX_SHOWN:
-        say(f"{len(others) - MAX_SHOWN} more jobs of this folder are not finished. See: wal-agent fleet ls{option}")
+        from wal_agent.cli.job import shown_bucket
+
+        fleet = command("fleet ls", shown_bucket(settings.bucket))
+        say(f"{len(others) - MAX_SHOWN} more jobs of this folder are not finished. See: {fleet}")
     stuck = [each for each in others if each.calls]
     if stuck and not options.fresh:
         options = _decide(options, stuck[0])
@@ -501,12 +503,5 @@ def _decide(options: RunOptions, other: FolderJob) -> RunOptions:
     fresh = shown_command(options.agent.name, settings, options.args, "--fresh")
     raise PersonNeeded(
         f"Job {job.job} has an open call here, and a new job would not know of it. Nothing was run.",
-        f"To carry on: {carry_on_command(other, options.workspace, _bucket_option(options))} (to start anew: {fresh})",
+        f"To carry on: {carry_on_command(other, options.workspace, settings)} (to start anew: {fresh})",
     )
-
-
-def _bucket_option(options: RunOptions) -> str:
-
-    settings = options.settings
-    typed = settings.sources.get("bucket") == "flag" and bucket_words(settings.bucket)
-    return f" --bucket={quote_word(settings.bucket)}" if typed else ""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.answers import answer_json
-from wal_agent.cli.job import ANY_AGENT, list_command, own_name, say_bucket
+from wal_agent.cli.job import ANY_AGENT, list_command, own_name, say_bucket, shown_bucket
 from wal_agent.cli.job import settings_for as load_settings
 from wal_agent.cli.options import AsJson, BucketUrl, KeyCommand, KeyFile, check_typed_job, complete_job
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Denied, Exhausted, Newer, NoJob, UsageError, WalAgentError
 from wal_agent.records import state_text
 from wal_agent.redact import redact
-from wal_agent.text import answer, job_command, lines, plural, redraw, timestamp
+from wal_agent.text import answer, command, job_command, lines, plural, redraw, timestamp
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -74,13 +74,14 @@ def stats(
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
     plain = open_bucket(settings.bucket)
     opened = RetryBucket(EncryptedBucket(plain, key), SystemClock(), random.Random())
+    here = settings.bucket_options
     found, unread = measure(opened, job, key_id(key))
     if not found:
         if unread:
             raise next(iter(unread.values()))
         if job:
             raise UsageError(f"There is no job {job} in {opened.url}.", f"See: {list_command(opened.url)}")
-        raise NoJob(f"There is no job in {opened.url}.", "Start one: wal-agent run AGENT")
+        raise NoJob(f"There is no job in {opened.url}.", f"Start one: {command('run AGENT', here)}")
     total = merge_stats(each.stats for each in found)
     if json:
         jobs = tuple(show_stats(each.stats, each.problem) for each in found)
@@ -91,16 +92,16 @@ def stats(
     problems = [(name, str(error)) for name, error in unread.items()]
     lines([f"wal-agent: not counted: job {name}: {_clean(why)}" for name, why in problems[:MAX_UNREAD]])
     if len(problems) > MAX_UNREAD:
-        lines(
-            [f"wal-agent: not counted: {plural(len(problems) - MAX_UNREAD, 'more job')}. See: wal-agent stats --json"]
-        )
+        more = plural(len(problems) - MAX_UNREAD, "more job")
+        lines([f"wal-agent: not counted: {more}. See: {command('stats --json', here)}"])
     damaged = [each for each in found if each.problem]
     if damaged:
         more = f" So are {plural(len(damaged) - 1, 'log')} more." if len(damaged) > 1 else ""
         look = f"Look: {job_command('status', damaged[0].stats.job, opened.url)}"
         raise Damaged(f"The figures lack records. {damaged[0].problem}{more}", look)
     if any(isinstance(error, Damaged) for error in unread.values()):
-        raise Damaged("Some jobs are damaged and were not counted.", "Look: wal-agent fleet ls --state damaged")
+        look = f"Look: {command('fleet ls --state damaged', shown_bucket(opened.url))}"
+        raise Damaged("Some jobs are damaged and were not counted.", look)
 
 
 def measure(bucket: Bucket, job: str | None, key: str) -> tuple[list[Measured], dict[str, WalAgentError]]:
@@ -137,13 +138,15 @@ def _measure_in_time(bucket: Bucket, job: str, key: str) -> Measured | None:
     from wal_agent.wal.keys import Keys
 
     late: Measured | Exhausted | None = Exhausted(
-        f"Its log takes more than {FOREIGN.log_seconds:g} s to read.", f"See: wal-agent stats --job={job}"
+        f"Its log takes more than {FOREIGN.log_seconds:g} s to read.", f"See: {job_command('stats', job, bucket.url)}"
     )
 
     try:
         found = call_with_timeout(FOREIGN.log_seconds, lambda: measure_job(bucket, Keys(job), key), late)
     except (MemoryError, RecursionError):
-        raise Exhausted("Its log takes more memory than there is.", f"See: wal-agent stats --job={job}") from None
+        raise Exhausted(
+            "Its log takes more memory than there is.", f"See: {job_command('stats', job, bucket.url)}"
+        ) from None
     if isinstance(found, Exhausted):
         raise found
     return found

@@ -18,7 +18,19 @@ from wal_agent.cli.options import HERE, AsJson, JobOptions, check_seconds, with_
 from wal_agent.errors import Damaged, Unavailable
 from wal_agent.records import state_text
 from wal_agent.redact import redact
-from wal_agent.text import answer, duration, lines, moment, plural, quote_word, shorten, size, timestamp, unproven_text
+from wal_agent.text import (
+    answer,
+    command,
+    duration,
+    lines,
+    moment,
+    plural,
+    quote_word,
+    shorten,
+    size,
+    timestamp,
+    unproven_text,
+)
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -210,7 +222,7 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         pid = view.pid
         rows.append(("", f"its process does not answer. If it is stopped: kill -CONT {pid}. To end it: kill -9 {pid}"))
     elif overdue:
-        rows.append(("", f"if {view.host} is off for good: wal-agent unlock --epoch {view.epoch} --now{options}"))
+        rows.append(("", f"if {view.host} is off for good: {command(f'unlock --epoch {view.epoch} --now', options)}"))
     if view.spool:
         rows.append(("spool", f"{view.spool} on {view.host} may hold what the bucket does not"))
     if view.key:
@@ -239,11 +251,11 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     if (r := view.rewritten) is not None:
         what = {"rewind": "rewound", "compact": "compacted", "undo": "put back"}[r.kind]
         tokens = f"about {r.tokens:,} tokens before, {r.left:,} after"
-        rows.append(("", f"{what} {timestamp(r.time)}: {tokens} (wal-agent trace show {r.n}{options})"))
+        rows.append(("", f"{what} {timestamp(r.time)}: {tokens} ({command(f'trace show {r.n}', options)})"))
     if view.messages:
         when = "next step" if view.state == "running" else "next start"
         rows.append(
-            ("messages", f"{plural(view.messages, 'message')} for the agent's {when} (wal-agent inbox{options})")
+            ("messages", f"{plural(view.messages, 'message')} for the agent's {when} ({command('inbox', options)})")
         )
     if view.files is not None:
         rows += file_rows(view.files, now, view.state == "running")
@@ -253,13 +265,13 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
     rows += call_rows(view, options)
     rows += [describe_step(step, now, options) for step in view.steps[:MOST_STEPS_SHOWN]]
     if len(view.steps) > MOST_STEPS_SHOWN:
-        rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: wal-agent state list{options}"))
+        rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: {command('state list', options)}"))
     rows += [
         ("unlogged", f"#{c.call} {c.tool} `{c.input}`   {state_text(c.state)}; it ran before it was logged")
         for c in view.unlogged[:MOST_CALLS_SHOWN]
     ]
     if len(view.unlogged) > MOST_CALLS_SHOWN:
-        rows.append(("", f"and {len(view.unlogged) - MOST_CALLS_SHOWN} more calls: wal-agent log{options}"))
+        rows.append(("", f"and {len(view.unlogged) - MOST_CALLS_SHOWN} more calls: {command('log', options)}"))
     rows += [("bucket", advice) for advice in view.advice]
     return [f"{name:<11} {shorten(redact(text), WIDEST)}" for name, text in rows]
 
@@ -269,7 +281,7 @@ def call_rows(view: View, options: str) -> list[tuple[str, str]]:
     calls = sorted(view.unsettled, key=lambda call: not call.asks)
     rows = [describe_call(call, view, options) for call in calls[:MOST_CALLS_SHOWN]]
     if len(calls) > MOST_CALLS_SHOWN:
-        rows.append(("", f"and {len(calls) - MOST_CALLS_SHOWN} more calls: wal-agent effects --unsettled{options}"))
+        rows.append(("", f"and {len(calls) - MOST_CALLS_SHOWN} more calls: {command('effects --unsettled', options)}"))
     return rows
 
 
@@ -314,7 +326,7 @@ def next_command(view: View, options: str, folder: Path, host: str) -> str:
         return ""
     cd = "" if view.workspace in ("", str(folder)) or view.host != host else f"cd {quote_word(view.workspace)} && "
     known = view.agent and view.agent != "generic"  # whose command the log has
-    return f"{cd}wal-agent {f'run {quote_word(view.agent)}' if known else 'resume'}{options}"
+    return cd + command(f"run {quote_word(view.agent)}" if known else "resume", options)
 
 
 def describe_state(view: View, options: str = "") -> str:
@@ -339,7 +351,7 @@ def describe_state(view: View, options: str = "") -> str:
         case "due":
             return "due, its pause is over; the next start continues it"
         case "released" if view.way == "halted":
-            return f"released, a person is needed; see wal-agent log --crashes{options}"
+            return f"released, a person is needed; see {command('log --crashes', options)}"
         case "released" if view.way == "stopped":
             return "released, stopped by wal-agent; the next start continues it"
         case "released" if view.way == "failed":
@@ -365,7 +377,7 @@ def describe_call(call: Call, view: View, options: str = "") -> tuple[str, str]:
     text = f"#{call.call} {call.tool} `{call.input}`"
     if call.asks:
         works = view.state == "running" and view.phase != "awaiting_user"
-        hint = f"resolve: wal-agent ack {call.call}{options} --done (or --not-done)"
+        hint = f"resolve: {command(f'ack {call.call}', options)} --done (or --not-done)"
         if works and not call.answered:
             hint = "the agent was asked to check"
         looked = f"   the agent looked with {', '.join(f'#{n}' for n in call.looked[-3:])}" if call.looked else ""
@@ -390,7 +402,7 @@ def describe_step(step: Step, now: float, options: str) -> tuple[str, str]:
     text = f"step {step.step} `{step.command}`"
     if step.running:
         return "open", f"{text}   for {duration(max(0.0, now - step.since))}"
-    ways = f"type it again with --verify, or: wal-agent ack {step.step}{options} --done (or --not-done)"
+    ways = f"type it again with --verify, or: {command(f'ack {step.step}', options)} --done (or --not-done)"
     return "open", f"{text}   its run ended before it did; {ways}"
 
 

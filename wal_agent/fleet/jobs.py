@@ -26,6 +26,7 @@ from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout, prefetch_map
+from wal_agent.config import Settings
 from wal_agent.errors import (
     ConfigError,
     CrashLoop,
@@ -56,7 +57,7 @@ from wal_agent.recovery.lease_policy import (
 from wal_agent.redact import redact, redact_head
 from wal_agent.supervise.identity import known_folders, read_owner
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.text import duration, plural, quote_word, shorten
+from wal_agent.text import command, duration, plural, quote_word, shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
@@ -352,23 +353,24 @@ _STATE_WORDS: Final[Mapping[JobState, str]] = {
 }
 
 
-def describe_other(each: FolderJob, folder: Path, bucket_option: str) -> str:
-    """An unfinished job of this folder or around it, with the command that carries it on, or shows it. Pure."""
+def describe_other(each: FolderJob, folder: Path, settings: Settings) -> str:
+    """An unfinished job of this folder or around it, with the command that carries it on, or shows it.
+    `settings`: of the start, whose bucket has the job. Pure."""
     job = each.job
     where = {"here": "in this folder", "above": f"in {job.workspace}, above", "below": f"in {job.workspace}, below"}
     calls = f", with {plural(each.calls, 'open call')}" if each.calls else ""
     host = f" on {job.host}" if job.host else ""
     what = f"job {job.job} ({where[each.relation]}) {_STATE_WORDS.get(job.state, 'did not finish')}{host}{calls}."
     if job.state in ("damaged", "newer", "running") or not job.agent:
-        return f"{what} See: wal-agent status{bucket_option} --job={job.job}"
-    return f"{what} To carry on: {carry_on_command(each, folder, bucket_option)}"
+        return f"{what} See: {command('status', replace(settings, job=job.job).job_options)}"
+    return f"{what} To carry on: {carry_on_command(each, folder, settings)}"
 
 
-def carry_on_command(each: FolderJob, folder: Path, bucket_option: str) -> str:
-    """The command that carries the job on, typed in `folder`. Pure."""
+def carry_on_command(each: FolderJob, folder: Path, settings: Settings) -> str:
+    """The command that carries the job on, typed in `folder`. `settings`: as describe_other. Pure."""
     job = each.job
     cd = "" if each.relation == "here" or Path(job.folder) == folder else f"cd {quote_word(job.folder)} && "
-    return f"{cd}wal-agent run {quote_word(job.agent)}{bucket_option} --job={job.job}"
+    return f"{cd}{command(f'run {quote_word(job.agent)}', replace(settings, job=job.job).job_options)}"
 
 
 def relate_job(job: Job, folder: Path, owner: Owner, here: Host) -> Relation | None:

@@ -42,9 +42,11 @@ def listener(
     from wal_agent.notify.message import Facts
     from wal_agent.notify.post import Post, ends_with_us
     from wal_agent.supervise import processes
+    from wal_agent.text import job_option
 
     box = outbox.outbox_for(env, found)
-    facts = Facts(job, bucket, agent, platform.node() or "unknown", str(workspace), restarts)
+    named = job_option(job, bucket)
+    facts = Facts(job, bucket, agent, platform.node() or "unknown", str(workspace), restarts, named)
     return Post(
         facts,
         found,

@@ -25,7 +25,7 @@ from wal_agent.config import FILE, check_keys, own_document
 from wal_agent.errors import ConfigError, CrashLoop, Fenced, LeaseHeld, Unavailable, UsageError, WalAgentError
 from wal_agent.paths import config_dir
 from wal_agent.records import state_text
-from wal_agent.text import bucket_words, describe_reach, duration, moment, plural, quote, unproven_text
+from wal_agent.text import command, describe_reach, duration, job_option, moment, plural, quote, unproven_text
 
 Level = Literal["info", "recovery", "person_needed"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -58,7 +58,8 @@ NO_NEWS = frozenset({UsageError.exit_code, LeaseHeld.exit_code, Fenced.exit_code
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What every message says: which job, where. `restarts`: an agent that hangs is started again."""
+    """What every message says: which job, where. `named`: what names the job in a command (text.job_option);
+    `restarts`: an agent that hangs is started again."""
 
     job: str
     bucket: str
@@ -66,10 +67,11 @@ class Facts(msgspec.Struct, frozen=True):
     host: str
     workspace: str
     restarts: bool = False
+    named: str = ""
 
     def command(self, *words: str) -> str:
         """`wal-agent WORDS` for this job, from whatever folder; never with a secret of the bucket's URL."""
-        return shlex.join(["wal-agent", *words, "--job", self.job, *bucket_words(self.bucket)])
+        return command(shlex.join(words), self.named or job_option(self.job, self.bucket))
 
 
 class Notification(msgspec.Struct, frozen=True):

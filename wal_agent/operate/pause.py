@@ -119,10 +119,8 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
             question = _question(wanted, seen.now)
             answer = control.ask_run(doc.host, doc.run, (bucket.url, keys.job), control.PAUSE, question)
             if answer is None:
-                raise LeaseHeld(
-                    sentence,
-                    f"It cannot be reached from here; pause it there: {job_command('pause', keys.job, bucket.url)}",
-                )
+                again = f"{job_command('pause', keys.job, bucket.url)} --for {wanted.seconds(seen.now):.0f}s"
+                raise LeaseHeld(sentence, f"It cannot be reached from here; pause it there: {again}")
             return _pausing(answer, bucket.url, seen.now, question, agents=env.get(MARKER) == doc.run)
         case Wait(_, why):
             raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "There is nothing to pause until it is started.")

@@ -27,6 +27,7 @@ from wal_agent.errors import Conflict, Unavailable, UsageError
 from wal_agent.operate.at_rest import JobAccess, act_unowned, leaving
 from wal_agent.records import End, Progress, state_text
 from wal_agent.recovery.lease_policy import REMOVED
+from wal_agent.text import command, job_command, job_option
 from wal_agent.wal import codec, reader
 from wal_agent.wal.codec import Snapshot
 from wal_agent.wal.damage import sound_state
@@ -144,7 +145,7 @@ def collect_at_rest(at: JobAccess) -> RetentionResult:
                 snapshots = Snapshots(bucket, keys, job.writer, Mirror(Path(folder), job.blobs))
                 snapshots.take()
                 job.writer.append(Progress(time=SystemClock().now(), note=CLEANED, by="person"))
-                _commit(job, f"wal-agent gc --job {keys.job}")
+                _commit(job, job_command("gc", keys.job, bucket.url))
                 snapshots.take()
             return collect(bucket, keys)
 
@@ -165,11 +166,11 @@ def _empty(bucket: Bucket, keys: Keys, job: OpenedJob, clock: Clock) -> Removal:
     names = _names(state)
     for each in state.open:  # I8
         job.writer.append(End(time=now, call=each.intent.call, how="resolved", by="person", why=WHY))
-    command = f"wal-agent rm {keys.job}"
-    _commit(job, command)
+    typed = command(f"rm {keys.job}", job_option(keys.job, bucket.url).removeprefix(f"--job {keys.job}"))
+    _commit(job, typed)
     first = _snapshot(bucket, keys, job)
     job.writer.append(Progress(time=now, note=WHY, by="person"))
-    _commit(job, command)
+    _commit(job, typed)
     second = _snapshot(bucket, keys, job)
     old = (e for e in bucket.list(keys.snapshots) if keys.seq_of(e.key) not in (first, second))
     snapshots = _delete(bucket, old)

@@ -23,7 +23,7 @@ from wal_agent.supervise.rewrite import (
     Rewritten,
     newest_rewrite,
 )
-from wal_agent.text import job_command, shorten
+from wal_agent.text import command, job_command, shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.damage import sound_state
 from wal_agent.wal.keys import Keys
@@ -65,13 +65,13 @@ def find_place(log: JobLog, home: Home, asked: RewindRequest) -> RewindPlace:
     number = asked.to.isascii() and asked.to.isdigit()
     marked = None if number else log.state().marks.get(asked.to)
     if marked is None and not number:
-        raise UsageError(f"No place is marked {shorten(asked.to, 60)}.", f"Its marks: wal-agent mark {home.options}")
+        raise UsageError(f"No place is marked {shorten(asked.to, 60)}.", f"Its marks: {command('mark', home.options)}")
     if marked is not None and not asked.files:
         return RewindPlace(marked.record.session, marked.record.key)
     record = str(marked.seq) if marked is not None else asked.to
     state = log.state(record)
     if asked.files and state.workspace is None:
-        raise UsageError(f"No working tree was saved up to record {record}.", f"See: wal-agent log {home.options}")
+        raise UsageError(f"No working tree was saved up to record {record}.", f"See: {command('log', home.options)}")
     tree = state.workspace if asked.files else None
     if marked is not None:
         return RewindPlace(marked.record.session, marked.record.key, tree=tree)

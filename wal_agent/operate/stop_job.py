@@ -26,7 +26,7 @@ from wal_agent.operate.at_rest import JobAccess, act_unowned, require_lease
 from wal_agent.recovery.lease_policy import Local, lease_age, owner_is_dead, same_kernel
 from wal_agent.supervise import ancestry, control
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.text import duration, job_command, printable, quote_word, shorten
+from wal_agent.text import command, duration, job_command, printable, quote_word, shorten
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease
@@ -92,7 +92,7 @@ def stop_job(access: JobAccess, clock: Clock, request: StopRequest) -> Stopped:
     if not request.done:
         at = Path(seen.doc.workspace)
         cd = "" if at == request.folder or seen.doc.host.name != here.name else f"cd {quote_word(str(at))} && "
-        return Stopped(keys.job, was, False, f"{what}. To carry on: {cd}wal-agent resume{request.options}")
+        return Stopped(keys.job, was, False, f"{what}. To carry on: {cd}{command('resume', request.options)}")
     if seen.doc.state != "closed":
         act_unowned(access, seen, _close, lambda state: _check_answered(state, request.options))
     return Stopped(keys.job, was, True, f"{what} and is closed; the next start begins a new session")
@@ -170,7 +170,7 @@ def _await_end(
         if doc.run != run:
             raise LeaseHeld(
                 f"Job {keys.job} is run by {doc.host.name} (epoch {doc.epoch}) meanwhile, and was not stopped there.",
-                f"Once more: wal-agent stop{request.options}",
+                f"Once more: {command('stop', request.options)}",
             )
         if doc.state != "held":
             return seen, f"job {keys.job} is saved and stopped", "running"
@@ -195,7 +195,7 @@ def _refused(seen: StoredLease, options: str, why: str) -> ConfigError:
     doc = seen.doc
     return ConfigError(
         f"The run of job {doc.job} on {doc.host.name} refused to stop: {shorten(printable(why), 300)}. It goes on.",
-        f"Stop it there, or take the job from it: wal-agent unlock{options} --epoch {doc.epoch}",
+        f"Stop it there, or take the job from it: {command('unlock', options)} --epoch {doc.epoch}",
     )
 
 
@@ -203,10 +203,10 @@ def _still_runs(seen: StoredLease, options: str, waited: float, near: bool) -> L
     doc = seen.doc
     why = f"Job {doc.job} was asked to end {duration(waited)} ago and still runs on {doc.host.name}."
     if near:
-        return LeaseHeld(why, f"See: wal-agent status{options}")
+        return LeaseHeld(why, f"See: {command('status', options)}")
     return LeaseHeld(
         f"{why} It may not look for messages (--inbox 0).",
-        f"Stop it there, or take the job from it: wal-agent unlock{options} --epoch {doc.epoch}",
+        f"Stop it there, or take the job from it: {command('unlock', options)} --epoch {doc.epoch}",
     )
 
 
@@ -215,14 +215,14 @@ def _check_answered(state: State, options: str) -> None:
         first = state.unlooked[0].intent.call
         raise PersonNeeded(
             f"Calls are open ({calls}), so the job is not closed.",
-            f"Check each, then `wal-agent ack {first}{options} --done`, or the same with --not-done.",
+            f"Check each, then `{command(f'ack {first}', options)} --done`, or the same with --not-done.",
         )
     if state.undecided_steps:
         name, *more = state.undecided_steps
         raise PersonNeeded(
             f"Steps were cut off and may have had their effect ({', '.join([name, *more][:5])}), so the job is not "
             "closed.",
-            f"Check each, then `wal-agent ack {name}{options} --done`, or the same with --not-done.",
+            f"Check each, then `{command(f'ack {name}', options)} --done`, or the same with --not-done.",
         )
 
 

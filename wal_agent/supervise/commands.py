@@ -30,7 +30,7 @@ from wal_agent.supervise.pausing import clean_reason, parse_duration, pause_plan
 from wal_agent.supervise.session_capture import SessionSaver
 from wal_agent.supervise.tasks import TaskBounds, begin_task
 from wal_agent.supervise.worktree import WorktreeSaver, never_captured
-from wal_agent.text import duration, plural
+from wal_agent.text import command, duration, plural
 from wal_agent.wording.messages import DENY_DRAINING
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Commands:
         self._live.shut_down(down)
         now = self._live.down
         if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
-            see = f"See: wal-agent status {self._context.settings.job_options}"
+            see = f"See: {command('status', self._context.settings.job_options)}"
             raise UsageError("This run is ending already, so it was not paused (anew).", see)
         return {"job": self._context.job.keys.job}
 

@@ -32,6 +32,7 @@ from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
 from wal_agent.supervise.loops import Loops
 from wal_agent.supervise.processes import Begun, CallProcesses, Tree
+from wal_agent.text import command
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
 from wal_agent.wal.writer import CALL, NOW, SOON, Ticket
@@ -1018,7 +1019,8 @@ def loop_error(agent: str, call: ReadCall, times: int, job: str) -> PersonNeeded
     return PersonNeeded(
         f"{agent} made the same call {times} times in a row, each with the same result: "
         f"{inline(call.tool, SHOWN_TOOL)} {inline(show_call(call))}. The run was stopped.",
-        f"See what it did: wal-agent log {job} -n 20. Then start it again with another prompt, or with --loop-limit 0.",
+        f"See what it did: {command('log', job)} -n 20. "
+        "Then start it again with another prompt, or with --loop-limit 0.",
     )
 
 
@@ -1055,11 +1057,11 @@ def stuck_error(
         return PersonNeeded(
             f"{agent} repeated {inline(call.tool, SHOWN_TOOL)} {inline(show_call(call))} {times} "
             f"times although {inline(shown.command)} shows that it happened (call #{asked.call}). The run was stopped.",
-            f"See the check: wal-agent log {job}. Then go on with another prompt: wal-agent run {agent}",
+            f"See the check: {command('log', job)}. Then go on with another prompt: {command(f'run {agent}', job)}",
         )
     return PersonNeeded(
         f"{agent} repeated {inline(call.tool, SHOWN_TOOL)} {inline(show_call(call))} {times} "
         f"times without checking anything, and whether it happened is not known (call #{asked.call}). The run was "
         "stopped.",
-        f"Check whether it happened, then: wal-agent ack {asked.call} {job} --done (or --not-done)",
+        f"Check whether it happened, then: {command(f'ack {asked.call}', job)} --done (or --not-done)",
     )

@@ -34,6 +34,7 @@ from wal_agent.supervise.rewrite import (
     undo,
     undoable,
 )
+from wal_agent.text import command
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wording.messages import DENY_PAUSING, REWINDING
 
@@ -86,7 +87,7 @@ class LiveRewind:
             if running:
                 raise PersonNeeded(
                     f"Call {running} runs, so the conversation is not rewritten.",
-                    f"Wait for its end, or end the run first: wal-agent stop {home.options}",
+                    f"Wait for its end, or end the run first: {command('stop', home.options)}",
                 )
             self._check(asked)
         except msgspec.ValidationError:
@@ -99,11 +100,11 @@ class LiveRewind:
         pending = _Pending(asked, down, threading.Event(), {})
         with self._lock:
             if self._pending is not None or not shut_down(down):
-                see = f"See: wal-agent status {home.options}"
+                see = f"See: {command('status', home.options)}"
                 return {"error": f"This run is ending already, so nothing was rewritten. {see}"}
             self._pending = pending
         if not pending.done.wait(until - now + DOING):
-            return {"error": f"It was not done in time. Whether it is done then: wal-agent trace list {home.options}"}
+            return {"error": f"It was not done in time. Whether it is done then: {command('trace list', home.options)}"}
         return pending.answer
 
     def _check(self, asked: FoundRewind) -> None:
@@ -130,20 +131,20 @@ class LiveRewind:
             if down is not pending.down or not saved:
                 raise Unavailable(
                     "The run ended for another reason first, or could not be saved; nothing was rewritten.",
-                    f"See `wal-agent status {self._home.options}`, then try again.",
+                    f"See `{command('status', self._home.options)}`, then try again.",
                 )
             job = self._job.refreshed()
             check_at_rest(job.replay.state, self._home)
             done = carry_out(job, self._home, pending.asked)
             what = "taken back to the version before" if pending.asked.undo else "rewound"
-            shown = f"wal-agent trace show {done.n} {self._home.options}"
+            shown = command(f"trace show {done.n}", self._home.options)
             say(f"the conversation was {what} by a person ({shown}); the run continues with it.")
             pending.answer = _encode(done)
         except WalAgentError as error:
             say(f"the conversation was not rewound: {error}")
             pending.answer = control.refusal(error)
         finally:
-            see = f"See: wal-agent trace list {self._home.options}"
+            see = f"See: {command('trace list', self._home.options)}"
             pending.answer = pending.answer or {"error": f"The run failed meanwhile. {see}"}
             pending.done.set()
 

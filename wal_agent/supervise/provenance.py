@@ -37,7 +37,7 @@ from wal_agent.supervise.ancestry import outer_runs, require_person
 from wal_agent.supervise.identity import person_key
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
-from wal_agent.text import bucket_words, quote_word
+from wal_agent.text import command, quote_word
 from wal_agent.wal.reader import Replay, is_signed
 from wal_agent.wal.state import State
 
@@ -163,10 +163,7 @@ def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen:
 def typed_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
     """The start with its arguments typed, for a shell on any machine; without a bucket whose URL holds a secret.
     `more`: further options."""
-    named = settings.sources.get("bucket") != "default" and bucket_words(settings.bucket)
-    options = [f"--bucket={settings.bucket}"] if named else []
-    options += [f"--job={settings.job}", *more]
-    return " ".join(map(quote_word, ("wal-agent", "run", agent, *options, "--", *args)))
+    return command(f"run {agent}", settings.job_options, *more, "--", *args)
 
 
 def shown_command(agent: str, settings: Settings, args: Sequence[str], *more: str) -> str:
@@ -182,7 +179,7 @@ def resume_command(options: RunOptions, *more: str) -> str:
     settings = options.settings
     if options.agent.capabilities.hookless is None:
         return shown_command(options.agent.name, settings, (), *more)
-    return f"wal-agent resume {settings.job_options}"
+    return command("resume", settings.job_options)
 
 
 def _ask(options: RunOptions, args: Sequence[str], screen: Screen, check: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from wal_agent.errors import Unavailable, UsageError
 from wal_agent.inbox import Driver, Message, identity_of, make_message
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.inbox import Inbox
+from wal_agent.text import job_command
 from wal_agent.wal.state import State
 
 PROMPTS_FROM: Final = "synadia"  # the sender of prompts, which is not verified
@@ -51,7 +52,7 @@ class RequestDesk:
         if self._secret:
             raise UsageError(
                 f"Job {self._job} is encrypted, so nothing of it is sent over a server.",
-                f"With its key: wal-agent checkpoint show --job {self._job}",
+                f"With its key: {job_command('checkpoint show', self._job, '')}",
             )
         return newest_checkpoint(self._writer.acked.state, self._job)
 

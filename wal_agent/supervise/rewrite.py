@@ -46,6 +46,7 @@ from wal_agent.safefs import Pieces, read_plain, sync_folder
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.supervise.recovery_input import logged_calls, read_situation
 from wal_agent.supervise.worktree import too_wide
+from wal_agent.text import command
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import STEP_NAME, CompactionAt, FileState, RewriteAt, State
@@ -101,7 +102,7 @@ def rewriting_of(agent: Agent) -> Rewriting:
 def check_at_rest(state: State, home: Home) -> None:
     """UsageError, PersonNeeded, ConfigError: the conversation cannot be rewritten now."""
     rewriting_of(home.agent)
-    file, see = state.files.get(home.agent.main_file), f"See: wal-agent status {home.options}"
+    file, see = state.files.get(home.agent.main_file), f"See: {command('status', home.options)}"
     if not state.session or file is None:
         raise UsageError("The job has no conversation yet.", see)
     if file.size > MOST_MAIN:
@@ -110,7 +111,7 @@ def check_at_rest(state: State, home: Home) -> None:
         call = state.open[0].intent
         raise PersonNeeded(
             f"Call #{call.call} {call.tool} is open, so the conversation is not rewritten.",
-            f"Start the job, or resolve the call: wal-agent ack {call.call} {home.options} --done (or --not-done)",
+            f"Start the job, or resolve the call: {command(f'ack {call.call}', home.options)} --done (or --not-done)",
         )
     here = local_file(state, home)
     data = (read_plain(here) or b"") if here is not None else b""
@@ -182,7 +183,7 @@ def kept_at(place: RewindPlace, units: Sequence[Unit], session: str, options: st
     """How many messages there are at the place. UsageError: there is no such place."""
     if place.key is not None:
         if place.session != session:
-            raise UsageError("That place is in another session of the job.", f"Its marks: wal-agent mark {options}")
+            raise UsageError("That place is in another session of the job.", f"Its marks: {command('mark', options)}")
         return kept_units(place.key, units)
     turns = turns_of(units)
     if not 0 < place.last <= len(turns):
@@ -329,7 +330,7 @@ def newest_rewrite(state: State, options: str) -> RewriteAt:
     undone = {r.record.undoes for r in state.rewrites}
     newest = next((r for r in reversed(state.rewrites) if r.record.kind != "undo" and r.record.n not in undone), None)
     if newest is None:
-        raise UsageError("No rewrite of this job can be undone.", f"See: wal-agent trace list {options}")
+        raise UsageError("No rewrite of this job can be undone.", f"See: {command('trace list', options)}")
     return newest
 
 
@@ -339,7 +340,7 @@ def undoable(state: State, sha256: str, options: str) -> RewriteAt:
     if sha256 != newest.record.result:
         raise UsageError(
             f"The conversation went on behind rewrite {newest.record.n}, so it is not undone.",
-            f"What was there before: wal-agent trace show {newest.record.n} {options}",
+            f"What was there before: {command(f'trace show {newest.record.n}', options)}",
         )
     return newest
 
@@ -349,7 +350,7 @@ def read_main(state: State, blobs: Blobs, agent: Agent, options: str) -> bytes:
 
     UsageError: there is none. Damaged."""
     if (file := state.files.get(agent.main_file)) is None:
-        raise UsageError("The job has no conversation yet.", f"See: wal-agent status {options}")
+        raise UsageError("The job has no conversation yet.", f"See: {command('status', options)}")
     return _bytes(blobs, file)
 
 
@@ -417,7 +418,7 @@ def _catch_up(job: OpenedJob, home: Home) -> None:
 
 def _flush(job: OpenedJob, options: str) -> None:
     if not job.writer.flush(60.0):
-        raise Unavailable("The bucket did not take the new version in time.", f"See: wal-agent trace list {options}")
+        raise Unavailable("The bucket did not take the new version in time.", f"See: {command('trace list', options)}")
 
 
 class _Change(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ from wal_agent.supervise.exits import (
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
 from wal_agent.supervise.provenance import resume_command
-from wal_agent.text import describe_reach, quote_word
+from wal_agent.text import command, describe_reach, quote_word
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
 from wal_agent.wording import messages
@@ -101,12 +101,12 @@ def no_hooks_error(agent: str) -> ConfigError:
     )
 
 
-def shut_out_error(agent: str, command: str, job_options: str) -> PersonNeeded:
+def shut_out_error(agent: str, refused: str, job_options: str) -> PersonNeeded:
     """For an agent that took a job over without a person, and was refused each command by its own permissions."""
     return PersonNeeded(
-        f"{agent} was refused its shell by its own permissions ({inline(redact(command), 80)}): the job that it took "
+        f"{agent} was refused its shell by its own permissions ({inline(redact(refused), 80)}): the job that it took "
         "over is not done.",
-        f"Allow that in {agent}'s own settings, then start it again: wal-agent run {agent} {job_options}".rstrip(),
+        f"Allow that in {agent}'s own settings, then start it again: {command(f'run {agent}', job_options)}",
     )
 
 

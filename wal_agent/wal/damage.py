@@ -3,7 +3,6 @@ go on."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
@@ -14,7 +13,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import BucketError, Damaged, UsageError
 from wal_agent.records import Payload
-from wal_agent.text import bucket_words, shorten, timestamp
+from wal_agent.text import bucket_option, command, shorten, timestamp
 from wal_agent.wal.blobs import CHUNK, Blobs, drop_overwritten
 from wal_agent.wal.keys import Keys, is_blob
 from wal_agent.wal.lease import StoredLease
@@ -183,14 +182,14 @@ def restore_hint(whole: Replay | None, keys: Keys, options: str = "") -> str:
 
 def restore_command(keys: Keys, seq: int, options: str = "") -> str:
     """Return the command. `options`: the job and its bucket, as `Place.options` gives them."""
-    return f"wal-agent restore{options} --at {seq} --to {keys.job}-record-{seq}"
+    return command("restore", options, "--at", str(seq), "--to", f"{keys.job}-record-{seq}")
 
 
 def unknown_job_error(bucket: Bucket, keys: Keys) -> UsageError:
     """Build the error for a named job of which the bucket holds nothing."""
     return UsageError(
         f"There is no job {keys.job} in {bucket.url}.",
-        f"Its jobs: {shlex.join(['wal-agent', 'list', *bucket_words(bucket.url)])}",
+        f"Its jobs: {command('list', bucket_option(bucket.url))}",
     )
 
 

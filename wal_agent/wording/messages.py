@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from wal_agent.errors import BucketError, Denied
 from wal_agent.records import Finding
 from wal_agent.shell.quote import inline, show_input
-from wal_agent.text import clock_time, duration, moment, plural
+from wal_agent.text import clock_time, command, duration, moment, plural
 
 if TYPE_CHECKING:
     from wal_agent.calls.checks import Shown
@@ -233,14 +233,14 @@ def continue_with(command: str) -> str:
 
 def to_settle(calls: str, first: int, job: str) -> str:
     """`calls`: by report.name_calls; `job`: the options that name it."""
-    return f"open: {calls}. Check whether it happened, then: wal-agent ack {first} {job} --done (or --not-done)"
+    return f"open: {calls}. Check whether it happened, then: {command(f'ack {first}', job)} --done (or --not-done)"
 
 
 def still_open(call: int, named: str, because: str, job: str) -> str:
     """At the start of a new session. `named`: by report.name_calls; `because`: the agent's words, "" for none; `job`:
     the options that name it."""
     answered = f"the agent says: {because}" if because else "nothing has shown whether it took effect"
-    return f"call {named} is still open ({answered}). Confirm it: wal-agent ack {call} {job} --done (or --not-done)"
+    return f"call {named} is still open ({answered}). Confirm it: {command(f'ack {call}', job)} --done (or --not-done)"
 
 
 SERVED = "it was meant to keep running, and ended with its run"
@@ -384,7 +384,7 @@ def steps_left(names: list[str], job: str) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (
         f"cut off, and not known whether it was done: step {', '.join(names[:3])}{more}. The same `wal-agent step` in "
-        f"the next run verifies it; or check it, then: wal-agent ack {names[0]} {job} --done (or --not-done)"
+        f"the next run verifies it; or check it, then: {command(f'ack {names[0]}', job)} --done (or --not-done)"
     )
 
 
@@ -393,7 +393,7 @@ def summaries_lost(numbers: list[int], job: str) -> str:
     which = ", ".join(map(str, numbers))
     return (
         f"the agent compacted its conversation, and the summary is empty (compaction {which}). What was said before is "
-        f"kept: wal-agent recall WORDS {job}"
+        f"kept: {command('recall WORDS', job)}"
     )
 
 

@@ -113,7 +113,7 @@ class TestForget:
     def test_a_job(self, run: Run, url: str, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "b" / "shop")
         code, _, err = run("status", "--bucket", url, "--job", "shop")
-        assert code == 69 and f"wal-agent doctor --forget --bucket {url} --job shop" in err
+        assert code == 69 and f"wal-agent doctor --forget --job shop --bucket {url}" in err
         assert run("doctor", "--forget", "--bucket", url, "--job", "shop")[0] == 0
         assert run("status", "--bucket", url, "--job", "shop")[0] == 64
         assert folder.known_bucket_id(url, os.environ)

@@ -137,7 +137,7 @@ def test_the_page_of_all_jobs_has_no_script_and_escapes_what_is_foreign(tmp_path
     assert run("fleet", "report", "--bucket", shelf.url, "--html", str(page))[0] == 0
     text = page.read_text("utf-8")
     assert "<script" not in text and "&lt;script&gt;" in text and "default-src &#" not in text
-    assert "--job shop --open" in text and SECRET not in text
+    assert "wal-agent report --job shop --bucket " in text and SECRET not in text
     assert run("fleet", "report", "--bucket", shelf.url, "--html", "-")[1].startswith("<!doctype html>")
     page.write_text("mine")
     assert run("fleet", "report", "--bucket", shelf.url, "--html", str(page))[0] == 64 and page.read_text() == "mine"

@@ -111,7 +111,7 @@ def test_a_call_in_flight_of_another_job_around_needs_a_person(place: Place, age
     with pytest.raises(PersonNeeded) as refused:
         settle_folder(wish)
     cd = "" if folder == "w/shop" else f"cd {place.root / folder} && "
-    carry_on = f"{cd}wal-agent run {agent} --bucket={wish.settings.bucket} --job=paying"
+    carry_on = f"{cd}wal-agent run {agent} --job paying --bucket {wish.settings.bucket}"
     assert f"To carry on: {carry_on} (" in refused.value.hint and "--fresh -- -p go" in refused.value.hint
     assert place.stored() == before
     assert [line.endswith(f"1 open call. To carry on: {carry_on}") for line in place.said] == [True]
@@ -240,7 +240,7 @@ def test_a_second_start_without_a_person_prints_the_command_of_a_second_session(
         settle_folder(wish)
     command = refused.value.hint.split("`")[1]
     settings = wish.settings
-    names = [f"--bucket={settings.bucket}", f"--job={settings.job}-2"]
+    names = ["--job", f"{settings.job}-2", "--bucket", settings.bucket]
     assert shlex.split(command) == ["wal-agent", "run", "gemini", *names, "--", "-p", "go"]
     waits = replace(wish, wait=True)
     assert settle_folder(waits) == waits

@@ -73,7 +73,7 @@ def test_a_job_that_ran_here_and_is_gone_does_not_begin_anew(taking: Taking) -> 
     """A bucket that holds nothing of it is not mounted, or emptied; only a person knows which."""
     with pytest.raises(Unavailable, match=r"has run on this machine \(epoch 4\)") as caught:
         taking.take("a", known=4)
-    assert "wal-agent doctor --forget --bucket" in caught.value.hint and "--job shop" in caught.value.hint
+    assert "wal-agent doctor --forget --job shop --bucket" in caught.value.hint and "--job shop" in caught.value.hint
     assert [*taking.world.inner.list("")] == []
 
 

@@ -136,7 +136,7 @@ def test_a_refused_start_changes_nothing_and_names_both_folders(tmp_path: Path) 
     assert (refused.returncode, stored()) == (78, before)
     assert not (folders[1] / "ran").exists() and ATTRIBUTE not in os.listxattr(folders[1])
     assert all(str(folder) in refused.stderr for folder in folders)
-    assert f"cd {folders[1]} && wal-agent run generic" in refused.stderr and "--job=api-2" in refused.stderr
+    assert f"cd {folders[1]} && wal-agent run generic" in refused.stderr and "--job api-2" in refused.stderr
 
 
 def test_no_message_is_sent_of_a_start_that_was_refused_before_the_opening() -> None:
@@ -192,7 +192,8 @@ def test_another_persons_job_is_taken_over_by_consent_only(short_path: Path) -> 
     refused = command(ben, *start)
     assert (refused.returncode, stored()) == (79, before)
     assert f"last run by anna on {platform.node()}, in {anna}/shop" in refused.stderr
-    assert "--job=team --take-over -- sh -c 'exit 3'" in refused.stderr and "--job=team-2" in refused.stderr
+    assert f"--job team --bucket file://{bucket} --take-over -- sh -c 'exit 3'" in refused.stderr
+    assert "--job team-2" in refused.stderr
     assert command(ben, "run", "generic", "--take-over", *start[2:]).returncode == 3
     assert command(ben, *start).returncode == 3, "it is his own now"
     shutil.rmtree(ben / "shop")

@@ -6,16 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.cli.shelf import SECRET
-from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.cli.fleet import describe_loss
 from wal_agent.cli.job import JobContext
-from wal_agent.cli.run import _bucket_option
 from wal_agent.config import JOB
 from wal_agent.errors import ConfigError
 from wal_agent.fleet.jobs import Job
 from wal_agent.notify.message import Facts
-from wal_agent.supervise.options import RunOptions
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, shown_command
 from wal_agent.supervise.settings import load
 from wal_agent.wal.keys import Keys
@@ -49,12 +46,12 @@ def test_no_shown_command_holds_a_secret_of_the_bucket(tmp_path: Path, url: str)
     """A command with "[redacted]" in it cannot be pasted, so that bucket is left out; the arguments stay."""
     plain = load("gemini", tmp_path, {"HOME": str(tmp_path)}, {"bucket": "gs://acme/jobs", "job": "shop"})
     assert shown_command("gemini", plain, ("-p", "go")) == (
-        "wal-agent run gemini --bucket=gs://acme/jobs --job=shop -- -p go"
+        "wal-agent run gemini --job shop --bucket gs://acme/jobs -- -p go"
     )
     settings = replace(plain, bucket=url)
-    assert shown_command("gemini", settings, ("-p", "go")) == "wal-agent run gemini --job=shop -- -p go"
+    assert shown_command("gemini", settings, ("-p", "go")) == "wal-agent run gemini --job shop -- -p go"
     job = JobContext(settings, MemoryBucket(), Keys("shop"), tmp_path, "", "gemini")
     title, text = describe_loss(Job(job="shop", state="crashed", agent="gemini"), url)
-    for shown in (job.options(), _bucket_option(RunOptions(AGENTS["gemini"], (), settings, tmp_path, {})), title, text):
+    for shown in (job.options(), job.bucket_option(), title, text):
         assert "--bucket" not in shown and SECRET not in shown and "[redacted]" not in shown
     assert Facts("shop", url, "gemini", "vm", "/w").command("status") == "wal-agent status --job shop"
