@@ -45,6 +45,7 @@ class TreeCapture:
         self._inside: dict[str, WorkspaceCapture] = {}
         self._made: dict[str, Workspace] = {}
         self._logged: Mapping[str, Workspace] = {}
+        self._same: dict[str, object] = {}  # of those in which the last capture found nothing new: glances before it
         self._small = False
 
     @property
@@ -107,6 +108,11 @@ class TreeCapture:
             capture = self._of(folder)
             if capture is None:
                 continue
+            glance = capture.glance()
+            if glance is not None and glance == self._same.get(folder):
+                saved.append(name)
+                continue
+            self._same.pop(folder, None)
             if capture.many_waiting and not self._small:
                 saved, lags = [*saved, name], True
                 continue
@@ -119,6 +125,8 @@ class TreeCapture:
                 record, lags = None, True
             if record is not None:
                 self._made[folder] = record
+            elif not capture.lags:
+                self._same[folder] = glance
             newest = record or capture.newest
             saved += [name, *(f"{name}/{deeper}" for deeper in (newest.inside if newest is not None else ()))]
             lags = lags or capture.lags

@@ -213,6 +213,11 @@ class Scanner:
             seconds,
         )
 
+    def settings(self, place: Location) -> object:
+        """Another one when the user's settings or ignore file are others."""
+        kept = self._users[1] if self._users is not None else None
+        return settings_stamp(place, self._env), file_signature(*([kept] if kept is not None else []))
+
     def _begin(self, place: Location) -> GitDirs:
         """Our index is of one top folder and prefix; elsewhere it begins anew."""
         mark = self._shadow.folder / "place"

@@ -31,6 +31,7 @@ from wal_agent.capture.git import (
     object_sizes,
     trees_of,
 )
+from wal_agent.capture.glance import glance_at
 from wal_agent.capture.repository import (
     MAX_MARKS,
     Location,
@@ -219,6 +220,8 @@ class WorkspaceCapture:
         self._lags = False
         self._least = max(LEAST_PART, self._caps.total // MOST_PARTS)
         self._budget = self._least
+        self._place: Location | None = None  # of the last capture
+        self._big = False  # for a glance
         self.look = 0.0  # seconds that the last capture took to find what is new: the next one takes as long again
         self._anew()
 
@@ -282,6 +285,17 @@ class WorkspaceCapture:
     def in_small_parts(self) -> None:
         """From now on: time is short, and what is cut off is lost."""
         self._budget = self._least
+
+    def glance(self) -> object:
+        """What everything that a capture reads here is known by, without git; None where only git can tell."""
+        place, newest = self._place, self.newest
+        if place is None or place.git_dir is None or self._big:
+            return None
+        if newest is None or newest.pending is not None or newest.inside:
+            return None
+        seen = glance_at(place)
+        self._big = seen is None
+        return (seen, self._scanner.settings(place)) if seen else None
 
     def capture(self, holds: int, now: float, also: tuple[int, ...] = ()) -> Workspace | None:
         """What is new, as a record to append; then `commit` it. None: nothing is. `holds`: every call up to this number
@@ -353,6 +367,7 @@ class WorkspaceCapture:
         self._next = None
         started = time.monotonic()
         place = find_location(self.git, self._workspace)
+        self._place = place
         self._shadow.ensure(place.object_format)
         if self._born and self._born != self._shadow.born:  # another job had to begin anew
             self._saved = None
@@ -388,8 +403,8 @@ class WorkspaceCapture:
                 pending=pending,
                 inside=inside.saved,
             )
-            if record == old:
-                return None
+            if record == old or (self._folder and record == replace(old, holds=holds, also=also)):
+                return None  # of a repository inside the workspace's record says what it holds
             self._next = replace(saved, record=msgspec.structs.replace(record, time=now))
             return self._next.record
         before = saved.contents if saved is not None else None
