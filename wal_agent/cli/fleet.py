@@ -13,7 +13,7 @@ import typer
 
 from wal_agent.answers import answer_json
 from wal_agent.cli.display import STATE, answer_table, draw_in_place, is_rich, plain_table
-from wal_agent.cli.job import ANY_AGENT, say_bucket, settings_for
+from wal_agent.cli.job import ANY_AGENT, say_bucket, settings_for, shown_bucket
 from wal_agent.cli.options import AsJson, BucketUrl, check_seconds, require_subcommand
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Unavailable, UsageError
@@ -114,7 +114,7 @@ def list_jobs(
         return
     if not jobs:
         where = "This folder has no job" if here else "There is no job"
-        say(f"{where} in {opened.url}. Start one: {command('run AGENT', bucket_option(opened.url))}")
+        say(f"{where} in {opened.url}. Start one: {command('run AGENT', shown_bucket(opened.url))}")
     answer_jobs(jobs, read_open_work(opened, jobs))
 
 

@@ -307,3 +307,10 @@ def test_each_printed_command_means_its_job_elsewhere(
         if ended.value.code in WRONG or not meant or jobs != ["b/shop/lease.json="]:
             lost.append((where, pasted, ended.value.code, said.err, jobs))
     assert lost == [] and len(commands) > 30
+
+
+def test_the_default_bucket_is_not_named(run: Run) -> None:
+    """At a terminal it would stand in each hint."""
+    for command in (["list"], ["list", "--here"], ["stats"], ["status"]):
+        _, out, err = run(*command)
+        assert "wal-agent run AGENT" in out + err and "--bucket" not in out + err, command
