@@ -48,7 +48,7 @@ def test_the_caller_gets_the_result_alone_and_a_crash_repeats_nothing(scene: Sce
     machine = scene.machine("vm-1")
     shell = machine.rehearsal.shell
     path = f"{Path(sys.executable).parent}:{scene.program.parent}:{os.environ['PATH']}"
-    ask = shell('wal-agent task "where is the heron"')
+    ask = shell('wal-agent task "where is the heron"; echo "ended with $?"')
     scene.script(Turn(calls=[ask]), Turn(calls=[shell(STEP)]), Turn("never said"))
     scene.hold_turn(2)
     run = machine.run(*machine.rehearsal.args("ask about the heron"), PATH=path)
@@ -74,6 +74,7 @@ def test_the_caller_gets_the_result_alone_and_a_crash_repeats_nothing(scene: Sce
     last = scene.model.history(len(scene.model.requests) - 1)
     results = [part.text for part in last if isinstance(part, Returned) and RESULT in part.text]
     assert len(results) == 2, "the second one is kept, and no model was asked for it"
+    assert all("ended with 0" in result for result in results), "what is typed behind a task changes no verdict"
     assert len(scene.model.requests) - asked == 4
     said = "\n".join(part.text for part in last if isinstance(part, HistoryText))
     assert "heron-in-building-seven" not in said

@@ -267,6 +267,9 @@ def test_a_record_of_the_log_is_what_is_read() -> None:
         "Move the shop to v2",
         0,
     )
+    assert found.active_task.started_at == "1970-01-01T00:00:02.000Z"
+    other = document(told(asked("Sell the shop"))).active_task
+    assert other is not None and len(other.task_id) == 12 and other.task_id != found.active_task.task_id
 
 
 def called(n: int, command: str, cls: Class = "mutation", said: str = "", how: Ending = "done") -> list[AnyRecord]:
