@@ -24,8 +24,13 @@ from wal_agent.rehearsal.model import Call, HistoryText, Turn
 from wal_agent.wording import messages
 
 CHARGE = "echo charged >> side; sleep 600; echo over >> side"
-BEHIND = '(echo paid >> side; sleep 600) > /dev/null 2>&1 & until test -n "$(cat side | grep paid)"; do sleep 0.1; done'
-LIMITS: dict[str, dict[str, object]] = {"opencode": {"timeout": 3000}, "pi": {"timeout": 3}}
+BEHIND = "(echo paid >> side; sleep 600) > /dev/null 2>&1 & until grep -qs paid side; do sleep 0.1; done"
+LIMITS: dict[str, dict[str, object]] = {
+    "gemini": {},  # its limit is a setting
+    "opencode": {"timeout": 3000},
+    "pi": {"timeout": 3},
+    "qwen": {"timeout": 3000},
+}
 
 
 def _limited(machine: Machine, command: str) -> Call:
@@ -37,6 +42,10 @@ def _limited(machine: Machine, command: str) -> Call:
 def test_what_a_limit_stopped_and_what_runs_on_stay_open(scene: Scene) -> None:
     """Each of them was "done" or "failed", and the next start said that no tool call was in flight."""
     machine = scene.machine("vm")
+    if scene.agent == "gemini":
+        shell = {"shell": {"inactivityTimeout": 3}}
+        settings = json.loads(machine.settings.read_text())
+        machine.settings.write_text(json.dumps({**settings, "tools": {**settings.get("tools", {}), **shell}}))
     left = Turn(calls=[machine.rehearsal.shell(BEHIND)])
     scene.script(Turn(calls=[_limited(machine, CHARGE)]), left, Turn(text="Done."))
     last = scene.hold_turn(2)
@@ -51,6 +60,11 @@ def test_what_a_limit_stopped_and_what_runs_on_stay_open(scene: Scene) -> None:
     ]
     assert next(r for r in records if r["type"] == "runs_on")["pids"]
     assert [o.intent.call for o in scene.replay().state.open] == [1, 2]
+    scene.script(Turn(text="I have read it."))
+    again = machine.run(*machine.rehearsal.args("please go on"), options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    [verdicts] = [r["verdicts"] for r in scene.records() if r["type"] == "recovery"]
+    assert [(v["call"], v["finding"]) for v in verdicts] == [(1, "unknown"), (2, "unknown")]
     assert scene.side() == ["charged", "paid"]
 
 
@@ -64,6 +78,7 @@ BACKGROUND = [
     pytest.param("copilot", f"({GOES_ON}) > /dev/null 2>&1 &", {}, id="copilot-detached", marks=deep),
     pytest.param("copilot", GOES_ON, {"mode": "async", "shellId": "one"}, id="copilot-asked", marks=deep),
     pytest.param("copilot", GOES_ON, {"initial_wait": 1}, id="copilot-at-its-limit", marks=deep),
+    pytest.param("codex", GOES_ON, {"yield_time_ms": 300}, id="codex-at-its-limit"),
     pytest.param("claude", GOES_ON, {"timeout": 2000}, id="claude-at-its-limit"),  # there Claude itself moves it
 ]
 
@@ -81,7 +96,9 @@ def test_what_an_agent_leaves_running_is_open_until_it_ends(scene: Scene, comman
     assert next(r for r in held if r["type"] == "runs_on")["pids"]
     assert [o.intent.call for o in scene.replay().state.open] == [1]
     (scene.workspace / "go").touch()
-    if scene.agent in ("claude", "copilot") and how:  # they say so between two requests; `&` ends with its processes
+    if (
+        scene.agent in ("claude", "codex", "copilot") and how
+    ):  # they say so between two requests; `&` ends with its processes
         last.set()
     ended = until(lambda: _with(scene, "end"), "it has ended")
     assert [r["how"] for r in ended if r["type"] == "end"] == ["done"]
@@ -308,6 +325,7 @@ def test_a_pause_in_a_tool_leaves_it_open_and_the_task_goes_on(scene: Scene) -> 
 
 
 OTHERS = [pytest.param(agent, "stop", marks=deep) for agent in ALL if agent != "codex"]
+OTHERS += [pytest.param("pi", "notice", marks=deep)]
 
 
 @pytest.mark.parametrize(("scene", "how"), [("codex", "notice"), ("codex", "stop"), *OTHERS], indirect=["scene"])

@@ -33,7 +33,9 @@ def cut_off_in_charge(scene: Scene, machine: Machine) -> None:
     machine.end()
 
 
-@pytest.mark.parametrize("scene", once(["claude", "codex", "gemini"], "codex"), indirect=True)
+@pytest.mark.parametrize(
+    "scene", once(["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"], "codex"), indirect=True
+)
 def test_a_call_in_flight_does_not_run_again_before_anything_has_looked(scene: Scene) -> None:
     """I1, I8: whether it happened is not known, so nothing is changed, in whatever words; the same call runs once the
     agent has looked."""
