@@ -34,9 +34,14 @@ def glance_at(place: Location) -> bytes | None:
 
 def _entries(place: Location) -> Iterator[tuple[str, os.stat_result]]:
     yield from _all_in(place.top, but=f"{place.top}/.git")
+    yield from repository_entries(place)
+
+
+def repository_entries(place: Location) -> Iterator[tuple[str, os.stat_result]]:
+    """What a capture reads in the repository's folders, and what `lstat` says of each."""
     for folder in dict.fromkeys(filter(None, (place.git_dir, place.common))):
-        yield from _all_in(folder, deep=False)
-        yield from _all_in(folder / "objects/pack", deep=False)
+        for name in ("", "objects", "objects/pack"):
+            yield from _all_in(folder / name, deep=False)
         for name in _READ:
             yield from _all_in(folder / name)
 

@@ -11,8 +11,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from wal_agent.capture.belongs import is_own
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed
+from wal_agent.capture.repository import find_location
 from wal_agent.capture.workspace import SavedInside, WorkspaceCapture
 from wal_agent.records import Payload, Pending, Workspace
 from wal_agent.wal.state import State
@@ -117,6 +119,8 @@ class TreeCapture:
                 saved, lags = [*saved, name], True
                 continue
             try:
+                if not is_own(find_location(self.git, self._workspace / folder), self._homes()):
+                    continue
                 record = capture.capture(holds, now, also)
             except (Busy, GitFailed, OSError):
                 # What the log has of it stays.
@@ -131,6 +135,11 @@ class TreeCapture:
             saved += [name, *(f"{name}/{deeper}" for deeper in (newest.inside if newest is not None else ()))]
             lags = lags or capture.lags
         return SavedInside(tuple(saved), lags)
+
+    def _homes(self) -> tuple[Path, ...]:
+        """Where the repositories inside lie: in the workspace, or in the repository that it is of."""
+        common = self._main.place.common if self._main.place is not None else None
+        return (self._workspace, *([common] if common is not None else []))
 
     def _of(self, folder: str) -> WorkspaceCapture | None:
         """None: it is one too many, or has a name that no record can have."""

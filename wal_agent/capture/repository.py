@@ -66,10 +66,17 @@ def linked_worktrees(place: Location) -> Iterator[Path]:
         return
     with suppress(OSError):
         for name in sorted(os.listdir(place.common / LINKED))[:MAX_LINKED]:  # noqa: PTH208 - names, not paths
-            named = _named_in(place.common / LINKED / name / "gitdir")
-            with suppress(OSError, ValueError):
-                if named.endswith("/.git"):
-                    yield Path(named).parent.resolve()
+            if (folder := named_worktree(place.common / LINKED / name)) is not None:
+                yield folder
+
+
+def named_worktree(git_dir: Path) -> Path | None:
+    """The folder that a linked worktree's part of a repository names as its own, a real path."""
+    named = _named_in(git_dir / "gitdir")
+    with suppress(OSError, ValueError):
+        if named.endswith("/.git"):
+            return Path(named).parent.resolve()
+    return None
 
 
 _PATH_FILE = 4096  # bytes of a file that holds a path
@@ -213,6 +220,8 @@ def read_progress_files(git_dir: Path) -> Iterator[tuple[str, bytes]]:
 
 def _listed(git_dir: Path, folders: Iterable[str]) -> Iterator[str]:
     for folder in folders:
+        if (git_dir / folder).is_symlink():  # it may lead to credentials
+            continue
         with suppress(OSError):
             for entry in sorted(os.listdir(git_dir / folder)):  # noqa: PTH208 - names, not paths
                 if entry.isprintable():

@@ -220,7 +220,7 @@ class WorkspaceCapture:
         self._lags = False
         self._least = max(LEAST_PART, self._caps.total // MOST_PARTS)
         self._budget = self._least
-        self._place: Location | None = None  # of the last capture
+        self.place: Location | None = None  # of the last capture
         self._big = False  # for a glance
         self.look = 0.0  # seconds that the last capture took to find what is new: the next one takes as long again
         self._anew()
@@ -288,7 +288,7 @@ class WorkspaceCapture:
 
     def glance(self) -> object:
         """What everything that a capture reads here is known by, without git; None where only git can tell."""
-        place, newest = self._place, self.newest
+        place, newest = self.place, self.newest
         if place is None or place.git_dir is None or self._big:
             return None
         if newest is None or newest.pending is not None or newest.inside:
@@ -367,7 +367,7 @@ class WorkspaceCapture:
         self._next = None
         started = time.monotonic()
         place = find_location(self.git, self._workspace)
-        self._place = place
+        self.place = place
         self._shadow.ensure(place.object_format)
         if self._born and self._born != self._shadow.born:  # another job had to begin anew
             self._saved = None

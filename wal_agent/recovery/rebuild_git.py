@@ -132,12 +132,16 @@ def _new_folder(linked: Path, name: str) -> Path:
 
 
 def _take_branch(git: Git, main: Location, at: GitDirs, branch: str, head: str) -> None:
-    """Stand on the branch, if it names this commit here or is not there, and no other worktree stands on it."""
+    """Stand on the branch, if it names this commit here or is not there, and no other worktree stands on it. A new one
+    takes no short name that means something else here: as `origin/main` it would be merged in that one's place."""
     if not _is_ref(git, branch):
         return
-    there = git.text("rev-parse", "-q", "--verify", branch, at=main.at, ok=(0, 1, 128))
+    there, short = (
+        git.text("rev-parse", "-q", "--verify", name, at=main.at, ok=(0, 1, 128))
+        for name in (branch, branch.removeprefix("refs/heads/"))
+    )
     taken = f"branch {branch}" in git.text("worktree", "list", "--porcelain", at=main.at).split("\n")
-    if taken or (there and there != head):
+    if taken or (there != head if there else short):
         return
     git.run("symbolic-ref", "HEAD", branch, at=at)
     if not there:

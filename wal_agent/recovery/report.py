@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wal_agent.recovery.plan import Alert
     from wal_agent.recovery.prompt import LostCalls
     from wal_agent.recovery.restore_tree import Changes
-    from wal_agent.recovery.restore_workspace import TreeResult
+    from wal_agent.recovery.restore_workspace import RestoredInside, TreeResult
     from wal_agent.wal.state import OpenCall
 
 _MAX_CALLS = 5  # calls that lines are about
@@ -230,7 +230,9 @@ def tree_lines(done: TreeResult) -> list[str]:
     for each in done.inside:
         if each.why:
             lines.append(row("inside", f"{one_line(each.folder, 80)} was not put back: {one_line(each.why, 200)}"))
-        elif each.done is not None and each.done.files_kept and each.done.kept is not None:
+        if runs := _inside_runs(each, one_line):
+            lines.append(row("git", runs))
+        if each.done is not None and each.done.files_kept and each.done.kept is not None:
             what = f"what was in {one_line(each.folder, 80)}: {one_line(each.done.kept.get_files, 400)}"
             lines.append(row("kept", what))
     if done.put_back and done.captured is not None and (pending := done.captured.pending) is not None:
@@ -238,6 +240,13 @@ def tree_lines(done: TreeResult) -> list[str]:
     if left := _left_out(done.captured) if done.put_back else ():
         lines.append(row("not saved", _first_of(left, one_line, 120, "; ")))
     return lines
+
+
+def _inside_runs(each: RestoredInside, quoted: Callable[[str, int], str]) -> str:
+    """What going on with a rebase there would run; "" for nothing."""
+    if each.done is None or not each.done.runs:
+        return ""
+    return f"a rebase is in progress in {quoted(each.folder, 80)}{_describe_rebase_commands(each.done, quoted)}"
 
 
 def _inside_back(done: TreeResult) -> list[str]:
@@ -349,6 +358,7 @@ def describe_tree(done: TreeResult, put_back_before: bool) -> str:
         parts.append(f"{messages.not_covered(done.stays).capitalize()}.")
     if back := _inside_back(done):
         parts.append(f"The repositories inside are as they were saved, too: {_first_of(back, inline, 80)}.")
+    parts += [f"{runs[0].upper()}{runs[1:]}." for each in done.inside if (runs := _inside_runs(each, inline))]
     if lost := [each.folder for each in done.inside if each.why]:
         parts.append(f"Repositories inside that could not be put back: {_first_of(lost, inline, 80)}.")
     if captured.pending is not None:
