@@ -493,6 +493,28 @@ def test_what_was_scheduled_and_is_gone_is_named(scene: Scene, elsewhere: bool) 
 
 
 @deep
+@pytest.mark.parametrize("scene", ["qwen"], indirect=True)
+def test_what_qwen_scheduled_is_named(scene: Scene) -> None:
+    """It was of the process alone, which waits for it without a terminal too."""
+    first, second = scene.machine("vm"), scene.machine("vm-2")
+    job = ("cron_create", {"cron": "0 9 * * *", "prompt": "look at the build", "recurring": True})
+    scene.script(Turn(calls=[job]), Turn(text="Scheduled."))
+    run = first.run(*first.rehearsal.args(TASK))
+    until(lambda: any(r["type"] == "end" for r in scene.records()), "it is scheduled")
+    until(lambda: b"Scheduled." in scene.conversation(), "the session is saved")
+    run.kill()
+    run.wait()
+    first.end()
+    seen = len(scene.model.requests)
+    scene.script(Turn(text="I am back."))
+    again = second.run(*second.rehearsal.args(TASK), options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    texts = [part.text for part in scene.model.history(seen) if isinstance(part, HistoryText)]
+    (notice,) = (text for text in texts if text.startswith("[wal-agent recovery] ") and "UTC" in text)
+    assert "look at the build" in notice
+
+
+@deep
 @pytest.mark.parametrize("scene", ["gemini"], indirect=True)
 def test_a_turn_without_a_request_completes_nothing(scene: Scene) -> None:
     """Gemini sends no conversation that is larger than its window, and ends with 0."""
