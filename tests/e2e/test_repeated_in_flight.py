@@ -120,12 +120,14 @@ SUBAGENTS: dict[str, tuple[str, dict[str, object]]] = {
     "gemini": ("invoke_agent", {"agent_name": "generalist", "prompt": INSIDE}),
     "qwen": ("agent", {**BRIEF, "subagent_type": "general-purpose", "run_in_background": False}),
 }
-OWN = ("codex", "gemini", "qwen")  # log such a call as one of the session itself
-CODE_MODE = ("-m", "gpt-6-sol")  # a Codex whose calls are made by a script
+OWN = ("codex", "gemini", "pi", "qwen")  # log such a call as one of the session itself
+CODE_MODE = {"codex": ("-m", "gpt-6-sol"), "pi": ("--tools", "+codemode")}  # whose calls are made by a script
 
 
-def in_script(*commands: str) -> Call:
-    """One call of Codex's code mode, that makes these."""
+def in_script(agent: str, *commands: str) -> Call:
+    """One call of the agent's code mode, that makes these."""
+    if agent == "pi":
+        return "codemode", {"code": " ".join(f"await tools.bash({json.dumps({'command': c})});" for c in commands)}
     made = (
         f"text(JSON.stringify(await tools.exec_command({{cmd: {json.dumps(c)}, yield_time_ms: 30000}})));"
         for c in commands
@@ -133,19 +135,19 @@ def in_script(*commands: str) -> Call:
     return "exec", {"input": " ".join(made)}
 
 
-@pytest.mark.parametrize("scene", once([*SUBAGENTS, "codex"], "codex"), indirect=True)
+@pytest.mark.parametrize("scene", once([*SUBAGENTS, *CODE_MODE], "codex"), indirect=True)
 def test_what_a_subagent_had_completed_is_told_and_refused_once(scene: Scene) -> None:
     """I1, I8: its charge is an effect of the call that was in flight, and no conversation has it; what a
-    script of Codex had done is the same."""
+    script of code mode had done is the same."""
     machine = scene.machine("vm-1")
     shell = machine.rehearsal.shell
     write_charge(scene)
     (scene.workspace / "calm").touch()
     charge, on = "./charge 49.90; echo receipt 17", "echo begun >> begun; sleep 1000"
     args, again = (*machine.rehearsal.args("charge the customer"),), shell(charge)
-    if scene.agent == "codex":
-        args, again = (*args, *CODE_MODE), in_script(charge)
-        scene.script(Turn(calls=[in_script(charge, on)]))
+    if scene.agent in CODE_MODE:
+        args, again = (*args, *CODE_MODE[scene.agent]), in_script(scene.agent, charge)
+        scene.script(Turn(calls=[in_script(scene.agent, charge, on)]))
     else:
         scene.script(Turn(calls=[SUBAGENTS[scene.agent]]), Turn(calls=[shell(charge)]), Turn(calls=[shell(on)]))
     run = machine.run(*args)

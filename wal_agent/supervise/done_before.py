@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from wal_agent.calls.equality import would_repeat
-from wal_agent.calls.reading import Runs, find_runs
+from wal_agent.calls.reading import Runs, find_runs, shell_commands
+from wal_agent.records import CHANGING, Class
 from wal_agent.shell.call import ReadCall
 from wal_agent.shell.rules import load_rules
 from wal_agent.wal.state import RecentCall, State
@@ -38,10 +39,10 @@ class DoneBefore:
                 return None
             return self._question(compacted.n, equal)
 
-    def before_recovery(self, call: ReadCall, harmless: bool) -> RecentCall | None:
+    def before_recovery(self, call: ReadCall, cls: Class) -> RecentCall | None:
         """An equal call that was done in the turn that was cut off, which this run goes on with; only the first time,
-        and until the agent makes a call that is no such repetition, or is given another prompt. `harmless`: the call
-        may be done again."""
+        and until the agent makes a call that is no such repetition, or is given another prompt. `cls`: of the call;
+        what is harmless may be done again."""
         state, cut = self._state(), self._cut
         if cut is None:
             return None
@@ -51,9 +52,9 @@ class DoneBefore:
         with self._lock:
             earlier = [c for c in state.recent if c.call <= self._newest and c.time >= cut.time]
             equal = self._newest_equal(call, [c for c in earlier if c.cls != "read_only"])
-            if equal is None:
-                self._cut = None  # it does something new
-            if equal is None or harmless or equal.how != "done":
+            if equal is None and (cls != "unknown" or shell_commands(call)):
+                self._cut = None  # it does something new, and not by a script or a subagent that may yet repeat
+            if equal is None or cls not in CHANGING or equal.how != "done":
                 return None
             return self._question(0, equal)
 

@@ -444,7 +444,7 @@ class Gate:
         risky = found.cls in CHANGING and not nested
         if risky and (asked := self.recovered.refuse(read)) is not None:
             return self._refuse_in_flight(read, asked)
-        if not (reads or nested) and (earlier := self._before_recovery(read, not risky)) is not None:
+        if not (reads or nested) and (earlier := self._before_recovery(read, found.cls)) is not None:
             result = inline(redact_head(earlier.output.decode("utf-8", "replace"), SHOWN_RESULT), SHOWN_RESULT)
             reason = deny_done(inline(event.tool, SHOWN_TOOL), earlier.time, earlier.call, result)
             return self._deny(reason, "repeated")
@@ -525,8 +525,8 @@ class Gate:
     def _before_compaction(self, read: ReadCall, session: str) -> RecentCall | None:
         return self._done_before().before_compaction(read, session) if self._writer.state.compactions else None
 
-    def _before_recovery(self, read: ReadCall, harmless: bool) -> RecentCall | None:
-        return self._done_before().before_recovery(read, harmless) if self._begun.turn == "started" else None
+    def _before_recovery(self, read: ReadCall, cls: Class) -> RecentCall | None:
+        return self._done_before().before_recovery(read, cls) if self._begun.turn == "started" else None
 
     def _done_before(self) -> DoneBefore:
         from wal_agent.supervise.done_before import DoneBefore

@@ -104,6 +104,19 @@ def test_a_person_with_another_prompt_means_it(post: Post) -> None:
         assert run(post, CHARGE) == Allow()
 
 
+@pytest.mark.parametrize("maker", ["codemode", "exec", "Agent", "task", "mcp__other__agent"])
+def test_what_makes_the_call_for_the_agent_is_nothing_new(tmp_path: Path, maker: str) -> None:
+    """I8: pi ran the charge twice, the second time from a script."""
+    post = Post(tmp_path)
+    turn(post)
+    with post.committing():
+        assert run(post, CHARGE) == Allow()
+    recover(post)
+    with post.committing():
+        assert post.gate.begin_call(starting(maker, code="go on", prompt="go on")) == Allow()
+        assert isinstance(run(post, CHARGE), Deny)
+
+
 @pytest.mark.parametrize("why", ["failed", "completed turn", "another turn", "nested"])
 def test_what_was_not_done_in_the_turn_that_was_cut_off_is_not_refused(tmp_path: Path, why: str) -> None:
     post = Post(tmp_path)
@@ -135,4 +148,4 @@ def test_a_long_input_is_equal_by_its_size_and_beginning(tmp_path: Path) -> None
     for command, equal in ((long + "x", False), (long[:-1] + "y" * 2, False), (long, True)):
         found = DoneBefore(lambda: post.state, "/w", post.state)
         call = ReadCall("run_shell_command", starting("", command=command).input)
-        assert (found.before_recovery(call, False) is not None) is equal
+        assert (found.before_recovery(call, "mutation") is not None) is equal
