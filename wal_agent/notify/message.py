@@ -161,7 +161,7 @@ def _recovered(facts: Facts, at: float, event: events.Recovered) -> Notification
     calls = plural(len(event.findings), "call")
     states = ", ".join(f"{n} {state_text(state)}" for state, n in Counter(event.states).items())
     left = f"Open: {calls} ({states}): {findings}." if findings else "No call was open."
-    ended = {"preempted": "drained", "paused": "paused"}.get(event.alert, "cut off")
+    ended = {"preempted": "drained", "paused": "paused", "over": "at its end"}.get(event.alert, "cut off")
     lines = [
         f"It was {ended} on {event.old_host or 'a machine'} and continues on "
         f"{facts.host}; that took {event.seconds:.1f} s.",

@@ -159,8 +159,8 @@ class PlanInputs(msgspec.Struct, frozen=True):
 
 
 # Why the agent gets a notice: cut off with calls in flight; released by its host in good order; paused; ended by itself
-# with calls in flight; cut off without any; the job was another agent's.
-Alert = Literal["crash", "preempted", "paused", "unsettled", "cut_off", "handoff"]
+# with calls in flight; cut off without any; ended and continued as asked; the job was another agent's.
+Alert = Literal["crash", "preempted", "paused", "unsettled", "cut_off", "over", "handoff"]
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -486,7 +486,7 @@ TABLE: tuple[Row[Plan], ...] = (
     Row(
         "ended, and `--continue`",
         lambda c: c.policy.resume_closed,
-        lambda c: _resume_or_start_again(c, "cut_off", messages.CONTINUED),
+        lambda c: _resume_or_start_again(c, "over", messages.CONTINUED),
     ),
     Row("ended", lambda c: True, lambda c: Start(c.opening.args, messages.WAS_OVER)),
 )

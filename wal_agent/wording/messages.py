@@ -137,6 +137,7 @@ _ENDED: Final[dict[str, str]] = {
     "preempted": "was stopped and saved",
     "paused": "was paused",
     "unsettled": "ended with open calls",
+    "over": "had ended",
 }
 VERIFYING = "the agent is asked to verify"
 WOULD_VERIFY = "the agent would be asked to verify"
@@ -148,11 +149,11 @@ NO_REPOSITORY = "no repository was made: git cannot read the .git that is here"
 def headline(
     job: str, alert: str, over: bool, old: str, new: str, stopped: float, now: float, handed: tuple[str, str] | None
 ) -> str:
-    """The first line. `over`: the job had ended, and is continued as asked. `handed`: from agent to agent."""
+    """The first line. `over`: the job was closed, and is continued as asked. `handed`: from agent to agent."""
     if handed is not None:
         ended, verb = f"was {handed[0]}'s, and stopped", f"Handing it to {handed[1]}"
-    elif over:
-        ended, verb = "had ended", "Continuing its session"
+    elif over or alert == "over":
+        ended, verb = _ENDED["over"], "Continuing its session"
     else:
         ended, verb = _ENDED[alert], "Continuing" if alert == "paused" else "Recovering"
     ago = f"{duration(now - stopped)} ago"
@@ -442,6 +443,8 @@ def what_happened(
             )
         case "unsettled", _:
             return f"Your last run ended at {at} with tool calls in flight. {where}"
+        case "over", _:
+            return f"Your last run ended at {at}. {where}"
         case "paused", _:
             return f"{pause} {where}"
         case "preempted", True:

@@ -31,6 +31,7 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
     ),
     (h.Recovered(1, "vm", AT, "cut_off", (), 0, 0.5), "recovery", "recovered", ("No call was open.",)),
     (h.Recovered(1, "vm", AT, "preempted", (), 0, 0.5), "recovery", "continues on vm-22", ("It was drained on vm",)),
+    (h.Recovered(1, "vm", AT, "over", (), 0, 0.5), "recovery", "continues on vm-22", ("It was at its end on vm",)),
     (h.Recovered(1, "vm", AT, "paused", (), 0, 0.5), "recovery", "continues on vm-22", ("It was paused on vm",)),
     *[
         (

@@ -143,7 +143,14 @@ def test_a_run_that_came_to_its_end_is_not_resumed_unless_asked() -> None:
     records = (*RAN, turn("completed"), run_ended())
     assert isinstance(decide(*records, cause="closed"), Start)
     asked = decide(*records, cause="closed", policy=replace(POLICY, resume_closed=True))
-    assert isinstance(asked, Resume) and asked.session == "s1"
+    assert isinstance(asked, Resume) and (asked.session, asked.alert) == ("s1", "over")
+
+
+def test_what_ended_with_a_call_that_was_answered_and_not_proven_is_not_cut_off() -> None:
+    """I8: such a call keeps the job released, and that is no way in which its run ended."""
+    records = (*RAN, turn("started"), intent(), answer(1, 1), turn("completed"), replace(run_ended(), cls="completed"))
+    asked = decide(*records, cause="released", policy=replace(POLICY, resume_closed=True))
+    assert isinstance(asked, Resume) and (asked.alert, asked.dangling) == ("over", ())
 
 
 def test_what_ended_when_a_person_settled_its_last_call_was_not_given_up() -> None:

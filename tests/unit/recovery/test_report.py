@@ -58,9 +58,9 @@ def test_the_headline_after_a_pause() -> None:
     assert line == "job gemini-shop was paused on vm-17 at 14:02:13 UTC, 4 min ago. Continuing on vm-22."
 
 
-@pytest.mark.parametrize("alert", ["cut_off", "preempted"])
-def test_the_headline_of_a_job_that_had_ended(alert: Alert) -> None:
-    line = headline(replace(REPORT, alert=alert, over=True))
+@pytest.mark.parametrize(("alert", "over"), [("cut_off", True), ("preempted", True), ("over", False)])
+def test_the_headline_of_a_job_that_had_ended(alert: Alert, over: bool) -> None:
+    line = headline(replace(REPORT, alert=alert, over=over))
     how = "had ended on vm-17 at 14:02:13 UTC, 4 min ago. Continuing its session on vm-22."
     assert line == f"job gemini-shop {how}"
 
