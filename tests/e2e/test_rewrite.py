@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -318,6 +319,7 @@ def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene:
     """What is replaced is kept, `--undo --files` brings it back, also what no run has saved; the next start works on
     the files that were put back."""
     machine = scene.machine("vm-1")
+    subprocess.run(["git", "init", "-q", scene.workspace / "lib"], check=True)
     ask(scene, machine, "ask number one", first=True)
     command(machine, "mark", "begun")
     scene.script(Turn("heron two", calls=[machine.rehearsal.shell("echo two >> side")]), Turn("waiting"))
@@ -342,7 +344,8 @@ def test_the_files_go_back_with_the_conversation_of_a_run_that_is_stopped(scene:
         command(machine, "rewind", "--undo", "--files")
         assert scene.side() == ["one", "two", "by hand"] and (scene.workspace / "notes").read_text() == "by hand"
         assert not (scene.workspace / "after").exists()
-    command(machine, "rewind", "--to", "begun", "--files")
+    rewound = machine.cli("rewind", "--to", "begun", "--files")
+    assert rewound.returncode == 0 and "inside stay as they are: lib" in rewound.stderr, rewound.stderr
     scene.script(Turn("finished three"))
     asked = len(scene.model.requests)
     again = machine.run(*machine.rehearsal.args("ask number three"), wait=True)

@@ -168,6 +168,7 @@ def diff(
     from wal_agent.agents import AGENTS
     from wal_agent.paths import state_dir
     from wal_agent.recovery.compare_trees import Diff, first_capture, scratch_trees
+    from wal_agent.recovery.report import describe_folders
     from wal_agent.recovery.restore_target import RestoreTarget
     from wal_agent.supervise.worktree import never_captured, too_wide
     from wal_agent.wal.damage import sound_state
@@ -208,6 +209,8 @@ def diff(
     what = plural(len(changes), "file") if changes else "no file"
     differ = "differ" if len(changes) > 1 else "differs"
     say(f"job {at.keys.job}: {what} {differ} from record {first.seq} ({timestamp(old.time)}) to {last}")
+    if inside := sorted({*old.inside, *new.inside}):
+        say(f"the repositories inside are not compared: {describe_folders(inside)}")
     answer_lines([f"{each.change:<8} {each.path}" for each in changes] if names else patch.splitlines(), DIFF)
 
 

@@ -38,7 +38,7 @@ from wal_agent.errors import ConfigError, Damaged, PersonNeeded, Unavailable, Us
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import Edit, FileDelta, Intent, Mark, Rewrite, RewriteKind, Workspace
-from wal_agent.recovery.report import MissingEffects, tree_lines, tree_summary
+from wal_agent.recovery.report import MissingEffects, describe_folders, row, tree_lines, tree_summary
 from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
 from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
 from wal_agent.recovery.restore_workspace import restore_files, restore_kept
@@ -213,7 +213,9 @@ def put_files_back(job: OpenedJob, home: Home, captured: Workspace, n: int) -> _
         name.write_text(KeptFiles(done.kept, done.kept.saves[-1], now).name)
     calls = job.writer.state.next_call - 1  # whose effects on the files are left out on purpose
     record = msgspec.structs.replace(captured, time=now, whole=True, replaces=0, holds=calls, also=())
-    return _FilesBack(record, before, (tree_summary(done), *tree_lines(done)))
+    stay = sorted({*captured.inside, *job.writer.state.inside})
+    inside = [row("inside", f"the repositories inside stay as they are: {describe_folders(stay)}")] if stay else []
+    return _FilesBack(record, before, (tree_summary(done), *tree_lines(done), *inside))
 
 
 def _target(job: OpenedJob, home: Home) -> RestoreTarget:

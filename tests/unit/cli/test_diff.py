@@ -6,9 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.unit.cli.shelf import SECRET, Run
+from tests.unit.cli.shelf import SECRET, Run, commit
 from tests.unit.cli.test_restore import Story
 
 
@@ -52,6 +53,16 @@ def test_this_folder_and_the_newest_saved_tree(story: Story, run: Run, tmp_path:
     assert code == 0 and "+more" in out and "[redacted]" in out and SECRET not in out
     assert run("diff", *story.where, "--here", "--names")[1].splitlines() == ["changed  a.txt", "added    more"]
     assert bytes_of(tmp_path) == before
+
+
+def test_that_repositories_inside_are_not_compared_is_said(story: Story, run: Run) -> None:
+    story.step("one")
+    assert story.tree.newest is not None
+    record = msgspec.structs.replace(story.tree.newest, time=30.0, packs=(), whole=False, inside=("lib", "side"))
+    story.job.writer.append(record)
+    commit(story.job)
+    code, out, err = run("diff", *story.where)
+    assert (code, out) == (0, "") and "not compared: lib, side" in err
 
 
 def test_what_cannot_be_compared(story: Story, run: Run) -> None:
