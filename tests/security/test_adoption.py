@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,12 +69,13 @@ def world() -> Iterator[World]:
         yield World(root.resolve())
 
 
-def forge(world: World, agent: str = "generic", name: str = "") -> Keys:
-    """A stranger's job, with an open call: of this folder's name, this user's name and this path."""
+def forge(world: World, agent: str = "generic", name: str = "", host: str = "elsewhere") -> Keys:
+    """A stranger's job, with an open call: of this folder's name, this user's name and this path; or of this `host`
+    and of nobody, as an earlier wal-agent wrote it."""
     keys, clock, rng = Keys(name or f"{agent}-shop-aaaa"), SystemClock(), random.Random(1)
-    host = Host(name="elsewhere", boot="b", pidns="p", pid=1, lock="/x")
-    owner = Owner(user="anna", person="f" * 32, folder="e" * 32)
-    claim = LeaseRequest("b" * 16, host, agent, str(world.folder), 5.0, owner=owner)
+    at = Host(name=host, boot="b", pidns="p", pid=1, lock="/x")
+    owner = Owner(user="anna", person="f" * 32, folder="e" * 32) if host == "elsewhere" else Owner()
+    claim = LeaseRequest("b" * 16, at, agent, str(world.folder), 5.0, owner=owner)
     fields = OpeningFields("1", "0", args=("sh", "-c", "exit 3"))
     bucket = FileBucket(world.bucket)
     job = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first", parallel=1)
@@ -83,10 +85,11 @@ def forge(world: World, agent: str = "generic", name: str = "") -> Keys:
     return keys
 
 
-def test_a_forged_job_of_this_folder_is_not_adopted(world: World) -> None:
-    """Name, user and path are words in the bucket: 79 where nobody can be asked, and nothing is changed. `--job` is
-    consent."""
-    keys = forge(world)
+@pytest.mark.parametrize("name", ["", "generic-shop"], ids=["elsewhere", "unowned"])
+def test_a_forged_job_of_this_folder_is_not_adopted(world: World, name: str) -> None:
+    """Name, user, host and path are words in the bucket: 79 where nobody can be asked, and nothing is changed. `--job`
+    is consent."""
+    keys = forge(world, name=name, host=socket.gethostname() if name else "elsewhere")
     before = world.stored()
     refused = world.command("vm-1", *START)
     assert refused.returncode == 79 and keys.job in refused.stderr, refused.stderr
