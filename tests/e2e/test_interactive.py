@@ -104,7 +104,7 @@ def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
         term.shows("I verified: it began")
         leave(term)
         screen = term.screen()
-    assert screen.count(CONTINUE) == 0, "nothing has looked at the call, so the same command goes on"
+    assert screen.count(CONTINUE) == 1, "the agent was asked of the call, so the next start begins a new conversation"
     lines = ours(screen)
     assert len(lines) == 1, "\n".join(lines)
     assert lines[0].startswith("wal-agent: open: #2 run_shell_command `")

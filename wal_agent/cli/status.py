@@ -326,7 +326,15 @@ def next_command(view: View, options: str, folder: Path, host: str) -> str:
         return ""
     cd = "" if view.workspace in ("", str(folder)) or view.host != host else f"cd {quote_word(view.workspace)} && "
     known = view.agent and view.agent != "generic"  # whose command the log has
-    return cd + command(f"run {quote_word(view.agent)}" if known else "resume", options)
+    again = " --continue" if known and _is_over(view) else ""
+    return cd + command(f"run {quote_word(view.agent)}" if known else "resume", options) + again
+
+
+def _is_over(view: View) -> bool:
+    """Whether a start begins a new conversation, although an open call keeps the job from being closed (R6; the plan's
+    `cause`)."""
+    asked = [call.answered for call in view.unsettled]  # none where the log cannot be read
+    return view.state == "released" and view.reason == "completed" and bool(asked) and all(asked)
 
 
 def describe_state(view: View, options: str = "") -> str:
@@ -356,6 +364,8 @@ def describe_state(view: View, options: str = "") -> str:
             return "released, stopped by wal-agent; the next start continues it"
         case "released" if view.way == "failed":
             return f"released, {failure_text(view.reason)}; the next start continues it"
+        case "released" if _is_over(view):
+            return "released, it had come to its end and nothing has looked at an open call; --continue goes on with it"
         case "released":
             return "released, everything is saved; the next start continues it"
         case _:

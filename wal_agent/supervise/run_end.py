@@ -335,7 +335,9 @@ class _Closing(msgspec.Struct, frozen=True):
                 f"job {job} was not saved completely within {options.settings.drain:.0f} s: the next start "
                 "treats it as a crash, once its lease has expired, and resumes what was saved."
             )
-        if settled == "closed" and options.attended and not ended.drained and not ended.silent:
+        asked = self.opened.writer.state.unanswered  # by the next start, which goes on then
+        over = settled == "released" and self.word.cls == "completed" and until <= 0 and not asked
+        if (settled == "closed" or over) and options.attended and not ended.drained and not ended.silent:
             say(messages.continue_with(resume_command(options, "--continue")))
         if ended.silent and ended.stopped is None:
             say(no_session_line(options.agent.name, ended.exit.code))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
@@ -117,6 +118,11 @@ def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:
     assert meter.snapshot().get.requests - gets == 2, "the lease and the new segment"
 
 
+ASKED = Call(call=2, tool="Bash", input="./pay", cls="mutation", since=5.0, finding="unknown")
+LOOKED = msgspec.structs.replace(ASKED, answered=True)
+OVER = {"state": "released", "reason": "completed"}
+
+
 @pytest.mark.parametrize(
     ("facts", "command"),
     [
@@ -128,6 +134,12 @@ def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:
         ({"agent": "$(rm x)"}, "wal-agent run '$(rm x)' --job shop"),
         ({"state": "due", "until": 1.0}, "wal-agent run gemini --job shop"),
         ({"state": "released", "way": "halted"}, ""),
+        (
+            {"state": "released", "reason": "completed", "unsettled": (LOOKED,)},
+            "wal-agent run gemini --job shop --continue",
+        ),
+        ({**OVER, "unsettled": (LOOKED, ASKED)}, "wal-agent run gemini --job shop"),
+        ({**OVER, "reason": "left", "unsettled": (LOOKED,)}, "wal-agent run gemini --job shop"),
         ({"state": "running"}, ""),
         ({"state": "closed"}, ""),
     ],
@@ -138,6 +150,9 @@ def test_the_next_command_can_be_pasted(facts: dict[str, Any], command: str) -> 
     assert next_command(view, " --job shop", Path("/w"), "vm-1") == command
     rows = status_rows(view, " --job shop", command)
     assert any(row.startswith("next ") and row.endswith(command) for row in rows) is bool(command)
+    if known | facts == known | {"state": "released"} | facts:  # what it says is what the command does
+        said = next(row for row in rows if row.startswith("state "))
+        assert ("--continue" in said) is ("--continue" in command)
 
 
 def test_the_tokens_before_and_after_the_newest_rewrite_are_shown() -> None:
