@@ -203,6 +203,26 @@ def test_a_tree_fits_its_packs(tmp_path: Path, state: GitState | None) -> None:
     assert "more" in str(nothing_changes(lab, captured, Damaged))
 
 
+def test_repositories_inside_fit_their_packs_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred of some hundred bytes would make a million files."""
+    monkeypatch.setattr("wal_agent.recovery.restore_workspace.FOREIGN", Budget(files=1000))
+    lab = Lab(tmp_path)
+    forge = Forge(lab)
+    work = forge.object("blob", b"")
+    for mode in ("100644", "40000"):
+        work = forge.tree(*((mode, f"{n:02}", work) for n in range(25)))
+    small = forge.capture(work)
+    around = forge.capture(forge.tree(("100644", "a", forge.object("blob", b"a"))))
+    named = ("one", "three", "two")
+    lab.state = State(workspace=around, inside={name: msgspec.structs.replace(small, folder=name) for name in named})
+    done = lab.machine("b").restore()
+    assert [(each.folder, "more than are restored" in each.why) for each in done.inside] == [
+        ("one", False),
+        ("three", True),
+        ("two", True),
+    ]
+
+
 def test_a_tree_fits_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk with too few inodes."""
     here = cast("_Restore", SimpleNamespace(folder=tmp_path))

@@ -137,17 +137,18 @@ def restore_files(
     note: str = "",
     announce: Announce = lambda names, kept: None,
     inside: Mapping[str, Workspace] = NOTHING_INSIDE,
+    most: int = FOREIGN.files,
 ) -> TreeResult:
-    """Make the files in the target's folder those of `captured`, and then those of the repositories `inside`, by their
-    folders. `now`: seconds since 1970. `note`: for `read_note`. `announce` gets the files here that no
-    commit has, and where they are kept now, before they are replaced.
+    """Make the files in the target's folder those of `captured`, `most` of them, and then those of the repositories
+    `inside`, by their folders. `now`: seconds since 1970. `note`: for `read_note`. `announce` gets the files here that
+    no commit has, and where they are kept now, before they are replaced.
 
     Damaged, with a hint: the log has no whole tree, and nothing was changed. ConfigError: this machine cannot take it.
     BucketError."""
     shadow = target.shadow()
     with _lock_shadow(shadow, target.folder):
         try:
-            return _Restore(target, shadow, captured, decided, now, announce).go(blobs, note, inside)
+            return _Restore(target, shadow, captured, decided, now, announce, most).go(blobs, note, inside)
         except Damaged as error:
             raise with_hint(error) from error
         except (GitFailed, OSError) as error:
@@ -187,8 +188,9 @@ class _Restore:
         decided: PutBack,
         now: float,
         announce: Announce,
+        most: int,
     ) -> None:
-        self.announce = announce
+        self.announce, self.most = announce, most
         self.target, self.shadow, self.captured, self.decided, self.now = target, shadow, captured, decided, now
         self.folder = target.folder
         self.begun = RestoreMarker(captured.commit)
@@ -229,13 +231,16 @@ class _Restore:
             rebuild_git(self.shadow, contents, self.folder, lost.identity if lost is not None else ())
 
     def _restore_inside(self, blobs: Blobs, inside: Mapping[str, Workspace]) -> Iterator[RestoredInside]:
-        """The repositories inside, each as a workspace of its own. One that cannot be put back stops no other."""
+        """The repositories inside, each as a workspace of its own. One that cannot be put back stops no other. All of
+        them together have what files their packs can hold: a hundred of small ones would name a million."""
+        room = FOREIGN.of_tree(pack.size for each in inside.values() for pack in each.packs)
         for folder, captured in sorted(inside.items()):
             try:
                 target = self.target.inside(folder)
                 decided = decide_restore(captured, inspect_target(target, captured))
                 if isinstance(decided, PutBack):
-                    done = restore_files(target, captured, blobs, decided, self.now, announce=self.announce)
+                    done = restore_files(target, captured, blobs, decided, self.now, announce=self.announce, most=room)
+                    room -= len(done.tree or ())
                     yield RestoredInside(folder, done)
             except BucketError:
                 raise
@@ -258,7 +263,7 @@ class _Restore:
 
     def _most(self) -> int:
         """Files that a tree of this capture can have."""
-        return FOREIGN.of_tree(pack.size for pack in self.captured.packs)
+        return min(self.most, FOREIGN.of_tree(pack.size for pack in self.captured.packs))
 
     @contextmanager
     def _closed(self, close: bool) -> Iterator[None]:
