@@ -50,7 +50,7 @@ lint: $(DEV) $(LINTERS) docs ## Style, format, types, imports that go one way, r
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/wal-agent rules lint --builtin --examples tests/unit/shell/commands.jsonl
+	$(BIN)/wal-agent rules lint --builtin --examples tests/unit/calls/commands.jsonl
 	node scripts/lint_workflows.mjs $(LINT) .github/workflows
 	$(BIN)/zizmor --offline --no-progress --quiet .github/workflows deploy/github-action
 	$(BIN)/hadolint deploy/docker/Dockerfile

@@ -30,7 +30,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.records import Host, Turn
 from wal_agent.recovery.restore_session import SessionTarget, restore
-from wal_agent.shell.rules import load_rules
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import Bucket
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, this_host

@@ -25,11 +25,11 @@ from bench.story import Story, story, wal_agent
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import SessionFile, ToolEnded, ToolStarting
 from wal_agent.bucket import open_bucket
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.records import AgentStarted, Turn
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, runtime_dir, this_host

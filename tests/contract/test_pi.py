@@ -25,10 +25,10 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.pi.hooks import MARKER
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import classify
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.rehearsal.model import Called, HistoryText, Returned, Turn
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import classify
-from wal_agent.shell.rules import load_rules
 
 pytestmark = deep
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-import tests.unit.shell
+import tests.unit.calls
 from tests.contract.agent_box import Box
 from tests.tiers import tier
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.base import Agent
 from wal_agent.rehearsal.model import Json, Turn
 
-TABLE = Path(tests.unit.shell.__path__[0]) / "agents_tools.json"
+TABLE = Path(tests.unit.calls.__path__[0]) / "agents_tools.json"
 HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
 
 

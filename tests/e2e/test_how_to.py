@@ -91,9 +91,9 @@ def test_add_a_rule(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "add-a-rule.md")
     before, after = copy.blocks("")
     copy.shown(before)
-    examples = copy.root / "tests/unit/shell/commands.jsonl"
+    examples = copy.root / "tests/unit/calls/commands.jsonl"
     examples.write_text(examples.read_text() + copy.blocks("json")[0])
-    rules = copy.root / "wal_agent/shell/rules.d/50-files.toml"
+    rules = copy.root / "wal_agent/calls/rules/rules.d/50-files.toml"
     rules.write_text(rules.read_text().replace("command = [\n", "command = [\n" + copy.blocks("toml")[0]))
     copy.shown(after.partition("$ .venv/bin/python -m pytest")[0])
 

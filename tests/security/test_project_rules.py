@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.recovery.cases import intent, opening, state_of
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import classify
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.records import Intent
 from wal_agent.recovery.inflight import AskedCall, InFlight, Resolver, group_calls
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import classify
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.prepare import harmless_calls
 
 SHELL = "run_shell_command"

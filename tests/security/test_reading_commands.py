@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.shell.classify import classify_command
-from wal_agent.shell.rules import load_rules, read_texts
-from wal_agent.shell.rules_lint import lint_builtin
+from wal_agent.calls.classify import classify_command
+from wal_agent.calls.rules.table import load_rules, read_texts
+from wal_agent.calls.rules_lint import lint_builtin
 
 # Each is given code by files that a clone brings: modules, plugins, toolchains, interpreters, settings that name them.
 LOAD = """

@@ -254,7 +254,7 @@ def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> No
     (data,) = {name.partition("/")[0] for name in names if ".data/" in name}
     wanted |= {f"{data}/data/share/man/man1/{Path(name).name}" for name in files if name.startswith("docs/man/")}
     assert {name for name in names if ".dist-info/" not in name} == wanted
-    assert "wal_agent/shell/rules.d/10-git.toml" in names and "wal_agent/py.typed" in names
+    assert "wal_agent/calls/rules/rules.d/10-git.toml" in names and "wal_agent/py.typed" in names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
 
 
@@ -262,7 +262,7 @@ def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> No
 def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     code = (
-        "from wal_agent.paths import shipped; from wal_agent.shell.rules import load_rules; load_rules();"
+        "from wal_agent.paths import shipped; from wal_agent.calls.rules.table import load_rules; load_rules();"
         "from wal_agent.wording import FOLDER; print(shipped('hooks/client.py'), FOLDER / 'recovery.md')"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -1,1 +1,1 @@
-"""Understand a tool call: what it runs, and whether it is another one again."""
+"""Understand a tool call: what it runs, its class by rules, and whether it repeats another one."""

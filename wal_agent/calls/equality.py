@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from wal_agent.calls.reading import ANYWHERE, Command, Runs
-from wal_agent.shell.syntax import Word, split_names
+from wal_agent.calls.shell.syntax import Word, split_names
 
 MOST_TEXT = 64 << 10  # characters that are searched for words
 # Code that may start a program.

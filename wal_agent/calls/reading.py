@@ -17,15 +17,15 @@ from itertools import chain
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.calls.argv import program_name
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import FOLDERS, builtin_effect, classify_words, redirect_effects
+from wal_agent.calls.rules.match import command_levels
+from wal_agent.calls.rules.project import interpreted, is_interpreter
+from wal_agent.calls.rules.table import Rules
+from wal_agent.calls.shell.syntax import Simple, Word, split_names
+from wal_agent.calls.shell.wrappers import InnerRun, is_wrapper, unwrap
 from wal_agent.records import CHANGING
-from wal_agent.shell.argv import program_name
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import FOLDERS, builtin_effect, classify_words, redirect_effects
-from wal_agent.shell.match import command_levels
-from wal_agent.shell.project_rules import interpreted, is_interpreter
-from wal_agent.shell.rules import Rules
-from wal_agent.shell.syntax import Simple, Word, split_names
-from wal_agent.shell.wrappers import InnerRun, is_wrapper, unwrap
 from wal_agent.wal.state import State
 
 MOST_COMMANDS = 200  # of one call, guesses with them

@@ -308,7 +308,7 @@ def _standing(agent: str) -> HooksToInstall:
 
 def rows(agent: str, skip: Sequence[str]) -> list[Row]:
     """Every tool that wal-agent knows, the skipped ones first."""
-    from wal_agent.shell.rules import load_rules
+    from wal_agent.calls.rules.table import load_rules
     from wal_agent.supervise.settings import refuse_skip
 
     tools = load_rules().of(agent).tools

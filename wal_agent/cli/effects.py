@@ -40,9 +40,9 @@ def effects(
     suggestion made from the words of the call alone: read its note, nothing is ever run. Secrets are redacted. Records
     that retention has deleted are not listed. Exit code 73: the log is damaged, and the list is of what can be read.
     """
+    from wal_agent.calls.rules.table import load_rules
     from wal_agent.cli.log import newest_run_is_over, read_newest
     from wal_agent.recovery.effects import Effects, effects_of
-    from wal_agent.shell.rules import load_rules
 
     at = which.open()
     page = read_newest(at.bucket, at.keys, 0)
@@ -84,8 +84,8 @@ def read_bytes(blobs: Blobs, payload: Payload) -> bytes:
 
 def effect_text(effect: Effect) -> str:
     """Return the call's command or path, or the step's command, redacted and on one line."""
+    from wal_agent.calls.quote import show_words
     from wal_agent.cli.view import preview
-    from wal_agent.shell.quote import show_words
 
     return show_words(effect.command, 200) if effect.step else preview(effect.input)
 

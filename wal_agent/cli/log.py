@@ -21,6 +21,7 @@ import typer
 
 from wal_agent.answers import JsonAnswer, json_line, schema_name
 from wal_agent.bucket.base import Bucket
+from wal_agent.calls.quote import show_words
 from wal_agent.cli.display import LOG, answer_lines
 from wal_agent.cli.options import HERE, AsJson, JobOptions, with_job
 from wal_agent.cli.view import preview
@@ -63,7 +64,6 @@ from wal_agent.records import (
     state_text,
 )
 from wal_agent.redact import redact
-from wal_agent.shell.quote import show_words
 from wal_agent.text import (
     columns,
     command,

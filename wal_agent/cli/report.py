@@ -76,10 +76,10 @@ def report(
     confidential all the same. Only a file that is such a report is replaced. Exit code 73: the log is damaged, and the
     page has the rest.
     """
+    from wal_agent.calls.rules.table import load_rules
     from wal_agent.cli.effects import read_bytes, show_effect
     from wal_agent.cli.log import entries_of, newest_run_is_over, read_newest
     from wal_agent.recovery.effects import effects_of
-    from wal_agent.shell.rules import load_rules
 
     if open_it and html_file == "-":
         raise UsageError("--open needs a file, and --html - writes to stdout.", "Leave one of them out.")

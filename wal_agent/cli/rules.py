@@ -19,7 +19,7 @@ from wal_agent.redact import redact
 from wal_agent.text import answer, plural
 
 if TYPE_CHECKING:
-    from wal_agent.shell.rules import Classified, Rules
+    from wal_agent.calls.rules.table import Classified, Rules
 
 MOST_LINE = 1024 * 1024  # bytes of one line of a batch
 
@@ -107,8 +107,8 @@ def lint(
 
 
 def _lint_builtin(examples: str | None, json: bool) -> int:
-    from wal_agent.shell.rules import load_rules, read_texts
-    from wal_agent.shell.rules_lint import check_examples, lint_builtin
+    from wal_agent.calls.rules.table import load_rules, read_texts
+    from wal_agent.calls.rules_lint import check_examples, lint_builtin
 
     texts = read_texts()
     problems = lint_builtin(texts)
@@ -129,10 +129,10 @@ def _lint_builtin(examples: str | None, json: bool) -> int:
 def _lint_project(json: bool) -> int:
     from collections import Counter
 
+    from wal_agent.calls.rules.table import load_rules
     from wal_agent.config import FILE
     from wal_agent.recovery.project_rules import MAX_RULES, load_markdown_rules, read_toml_rules
     from wal_agent.recovery.project_rules import lint_rules as warnings
-    from wal_agent.shell.rules import load_rules
 
     workspace = Path.cwd().resolve()
     problems: list[str] = []
@@ -168,7 +168,7 @@ def _rules() -> tuple[Rules, Rules]:
 
 
 def _check_input(input: bytes) -> None:
-    from wal_agent.shell.call import read_input
+    from wal_agent.calls.call import read_input
 
     if read_input(input) is None:
         raise UsageError(
@@ -177,8 +177,8 @@ def _check_input(input: bytes) -> None:
 
 
 def _classify(tool: str, input: bytes, rules: Rules) -> Classified:
-    from wal_agent.shell.call import ReadCall
-    from wal_agent.shell.classify import classify
+    from wal_agent.calls.call import ReadCall
+    from wal_agent.calls.classify import classify
 
     return classify(ReadCall(tool, input), rules)
 
@@ -236,9 +236,9 @@ def _shown(found: Classified) -> RulesCheck:
 
 
 def _show(found: Classified, builtin: Classified) -> None:
-    from wal_agent.shell.match import GENERAL_VERIFY
-    from wal_agent.shell.quote import safe
-    from wal_agent.shell.rules import OURS
+    from wal_agent.calls.quote import safe
+    from wal_agent.calls.rules.match import GENERAL_VERIFY
+    from wal_agent.calls.rules.table import OURS
 
     if found.source == OURS:
         head = f"{found.cls}, by rule {found.rule}"
@@ -304,8 +304,8 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _call(line: bytes, rules: Rules) -> tuple[str, bytes]:
     """(tool, input) of a line of a batch. ValueError says what is wrong with it."""
+    from wal_agent.calls.call import read_input
     from wal_agent.recovery.project_rules import shell_call
-    from wal_agent.shell.call import read_input
 
     if len(line) > MOST_LINE:
         raise ValueError(f"the line is longer than {MOST_LINE >> 20} MiB")

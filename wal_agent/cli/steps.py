@@ -14,10 +14,10 @@ import typer
 from msgspec.structs import asdict
 
 from wal_agent.answers import answer_json
+from wal_agent.calls.quote import show_words
 from wal_agent.cli.display import answer_table
 from wal_agent.cli.options import HERE, AsJson, JobOptions, read_input, with_job
 from wal_agent.errors import UsageError
-from wal_agent.shell.quote import show_words
 from wal_agent.text import answer, plural, printable, say, shorten, size, timestamp
 
 if TYPE_CHECKING:

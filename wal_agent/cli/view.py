@@ -15,6 +15,7 @@ from wal_agent import msgspec_compat
 from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
+from wal_agent.calls.quote import show_words
 from wal_agent.records import CHANGING, CallState, Cut, Intent, Opening, Payload, RewriteKind, call_state
 from wal_agent.records import Late as LateFor
 from wal_agent.recovery.lease_policy import (
@@ -30,7 +31,6 @@ from wal_agent.recovery.lease_policy import (
     paused_until,
 )
 from wal_agent.redact import redact
-from wal_agent.shell.quote import show_words
 from wal_agent.supervise.control import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.text import printable

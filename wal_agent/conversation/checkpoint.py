@@ -347,8 +347,8 @@ def named_files(input: bytes) -> list[str]:
 
 def _written(input: bytes) -> Iterator[str]:
     """What a shell command's redirections and its plainest programs write, as far as its text says."""
+    from wal_agent.calls.call import ReadCall
     from wal_agent.calls.reading import shell_commands
-    from wal_agent.shell.call import ReadCall
 
     for simple in shell_commands(ReadCall("", input)):
         words = [word.text or "" for word in simple.words]

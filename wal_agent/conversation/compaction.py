@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.calls.quote import inline, show_input
 from wal_agent.conversation.checkpoint import plan_of
-from wal_agent.shell.quote import inline, show_input
 from wal_agent.wal.state import State
 from wal_agent.wording.messages import after_compaction, before_compaction
 

@@ -16,12 +16,12 @@ import msgspec
 
 from wal_agent.agents.base import Compacted, RequestedCall, Unit
 from wal_agent.agents.session_files import canonical_json
+from wal_agent.calls.quote import show_input
 from wal_agent.conversation.checkpoint import named_files
 from wal_agent.conversation.transcript import parse_lines
 from wal_agent.errors import UsageError
 from wal_agent.records import Intent
 from wal_agent.redact import redact
-from wal_agent.shell.quote import show_input
 from wal_agent.text import moment, plural, shorten
 
 TITLE: Final = "[wal-agent] "

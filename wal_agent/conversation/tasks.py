@@ -16,12 +16,12 @@ import msgspec
 
 from wal_agent.agents.base import Agent
 from wal_agent.answers import JsonAnswer, schema_name
+from wal_agent.calls.quote import show_input
 from wal_agent.conversation.checkpoint import Occasion, checkpoint_of, named_files, read_document
 from wal_agent.conversation.json_schema import Schema, find_fault
 from wal_agent.errors import UsageError
 from wal_agent.records import TaskOf
 from wal_agent.redact import redact
-from wal_agent.shell.quote import show_input
 from wal_agent.text import shorten
 from wal_agent.wal.state import RecentCall, State
 

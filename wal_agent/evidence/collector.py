@@ -25,6 +25,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import FOLDERS, classify, classify_words
+from wal_agent.calls.quote import inline
+from wal_agent.calls.rules.table import load_rules
+from wal_agent.calls.shell.syntax import Simple, Word
+from wal_agent.calls.shell.wrappers import literal_commands
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.evidence import model
 from wal_agent.evidence.file_commands import Copies, Makes, Moves, Removes
@@ -57,12 +63,6 @@ from wal_agent.evidence.model import (
 )
 from wal_agent.evidence.packages import PACKAGE_TOOLS, Packages
 from wal_agent.records import Fact, Finding, Host, Intent, Opening, RunsOn, Verdict
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import FOLDERS, classify, classify_words
-from wal_agent.shell.quote import inline
-from wal_agent.shell.rules import load_rules
-from wal_agent.shell.syntax import Simple, Word
-from wal_agent.shell.wrappers import literal_commands
 from wal_agent.wal.state import OpenCall, State
 
 # An agent's shell around one command: `bash -c` and the text; Gemini CLI has it in a subshell with a trap,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from wal_agent.calls.argv import Argv, parse_argv, parse_options
 from wal_agent.evidence.file_state import (
     MOST_ENTRIES,
     MOST_PATHS,
@@ -32,7 +33,6 @@ from wal_agent.evidence.file_state import (
 )
 from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, fact_value, resolve_paths
 from wal_agent.records import Fact
-from wal_agent.shell.argv import Argv, parse_argv, parse_options
 
 _MOVE = parse_options("-f|--force -v|--verbose -T")
 _COPY = parse_options("-f|--force -v|--verbose -r|-R|--recursive -a|--archive -p -T|--no-target-directory")

@@ -18,10 +18,10 @@ from typing import Literal
 
 import msgspec
 
+from wal_agent.calls.quote import inline
 from wal_agent.evidence import model
 from wal_agent.evidence.model import Budget, Context, Outcome, times_settled
 from wal_agent.records import Fact
-from wal_agent.shell.quote import inline
 
 ABSENT = "absent"
 _MOST_PLACES = 16  # occurrences of a replacement's new text that are tried

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.calls.argv import parse_argv, parse_options
+from wal_agent.calls.quote import inline
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
     ABSENT,
@@ -48,9 +51,6 @@ from wal_agent.evidence.model import (
     resolve_paths,
 )
 from wal_agent.records import Fact
-from wal_agent.shell.argv import parse_argv, parse_options
-from wal_agent.shell.quote import inline
-from wal_agent.shell.rules import load_rules
 
 _MOST_CHANGES = 16
 # A patch of new files only. Programs differ in what they make of anything else: blanks around it, other lines, "\r".

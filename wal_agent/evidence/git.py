@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from wal_agent.calls.argv import GitCommand, parse_git
+from wal_agent.calls.quote import inline
 from wal_agent.evidence import git_commands, model
 from wal_agent.evidence.git_repo import Repo, UnreadableRepo, find_repo, is_ref, read_head
 from wal_agent.evidence.git_state import Comparison, read_snapshot, snapshot_facts, take_snapshot
 from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, resolve_path
 from wal_agent.records import Fact
-from wal_agent.shell.argv import GitCommand, parse_git
-from wal_agent.shell.quote import inline
 
 _CHECKS: dict[str, Callable[[Comparison], Outcome | None]] = {
     "commit": git_commands.check_commit,

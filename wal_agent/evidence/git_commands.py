@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from wal_agent.calls.argv import GitCommand
+from wal_agent.calls.quote import inline
 from wal_agent.evidence import git_repo, model
 from wal_agent.evidence.git_repo import IndexEntry, LogLine, Repo, UnreadableRepo, entries_below, is_ref
 from wal_agent.evidence.git_state import Comparison, RepoSnapshot, short_id
 from wal_agent.evidence.model import Budget, Outcome
-from wal_agent.shell.argv import GitCommand
-from wal_agent.shell.quote import inline
 
 _COMMIT = re.compile(r"commit(?: \(([a-z-]+)\))?: .*|commit(?: \(([a-z-]+)\))?:?")
 _CHECKOUT = re.compile(r"checkout: moving from (\S+) to (\S+)")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from wal_agent.calls.argv import GitCommand
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.evidence import git_repo
 from wal_agent.evidence.git_repo import GitDirState, LogLine, LogMark, Repo, UnreadableRepo
 from wal_agent.evidence.model import Budget
 from wal_agent.records import Fact
-from wal_agent.shell.argv import GitCommand
 
 ABSENT = "absent"
 _MOST_REFS = 10

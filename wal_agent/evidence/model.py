@@ -15,10 +15,10 @@ from typing import Generic, Literal, TypeVar
 
 import msgspec
 
+from wal_agent.calls.argv import program_name
+from wal_agent.calls.shell.syntax import Redirect
 from wal_agent.clock import Clock
 from wal_agent.records import Fact, Finding
-from wal_agent.shell.argv import program_name
-from wal_agent.shell.syntax import Redirect
 
 # -- files
 FILE_WRITTEN = "The file {} holds exactly what the call was to write."

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from wal_agent.calls.quote import inline
 from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
     assess_as_before,
@@ -24,7 +25,6 @@ from wal_agent.evidence.file_state import (
 )
 from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, fact_value
 from wal_agent.records import Fact, Finding
-from wal_agent.shell.quote import inline
 
 _NPM = frozenset({"ci", "clean-install", "install", "i", "add"})
 _OPTIONS = frozenset(

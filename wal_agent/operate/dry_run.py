@@ -17,6 +17,7 @@ from wal_agent.agents.base import Env
 from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
+from wal_agent.calls.quote import cut, safe, show_input
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged
@@ -28,7 +29,6 @@ from wal_agent.recovery.prompt import PromptInput, load_templates, render_prompt
 from wal_agent.recovery.report import in_flight_lines, lost_lines, one_line, row, unannounced_lines
 from wal_agent.recovery.restore_session import SessionTarget, check_files
 from wal_agent.redact import redact
-from wal_agent.shell.quote import cut, safe, show_input
 from wal_agent.supervise.identity import read_owner
 from wal_agent.supervise.leftovers import Leftovers, find_leftovers
 from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host

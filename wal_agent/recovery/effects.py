@@ -12,7 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.answers import JsonAnswer
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import shell_commands
+from wal_agent.calls.rules.table import Rules
 from wal_agent.records import (
     Answer,
     AnyRecord,
@@ -31,8 +33,6 @@ from wal_agent.records import (
     call_state,
 )
 from wal_agent.recovery.undo import UNKNOWN, Undo, suggest_undo, undo_of_words
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.rules import Rules
 from wal_agent.wal.state import PLAN_TOOLS
 
 

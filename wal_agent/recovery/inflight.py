@@ -22,18 +22,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.checks import Reading, Shown, beginning, shows_done
+from wal_agent.calls.classify import FOLDERS, NO_RULE, classify, classify_command, worse_class
 from wal_agent.calls.equality import would_repeat
+from wal_agent.calls.quote import inline, safe
 from wal_agent.calls.reading import Runs, find_runs
+from wal_agent.calls.rules.table import AWAY, OURS, Classified, Rules, load_rules
+from wal_agent.calls.shell.reader import MAX_TEXT
+from wal_agent.calls.shell.syntax import split_names
 from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import CHANGING, Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import FOLDERS, NO_RULE, classify, classify_command, worse_class
-from wal_agent.shell.quote import inline, safe
-from wal_agent.shell.reader import MAX_TEXT
-from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, load_rules
-from wal_agent.shell.syntax import split_names
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
 from wal_agent.wording import messages
 

@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from wal_agent.calls.quote import inline, show_input
 from wal_agent.records import Cause, ExitClass, Intent, Opening, Payload
 from wal_agent.redact import redact_head
 from wal_agent.safefs import Life
-from wal_agent.shell.quote import inline, show_input
 from wal_agent.text import job_command, moment, yield_reason
 from wal_agent.wal.lease import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence

@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from wal_agent.calls.checks import parse_done_if
+from wal_agent.calls.rules.project import MOST_NAME, ProjectRule, RuleProblem, clean_sentence, parse_pattern
 from wal_agent.records import Class
-from wal_agent.shell.project_rules import MOST_NAME, ProjectRule, RuleProblem, clean_sentence, parse_pattern
 
 MAX_LINE = 4000  # characters; a longer line holds no rule
 

@@ -17,11 +17,11 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents.session_files import SESSION
+from wal_agent.calls.quote import safe, show_words
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, NotThisJob, PersonNeeded, WalAgentError
 from wal_agent.records import Cause, Finding, Opening, Payload, RunEnded
 from wal_agent.recovery import lease_policy
 from wal_agent.recovery.lease_policy import CRASH_CLASSES, Crash, Stuck
-from wal_agent.shell.quote import safe, show_words
 from wal_agent.text import yield_reason
 from wal_agent.wal.damage import damaged_log_error
 from wal_agent.wal.reader import Damage

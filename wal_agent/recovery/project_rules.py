@@ -23,11 +23,7 @@ from msgspec.structs import replace
 
 from wal_agent.agents import places
 from wal_agent.calls.checks import parse_done_if
-from wal_agent.config import FILE, KEYS, Origin, check_keys, read_file
-from wal_agent.errors import ConfigError
-from wal_agent.records import Class
-from wal_agent.safefs import path_in_root, read_in_root
-from wal_agent.shell.project_rules import (
+from wal_agent.calls.rules.project import (
     ANY,
     GAP,
     MOST_NAME,
@@ -38,7 +34,11 @@ from wal_agent.shell.project_rules import (
     match_tool,
     parse_pattern,
 )
-from wal_agent.shell.rules import Classified, Rules, load_rules, with_project
+from wal_agent.calls.rules.table import Classified, Rules, load_rules, with_project
+from wal_agent.config import FILE, KEYS, Origin, check_keys, read_file
+from wal_agent.errors import ConfigError
+from wal_agent.records import Class
+from wal_agent.safefs import path_in_root, read_in_root
 
 FIELDS = ("name", "match", "tool", "class", "why", "verify", "done_if", "on_ambiguity")
 MAX_RULES = 200  # of a project, all its files together
@@ -365,7 +365,7 @@ def _quoted(word: str) -> str:
 
 def _classify(call: tuple[str, bytes], rules: Rules) -> Classified:
     # Imported here: configuration is read with `[[rules]]` alone, and the shell's parser costs 80 ms.
-    from wal_agent.shell.call import ReadCall
-    from wal_agent.shell.classify import classify
+    from wal_agent.calls.call import ReadCall
+    from wal_agent.calls.classify import classify
 
     return classify(ReadCall(*call), rules)

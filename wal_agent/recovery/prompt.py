@@ -22,11 +22,11 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent import wording
+from wal_agent.calls.quote import fenced, inline, show_input
 from wal_agent.config import Consents, content_digest
 from wal_agent.conversation.checkpoint import NO_WORK, WorkSoFar
 from wal_agent.redact import redact_head
 from wal_agent.safefs import path_in_root, read_in_root
-from wal_agent.shell.quote import fenced, inline, show_input
 from wal_agent.text import clock_time, moment, plural
 from wal_agent.wording import messages
 
@@ -476,7 +476,7 @@ def _call_values(c: InFlight) -> dict[str, str]:
 
 
 def _why(c: InFlight) -> str:
-    from wal_agent.shell.rules import OURS
+    from wal_agent.calls.rules.table import OURS
 
     if c.source == OURS:
         return f"it {c.why}"

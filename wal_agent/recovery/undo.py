@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.rules.table import Rules
+from wal_agent.calls.shell.syntax import Simple
 from wal_agent.redact import redact
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.rules import Rules
-from wal_agent.shell.syntax import Simple
 from wal_agent.text import quote_word
 
 Kind = Literal["command", "partial", "look", "impossible", "unknown"]

@@ -6,11 +6,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.equality import would_repeat
 from wal_agent.calls.reading import Runs, find_runs, shell_commands
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.records import CHANGING, Class
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.rules import load_rules
 from wal_agent.wal.state import RecentCall, State
 
 

@@ -22,12 +22,12 @@ import msgspec
 
 from wal_agent.agents.base import Allow, Decision, Deny, Status, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
+from wal_agent.calls.quote import inline, show_call, show_input
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import BucketError, ConfigError, Fenced, PersonNeeded, UsageError, WalAgentError
 from wal_agent.events import CallEnded, CallStarted
 from wal_agent.records import CHANGING, Answer, Class, Cut, End, Ending, EndSource, Intent, Payload, RunsOn, Verdict
 from wal_agent.redact import redact_head
-from wal_agent.shell.quote import inline, show_call, show_input
 from wal_agent.supervise.context import RunContext
 from wal_agent.supervise.ends import HARMLESS, Seen, outcome_of
 from wal_agent.supervise.loops import Loops
@@ -56,10 +56,10 @@ from wal_agent.wording.messages import (
 )
 
 if TYPE_CHECKING:  # what only hooks need is imported beside the agent's own start (live.py, load_beside)
+    from wal_agent.calls.call import ReadCall
     from wal_agent.calls.checks import Shown
+    from wal_agent.calls.rules.table import Rules
     from wal_agent.recovery.inflight import AskedCall, Resolver
-    from wal_agent.shell.call import ReadCall
-    from wal_agent.shell.rules import Rules
     from wal_agent.supervise.done_before import DoneBefore
 
 
@@ -198,7 +198,7 @@ class Calls(msgspec.Struct):
 
 
 def read_call(tool: str, input: bytes, folder: str = "") -> ReadCall:
-    from wal_agent.shell.call import ReadCall  # late, as above
+    from wal_agent.calls.call import ReadCall  # late, as above
 
     return ReadCall(tool, input, folder)
 
@@ -427,8 +427,8 @@ class Gate:
         """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held. In a run
         that spools (R9), this machine's disk will do. `nested`: the other agent, below this one, that makes the call
         (agent and session): it counts for nothing in what the agent's own hooks and files report."""
+        from wal_agent.calls.classify import classify
         from wal_agent.evidence import collector
-        from wal_agent.shell.classify import classify
 
         began = self._clock.boot()
         read = read_call(event.tool, event.input, event.cwd)
@@ -908,7 +908,7 @@ class Gate:
     def log_unannounced(self, session: str, tool: str, input: bytes, call_id: str, how: Ending | None) -> None:
         """I5: log a call that no before-hook announced. `how` it ended; None: it may have run, and stays open."""
         payload = self._result(input)
-        from wal_agent.shell.classify import classify
+        from wal_agent.calls.classify import classify
 
         found = classify(read_call(tool, input), self._rules(), explain=False)
         with self._lock:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from wal_agent.calls.quote import fenced, safe
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.inbox import MOST_TEXT, Driver, Message, identity_of
 from wal_agent.records import MessageGiven, MessageSeen, Payload
 from wal_agent.redact import redact
-from wal_agent.shell.quote import fenced, safe
 from wal_agent.supervise.context import RunContext
 from wal_agent.text import plural, shorten
 from wal_agent.wal.state import MOST_OUTCOME, MessageAt, State

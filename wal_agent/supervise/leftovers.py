@@ -14,7 +14,7 @@ from wal_agent.supervise.processes import command_line, marked_processes
 from wal_agent.wal.state import State
 
 if TYPE_CHECKING:
-    from wal_agent.shell.call import ReadCall
+    from wal_agent.calls.call import ReadCall
 
 
 class Leftover(msgspec.Struct, frozen=True):

@@ -538,10 +538,6 @@ def load_beside(rules: Callable[[], object]) -> None:
 
     def load() -> None:
         with suppress(OSError, ImportError):  # too few open files: the first hook tries again, and answers for it
-            import wal_agent.evidence.collector
-            import wal_agent.recovery.inflight
-            import wal_agent.shell.classify  # noqa: F401
-
             rules()
 
     with suppress(RuntimeError):  # no thread is left: the first hook pays for it

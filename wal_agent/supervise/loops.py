@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from wal_agent.shell.call import ReadCall
+    from wal_agent.calls.call import ReadCall
 
 WAITS = 5.0  # seconds
 _VARIES = re.compile(rb"Process Group PGID: \d+|<shellId: [^<> ]*")  # in results of equal calls

@@ -63,9 +63,9 @@ from wal_agent.wal.state import EndedCall, State
 from wal_agent.wording import messages
 
 if TYPE_CHECKING:
+    from wal_agent.calls.call import ReadCall
     from wal_agent.evidence.model import NestedRun, Step
     from wal_agent.recovery.report import MissingEffects
-    from wal_agent.shell.call import ReadCall
 
 
 class Situation(msgspec.Struct, frozen=True, dict=True):

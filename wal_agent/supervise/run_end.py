@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents.base import Agent, TurnFailed
+from wal_agent.calls.quote import inline
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.errors import ConfigError, Denied, Fenced, PersonNeeded, Unavailable, WalAgentError
@@ -22,7 +23,6 @@ from wal_agent.records import CHANGING, ExitClass, RunEnded, RunsOn
 from wal_agent.recovery.lease_policy import crash_place
 from wal_agent.recovery.report import name_calls, one_line
 from wal_agent.redact import redact
-from wal_agent.shell.quote import inline
 from wal_agent.supervise.exits import (
     RESTARTED,
     ExitFacts,

@@ -341,7 +341,7 @@ def refuse_skip(tool: str, agent: str) -> str | None:
 
     By the rules that ship with wal-agent: a project's own cannot loosen it.
     """
-    from wal_agent.shell.rules import load_rules
+    from wal_agent.calls.rules.table import load_rules
 
     known = load_rules().of(agent).tools.get(tool)
     if known is None:

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from wal_agent import __version__
 from wal_agent.agents.base import Cli
 from wal_agent.bucket.base import Bucket
+from wal_agent.calls.quote import safe
 from wal_agent.clock import Clock
 from wal_agent.config import MAX_JOB
 from wal_agent.errors import NotThisJob, NotYourJob, UsageError
 from wal_agent.records import Cause, Host, Opening
 from wal_agent.recovery.plan import LocalFacts, PlanInputs, Policy, Refuse, decide, refuse_other_job
 from wal_agent.recovery.report import name_calls
-from wal_agent.shell.quote import safe
 from wal_agent.supervise import provenance
 from wal_agent.supervise.ancestry import outer_runs
 from wal_agent.supervise.identity import read_owner

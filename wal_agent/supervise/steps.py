@@ -21,6 +21,7 @@ import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.answers import JsonAnswer, schema_name
+from wal_agent.calls.quote import show_words
 from wal_agent.config import APPEND_DEADLINE
 from wal_agent.errors import (
     BucketError,
@@ -34,7 +35,6 @@ from wal_agent.errors import (
 )
 from wal_agent.records import AnyRecord, Payload, StateGone, StatePut, StepBegun, StepEnded, StepEnding, StepPaused
 from wal_agent.safefs import flock_state
-from wal_agent.shell.quote import show_words
 from wal_agent.supervise.context import RunContext
 from wal_agent.text import quote_word, shorten, size, timestamp
 from wal_agent.wal.blobs import Blobs

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from wal_agent.calls.quote import inline, show_input
 from wal_agent.errors import BucketError, Denied
 from wal_agent.records import Finding
-from wal_agent.shell.quote import inline, show_input
 from wal_agent.text import clock_time, command, duration, moment, plural
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tests.faults.evidence.tally import Truth
 from tests.unit.recovery.cases import HOST, intent, opening, started, state_of, turn
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
 from wal_agent.evidence.collector import collect_facts
 from wal_agent.records import Fact, Verdict
-from wal_agent.shell.call import ReadCall
 
 OLD = 1_000_000_000  # seconds since 1970: what setups set all times to
 _LITTER = re.compile(r"(?:sed|Cu)[A-Za-z0-9]{6}$")  # temporary files of sed and ln: left behind, and harmless

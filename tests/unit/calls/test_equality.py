@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.calls import reading
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import classify, classify_command
 from wal_agent.calls.equality import would_repeat
 from wal_agent.calls.reading import Runs, find_runs
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import classify, classify_command
-from wal_agent.shell.reader import parse
-from wal_agent.shell.rules import load_rules
+from wal_agent.calls.rules.table import load_rules
+from wal_agent.calls.shell.reader import parse
 
 RULES = load_rules()
 SHOP = "/srv/shop"
@@ -146,7 +146,7 @@ def test_a_call_of_very_many_commands_is_read_up_to_a_bound() -> None:
 
 @cache
 def mutations() -> list[str]:
-    table = Path(__file__).parents[1] / "shell/commands.jsonl"
+    table = Path(__file__).parents[1] / "calls/commands.jsonl"
     known = [json.loads(line) for line in table.read_text("utf-8").splitlines()]
     return [row["cmd"] for row in known if "\\" not in row["cmd"] and row["class"] == "mutation"]
 

@@ -22,10 +22,10 @@ from tests.unit.supervise.crew import Post, starting
 from tests.unit.wal.world import intent as asked_intent
 from wal_agent.agents.base import Allow, Deny, ToolEnded
 from wal_agent.calls.reading import read_calls
+from wal_agent.calls.rules.table import load_rules
+from wal_agent.calls.shell import reader
 from wal_agent.evidence.collector import decide_verdicts
 from wal_agent.recovery.inflight import AskedCall, group_calls
-from wal_agent.shell import reader
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.gate import Gate, RecoveredCalls
 
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import find_runs
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.calls.serving import serves
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.rules import load_rules
 
 
 def is_server(command: str, tool: str = "Bash") -> bool:

@@ -43,7 +43,7 @@ HEAVY = (
     *("apprise", "cryptography", "opentelemetry", "http.client", "ssl", "sqlite3", "ctypes"),
     *(
         "wal_agent.evidence",
-        "wal_agent.shell.classify",
+        "wal_agent.calls.classify",
         "wal_agent.capture.git",
         "wal_agent.events",
         "wal_agent.observe",
@@ -115,7 +115,7 @@ def test_a_command_imports_only_what_it_needs(tmp_path: Path, words: str) -> Non
 
 def test_a_run_imports_what_hooks_need_beside_the_agents_start(tmp_path: Path) -> None:
     names = loaded(tmp_path, "run", "generic", "--", "true", script=AT_THE_AGENT)
-    late = ("wal_agent.evidence", "wal_agent.shell.classify", "wal_agent.recovery.inflight", "wal_agent.notify.")
+    late = ("wal_agent.evidence", "wal_agent.calls.classify", "wal_agent.recovery.inflight", "wal_agent.notify.")
     heavy = (
         "boto3",
         "google",

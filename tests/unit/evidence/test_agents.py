@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, OTHER, end, intent, opening, started, state_of, turn
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.evidence import collector
 from wal_agent.evidence.collector import collect_facts, find_running_calls, split_call
 from wal_agent.evidence.model import folder_fact
 from wal_agent.records import AnyRecord, Verdict
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.rules import load_rules
 
 Fields = dict[str, object]
 

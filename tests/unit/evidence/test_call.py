@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_agent.calls.call import ReadCall
 from wal_agent.evidence.collector import NamedOutcome, combine_outcomes, split_call
 from wal_agent.evidence.model import Outcome, Step, paths_overlap, relocate, resolve_path
 from wal_agent.records import Finding
-from wal_agent.shell.call import ReadCall
 
 FOUND = st.builds(
     Outcome, st.sampled_from(["completed", "not_started", "partial", "unknown"]), st.sampled_from(["", "So it is."])

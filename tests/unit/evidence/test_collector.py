@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
 from wal_agent.evidence import collector, files, model
 from wal_agent.evidence.collector import CallOverlap, collect_facts, find_running_calls, split_call
@@ -20,7 +21,6 @@ from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
 from wal_agent.evidence.model import MOST_BYTES, MOST_FILES, Budget
 from wal_agent.records import AnyRecord, Class, Cut, Fact, Host, RunsOn
-from wal_agent.shell.call import ReadCall
 from wal_agent.supervise.leftovers import Leftover, name_calls
 
 

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from tests.faults.evidence.git_stage import HERE, Stage, make
 from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, end, intent, opening, state_of
+from wal_agent.calls.argv import parse_git
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
 from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.model import Budget, Context, Outcome, Step
-from wal_agent.shell.argv import parse_git
-from wal_agent.shell.call import ReadCall
 
 CLOCK = SystemClock()
 COMMIT = ("git", "commit", "-q", "-m", "a message")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.evidence.stage import Call, Unhurried, age, assessed, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
 from wal_agent.evidence import collector, model
 from wal_agent.evidence.collector import MOST_FACTS, MOST_VALUE, are_entangled, read_parts
@@ -23,7 +24,6 @@ from wal_agent.evidence.file_state import (
     stat_entry,
 )
 from wal_agent.evidence.model import Budget, times_settled
-from wal_agent.shell.call import ReadCall
 
 
 def budget() -> Budget:

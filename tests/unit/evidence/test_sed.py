@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.evidence.stage import age, assessed, shell
+from wal_agent.calls.call import ReadCall
 from wal_agent.evidence.collector import changed_paths, read_parts
-from wal_agent.shell.call import ReadCall
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.records import (
     Answer,
     AnyRecord,
@@ -21,7 +22,6 @@ from wal_agent.records import (
     Verdict,
 )
 from wal_agent.recovery.effects import Effect, effects_of
-from wal_agent.shell.rules import load_rules
 
 
 def opening(epoch: int) -> Opening:

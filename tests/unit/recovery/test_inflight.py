@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from wal_agent.calls.call import ReadCall
 from wal_agent.calls.checks import Reading
+from wal_agent.calls.classify import classify_command
+from wal_agent.calls.rules.project import ProjectRule
+from wal_agent.calls.rules.table import Classified, load_rules, with_project
 from wal_agent.records import Class, Finding, Recovery, Verdict
 from wal_agent.recovery import inflight
 from wal_agent.recovery.inflight import ASK, Advice, AskedCall, Resolver, advise, carry_over
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import classify_command
-from wal_agent.shell.project_rules import ProjectRule
-from wal_agent.shell.rules import Classified, load_rules, with_project
 
 RULES = load_rules()
 PUSH = classify_command("git push origin main", RULES)

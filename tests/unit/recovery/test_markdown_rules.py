@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiers import deep
+from wal_agent.calls.rules.project import MOST_TEXT, ProjectRule, parse_pattern
 from wal_agent.records import Class
 from wal_agent.recovery.markdown_rules import parse_answer, section_rules, table_rules
 from wal_agent.recovery.project_rules import MAX_FILE_SIZE, MAX_RULE_LINES
-from wal_agent.shell.project_rules import MOST_TEXT, ProjectRule, parse_pattern
 
 # ---- as the prior art writes them ---------------------------------------------------------------------------------
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from wal_agent.calls.rules.project import ProjectRule, match_command, match_tool, parse_pattern
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.errors import ConfigError
 from wal_agent.records import Class
 from wal_agent.recovery.project_rules import MAX_FILE_SIZE, lint_rules, load_project_rules, parse_toml_rules
-from wal_agent.shell.project_rules import ProjectRule, match_command, match_tool, parse_pattern
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.settings import load
 
 TABLE = "| Tool | Idempotent? |\n|---|---|\n"

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from tests.tiers import examples
 from tests.unit.recovery.cases import end, intent, opening, state_of
+from wal_agent.calls.quote import cut, escape, fenced, inline, safe, show_input
 from wal_agent.calls.reading import read_calls
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.evidence.model import folder_fact
 from wal_agent.records import Verdict
 from wal_agent.recovery.inflight import InFlight, Unannounced, group_calls
@@ -27,8 +29,6 @@ from wal_agent.recovery.prompt import (
     estimate_tokens,
     render_prompt,
 )
-from wal_agent.shell.quote import cut, escape, fenced, inline, safe, show_input
-from wal_agent.shell.rules import load_rules
 from wal_agent.text import yield_reason
 from wal_agent.wording import messages as deny
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import classify_command
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.recovery.undo import Undo, suggest_undo, undo_of_text, undo_of_words
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import classify_command
-from wal_agent.shell.rules import load_rules
 
-CORPUS = Path(__file__).parents[1] / "shell/commands.jsonl"
+CORPUS = Path(__file__).parents[1] / "calls/commands.jsonl"
 KNOWN = {
     "git push origin main": "git push --force-with-lease origin 'origin/main@{1}:main'",
     "git -C 'a b' push origin main": "git -C 'a b' push --force-with-lease origin 'origin/main@{1}:main'",

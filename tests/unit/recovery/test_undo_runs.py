@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from wal_agent.calls.call import ReadCall
 from wal_agent.recovery.undo import undo_of_text
-from wal_agent.shell.call import ReadCall
 
 BEFORE = """
 git init -q --bare origin && git -C origin symbolic-ref HEAD refs/heads/main

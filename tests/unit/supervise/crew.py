@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from tests.unit.wal.world import World
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Capabilities, Compacted, Deny, SeenCall, SessionFile, ToolEnded, ToolStarting
+from wal_agent.calls.rules.table import Rules, load_rules
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
 from wal_agent.events import Emit, Event
 from wal_agent.messages import open_values
 from wal_agent.records import AnyRecord, Cut, End, Intent, Opening, RunsOn
-from wal_agent.shell.rules import Rules, load_rules
 from wal_agent.supervise.compaction import CompactionGuard, Surroundings
 from wal_agent.supervise.context import Action, RunContext
 from wal_agent.supervise.gate import Gate

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, Decision, Deny
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.records import Payload, Turn
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.done_before import DoneBefore
 from wal_agent.supervise.gate import PATIENCE, Gate
 

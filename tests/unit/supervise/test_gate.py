@@ -15,12 +15,12 @@ from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
 from tests.unit.wal.world import KEYS, Ended
 from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.resume import call_result
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.errors import BucketError, Damaged, Denied, Fenced, Unavailable
 from wal_agent.events import CallEnded, Event
 from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Turn
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.gate import RESULT_BUDGET, SHOWN_TOOL, Calls, Gate, RunningCall
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.state import RecentCall
@@ -741,7 +741,7 @@ def test_a_name_that_the_agent_made_up_does_not_flood_a_refusal(post: Post, monk
     tool = "x" * 999
     equal = RecentCall(1, tool, "mutation", 1.0, b"{}", 2)
     monkeypatch.setattr(post.gate, "_before_compaction", lambda *_: equal)
-    monkeypatch.setattr("wal_agent.shell.classify.classify", lambda *_, **__: mock.Mock(cls="mutation"))
+    monkeypatch.setattr("wal_agent.calls.classify.classify", lambda *_, **__: mock.Mock(cls="mutation"))
     reason = refused(post.gate.begin_call(starting(tool, command="x"))).reason
     assert "x" * 20 in reason and "x" * SHOWN_TOOL not in reason
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.shell.call import ReadCall
+from wal_agent.calls.call import ReadCall
 from wal_agent.supervise.gate import Calls, RunningCall, canonical_json
 
 JSON = st.recursive(

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from tests.unit.supervise.crew import Post, ended, starting
 from tests.unit.wal.world import intent
 from wal_agent.agents.base import Allow, Deny
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.errors import UsageError
 from wal_agent.events import CallEnded, CallStarted, Event
 from wal_agent.records import Answer, End, Finding, Verdict
 from wal_agent.recovery.inflight import AskedCall
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import gate as gates
 from wal_agent.supervise.gate import Calls, Gate, RecoveredCalls, RunningCall, cut_payload, unannounced_error
 from wal_agent.wal.blobs import INLINE

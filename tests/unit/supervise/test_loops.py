@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, Deny, ToolEnded
-from wal_agent.shell.call import ReadCall
+from wal_agent.calls.call import ReadCall
 from wal_agent.supervise.loops import WAITS, Loops
 
 

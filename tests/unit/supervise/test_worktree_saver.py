@@ -177,7 +177,7 @@ def test_calls_of_earlier_runs_have_ended(desk: Desk) -> None:
     desk.post.begin("write_file", file_path="a")
     desk.post.commit()
     later = desk.post.world.take_over("b")
-    from wal_agent.shell.rules import load_rules
+    from wal_agent.calls.rules.table import load_rules
     from wal_agent.supervise.gate import Gate
 
     gate = Gate(run_context(later, desk.post.world.clock), load_rules, lambda: True)

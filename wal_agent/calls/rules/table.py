@@ -26,7 +26,7 @@ from wal_agent import msgspec_compat
 from wal_agent.records import Class, Finding
 
 if TYPE_CHECKING:
-    from wal_agent.shell.project_rules import ProjectRule
+    from wal_agent.calls.rules.project import ProjectRule
 
 
 SCHEMA = "rules.schema.json"
@@ -219,7 +219,7 @@ def parse_file(text: str) -> RulesFile:
 
 def read_texts() -> dict[str, str]:
     """The files of rules.d by name; the order of the names is the order of the rules."""
-    found = files("wal_agent.shell").joinpath("rules.d").iterdir()
+    found = files("wal_agent.calls.rules").joinpath("rules.d").iterdir()
     return {f.name: f.read_text("utf-8") for f in sorted(found, key=lambda f: f.name) if f.name.endswith(".toml")}
 
 

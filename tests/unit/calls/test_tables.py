@@ -14,10 +14,10 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import classify
+from wal_agent.calls.rules.table import load_rules
 from wal_agent.records import Class
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import classify
-from wal_agent.shell.rules import load_rules
 
 TABLE = Path(__file__).with_name("commands.jsonl")
 CLASSES: tuple[Class, ...] = get_args(Class)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from wal_agent.shell.syntax import (
+from wal_agent.calls.shell.syntax import (
     ENDS,
     POSITIONAL,
     ExpansionReader,

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import msgspec
 
-from wal_agent.shell.reader import parse
-from wal_agent.shell.syntax import Script
+from wal_agent.calls.shell.reader import parse
+from wal_agent.calls.shell.syntax import Script
 
 
 class ReadCall(msgspec.Struct, frozen=True, dict=True):

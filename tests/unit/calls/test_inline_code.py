@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from wal_agent.shell import inline_code, match
-from wal_agent.shell.classify import DRAWS, WRITES_BACK, joint_effect
-from wal_agent.shell.reader import parse
-from wal_agent.shell.syntax import Simple, Word
+from wal_agent.calls import inline_code
+from wal_agent.calls.classify import DRAWS, WRITES_BACK, joint_effect
+from wal_agent.calls.rules import match
+from wal_agent.calls.shell.reader import parse
+from wal_agent.calls.shell.syntax import Simple, Word
 
 
 def command(*words: str) -> Simple:

@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import NO_RULE, UNREADABLE, classify, classify_command, worse_class
+from wal_agent.calls.rules.project import ProjectRule, interpreted, match_command
+from wal_agent.calls.rules.table import load_rules, with_project
 from wal_agent.records import Class
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import NO_RULE, UNREADABLE, classify, classify_command, worse_class
-from wal_agent.shell.project_rules import ProjectRule, interpreted, match_command
-from wal_agent.shell.rules import load_rules, with_project
 
 RULES = load_rules()
 

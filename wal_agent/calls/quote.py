@@ -12,7 +12,7 @@ from wal_agent.redact import MARK, redact, redact_ends
 from wal_agent.text import quote_word
 
 if TYPE_CHECKING:
-    from wal_agent.shell.call import ReadCall
+    from wal_agent.calls.call import ReadCall
 
 _LONG = 10_000  # characters; of anything longer only both ends are looked at
 _MOST_FIELDS = 20
@@ -76,14 +76,14 @@ def fenced(text: str, limit: int, indent: str = "   ") -> str:
 def show_input(tool: str, input: bytes | None) -> str:
     """A call's input for reading, safe: a command as it is, a patch without its field's name, other objects a line for
     each field, the path first, the rest as text."""
-    from wal_agent.shell.call import ReadCall  # late: with the rules, a third of the start of `status`
+    from wal_agent.calls.call import ReadCall  # late: with the rules, a third of the start of `status`
 
     return "(its input could not be read)" if input is None else show_call(ReadCall(tool, input))
 
 
 def show_call(call: ReadCall) -> str:
     """As `show_input`."""
-    from wal_agent.shell.rules import load_rules  # late, as above
+    from wal_agent.calls.rules.table import load_rules  # late, as above
 
     fields = call.fields
     if fields is None:

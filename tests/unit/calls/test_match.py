@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from wal_agent.shell.classify import classify_command
-from wal_agent.shell.match import command_levels, match_rule
-from wal_agent.shell.project_rules import ProjectRule
-from wal_agent.shell.rules import Rules, compile_rules, parse_file, with_project
-from wal_agent.shell.syntax import Word
+from wal_agent.calls.classify import classify_command
+from wal_agent.calls.rules.match import command_levels, match_rule
+from wal_agent.calls.rules.project import ProjectRule
+from wal_agent.calls.rules.table import Rules, compile_rules, parse_file, with_project
+from wal_agent.calls.shell.syntax import Word
 
 NEXT = "\n".join(
     f'[next.{c}]\ncompleted = "c"\nnot_started = "n"\npartial = "p"\nunknown = "u"'

@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from wal_agent import msgspec_compat
+from wal_agent.calls.argv import program_name
+from wal_agent.calls.rules.table import AWAY, Classified, Command, Options, Rules
+from wal_agent.calls.shell.syntax import Word
 from wal_agent.redact import redact
-from wal_agent.shell.argv import program_name
-from wal_agent.shell.rules import AWAY, Classified, Command, Options, Rules
-from wal_agent.shell.syntax import Word
 
 MAX_STATEMENT: Final = 8 << 10  # characters
 _SQL_TOKEN: Final = re.compile(
@@ -64,7 +64,7 @@ _decode_names = msgspec_compat.of_values(ReadingNames)
 @cache
 def reading_names() -> ReadingNames:
     return _decode_names(
-        _word_lists(tomllib.loads(files("wal_agent.shell").joinpath("reading.toml").read_text("utf-8")))
+        _word_lists(tomllib.loads(files("wal_agent.calls.rules").joinpath("reading.toml").read_text("utf-8")))
     )
 
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import classify, classify_command
+from wal_agent.calls.rules.table import load_rules
+from wal_agent.calls.shell.reader import parse
 from wal_agent.records import Class
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import classify, classify_command
-from wal_agent.shell.reader import parse
-from wal_agent.shell.rules import load_rules
 
 RULES = load_rules()
 

@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
+from wal_agent.calls.argv import program_name
+from wal_agent.calls.shell.syntax import Script, Simple, Word
 from wal_agent.records import Class
-from wal_agent.shell.argv import program_name
-from wal_agent.shell.syntax import Script, Simple, Word
 
 Words = Sequence[Word]
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
@@ -422,7 +422,7 @@ _decode_file = msgspec_compat.of_values(_WrapperFile)
 @cache
 def _listed_wrappers() -> tuple[Mapping[str, WrapperSpec], Mapping[str, WrapperSpec]]:
     """Those that stand before a command, and those that run one in a container, by name; read once."""
-    found = _decode_file(tomllib.loads(files("wal_agent.shell").joinpath("wrappers.toml").read_text("utf-8")))
+    found = _decode_file(tomllib.loads(files("wal_agent.calls.shell").joinpath("wrappers.toml").read_text("utf-8")))
     prefix, container = ({name: spec for spec in all for name in spec.names} for all in (found.prefix, found.container))
     return prefix, container
 

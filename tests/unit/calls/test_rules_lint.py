@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wal_agent.shell.rules import compile_rules, parse_file
-from wal_agent.shell.rules_lint import check_examples, lint_builtin
+from wal_agent.calls.rules.table import compile_rules, parse_file
+from wal_agent.calls.rules_lint import check_examples, lint_builtin
 
 GOOD = """
 words.common = "--all -x"

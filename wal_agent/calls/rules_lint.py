@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from wal_agent.shell.classify import classify_command
-from wal_agent.shell.match import ACTING_OPTIONS
-from wal_agent.shell.rules import (
+from wal_agent.calls.classify import classify_command
+from wal_agent.calls.rules.match import ACTING_OPTIONS
+from wal_agent.calls.rules.table import (
     NOTHING,
     Command,
     CommandRow,

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import examples
-from wal_agent.shell.reader import MAX_TEXT, parse
-from wal_agent.shell.syntax import Simple
-from wal_agent.shell.wrappers import literal_commands
+from wal_agent.calls.shell.reader import MAX_TEXT, parse
+from wal_agent.calls.shell.syntax import Simple
+from wal_agent.calls.shell.wrappers import literal_commands
 
 Shown = list[list[str | None]]
 
@@ -358,7 +358,8 @@ def test_no_character_ends_the_process() -> None:
     """The grammar's scanner reads outside a table of libc for a character like the last one here."""
     text = "¨èxo\x9f«{\U000cf98e"
     loop = (
-        f"from wal_agent.shell.reader import _parse_tree\nfor _ in range(200):\n  try: _parse_tree({text.encode()!r})\n"
+        f"from wal_agent.calls.shell.reader import _parse_tree\n"
+        f"for _ in range(200):\n  try: _parse_tree({text.encode()!r})\n"
     )
     done = subprocess.run([sys.executable, "-c", f"{loop}  except ValueError: pass"], check=False)
     assert done.returncode == 0

@@ -17,15 +17,15 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from wal_agent.calls import inline_code
+from wal_agent.calls.argv import program_name
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.rules.match import GENERAL_VERIFY, command_levels, is_live_file, match_rule
+from wal_agent.calls.rules.project import ProjectRule, folder_after, match_command, match_tool
+from wal_agent.calls.rules.table import AWAY, OURS, Classified, Rules, Shell
+from wal_agent.calls.shell.syntax import Redirect, Script, Simple, Word, assigned_names
+from wal_agent.calls.shell.wrappers import InnerRun, is_wrapper, unwrap
 from wal_agent.records import Class
-from wal_agent.shell import inline_code
-from wal_agent.shell.argv import program_name
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.match import GENERAL_VERIFY, command_levels, is_live_file, match_rule
-from wal_agent.shell.project_rules import ProjectRule, folder_after, match_command, match_tool
-from wal_agent.shell.rules import AWAY, OURS, Classified, Rules, Shell
-from wal_agent.shell.syntax import Redirect, Script, Simple, Word, assigned_names
-from wal_agent.shell.wrappers import InnerRun, is_wrapper, unwrap
 
 __all__ = ["Classified", "Rules", "classify", "classify_command", "tighten", "worse_class"]
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, Literal
 
-from wal_agent.shell.match import is_live_file, reading_names
-from wal_agent.shell.syntax import Simple
+from wal_agent.calls.rules.match import is_live_file, reading_names
+from wal_agent.calls.shell.syntax import Simple
 
 MAX_CODE = 16 << 10  # characters
 _PROGRAM: Final = re.compile(r"(?:/usr/(?:local/)?bin/)?python(?:3(?:\.\d+)?)?")

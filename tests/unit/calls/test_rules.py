@@ -11,10 +11,19 @@ from importlib.resources import files
 import pytest
 
 from tests.tiers import once
-from wal_agent.shell.call import ReadCall
-from wal_agent.shell.classify import classify, classify_command
-from wal_agent.shell.rules import SCHEMA, CommandRow, ToolRow, join, json_schema, load_rules, parse_file, read_texts
-from wal_agent.shell.rules_lint import lint_builtin
+from wal_agent.calls.call import ReadCall
+from wal_agent.calls.classify import classify, classify_command
+from wal_agent.calls.rules.table import (
+    SCHEMA,
+    CommandRow,
+    ToolRow,
+    join,
+    json_schema,
+    load_rules,
+    parse_file,
+    read_texts,
+)
+from wal_agent.calls.rules_lint import lint_builtin
 
 # The programs that agents are known to run; the rest of the file is more than this.
 PROGRAMS = """
@@ -63,8 +72,8 @@ def test_rows_are_short_and_name_their_schema() -> None:
 
 
 def test_the_schema_is_that_of_the_rows() -> None:
-    shipped = files("wal_agent.shell").joinpath(SCHEMA).read_text("utf-8")
-    assert shipped == json_schema(), "python -m wal_agent.shell.rules >wal_agent/shell/rules.schema.json"
+    shipped = files("wal_agent.calls.rules").joinpath(SCHEMA).read_text("utf-8")
+    assert shipped == json_schema(), "python -m wal_agent.calls.rules.table >wal_agent/calls/rules/rules.schema.json"
 
 
 def test_every_shell_tool_has_a_rule_for_what_cannot_be_read() -> None:
@@ -184,7 +193,7 @@ def test_forms_that_only_read_are_told_so(command: str) -> None:
 # Every pattern of a rule over texts that go on and on, and fail at their end. It prints the name before each.
 SLOW = """
 import sys
-from wal_agent.shell.rules import load_rules
+from wal_agent.calls.rules.table import load_rules
 
 BEFORE = ("", "1", "/", "select ", "print ", "http://a/", "s/") if sys.argv[1] == "with words around" else ("",)
 AFTER = ("", "!", "w x") if sys.argv[1] == "with words around" else ("!",)

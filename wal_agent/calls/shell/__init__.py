@@ -1,0 +1,1 @@
+"""Read shell text: its commands, words and wrappers. Pure."""

@@ -1,1 +1,0 @@
-"""Understand shell text and classify tool calls: pure, and importing nothing above it."""
