@@ -83,6 +83,29 @@ def test_one_that_leads_to_another_repository_saves_nothing_of_that(
     assert [line.partition(":")[0] for line in lab.captured.left_out] == ["vendor"] or way is an_index
 
 
+def to_the_workspaces(inside: Path, theirs: Path) -> None:
+    (inside / ".git").symlink_to("../.git")
+
+
+@pytest.mark.parametrize("way", [a_file, a_link, a_worktree, to_the_workspaces])
+def test_nothing_is_put_into_another_repository(lab: Lab, tmp_path: Path, way: Callable[[Path, Path], None]) -> None:
+    """By a restore, where an archive brought such a one to this machine."""
+    a, b, theirs = lab.machine("a"), lab.machine("b"), private(tmp_path)
+    repository(a.work)
+    write(repository(a.work / "vendor"), a="stashed\n")
+    git(a.work / "vendor", "stash", "-q")
+    write(a.work / "vendor", a="staged\n")
+    git(a.work / "vendor", "add", "a")
+    a.capture()
+    repository(b.work)
+    write(b.work / "vendor", ours="ours\n")
+    way(b.work / "vendor", theirs)
+    both = (theirs, b.work / ".git")
+    before = [(git(each, "for-each-ref"), (each / "index").read_bytes()) for each in both]
+    b.restore()
+    assert [(git(each, "for-each-ref"), (each / "index").read_bytes()) for each in both] == before
+
+
 def elsewhere(lab: Lab, tmp_path: Path) -> tuple[Machine, str]:
     """A worktree of a repository beside the workspace, which says so."""
     a = lab.machine("a")

@@ -119,7 +119,8 @@ class TreeCapture:
                 saved, lags = [*saved, name], True
                 continue
             try:
-                if not is_own(find_location(self.git, self._workspace / folder), self._homes()):
+                place, around = find_location(self.git, self._workspace / folder), self._main.place
+                if around is not None and not is_own(place, self._workspace, around):
                     continue
                 record = capture.capture(holds, now, also)
             except (Busy, GitFailed, OSError):
@@ -135,11 +136,6 @@ class TreeCapture:
             saved += [name, *(f"{name}/{deeper}" for deeper in (newest.inside if newest is not None else ()))]
             lags = lags or capture.lags
         return SavedInside(tuple(saved), lags)
-
-    def _homes(self) -> tuple[Path, ...]:
-        """Where the repositories inside lie: in the workspace, or in the repository that it is of."""
-        common = self._main.place.common if self._main.place is not None else None
-        return (self._workspace, *([common] if common is not None else []))
 
     def _of(self, folder: str) -> WorkspaceCapture | None:
         """None: it is one too many, or has a name that no record can have."""

@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.budget import FOREIGN
+from wal_agent.capture.belongs import is_own
 from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import Location, find_location, mark_folder
 from wal_agent.capture.shadow import Contents, Shadow
@@ -234,9 +235,12 @@ class _Restore:
         """The repositories inside, each as a workspace of its own. One that cannot be put back stops no other. All of
         them together have what files their packs can hold: a hundred of small ones would name a million."""
         room = FOREIGN.of_tree(pack.size for each in inside.values() for pack in each.packs)
+        git, around = self.shadow.git, find_location(self.shadow.git, self.folder) if inside else None
         for folder, captured in sorted(inside.items()):
             try:
                 target = self.target.inside(folder)
+                if around is not None and not is_own(find_location(git, target.folder), self.folder, around):
+                    raise ConfigError(f"The .git there leads to another repository: {target.folder}.")
                 decided = decide_restore(captured, inspect_target(target, captured))
                 if isinstance(decided, PutBack):
                     done = restore_files(target, captured, blobs, decided, self.now, announce=self.announce, most=room)
