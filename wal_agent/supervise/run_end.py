@@ -38,7 +38,7 @@ from wal_agent.supervise.processes import Exit
 from wal_agent.supervise.provenance import resume_command
 from wal_agent.text import command, describe_reach, quote_word
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
-from wal_agent.wal.state import OpenCall
+from wal_agent.wal.state import OpenCall, State
 from wal_agent.wording import messages
 
 
@@ -176,6 +176,13 @@ SEAL_AT_LEAST = 1.0  # for both, when the time for going down is used up
 DRAINED = 143
 
 Settled = Literal["closed", "released", "left"]
+
+
+def may_continue(settled: Settled, cls: str, until: float, state: State, hookless: bool) -> bool:
+    """Whether the next start begins a new conversation, and this one has something to continue. Pure. `cls`, `until`:
+    how the run ended, and its pause's end; `hookless`: no turn of the agent is seen."""
+    answered = settled == "released" and cls == "completed" and until <= 0 and not state.unanswered
+    return (settled == "closed" or answered) and (hookless or state.turn != "none")
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -335,9 +342,9 @@ class _Closing(msgspec.Struct, frozen=True):
                 f"job {job} was not saved completely within {options.settings.drain:.0f} s: the next start "
                 "treats it as a crash, once its lease has expired, and resumes what was saved."
             )
-        asked = self.opened.writer.state.unanswered  # by the next start, which goes on then
-        over = settled == "released" and self.word.cls == "completed" and until <= 0 and not asked
-        if (settled == "closed" or over) and options.attended and not ended.drained and not ended.silent:
+        hookless = options.agent.capabilities.hookless is not None
+        goes_on = may_continue(settled, self.word.cls, until, self.opened.writer.state, hookless)
+        if goes_on and options.attended and not ended.drained and not ended.silent:
             say(messages.continue_with(resume_command(options, "--continue")))
         if ended.silent and ended.stopped is None:
             say(no_session_line(options.agent.name, ended.exit.code))
