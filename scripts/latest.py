@@ -3,8 +3,9 @@
     python -m scripts.latest [AGENT...]
 
 A version is installed into .tools/latest, and the contract suite runs on it through WAL_AGENT_TEST_<AGENT>. Where it
-passes, tests/agents.json and the agent's module name it, the version that was tested until now goes to `also`, and
-docs/AGENTS.md is made again. The exit code is 1 when a test failed or npm did not answer. Nothing is committed.
+passes, tests/agents.json and the agent's module or description name it, the version that was tested until now goes to
+`also`, and docs/AGENTS.md is made again. The exit code is 1 when a test failed or npm did not answer. Nothing is
+committed.
 
 What the pinned name cannot show is told too: that npm calls it deprecated, a newer major under another tag or under one
 of its `successors`, and a silence, as of a program that has moved to another name.
@@ -79,11 +80,18 @@ def spelled(pins: Mapping[str, Pin]) -> str:
     return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(pin)}" for name, pin in pins.items()) + "\n}\n"
 
 
+def source(agent: str) -> Path:
+    """The file that names an agent's versions: its description, or its module."""
+    described = ROOT / f"wal_agent/agents/declared/{agent}.toml"
+    return described if described.is_file() else ROOT / f"wal_agent/agents/{agent}/__init__.py"
+
+
 def renamed(module: str, pin: Pin) -> str:
-    """The text of an agent's module with the versions of `pin`. ValueError: it does not name them as expected."""
+    """The text of such a file with the versions of `pin`. ValueError: it does not name them as expected."""
     also = ", ".join(f'"{old}"' for old in pin.get("also", []))
-    values = {"tested = ": f'"{pin["version"]}"', "also: tuple[str, ...] = ": f"({also},)" if also else "()"}
-    for head, value in values.items():
+    tuples = "also: tuple[str, ...] = " in module
+    olds = ("also: tuple[str, ...] = ", f"({also},)" if also else "()") if tuples else ("also = ", f"[{also}]")
+    for head, value in (("tested = ", f'"{pin["version"]}"'), olds):
         module, count = re.subn(rf"^({re.escape(head)}).*$", rf"\g<1>{value}", module, flags=re.MULTILINE)
         if count != 1:
             raise ValueError(f"the module has {count} lines with {head!r}")
@@ -154,7 +162,7 @@ def main(wanted: Sequence[str]) -> int:
             bad = True
         else:
             pins[agent] = moved(pin, version)
-            module = ROOT / f"wal_agent/agents/{agent}/__init__.py"
+            module = source(agent)
             module.write_text(renamed(module.read_text("utf-8"), pins[agent]), "utf-8")
             PINS.write_text(spelled(pins), "utf-8")
             print(

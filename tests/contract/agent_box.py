@@ -45,6 +45,7 @@ from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Call, Model, Turn
 from wal_agent.supervise.ancestry import ancestry_of
 from wal_agent.supervise.callers import Callers, peer_of
+from wal_agent.supervise.processes import become_subreaper
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
@@ -199,6 +200,7 @@ class Run:
     def __post_init__(self) -> None:
         self.dir = Path(f"/tmp/wal-{self.run}")  # a socket's path must be short
         self.dir.mkdir(mode=0o700)
+        become_subreaper()  # as a supervisor: a hook that outlives its agent is still the agent's
         lock = (self.dir / "lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX)
         self._lock = lock

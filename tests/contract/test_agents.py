@@ -81,7 +81,7 @@ def test_a_run(agent: Agent, version: str, agent_cli: Program, tmp_path: Path, r
     script = [
         Turn(calls=[shell("touch wanted"), shell("touch unwanted")]),
         Turn(calls=[shell("echo oops >&2; exit 3")]),
-        Turn("bye"),
+        Turn("bye", hold=threading.Event()),
     ]
     with box.model(Turn("hello"), Turn("hello")) as model:  # starts without us: what the CLI itself makes of its files
         assert done(box.start(model, "hi"))[0] == 0
@@ -97,7 +97,11 @@ def test_a_run(agent: Agent, version: str, agent_cli: Program, tmp_path: Path, r
     with box.model(*script) as model:
         box.env(model)  # the model's address may stand in a file of the user's
         before = hashes(users)
-        code, out, err = done(run.start(model, "do it"))
+        process = run.start(model, "do it")
+        wait_until(lambda: run.heard.names().count("ToolEnded") == 2)  # Kimi itself waits for no such hook
+        assert script[2].hold is not None
+        script[2].hold.set()
+        code, out, err = done(process)
         refused, oops, sent = texts(model.history(1)), texts(model.history(2)), model.history(0)
 
     assert code == 0, err
@@ -195,6 +199,7 @@ class Lost:
     session: str
     main: bytes
     calls: list[LoggedCall]
+    others: dict[str, bytes]  # the session's other files, by their logical names
 
 
 @dataclass
@@ -230,7 +235,9 @@ def lose(agent: Agent, program: Path, base: Path) -> Lost:
         wait_until(lambda: box.tells(run.heard_session, b"one-is-done"))  # some write up to a second late
         box.kill(process)
     session = run.heard_session
-    lost = Lost(box, session, box.main(session).read_bytes(), run.calls())
+    _, *others = agent.session_files(session, box.ws, box.user_env)
+    there = {file.name: file.path.read_bytes() for file in others if file.path.is_file()}
+    lost = Lost(box, session, box.main(session).read_bytes(), run.calls(), there)
     run.close()
     return lost
 
@@ -266,6 +273,12 @@ def back(
             b"".join(inject_prompt(reconciled.data, lost.session, box.ws, PROMPT)) if inject_prompt else reconciled.data
         )
         box.restore(main, lost.session)
+        needed = {} if agent.resumable(lost.session, box.ws, box.user_env) else lost.others
+        for name, data in needed.items():
+            kept = b"".join(carry(agent.travels(name, box.ws), name, data, 0, LeftOut()))
+            path = agent.restore_path(name, lost.session, box.ws, box.user_env)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(kept)
         run = Run(box, session=lost.session)
         codes = [done(run.start(model, "do it", resume=PROMPT))[0]]
         if agent.capabilities.tidy:

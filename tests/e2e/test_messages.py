@@ -19,7 +19,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.rehearsal.model import HistoryText, Returned, Turn
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-SPEAKING = sorted(name for name, agent in AGENTS.items() if agent.capabilities.speaks)
+SPEAKING = sorted(name for name, agent in AGENTS.items() if agent.capabilities.speaks - {"turn_started"})
 
 
 def spoken(scene: Scene, n: int) -> str:

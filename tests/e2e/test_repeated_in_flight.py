@@ -16,7 +16,7 @@ from wal_agent.wording.messages import REFUSED
 CHARGE = "#!/bin/sh\necho charged >> side\n[ -e calm ] || exec sleep 1000\n"
 
 
-ALL = ["claude", "codex", "copilot", "gemini", "opencode", "pi", "qwen"]
+ALL = ["claude", "codex", "copilot", "gemini", "kimi", "opencode", "pi", "qwen"]
 
 
 def write_charge(scene: Scene) -> None:

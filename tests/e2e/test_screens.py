@@ -19,7 +19,7 @@ from tests.tiers import once
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Model, Turn
 
-HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
+HOOKED = [name for name, agent in AGENTS.items() if (r := rehearsal_of(agent)) and r.interactive_args("x") is not None]
 
 # What changes from one second to the next: spinners, words beside them, times.
 MOVES = re.compile(

@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from scripts.latest import PINS, ROOT, Answer, Pin, failures, moved, renamed, signs, spelled, suite
+from scripts.latest import PINS, ROOT, Answer, Pin, failures, moved, renamed, signs, source, spelled, suite
 from wal_agent.agents import AGENTS
 from wal_agent.agents.opencode.cli import PROGRAM
 
@@ -61,12 +61,14 @@ def test_what_a_pinned_name_cannot_show(package: str, answers: dict[str, Answer]
 @pytest.mark.parametrize("name", json.loads(PINS.read_text()))
 def test_each_module_is_rewritten_as_it_stands(name: str) -> None:
     """With its own versions a module keeps its bytes; with others only those two lines change."""
-    text = (ROOT / f"wal_agent/agents/{name}/__init__.py").read_text()
+    text = source(name).read_text()
     pin: Pin = json.loads(PINS.read_text())[name]
     assert renamed(text, pin) == text
     made = renamed(text, moved(pin, "99.0.0"))
     new = [line for line in made.splitlines() if line not in text.splitlines()]
-    assert new == ['tested = "99.0.0"', f'also: tuple[str, ...] = ("{AGENTS[name].tested}",)']
+    old = AGENTS[name].tested
+    also = f'also = ["{old}"]' if source(name).suffix == ".toml" else f'also: tuple[str, ...] = ("{old}",)'
+    assert new == ['tested = "99.0.0"', also]
     with pytest.raises(ValueError):
         renamed(text.replace("\ntested = ", "\nother = "), pin)
 

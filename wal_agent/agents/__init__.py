@@ -1,12 +1,15 @@
-"""The agents: one package for each coding-agent CLI, which implements the protocol of base.py, in one explicit table.
+"""The agents: one package for each coding-agent CLI, which implements the protocol of base.py, or one description of it
+(family.py), in one explicit table.
 
-An agent's module is imported when it is first looked up, so a start loads only the chosen agent's.
+An agent is imported or read when it is first looked up, so a start loads only the chosen one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from wal_agent.agents.places import PLACES
@@ -14,6 +17,7 @@ from wal_agent.errors import UsageError
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent, Rehearsal
+    from wal_agent.agents.family import Declared
 
 NAMES = tuple(PLACES)
 
@@ -22,7 +26,7 @@ class _Agents(Mapping[str, "Agent"]):
     def __getitem__(self, name: str) -> Agent:
         if name not in NAMES:
             raise KeyError(name)
-        return cast("Agent", import_module(f"{__name__}.{name}"))
+        return _described(name) or cast("Agent", import_module(f"{__name__}.{name}"))
 
     def __contains__(self, name: object) -> bool:
         return name in NAMES
@@ -34,6 +38,16 @@ class _Agents(Mapping[str, "Agent"]):
         return len(NAMES)
 
 
+@cache
+def _described(name: str) -> Declared | None:
+    path = Path(__file__).with_name("declared") / f"{name}.toml"
+    if not path.is_file():
+        return None
+    from wal_agent.agents.family import load
+
+    return load(path)
+
+
 AGENTS: Mapping[str, Agent] = _Agents()
 
 
@@ -42,6 +56,8 @@ def rehearsal_of(agent: Agent) -> Rehearsal | None:
     that has no such module."""
     if agent.capabilities.hookless is not None:
         return None
+    if (described := _described(agent.name)) is not None:
+        return described.rehearsal
     module = f"{__name__}.{agent.name}.rehearsal"
     try:
         return cast("Rehearsal", import_module(module).rehearsal)

@@ -254,12 +254,13 @@ HookTable = dict[str, list[dict[str, Any]]]  # event -> groups, as an agent's se
 
 class HooksToInstall(msgspec.Struct, frozen=True):
     """Hooks for the user's own settings of an agent (`configure-hooks --install`). `title`: the agent's display
-    name."""
+    name; `form`: of the settings."""
 
     agent: str
     title: str
     settings: Path
     hooks: HookTable
+    form: Literal["json", "toml"] = "json"
 
 
 class SessionFile(msgspec.Struct, frozen=True):

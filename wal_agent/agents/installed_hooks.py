@@ -7,7 +7,8 @@ them, so they exit there too: they are for an agent that a launcher started with
 or another command line.
 
 The settings are JSON with comments and trailing commas. They are parsed into a tree that knows the position of each
-value in the text, so that text which is not edited keeps its bytes.
+value in the text, so that text which is not edited keeps its bytes. Or they are TOML with a list `[[hooks]]`:
+wal-agent's entries stand behind the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hashlib
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -301,6 +303,61 @@ def _dump(value: object) -> str:
     return json.dumps(value, indent=2)
 
 
+STANDING = "|| exit 0; : wal-agent; "
+"""In each line of an agent whose hooks stand in its settings alone (family.py): marks it as wal-agent's."""
+_ENTRY = re.compile(r"^[ \t]*\[\[[ \t]*hooks[ \t]*\]\][^\n]*\n(?:(?![ \t]*\[)[^\n]*(?:\n|\Z))*", re.MULTILINE)
+
+
+def _entries(text: str) -> list[dict[str, Any]]:
+    """Return the hooks of TOML settings. ValueError where it is none."""
+    found = tomllib.loads(text).get("hooks", [])
+    if not isinstance(found, list):
+        raise ValueError("hooks is not a list")
+    return [hook for hook in found if isinstance(hook, dict)]
+
+
+def _standing(hook: dict[str, Any]) -> bool:
+    return STANDING in str(hook.get("command", ""))
+
+
+def insert_entries(text: str, hooks: HookTable) -> Inserted:
+    """Add the entries behind all others. ValueError when the text is no TOML settings to which a list of hooks can be
+    added."""
+    added = "" if not text or text.endswith("\n") else "\n"
+    for event, groups in hooks.items():
+        for hook in (hook for group in groups for hook in group["hooks"]):
+            command = json.dumps(hook["command"], ensure_ascii=False)
+            added += f"\n[[hooks]]\nevent = {json.dumps(event)}\ncommand = {command}\ntimeout = {hook['timeout']}\n"
+    before = len(_entries(text))
+    if len(_entries(text + added)) <= before:
+        raise ValueError("hooks is not a list of tables")
+    return Inserted(text + added, (added,))
+
+
+def remove_entries(text: str) -> str:
+    """Remove wal-agent's entries, wherever they are now."""
+
+    def kept(entry: re.Match[str]) -> str:
+        return "" if any(map(_standing, _entries(entry[0]))) else entry[0]
+
+    return _ENTRY.sub(kept, text)
+
+
+def missing_hooks(wanted: HooksToInstall) -> list[str]:
+    """Return the events of which one of the hooks is not in the settings as it is wanted now, for every tool."""
+    try:
+        data = _read(settings_path(wanted))
+        there = [] if data is None else _entries(data.decode())
+    except (ConfigError, ValueError):
+        there = []  # the agent itself reports it
+    whole = {(hook.get("event"), hook.get("command")) for hook in there if not hook.get("matcher")}
+    return [
+        event
+        for event, groups in wanted.hooks.items()
+        if not all((event, hook["command"]) in whole for group in groups for hook in group["hooks"])
+    ]
+
+
 def settings_path(wanted: HooksToInstall) -> Path:
     """Return the file to edit: a link is followed, so that its target is edited, not replaced."""
     return Path(os.path.realpath(wanted.settings))
@@ -310,7 +367,8 @@ def is_installed(wanted: HooksToInstall) -> bool:
     """Return whether the hooks are installed. ConfigError when the settings cannot be read."""
     path = settings_path(wanted)
     data = _read(path)
-    return data is not None and _understood(wanted, has_our_hooks, _text(path, data))
+    has = has_our_hooks if wanted.form == "json" else lambda text: any(map(_standing, _entries(text)))
+    return data is not None and _understood(wanted, has, _text(path, data))
 
 
 def install_hooks(wanted: HooksToInstall, state: Path) -> Path:
@@ -321,8 +379,8 @@ def install_hooks(wanted: HooksToInstall, state: Path) -> Path:
     if is_installed(wanted):
         uninstall_hooks(wanted, state)
     data = _read(path)
-    text = "{}\n" if data is None else _text(path, data)
-    new = _understood(wanted, lambda t: insert_hooks(t, wanted.hooks), text)
+    insert, empty = (insert_hooks, "{}\n") if wanted.form == "json" else (insert_entries, "")
+    new = _understood(wanted, lambda t: insert(t, wanted.hooks), empty if data is None else _text(path, data))
     after = new.text.encode()
     before = None if data is None else base64.b64encode(data).decode()
     memo = InstallMemo(before, hashlib.sha256(after).hexdigest(), new.pieces)
@@ -349,7 +407,8 @@ def uninstall_hooks(wanted: HooksToInstall, state: Path) -> Path | None:
             replace_file(path, base64.b64decode(memo.before), data)
     else:
         pieces = memo.pieces if memo is not None else ()
-        replace_file(path, _understood(wanted, lambda t: restore_text(t, pieces), _text(path, data)).encode(), data)
+        restore = (lambda t: restore_text(t, pieces)) if wanted.form == "json" else remove_entries
+        replace_file(path, _understood(wanted, restore, _text(path, data)).encode(), data)
     memo_path.unlink(missing_ok=True)
     return path
 

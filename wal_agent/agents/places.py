@@ -29,6 +29,7 @@ PLACES: Mapping[str, Places] = {
     "pi": Places(state=(".pi",), memory=("AGENTS.md",)),
     "opencode": Places(state=(".local/share/opencode",), memory=("AGENTS.md",)),
     "qwen": Places(state=(".qwen",)),
+    "kimi": Places(state=(".kimi-code",), memory=("AGENTS.md",)),
     "generic": Places(state=(), skills=("skills",)),
 }
 MEMORY = tuple(dict.fromkeys(name for places in PLACES.values() for name in places.memory))

@@ -1,7 +1,7 @@
 """Read what was said and done from a captured session file, whatever agent wrote it.
 
 All agents keep JSON Lines that only grow; a compaction or a rewind adds lines and leaves the old ones. So the lines,
-not the agent's view of them, are the whole conversation. One reader for all seven formats takes each line's role, time
+not the agent's view of them, are the whole conversation. One reader for all formats takes each line's role, time
 and words by the names that the formats share; what nobody said (ids, signatures, instructions, reminders, hooks, copies
 of requests) is left out. Lines are hostile: depth, number and length are bounded.
 """
@@ -42,6 +42,9 @@ _ROLES: Final[Mapping[str, Role]] = {
     "tool.execution_start": "tool",
     "tool.execution_complete": "tool",
     "system.message": "system",
+    "tool.call": "tool",
+    "tool.result": "tool",
+    "content.part": "assistant",
     "bashExecution": "tool",
     "compacted": "system",
     "system": "system",
@@ -50,12 +53,12 @@ _ROLES: Final[Mapping[str, Role]] = {
 _NO_TALK_WORDS: Final = """
 api-request api-request-shape api-request-blob atis-latch tools-used cost-state last-prompt queue-operation
 file-history-snapshot session session_meta turn_context world_state model_change thinking_level_change event_msg
-token_usage_record system.message
+token_usage_record system.message agent.message.appended turn.prompt
 """  # types of lines that hold copies, settings or instructions
 _NO_TALK: Final = frozenset(_NO_TALK_WORDS.split())
 _SAID_WORDS: Final = """
 content parts text thinking reasoning summary summaryContent message name tool toolName arguments input output result
-toolCalls toolRequests thoughts state error
+toolCalls toolRequests thoughts state error part args
 """  # keys of a message that hold what was said, called or returned
 _SAID: Final = frozenset(_SAID_WORDS.split())
 _NO_TEXT_WORDS: Final = """
@@ -141,7 +144,8 @@ def _said(line: dict[str, Any], roles: dict[str, Role]) -> tuple[Role, Any]:
 
 def _message(line: dict[str, Any]) -> dict[str, Any]:
     return next(
-        (p for key in ("message", "payload", "data", "attachment") if isinstance(p := line.get(key), dict)), line
+        (p for key in ("message", "payload", "data", "event", "attachment") if isinstance(p := line.get(key), dict)),
+        line,
     )
 
 
@@ -154,8 +158,12 @@ def words_of(data: bytes) -> str:
     given = _fields(data)
     if given is None:
         return ""
-    inner = [*(part for key in ("message", "payload", "data") if isinstance(part := given.get(key), dict)), given]
-    said = next((part for one in inner for key in ("content", "parts") if (part := one.get(key))), None)
+    inner = [
+        *(part for key in ("message", "payload", "data", "event") if isinstance(part := given.get(key), dict)),
+        given,
+    ]
+    said = next((part for one in inner for key in ("content", "parts", "part") if (part := one.get(key))), None)
+    said = [said] if isinstance(said, dict) else said
     if isinstance(said, str):
         return said
     blocks = [block for block in said if isinstance(block, dict)] if isinstance(said, list) else []
@@ -174,7 +182,10 @@ def _fields(data: bytes) -> dict[str, Any] | None:
 
 def role_of(line: Mapping[str, Any]) -> Role:
     """Who speaks: by the innermost role that the line names, results of tools before all."""
-    inner = [line, *(part for key in ("message", "payload", "data", "info") if isinstance(part := line.get(key), dict))]
+    inner = [
+        line,
+        *(part for key in ("message", "payload", "data", "event", "info") if isinstance(part := line.get(key), dict)),
+    ]
     for part in reversed(inner):
         content = part.get("content") or part.get("parts")
         blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []

@@ -67,8 +67,8 @@ from wal_agent.wal.state import OpenCall, State
 
 # An agent's shell around one command: `bash -c` and the text; Gemini CLI has it in a subshell with a trap,
 # Claude Code as the word of an eval. `file` is another one for each call; the shell's forks have the same line. Without
-# a file (Codex, OpenCode, Copilot CLI, pi, Qwen Code) nothing distinguishes two of them, and a single plain command has
-# no shell around it any more: bash became it.
+# a file (Codex, OpenCode, Copilot CLI, pi, Qwen Code, Kimi Code behind a cd) nothing distinguishes two of them, and a
+# single plain command has no shell around it any more: bash became it.
 _GEMINI = re.compile(
     r"(?:\S*/)?bash -c (?:shopt -u [a-z ]+;\s+)?_bgpids_file=(?P<file>'[^']*'|[^\s']+)\s+"
     r"\(\s+trap 'jobs -p > \"\$_bgpids_file\"' EXIT\s(?P<command>.*)\s\)\s+__code=\$\?\s+exit \$__code\s*",
@@ -79,6 +79,7 @@ _CLAUDE = re.compile(
     r"(?:[^'\"]|'[\w.+-]*')*?eval (?P<word>'.*')(?: < /dev/null)? && pwd -P >\| (?P<file>\S+)",
     re.DOTALL,
 )
+_KIMI = re.compile(r"(?:\S*/)?(?:ba|z)?sh -c cd (?:'[^']*'|[^\s']+) && (?P<command>.*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:\S*/)?(?:ba|z)?sh(?: --norc --noprofile)? -l?c (?P<command>.*)", re.DOTALL)
 
 
@@ -122,7 +123,7 @@ def _shells(agent: str, running: Iterable[str]) -> dict[str, set[str]]:
         elif agent == "claude" and (shell := _CLAUDE.fullmatch(line)):
             if (command := _unquoted(shell["word"])) is not None:
                 found.setdefault(command.strip(), set()).add(shell["file"])
-        elif agent not in ("gemini", "claude") and (shell := _PLAIN.fullmatch(line)):
+        elif agent not in ("gemini", "claude") and (shell := (_KIMI if agent == "kimi" else _PLAIN).fullmatch(line)):
             found.setdefault(shell["command"].strip(), set()).add("")
     return found
 

@@ -83,7 +83,7 @@ MOST_CHECKPOINT = 22 << 10  # bytes of one
 MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
 TASK_TOOLS = frozenset(("TaskCreate", "TaskUpdate"))  # of Claude Code: a call for each step and each change of one
 PLAN_TOOLS = TASK_TOOLS | {  # and, the whole plan in one call, of the others and of older Claude Code
-    "TodoWrite", "write_todos", "update_plan", "todowrite", "todo_write", "update_todo"
+    "TodoWrite", "write_todos", "update_plan", "todowrite", "TodoList", "todo_write", "update_todo"
 }  # fmt: skip
 MOST_STEPS = 2000  # names under which values and results are kept
 STEP_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/@+-]{0,99}")  # safe in a command that is shown for pasting

@@ -113,7 +113,11 @@ HOOKS: HookTable = {
     "BeforeTool": [{"hooks": [{"name": NAME, "type": "command", "command": "x"}]}],
     "SessionEnd": [{"hooks": [{"type": "command", "command": LIVE + "y"}]}],
 }
-INSTALLS = {name: make for name, agent in AGENTS.items() if (make := agent.capabilities.hooks_to_install)}
+INSTALLS = {
+    name: make
+    for name, agent in AGENTS.items()
+    if (make := agent.capabilities.hooks_to_install) and make({"HOME": "/h"}).form == "json"  # else: test_family.py
+}
 GEMINI = INSTALLS["gemini"]
 
 

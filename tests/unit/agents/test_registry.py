@@ -1,4 +1,4 @@
-"""The table of agents: each module is an agent, and only the one that is looked up is imported."""
+"""The table of agents: each module or description is an agent, and only the one that is looked up is imported."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import pytest
 
 from wal_agent.agents import AGENTS, claude, codex, copilot, gemini, generic, opencode, pi, qwen, rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
+from wal_agent.agents.family import FOLDER, load
 
 MODULES: tuple[Agent, ...] = (gemini, claude, codex, copilot, pi, opencode, qwen, generic)  # mypy checks the protocol
+DESCRIBED: dict[str, Agent] = {path.stem: load(path) for path in FOLDER.glob("*.toml")}
 
 
 def test_each_module_is_its_agent() -> None:
-    assert tuple(AGENTS.values()) == MODULES and len(AGENTS) == len(MODULES)
-    assert [agent.name for agent in MODULES] == list(AGENTS)
+    assert tuple(agent for name, agent in AGENTS.items() if name not in DESCRIBED) == MODULES
+    assert [agent.name for agent in AGENTS.values()] == list(AGENTS)
+    assert {agent.name for agent in DESCRIBED.values()} == DESCRIBED.keys() == AGENTS.keys() - {a.name for a in MODULES}
     with pytest.raises(KeyError):
         AGENTS["base"]
 
@@ -32,7 +35,7 @@ def test_only_the_chosen_agent_is_imported(name: str) -> None:
     code = f"import sys; from wal_agent.agents import AGENTS; list(AGENTS); AGENTS[{name!r}]; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {module.split(".")[2] for module in done.stdout.split() if module.startswith("wal_agent.agents.")}
-    assert loaded & set(AGENTS) == {name}
+    assert loaded & set(AGENTS) == {name} - DESCRIBED.keys() and ("family" in loaded) == (name in DESCRIBED)
 
 
 PIPES = """.claude/settings.json .claude/settings.local.json .codex/config.toml .gemini/settings.json .gemini/.env

@@ -61,6 +61,22 @@ LINES: dict[str, tuple[dict[str, Any], str]] = {
         },
         "assistant",
     ),
+    "kimi": (
+        {
+            "type": "context.append_loop_event",
+            "time": 1_795_356_133_000,
+            "event": {"type": "content.part", "part": {"type": "text", "text": WORDS}},
+        },
+        "assistant",
+    ),
+    "kimi result": (
+        {
+            "type": "context.append_loop_event",
+            "time": 1_795_356_133_000,
+            "event": {"type": "tool.result", "toolCallId": "x", "result": {"output": WORDS}},
+        },
+        "tool",
+    ),
     "copilot": ({"type": "user.message", "timestamp": AT, "data": {"content": WORDS}}, "user"),
     "copilot answer": ({"type": "assistant.message", "timestamp": AT, "data": {"content": WORDS}}, "assistant"),
 }

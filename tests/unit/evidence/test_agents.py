@@ -328,8 +328,9 @@ PLAIN = {
     "copilot": "/bin/bash --norc --noprofile -c ",
     "pi": "/bin/bash -c ",
     "qwen": "bash -c ",
+    "kimi": "/bin/bash -c cd '/w/my shop' && ",
 }
-TOOL = {"codex": "Bash", "qwen": "run_shell_command", "claude": "Bash"}
+TOOL = {"codex": "Bash", "kimi": "Bash", "qwen": "run_shell_command", "claude": "Bash"}
 MANY = "sleep 3; echo 'it' \"$HOME\" | ( cat; cat )\necho two"
 
 

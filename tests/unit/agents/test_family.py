@@ -1,0 +1,201 @@
+"""Agents that are described by one file: their hooks in the user's settings, and what a recovery writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wal_agent.agents import family
+from wal_agent.agents.base import Cli as Program
+from wal_agent.agents.base import HookSetup, LoggedCall, OtherEvent, ResumeSession, ToolEnded, ToolStarting
+from wal_agent.agents.hook_line import GONE, is_hook_line
+from wal_agent.agents.installed_hooks import (
+    insert_entries,
+    install_hooks,
+    is_installed,
+    missing_hooks,
+    remove_entries,
+    uninstall_hooks,
+)
+from wal_agent.errors import ConfigError
+
+KIMI = family.load(family.FOLDER / "kimi.toml")
+MINE = '# mine\ndefault_model = "m" # why\n\n[[hooks]]\nevent = "Stop"\ncommand = "beep"\n[models.m]\nx = [\n [1],\n]\n'
+SESSION = "session_1"
+
+
+def test_an_installation_is_taken_out_byte_for_byte(tmp_path: Path) -> None:
+    """I7: also where the user or the agent has edited the file meanwhile."""
+    wanted = KIMI.hooks_to_install({"HOME": str(tmp_path)})
+    wanted.settings.parent.mkdir()
+    wanted.settings.write_text(MINE)
+    assert not is_installed(wanted) and set(missing_hooks(wanted)) == set(wanted.hooks)
+    install_hooks(wanted, tmp_path / "state")
+    install_hooks(wanted, tmp_path / "state")  # renewed, not doubled
+    assert is_installed(wanted) and missing_hooks(wanted) == []
+    there = tomllib.loads(wanted.settings.read_text())
+    assert len(there["hooks"]) == 1 + sum(map(len, wanted.hooks.values()))
+    with wanted.settings.open("a") as file:
+        file.write("[later]\ny = 1\n")
+    uninstall_hooks(wanted, tmp_path / "state")
+    assert tomllib.loads(wanted.settings.read_text()) == tomllib.loads(MINE + "[later]\ny = 1\n")
+    wanted.settings.write_text(MINE)
+    install_hooks(wanted, tmp_path / "state")
+    uninstall_hooks(wanted, tmp_path / "state")
+    assert wanted.settings.read_text() == MINE
+
+
+def test_settings_without_an_end_of_line_and_none_at_all(tmp_path: Path) -> None:
+    wanted = KIMI.hooks_to_install({"HOME": str(tmp_path)})
+    for text in ("", 'a = "b"'):
+        put = insert_entries(text, wanted.hooks).text
+        assert tomllib.loads(remove_entries(put)) == tomllib.loads(text)
+    install_hooks(wanted, tmp_path / "state")
+    uninstall_hooks(wanted, tmp_path / "state")
+    assert not wanted.settings.exists()
+
+
+@pytest.mark.parametrize("text", ["hooks = []", "hooks = 3", "[hooks]", "a = "])
+def test_settings_to_which_no_hook_can_be_added_are_left_alone(text: str, tmp_path: Path) -> None:
+    wanted = KIMI.hooks_to_install({"HOME": str(tmp_path)})
+    wanted.settings.parent.mkdir()
+    wanted.settings.write_text(text)
+    with pytest.raises(ConfigError):
+        install_hooks(wanted, tmp_path / "state")
+    assert wanted.settings.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda hook: hook | {"matcher": "Bash"},
+        lambda hook: hook | {"command": "true"},
+        lambda hook: hook | {"event": "Stop"},
+    ],
+)
+def test_a_start_is_refused_unless_each_hook_is_there(change: Any, tmp_path: Path) -> None:
+    """I5: found before anything is started, with the command that mends it."""
+    env = {"HOME": str(tmp_path)}
+    why = KIMI.hooks_off_reason([], tmp_path, env)
+    assert why is not None and "wal-agent configure-hooks --agent kimi --install" in why
+    wanted = KIMI.hooks_to_install(env)
+    install_hooks(wanted, tmp_path / "state")
+    assert KIMI.hooks_off_reason([], tmp_path, env) is None
+    assert KIMI.hooks_off_reason(["acp"], tmp_path, env) is not None
+    hooks = tomllib.loads(wanted.settings.read_text())["hooks"]
+    first = next(n for n, hook in enumerate(hooks) if hook["event"] == "PreToolUse")
+    hooks[first] = change(hooks[first])
+    lines = ["\n".join(["[[hooks]]", *(f"{key} = {json.dumps(value)}" for key, value in h.items())]) for h in hooks]
+    wanted.settings.write_text("\n".join(lines))
+    assert KIMI.hooks_off_reason([], tmp_path, env) is not None
+
+
+def standing(event: str, env: Mapping[str, str], stdin: str = "{}") -> tuple[int, str, str]:
+    line = KIMI.hooks_to_install({"HOME": "/h"}).hooks[event][0]["hooks"][0]["command"]
+    done = subprocess.run(["/bin/sh", "-c", line], env=env, input=stdin, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_line_in_the_settings(tmp_path: Path) -> None:
+    """I5, I6: it does nothing outside a run, and in one it refuses a tool when the run's own line is gone or dumb."""
+    path = {"PATH": "/usr/bin:/bin"}
+    assert standing("PreToolUse", path) == (0, "", "")
+    gone = path | {"KIMI_WAL_AGENT_HOOKS": str(tmp_path / "gone")}
+    assert standing("PreToolUse", gone) == (2, "", GONE + "\n")
+    assert standing("Stop", gone) == (0, "", "")
+    setup = HookSetup("r1", tmp_path, ("false",), (), "the words")
+    ours = path | KIMI.inject(setup, {}).env
+    code, out, _ = standing("PreToolUse", ours)
+    assert (code, json.loads(out)["hookSpecificOutput"]["permissionDecision"]) == (0, "deny")
+    assert is_hook_line(["sh", "-c", (tmp_path / "hooks/PreToolUse").read_text()])
+
+
+def test_the_standing_protocol_is_told_once(tmp_path: Path) -> None:
+    wanted = KIMI.hooks_to_install({"HOME": "/h"}).hooks["UserPromptSubmit"]
+    line = wanted[1]["hooks"][0]["command"]
+    setup = HookSetup("r1", tmp_path, ("false",), (), "the words")
+    env = {"PATH": "/usr/bin:/bin", **KIMI.inject(setup, {}).env}
+    told = [subprocess.run(["/bin/sh", "-c", line], env=env, capture_output=True, text=True).stdout for _ in range(2)]
+    assert told == ["the words", ""]
+    (tmp_path / "hooks/told").unlink()
+    resumed = KIMI.command(Program(Path("/kimi"), "1"), [], ResumeSession(SESSION, "p"), False, {"HOME": "/h"}).env
+    assert subprocess.run(["/bin/sh", "-c", line], env=env | resumed, capture_output=True, text=True).stdout == ""
+
+
+def hook(event: str, **fields: Any) -> Any:
+    return KIMI.parse(event, json.dumps({"session_id": SESSION, "tool_name": "Bash", **fields}).encode())
+
+
+def test_what_hooks_say() -> None:
+    input = '{"command": "a",  "n": 1.0}'
+    payload = f'{{"session_id": "s", "tool_name": "Bash", "tool_input": {input}, "tool_call_id": "c"}}'
+    started = KIMI.parse("PreToolUse", payload.encode())
+    assert isinstance(started, ToolStarting) and started.input == input.encode()
+    failed = hook("PostToolUseFailure", tool_input={}, error={"message": "exit code: 3"})
+    assert isinstance(failed, ToolEnded) and failed.failed and not failed.clean
+    for why in ("wal-agent did not run this: x", 'Tool "Bash" was not run because the user rejected it.'):
+        assert hook("PostToolUseFailure", tool_input={}, error={"message": why}) == OtherEvent("refused")
+    moved = hook("PostToolUse", tool_input={}, tool_output="task_id: bash-1\npid: 2\nstatus: running\nnext: x")
+    assert isinstance(moved, ToolEnded) and (moved.runs_on, moved.task, moved.clean) == (True, "bash-1", False)
+    quoted = hook("PostToolUse", tool_input={}, tool_output="wal-agent did not run this: a line of a file")
+    assert isinstance(quoted, ToolEnded) and quoted.clean
+    append = hook("PreToolUse", tool_name="Write", tool_input={"path": "a", "mode": "append"})
+    assert append.tool == "Write:append"
+    for bad in ({"tool_name": ""}, {"tool_input": [1]}, {"session_id": "../x", "tool_input": {}}):
+        with pytest.raises(ValueError):
+            hook("PreToolUse", **bad)
+
+
+def record(kind: str, time: int = 1_000, **event: Any) -> bytes:
+    value = {"type": "context.append_loop_event", "agentId": "main", "event": {"type": kind, **event}, "time": time}
+    return json.dumps(value).encode() + b"\n"
+
+
+ASKED = record("tool.call", uuid="u1", toolCallId="c1", name="Bash", args={"command": "a"})
+LOST = LoggedCall(1, "Bash", b'{"command":"a"}', None, True, "the machine was lost.", 0.5, "c1")
+NEVER = LoggedCall(2, "Write:append", b'{"path":"b","mode":"append"}', b'"done"', False, "", 0.6, "c2")
+
+
+def test_lost_calls_are_put_back_once_in_the_agents_own_form(tmp_path: Path) -> None:
+    """I8: the call in flight gets its result, and one whose message was lost comes back whole."""
+    made = KIMI.reconcile(ASKED + b'{"torn', SESSION, tmp_path, [LOST, NEVER])
+    assert made.put_back == 2 and b"torn" not in made.data and made.data.startswith(ASKED)
+    again = KIMI.reconcile(made.data, SESSION, tmp_path, [LOST, NEVER])
+    assert again.data == made.data and again.put_back == 0
+    seen = {call.call_id: (call.tool, call.status) for call in KIMI.seen_calls(made.data)}
+    assert seen == {"c1": ("Bash", "failed"), "c2": ("Write:append", "done")}
+    assert b"outcome unknown: the machine was lost." in made.data
+
+
+def test_a_result_whose_call_is_lost_is_left_out_and_named(tmp_path: Path) -> None:
+    """I8: no API takes it; the log's call comes back with its own."""
+    over = record("tool.result", 2_000, parentUuid="u1", toolCallId="c1", result={"output": "x"})
+    made = KIMI.reconcile(b"{torn\n" + over, SESSION, tmp_path, [LOST])
+    assert len(made.left_out) == 2 and made.put_back == 1 and over.strip() not in made.data
+    assert KIMI.reconcile(made.data, SESSION, tmp_path, [LOST]).data == made.data
+
+
+def test_an_id_that_comes_again_is_another_call(tmp_path: Path) -> None:
+    over = record("tool.result", 2_000, parentUuid="u1", toolCallId="c1", result={"output": "x"})
+    later = record("tool.call", 9_000, uuid="u2", toolCallId="c1", name="Bash", args={"command": "a"})
+    second = LoggedCall(2, "Bash", b'{"command":"a"}', None, True, "cut off.", 9.0, "c1")
+    made = KIMI.reconcile(ASKED + over + later, SESSION, tmp_path, [second])
+    assert made.put_back == 1 and b'"parentUuid":"u2"' in made.data
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("", "more = 1\n"), ('means = "turn_stopped"', 'means = "x"'), ("A(?:wal", "A((?:wal"), ("[errors]", "[errors")],
+)
+def test_a_file_that_describes_no_agent_is_refused(old: str, new: str, tmp_path: Path) -> None:
+    text = (family.FOLDER / "kimi.toml").read_text()
+    assert old in text
+    (tmp_path / "x.toml").write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError):
+        family.load(tmp_path / "x.toml")

@@ -1,0 +1,788 @@
+"""Agents that are described, not programmed: one TOML file for a CLI with hooks of Claude Code's shape (a command for
+each event, which gets a JSON payload). `declared/<name>.toml` is such a file; the types below say what it holds.
+
+A `path` names a value inside a payload or a record: "event.result.output". A template is a JSON value in which the text
+"{name}" stands for a value, which keeps its type, and "{name}" inside a longer text for that text.
+
+The hooks stand once in the user's own settings (`wal-agent configure-hooks --agent NAME --install`), since such a CLI
+has no other place for them. Each is a short line that does nothing outside a run; in a run it executes the line that
+`inject` wrote into the run's folder, and refuses where that is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import tomllib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+
+from wal_agent import msgspec_compat
+from wal_agent.agents import base
+from wal_agent.agents.base import (
+    ACT,
+    Capabilities,
+    Cli,
+    Command,
+    Compacted,
+    Deny,
+    Env,
+    ExitCause,
+    HookCaller,
+    HookEvent,
+    HookSetup,
+    HooksToInstall,
+    Injected,
+    LoggedCall,
+    NewSession,
+    Reconciled,
+    Rehearsal,
+    RequestedCall,
+    RequestedCalls,
+    ResumeSession,
+    SeenCall,
+    SessionFile,
+    SessionForms,
+    Status,
+)
+from wal_agent.agents.conversation import Records, Travels, fields, keep_fields
+from wal_agent.agents.hook_line import GONE, on, parser, refuse_answer, renderer, sh_line
+from wal_agent.agents.installed_hooks import STANDING, insert_entries, missing_hooks
+from wal_agent.agents.program import (
+    Program,
+    Syntax,
+    cause_from_last_error,
+    first_prompt,
+    is_given,
+    last_value,
+    read_object,
+    starts_no_session,
+    to_words,
+)
+from wal_agent.agents.session_files import (
+    SESSION,
+    FileLines,
+    Json,
+    LineRecord,
+    as_object,
+    as_text,
+    call_input,
+    contains,
+    encode_json,
+    input_digest,
+    is_file,
+    junk_repair,
+    logged_value,
+    lost_calls_repair,
+    name_parts,
+    noted_result,
+    plain_text,
+    records,
+    require_object,
+    unknown_result,
+    walk_files,
+)
+from wal_agent.errors import ConfigError
+from wal_agent.paths import home
+from wal_agent.rehearsal.dialects import Anthropic, Chat
+from wal_agent.safefs import Buffer, Pieces, map_file
+
+FOLDER = Path(__file__).with_name("declared")
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The command line, as the program's own `--help` has it; names of options are without dashes.
+
+    `value`: take a value; `maybe`: take one that does not look like an option; `short`: "S=session". `commands`: words
+    that start no session; `no_session`: options that do so. `prompt`: of a prompt that is answered without a person.
+    `session`, `last`: choose a session, by its id, or the last one. `first`: only where a session begins. `refused`:
+    words that start sessions elsewhere, and why that cannot be saved.
+    """
+
+    value: str = ""
+    maybe: str = ""
+    short: str = ""
+    commands: tuple[str, ...] = ()
+    no_session: tuple[str, ...] = ("version", "help")
+    prompt: str
+    session: tuple[str, ...]
+    last: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    refused: dict[str, str] = {}
+    environment: dict[str, str] = {}
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An option to add where a restored session has lost what it sets, since that does not travel: its value is a
+    setting of the user's, unless a line of the main file has these bytes."""
+
+    option: str
+    setting: str
+    unless: str
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an event of the hooks means, and the paths of what it reports. `call`: the call's id; `result`: what the
+    model gets of it. `about`: a source, reason, trigger, or what is asked; `cwd`: the folder in which a command runs
+    that names none."""
+
+    means: Literal[
+        "session_started",
+        "turn_started",
+        "turn_completed",
+        "turn_failed",
+        "turn_stopped",
+        "model_request",
+        "tool_starting",
+        "tool_ended",
+        "awaiting_approval",
+        "compacting",
+        "compacted",
+        "session_ended",
+    ]
+    session: str = "session_id"
+    tool: str = "tool_name"
+    input: str = "tool_input"
+    call: str = "tool_use_id"
+    result: str = "tool_response"
+    failed: bool = False
+    prompt: str = "prompt"
+    about: str = ""
+    cwd: str = ""
+
+
+class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`settings`: the TOML file, in the state folder, that holds the hooks as a list `[[hooks]]`. `timeout`: the
+    longest that the program allows, in its own unit. `variable`: tells a hook that it is in a run. `deny`: the answer
+    that refuses a tool, with "{reason}"; `say`: the one that adds "{words}" for the model, when a turn starts.
+    `protocol`: whether plain words of such a hook reach the model: the standing protocol is told with the first prompt
+    of a session."""
+
+    settings: str
+    timeout: int
+    variable: str
+    caller: HookCaller
+    deny: Json
+    say: Json
+    protocol: bool = False
+    events: dict[str, Event]
+
+
+class Saying(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the words of a result mean. `pattern`: searched in them (`task` may be a group of it, the id of what runs
+    on); `why`: the rest of a sentence that begins with "it"."""
+
+    pattern: str
+    how: Literal["refused", "cut", "runs_on"]
+    why: str = ""
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A kind of record of the main file: the `where` paths have these values, and the others name what it tells.
+    `key`: what identifies it; `parent`: the key of a result's call, or "" where the id says it."""
+
+    where: dict[str, str]
+    id: str = ""
+    tool: str = ""
+    input: str = ""
+    result: str = ""
+    failed: str = ""
+    key: str = ""
+    text: str = ""
+    tokens: str = ""
+    status: dict[str, Status] = {}
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`folder`: of a session in the state folder; "{session}", "{slug}" and "{hash}" are the id, the workspace's last
+    name (in lower case; "-" for what is not of [a-z0-9._-]; 40 characters), and the beginning of the SHA-256 of its
+    path. `main`: the main file, JSON Lines. `about`: a JSON file without which there is no session. `more`: patterns
+    of other files. `travels`: of a record of a type, the fields that are conversation; `about_travels`: of `about`.
+    `workspace`: the field of `about` that names the folder. `time`: a record's, in milliseconds since 1970."""
+
+    folder: str
+    main: str
+    about: str
+    workspace: str
+    more: tuple[str, ...] = ()
+    time: str = "time"
+    travels: dict[str, str]
+    about_travels: str
+    prompt: Read
+    call: Read
+    result: Read
+    ended: Read | None = None
+    compaction: Read | None = None
+    turn: str
+    """Bytes that only a line of a turn has."""
+    write_batch: tuple[Json, ...]
+    """In front of calls whose message was lost; "{batch}" is a name of it."""
+    write_call: Json
+    write_result: Json
+    write_batch_end: tuple[Json, ...]
+    write_prompt: tuple[Json, ...]
+
+
+class Renamed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool that means something else where a field of its input has this value: wal-agent calls it `name`."""
+
+    tool: str
+    field: str
+    value: str
+    name: str
+
+
+class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Patterns of what it writes to stderr: the last error (its text is the first group), and which of those texts mean
+    a too long conversation, or that the model will serve again later."""
+
+    last: str
+    too_long: str
+    waits: str
+
+
+class Rehearsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """With a scripted model: the API that it speaks, the settings of a first start ("{url}" is the model's address),
+    arguments of a headless run ("{prompt}"), and the calls that run a command and write a file."""
+
+    dialect: Literal["chat", "anthropic"]
+    settings: str
+    environment: dict[str, str] = {}
+    args: tuple[str, ...]
+    shell: tuple[str, Json]
+    write: tuple[str, Json]
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole agent. `state`: its folder in HOME, and the variable that names another one."""
+
+    name: str
+    title: str
+    package: str
+    tested: str
+    also: tuple[str, ...] = ()
+    state: str
+    state_variable: str
+    arguments: Arguments
+    resume: Chosen | None = None
+    hooks: Hooks
+    says: tuple[Saying, ...] = ()
+    renamed: tuple[Renamed, ...] = ()
+    session: Session
+    errors: Errors
+    rehearsal: Rehearsed
+    rewriting: str
+    fork: str
+
+
+_AS_DESCRIPTION = msgspec_compat.of_values(Description)
+
+
+def load(path: Path) -> Declared:
+    """Read a description. ConfigError where it cannot be read, or is none."""
+    try:
+        return Declared(_AS_DESCRIPTION(tomllib.loads(path.read_text())))
+    except (OSError, ValueError, re.error) as e:
+        raise ConfigError(f"{path} does not describe an agent: {e}.", "See docs/how-to/add-an-agent.md") from e
+
+
+def value_at(value: Any, path: str) -> Any:
+    """Return the value at a path; None where there is none."""
+    for name in path.split(".") if path else ():
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def fill(template: Any, values: Mapping[str, Any]) -> Any:
+    """Return a template with its values."""
+    if isinstance(template, dict):
+        return {name: fill(each, values) for name, each in template.items()}
+    if isinstance(template, list):
+        return [fill(each, values) for each in template]
+    if not isinstance(template, str):
+        return template
+    if template[:1] == "{" and template[1:-1] in values:
+        return values[template[1:-1]]
+    return re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), template)
+
+
+class _File(msgspec.Struct):
+    """The records of a main file, and how many lines were junk."""
+
+    lines: list[LineRecord]
+    junk: int
+
+
+class _Call(msgspec.Struct):
+    """A call of the file. `ended`: milliseconds, None while it has no result."""
+
+    key: str
+    id: str
+    same: tuple[str, bytes]
+    ended: float | None = None
+
+
+class Declared:
+    """An agent by its description; it implements `Agent`."""
+
+    def __init__(self, about: Description) -> None:
+        self.about = about
+        self.name, self.tested, self.also = about.name, about.tested, about.also
+        self.main_file = about.session.main
+        self._syntax = Syntax.of(value=about.arguments.value, maybe=about.arguments.maybe, short=about.arguments.short)
+        self._says = [(re.compile(each.pattern, re.DOTALL), each) for each in about.says]
+        self.locate = Program(about.name, about.package).locate
+        self._titles = {event.means: name for name, event in about.hooks.events.items()}
+        made = {name: on(dict[str, msgspec.Raw], self._reader(e)) for name, e in about.hooks.events.items()}  # type: ignore[type-var]
+        self.parse = parser(made)
+        self.render = renderer({self._titles["tool_starting"]: self._deny}, {self._titles["turn_started"]: self._say})
+        self.capabilities, self.rehearsal = self._capabilities(), self._rehearsal()
+
+    def _capabilities(self) -> Capabilities:
+        about, last = self.about, re.compile(self.about.errors.last.encode(), re.MULTILINE)
+        long, waits = (re.compile(p, re.IGNORECASE) for p in (about.errors.too_long, about.errors.waits))
+
+        def exit_cause(stderr: bytes, now: float) -> ExitCause | None:
+            return cause_from_last_error(stderr, now, last=last, waits=waits, too_long=long)
+
+        option = about.arguments.session[0]
+        return Capabilities(
+            boundary="file",
+            hook_caller=about.hooks.caller,
+            speaks=frozenset(("turn_started",)),
+            headless=(f"--{about.arguments.prompt}",),
+            forms=SessionForms((f"--{option}", "{session}"), about.fork),
+            inject_prompt=self.inject_prompt,
+            compactions=self.compactions if about.session.compaction else None,
+            exit_cause=exit_cause,
+            hooks_to_install=self.hooks_to_install,
+            rewriting=about.rewriting,
+            requested_calls=RequestedCalls(
+                self.requested_calls, tuple(m.replace("*", "any") for m in about.session.more if m.endswith(".jsonl"))
+            ),
+        )
+
+    def _rehearsal(self) -> Rehearsal:
+        about = self.about.rehearsal
+
+        def make_home(home: Path, workspace: Path, url: str) -> dict[str, str]:
+            wanted = self.hooks_to_install({"HOME": str(home)})
+            wanted.settings.parent.mkdir(parents=True, exist_ok=True)
+            wanted.settings.write_text(insert_entries(fill(about.settings, {"url": url}), wanted.hooks).text)
+            return dict(about.environment)
+
+        def call(made: tuple[str, Json], **values: str) -> tuple[str, Json]:
+            return made[0], fill(made[1], values)
+
+        return Rehearsal(
+            dialect=Chat() if about.dialect == "chat" else Anthropic(),
+            home=make_home,
+            args=lambda prompt: tuple(prompt if word == "{prompt}" else word for word in about.args),
+            interactive_args=lambda prompt: None,
+            shell=lambda command: call(about.shell, command=command),
+            write=lambda path, content: call(about.write, path=str(path), content=content),
+        )
+
+    # ---- the command line
+
+    def hooks_off_reason(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        first = next((arg.value for arg in self._syntax.read(args) if not arg.name), "")
+        if why := self.about.arguments.refused.get(first):
+            return f"{why} Nothing was run."
+        wanted = self.hooks_to_install(env)
+        if not (missing := missing_hooks(wanted)):
+            return None
+        return (
+            f"{self.about.title} takes hooks from its own settings alone, and wal-agent's are not all in "
+            f"{wanted.settings} ({missing[0]} has none), so no tool call could be logged. Nothing was run. Put them in "
+            f"once; outside a run they do nothing: wal-agent configure-hooks --agent {self.name} --install"
+        )
+
+    def passthrough(self, args: Sequence[str]) -> bool:
+        return starts_no_session(
+            self._syntax.read(args), self.about.arguments.commands, self.about.arguments.no_session
+        )
+
+    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
+        return tty and self.prompt_from_args(args) is None
+
+    def session_from_args(self, args: Sequence[str]) -> str | None:
+        given, names = self._syntax.read(args), self.about.arguments
+        for name in names.session:
+            if (chosen := last_value(given, name)) is not None:
+                return chosen if SESSION.fullmatch(chosen) else ""
+        return "" if any(is_given(given, name) for name in names.last) else None
+
+    def prompt_from_args(self, args: Sequence[str]) -> str | None:
+        return first_prompt([a for a in self._syntax.read(args) if a.name], self.about.arguments.prompt)
+
+    def command(
+        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
+    ) -> Command:
+        names, given, ours = self.about.arguments, self._syntax.read(args), list[str]()
+        more = dict(names.environment)
+        prompted = isinstance(session, ResumeSession) and session.acts
+        if isinstance(session, ResumeSession):
+            gone = {*names.session, *names.last, *names.first, *((names.prompt,) if session.drops_prompt else ())}
+            given = [arg for arg in given if arg.name not in gone]
+            ours += [f"--{names.session[0]}", session.id, *self._chosen(session.id, given, env)]
+            more[f"{self.about.hooks.variable}_TOLD"] = "1"
+            if prompted and not interactive:  # on a terminal it takes no prompt from its command line
+                ours += [f"--{names.prompt}", ACT]
+        return Command((str(cli.path), *ours, *to_words(given)), more, prompted and not interactive)
+
+    def _chosen(self, session: str, given: Sequence[Any], env: Env) -> list[str]:
+        add = self.about.resume
+        if add is None or last_value(given, add.option) is not None or not _ID.fullmatch(session):
+            return []
+        found = list(self._state(env).glob(fill(self.about.session.folder, {**_ANY, "session": session})))
+        mains = [main for folder in found if is_file(main := folder / self.main_file)]
+        if not mains or contains(map_file(mains[0]), add.unless.encode()):
+            return []
+        setting = as_object(self._settings(env)).get(add.setting)
+        return [f"--{add.option}", setting] if isinstance(setting, str) else []
+
+    def _settings(self, env: Env) -> Json | None:
+        return read_object(self._state(env) / self.about.hooks.settings, lambda data: tomllib.loads(data.decode()))
+
+    def _state(self, env: Env) -> Path:
+        if named := env.get(self.about.state_variable):
+            if not named.startswith("/"):
+                raise ConfigError(
+                    f"{self.about.state_variable}={named!a} is no absolute path, so it would be another folder in each "
+                    "project. Name an absolute one. Nothing was run."
+                )
+            return Path(os.path.normpath(named))
+        return (home(env) or Path("/nonexistent")) / self.about.state
+
+    # ---- hooks
+
+    def hooks_to_install(self, env: Env) -> HooksToInstall:
+        about = self.about.hooks
+        lines = {name: [self._standing(name, event)] for name, event in about.events.items()}
+        if about.protocol:
+            lines[self._titles["turn_started"]].append(self._standing("protocol"))
+        table = {
+            name: [{"hooks": [{"type": "command", "command": line, "timeout": about.timeout}]} for line in commands]
+            for name, commands in lines.items()
+        }
+        return HooksToInstall(self.name, self.about.title, self._state(env) / about.settings, table, "toml")
+
+    def _standing(self, name: str, event: Event | None = None) -> str:
+        """Return the line that stands in the user's settings."""
+        variable = self.about.hooks.variable
+        line = f'l=$(cat "${variable}/{name}" 2>/dev/null) && [ -n "$l" ] && exec sh -c "$l"'
+        refuse = event is not None and event.means == "tool_starting"
+        last = f"printf '%s\\n' {shlex.quote(GONE)} >&2; exit 2" if refuse else "exit 0"
+        return f'[ -n "${variable}" ] {STANDING}{line}; {last}'
+
+    def inject(self, setup: HookSetup, env: Env) -> Injected:
+        place = setup.run_dir / "hooks"
+        place.mkdir(mode=0o700, exist_ok=True)
+        for name, event in self.about.hooks.events.items():
+            firm = event.means in ("tool_starting", "tool_ended")
+            refusal = json.dumps(fill(self.about.hooks.deny, {"reason": GONE}))
+            deny = refusal if event.means == "tool_starting" else None
+            (place / name).write_text(sh_line(setup, self.name, name, firm, deny))
+        told, words = shlex.quote(str(place / "told")), place / "words"
+        words.write_text(setup.protocol)
+        # Not behind the notice of a recovery: a session that is resumed has it already.
+        once = f'[ -n "${self.about.hooks.variable}_TOLD" ] || [ -e {told} ] || {{ : >{told}; '
+        (place / "protocol").write_text(f"{once}cat {shlex.quote(str(words))}; }}")
+        return Injected(env={self.about.hooks.variable: str(place)})
+
+    def _deny(self, decision: Deny) -> str:
+        return json.dumps(fill(self.about.hooks.deny, {"reason": decision.reason}))
+
+    def _say(self, event: str, words: str) -> bytes:
+        return refuse_answer(json.dumps(fill(self.about.hooks.say, {"words": words})))
+
+    def _reader(self, event: Event) -> Callable[[dict[str, msgspec.Raw]], HookEvent]:
+        def raw(payload: dict[str, msgspec.Raw], path: str) -> bytes:
+            name, _, inner = path.partition(".")
+            found = bytes(payload.get(name, b""))
+            if not inner or not found:
+                return found
+            return raw(_RAW.decode(found), inner)
+
+        def text(payload: dict[str, msgspec.Raw], path: str) -> str:
+            found = raw(payload, path)
+            return plain_text(msgspec.json.decode(found)) if found else ""
+
+        def read(payload: dict[str, msgspec.Raw]) -> HookEvent:
+            session = text(payload, event.session)
+            if not SESSION.fullmatch(session):
+                raise ValueError("a hook names no session")
+            about = text(payload, event.about) if event.about else ""
+            if event.means in _SIMPLE:
+                return _SIMPLE[event.means](session, about)
+            if event.means == "turn_started":
+                return base.TurnStarted(session, text(payload, event.prompt))
+            tool, call = text(payload, event.tool), text(payload, event.call)
+            if not tool:
+                raise ValueError("a hook names no tool")
+            input = require_object(msgspec.Raw(raw(payload, event.input)))
+            tool = self._called(tool, input)
+            if event.means == "tool_starting":
+                return base.ToolStarting(session, tool, input, call, cwd=text(payload, event.cwd) if event.cwd else "")
+            result = raw(payload, event.result) or b'""'
+            said = self._meaning(plain_text(msgspec.json.decode(result)))
+            how = said[1].how if said else ""
+            if how == "refused" and event.failed:
+                return base.OtherEvent("refused")  # it has not run: there is nothing that could end
+            runs_on, cut = how == "runs_on", said[1].why if said and how == "cut" else ""
+            clean, task = not (event.failed or runs_on), said[0] if said and runs_on else ""
+            return base.ToolEnded(session, tool, input, result, event.failed, call, clean, cut, runs_on, task)
+
+        return read
+
+    def _meaning(self, text: str) -> tuple[str, Saying] | None:
+        for pattern, each in self._says:
+            if found := pattern.search(text):
+                return found.groupdict().get("task") or "", each
+        return None
+
+    # ---- the session's files
+
+    def folder(self, env: Env) -> Path:
+        return self._state(env)
+
+    def _place(self, session: str, workspace: Path, env: Env) -> Path | None:
+        """Return the session's folder, if this can be a session's id; never one behind a link."""
+        if not _ID.fullmatch(session):
+            return None
+        slug = re.sub(r"[^a-z0-9._-]+", "-", workspace.name.lower()).strip("-")[:40].strip("-")
+        hashed = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:12]
+        slug = slug if slug not in ("", ".", "..") else "workspace"
+        place = self._state(env) / fill(self.about.session.folder, {"session": session, "slug": slug, "hash": hashed})
+        return None if place.is_symlink() or place.parent.is_symlink() else place
+
+    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
+        place = self._place(session, workspace, env)
+        if place is None or not is_file(place / self.main_file):
+            return []
+        return [SessionFile(path.relative_to(place).as_posix(), path) for path in self._there(place)]
+
+    def _there(self, place: Path) -> list[Path]:
+        first = [path for name in (self.main_file, self.about.session.about) if is_file(path := place / name)]
+        others = (path for path in walk_files(place) if self._is_more(path.relative_to(place)))
+        return [*first, *sorted(path for path in others if path not in first)]
+
+    def _is_more(self, name: Path) -> bool:
+        return any(
+            len(name.parts) == pattern.count("/") + 1 and name.match(pattern) for pattern in self.about.session.more
+        )
+
+    def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        place = self._place(session, workspace, env)
+        return self._there(place) if place is not None else []
+
+    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
+        place = self._place(session, workspace, env)
+        if place is None:
+            raise ValueError(f"{session!r} is no session id")
+        parts = name_parts(name)
+        if name not in (self.main_file, self.about.session.about) and not self._is_more(Path(*parts)):
+            raise ValueError(f"{name!r} is no file of such a session")
+        return place.joinpath(*parts)
+
+    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
+        place = self._place(session, workspace, env)
+        about = read_object(place / self.about.session.about) if place is not None else None
+        return about is not None and about.get(self.about.session.workspace) == str(workspace)
+
+    def travels(self, name: str, workspace: Path) -> Travels:
+        session = self.about.session
+        kinds = {kind: fields("type", kept) for kind, kept in session.travels.items()}
+        if name == session.about:
+            kept = fields(session.about_travels)
+            return Records(lambda about: {**keep_fields(about, kept), session.workspace: str(workspace)})
+        if not name.endswith(".jsonl"):
+            return "text"
+
+        def keep(record: Json) -> Json | None:
+            kind = as_text(record.get("type"))
+            return keep_fields(record, kinds[kind]) if kind in kinds else None
+
+        return Records(keep)
+
+    # ---- what the main file tells
+
+    def _is(self, record: Json, kind: Read | None) -> bool:
+        return kind is not None and all(value_at(record, path) == value for path, value in kind.where.items())
+
+    def proves_turn(self, appended: bytes) -> bool:
+        return self.about.session.turn.encode() in appended
+
+    def requested_calls(self, appended: bytes) -> dict[str, RequestedCall]:
+        kind = self.about.session.call
+        found = (record for record, _ in records(appended) if record is not None and self._is(record, kind))
+        calls = (self._requested(record) for record in found)
+        return {call.id: call for call in calls if call.id}
+
+    def _requested(self, record: Json) -> RequestedCall:
+        kind = self.about.session.call
+        id, tool = as_text(value_at(record, kind.id)), as_text(value_at(record, kind.tool))
+        input = encode_json(as_object(value_at(record, kind.input)))
+        return RequestedCall(id, self._called(tool, input), input)
+
+    def _called(self, tool: str, input: bytes) -> str:
+        """Return what wal-agent calls a tool."""
+        others = [each for each in self.about.renamed if each.tool == tool]
+        given = as_object(logged_value(input)) if others else {}
+        return next((each.name for each in others if given.get(each.field) == each.value), tool)
+
+    def _plain(self, tool: str) -> str:
+        """Return what the agent calls a tool."""
+        return next((each.tool for each in self.about.renamed if each.name == tool), tool)
+
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
+        """A result names its call by id; where the call itself is not in these bytes, its tool is empty."""
+        session, calls, found = self.about.session, dict[str, RequestedCall](), list[SeenCall]()
+        for record, _ in records(appended):
+            if record is None:
+                continue
+            if self._is(record, session.call):
+                call = self._requested(record)
+                calls[call.id] = call
+            elif session.ended is not None and self._is(record, session.ended):
+                how = session.ended.status.get(as_text(value_at(record, session.ended.text)))
+                if how is not None:
+                    found.append(SeenCall("", b"{}", how, task=as_text(value_at(record, session.ended.id))))
+            elif self._is(record, session.result):
+                found += self._seen(record, calls)
+        return found
+
+    def _seen(self, record: Json, calls: Mapping[str, RequestedCall]) -> list[SeenCall]:
+        kind = self.about.session.result
+        id, failed = as_text(value_at(record, kind.id)), value_at(record, kind.failed) is True
+        asked = calls.get(id, RequestedCall(id, "", b"{}"))
+        said = self._meaning(plain_text(value_at(record, kind.result)))
+        how: Status = "failed" if failed else "done"
+        if said is not None and (said[1].how == "runs_on" or failed):
+            how = {"refused": "refused", "cut": "stopped", "runs_on": "runs_on"}[said[1].how]  # type: ignore[assignment]
+        task = said[0] if said is not None and how == "runs_on" else ""
+        return [SeenCall(asked.tool, asked.input, how, as_text(value_at(record, kind.key)), id, task)] if id else []
+
+    def compactions(self, appended: bytes) -> list[Compacted]:
+        kind = cast(Read, self.about.session.compaction)
+        found: list[Compacted] = []
+        for record, _ in records(appended):
+            if record is not None and self._is(record, kind):
+                text, tokens = as_text(value_at(record, kind.text)), value_at(record, kind.tokens)
+                key = str(value_at(record, kind.key))
+                found.append(Compacted(key, text, text, tokens if isinstance(tokens, int) else 0))
+        return found
+
+    # ---- a recovery
+
+    def _load(self, main: Buffer) -> _File:
+        read, size = _File([], 0), 0
+        for value, line in records(main):
+            if value is None or not isinstance(value.get("type"), str):
+                read.junk += 1
+            else:
+                read.lines.append(made := LineRecord(value, line))
+                size = made.shelve(size)
+        return read
+
+    def reconcile(self, main: Buffer, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        about, file = self.about.session, self._load(main)
+        made: list[_Call] = []
+        prompts: list[str] = []
+        messages, time, orphans = 0, 0, set[int]()
+        for n, each in enumerate(file.lines):
+            record = each.value
+            at = value_at(record, about.time)
+            time = at if isinstance(at, int) else time
+            if self._is(record, about.call):
+                asked = self._requested(record)
+                same = (self._plain(asked.tool), input_digest(value_at(record, about.call.input)))
+                made.append(_Call(as_text(value_at(record, about.call.key)), asked.id, same))
+            elif self._is(record, about.result):
+                key, id = (as_text(value_at(record, path)) for path in (about.result.key, about.result.id))
+                found = next((c for c in reversed(made) if c.ended is None and (c.key == key or c.id == id)), None)
+                if found is None:
+                    orphans.add(n)  # no API takes a result without its call
+                else:
+                    found.ended = float(time)
+            elif self._is(record, about.prompt):
+                prompts.append(plain_text(value_at(record, about.prompt.text)))
+            messages += self._is(record, about.result) or self._is(record, about.prompt)
+        file.lines = [each for n, each in enumerate(file.lines) if n not in orphans]
+        put = self._put_back(file, session, made, calls, time)
+        repairs = (*junk_repair(file.junk), *lost_calls_repair(len(orphans)))
+        return Reconciled(FileLines(file.lines), put, messages - len(orphans), repairs, tuple(prompts))
+
+    def _put_back(self, file: _File, session: str, made: list[_Call], calls: Sequence[LoggedCall], time: int) -> int:
+        lost: list[LoggedCall] = []
+        put, about = 0, self.about.session
+        for call in calls:
+            same = (self._plain(call.tool), input_digest(call_input(call)))
+            may = [c for c in made if (c.id == call.call_id or not call.call_id) and c.same == same]
+            over = [c for c in may if c.ended is not None and c.ended >= call.started * 1000 - 1000]
+            found = next(iter([*over, *(c for c in reversed(may) if c.ended is None)]), None)
+            if found is None:
+                lost.append(call)
+                continue
+            made.remove(found)
+            if found.ended is None:
+                file.lines.append(LineRecord(fill(about.write_result, _told(call, found.id, found.key, time))))
+                put += 1
+        if not lost:
+            return put
+        name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} put back {[_which(call) for call in lost]}"))
+        new: list[Json] = [fill(each, {"batch": name, "time": time}) for each in about.write_batch]
+        told = [_told(c, c.call_id or f"call_wal_{c.call}", f"{name[:-4]}{n:04x}", time) for n, c in enumerate(lost)]
+        new += [fill(about.write_call, {**each, "tool": self._plain(each["tool"]), "batch": name}) for each in told]
+        new += [fill(about.write_result, each) for each in told]
+        new += [fill(each, {"batch": name, "time": time}) for each in about.write_batch_end]
+        file.lines += map(LineRecord, new)
+        return put + len(lost)
+
+    def inject_prompt(self, main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
+        """Add the prompt at the end, once."""
+        time = 0
+        for record, _ in records(main):
+            at = value_at(record, self.about.session.time)
+            time = at if isinstance(at, int) else time
+        new = [encode_json(fill(each, {"prompt": prompt, "time": time})) for each in self.about.session.write_prompt]
+        added = b"".join(line + b"\n" for line in new)
+        return [main] if main[-len(added) :] == added else [main, added]
+
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_ANY = {"slug": "*", "hash": "*"}
+_RAW = msgspec_compat.of_json(dict[str, msgspec.Raw])
+_SIMPLE: Mapping[str, Callable[[str, str], HookEvent]] = {
+    "session_started": base.SessionStarted,
+    "session_ended": base.SessionEnded,
+    "turn_completed": lambda session, about: base.TurnCompleted(session),
+    "turn_stopped": lambda session, about: base.TurnStopped(session),
+    "turn_failed": lambda session, about: base.TurnFailed(session, "other", about),
+    "model_request": lambda session, about: base.ModelRequest(session),
+    "awaiting_approval": base.AwaitingApproval,
+    "compacting": lambda session, about: base.Compacting(session, done=False, trigger=about),
+    "compacted": lambda session, about: base.Compacting(session, done=True, trigger=about),
+}
+
+
+def _which(call: LoggedCall) -> tuple[int, str, float]:
+    return call.call, call.tool, call.started
+
+
+def _told(call: LoggedCall, id: str, key: str, time: int) -> dict[str, Any]:
+    """Return the values of a call's templates."""
+    if call.result is None:
+        text, failed = unknown_result(call), True
+    else:
+        text, failed = noted_result(plain_text(logged_value(call.result)), call), call.failed
+    values = {"id": id, "key": key, "tool": call.tool, "input": call_input(call), "text": text, "failed": failed}
+    return {**values, "time": time}
