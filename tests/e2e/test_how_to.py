@@ -116,9 +116,11 @@ def test_change_the_prompt(tmp_path: Path) -> None:
     folder = copy.root / "wal_agent" / "wording"
     for names in re.findall(r"^\| (`.*?) \|", copy.page, re.M):
         assert all((folder / name.strip("`")).is_file() for name in names.split(", "))
-    before, after, _ = copy.blocks("")
+    before, after, tests = copy.blocks("")
     copy.shown(before)
     copy.shown(after)
+    for command in tests.splitlines():
+        copy.run(command)
 
 
 @deep
@@ -131,8 +133,8 @@ def test_add_an_agent(tmp_path: Path) -> None:
     copy.insert("wal_agent/agents/places.py", '    "generic": ', f"    {row}\n")
     traits = copy.root / "wal_agent/agents/traits.toml"
     traits.write_text(f"{traits.read_text()}\n{copy.blocks('toml')[0]}")
-    hookless = copy.root / "tests/unit/agents/test_generic_session.py"
-    hookless.write_text(hookless.read_text().replace('hookless] == ["generic"]', 'hookless] == ["toy", "generic"]'))
+    registry = copy.root / "tests/unit/agents/test_registry.py"
+    registry.write_text(registry.read_text().replace("qwen, ", "qwen, toy, "))
     copy.run(".venv/bin/python -m scripts.reference")
     bucket, cut_off, _, status, _, recover, log = copy.blocks("")[0].splitlines()
     env = {"WAL_AGENT_BUCKET": bucket.partition("=")[2].replace("/tmp", str(tmp_path))}
