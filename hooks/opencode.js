@@ -50,7 +50,7 @@ let say = JSON.parse(process.env.WAL_AGENT_OPENCODE_SAY || "null")
 delete process.env.WAL_AGENT_OPENCODE_SAY
 
 const BEGAN = Date.now() // ms
-const MOST_SUMMARY = 200_000 // characters of a summary that wal-agent looks at
+const MAX_SUMMARY = 200_000 // characters of a summary that wal-agent looks at
 
 function tell(event, said, seconds = SETUP.seconds) {
   const { socket, run } = SETUP
@@ -134,7 +134,7 @@ export const WalAgent = async ({ client }) => {
     if (!part && !summary?.info.finish) return
     const { id } = summary.info
     if (!added.has(id)) {
-      const text = String(part?.text ?? "").slice(0, MOST_SUMMARY)
+      const text = String(part?.text ?? "").slice(0, MAX_SUMMARY)
       added.set(id, JSON.parse(await tell("summary", { session, id, text })).words ?? "")
     }
     const words = added.get(id)

@@ -8,7 +8,7 @@ import { ask } from "./wire.js"
 const SETUP = __WAL_AGENT_SETUP__
 const FIRM = 25 // seconds: may wait for the bucket; other events are answered at once
 const BRIEF = 4
-const MOST_SUMMARY = 200_000 // characters of one that wal-agent looks at
+const MAX_SUMMARY = 200_000 // characters of one that wal-agent looks at
 // pi's own tools leave their input alone. An extension behind this one cannot rewrite it either: it was logged as it is.
 const OWN = new Set(["bash", "edit", "write", "read", "grep", "find", "ls"])
 
@@ -143,7 +143,7 @@ export default function (pi) {
     const id = `${summary.timestamp} ${summary.tokensBefore}`
     if (!added.has(id)) {
       try {
-        const text = String(summary.summary).slice(0, MOST_SUMMARY)
+        const text = String(summary.summary).slice(0, MAX_SUMMARY)
         added.set(id, verdict(await hear("summary", ctx, { id, text }, BRIEF))?.words ?? "")
       } catch {}
     }

@@ -25,10 +25,10 @@ from wal_agent.errors import Conflict, Damaged, NotFound, UsageError
 from wal_agent.text import shorten
 from wal_agent.wal.keys import Keys
 
-MOST_TEXT: Final = 64 << 10  # bytes of one message
-MOST_AT_ONCE: Final = 50  # messages that one look takes
-MOST_OF_SECOND: Final = 500  # messages of one second that one look reads; then their order is not kept
-MOST_LISTED: Final = 5000  # objects that one look lists: more is a sender that does not stop
+MAX_TEXT: Final = 64 << 10  # bytes of one message
+MAX_AT_ONCE: Final = 50  # messages that one look takes
+MAX_OF_SECOND: Final = 500  # messages of one second that one look reads; then their order is not kept
+MAX_LISTED: Final = 5000  # objects that one look lists: more is a sender that does not stop
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._-]{0,99}")
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 
@@ -42,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: Name
     sender: Name
     sent: float
-    text: Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+    text: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
     verb: Verb | Literal[""] = ""
 
     @property
@@ -62,7 +62,7 @@ _DECODER = msgspec_compat.of_json(Message)
 
 def is_short(text: str) -> bool:
     """Whether a message may have this text: a decoder counts its characters, of up to four bytes."""
-    return len(text.encode()) <= MOST_TEXT
+    return len(text.encode()) <= MAX_TEXT
 
 
 def identity_of(sender: str, id: str) -> str:
@@ -94,8 +94,8 @@ def make_message(text: str, sender: str, id: str = "", control: str = "") -> Mes
     verb: Verb | Literal[""] = next((known for known in VERBS if known == control), "")
     if control and not verb:
         raise UsageError(f"--control {shorten(repr(control), 40)} is not possible.", f"Say {', '.join(VERBS)}.")
-    if len(text.encode("utf-8", "surrogateescape")) > MOST_TEXT:
-        raise UsageError(f"The message has more than {MOST_TEXT >> 10} KiB.", "Put it into a file, and its place here.")
+    if len(text.encode("utf-8", "surrogateescape")) > MAX_TEXT:
+        raise UsageError(f"The message has more than {MAX_TEXT >> 10} KiB.", "Put it into a file, and its place here.")
     if not text.strip() and not verb:
         raise UsageError("The message is empty.")
     clean = text.encode("utf-8", "replace").decode()
@@ -123,7 +123,7 @@ class Driver(Protocol):
 
     def fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
         """Return what waits, those of one sender in the order in which they were sent; not those whose identity is
-        `known`, at most MOST_AT_ONCE. Nothing is taken away by it."""
+        `known`, at most MAX_AT_ONCE. Nothing is taken away by it."""
 
     def ack(self, identities: Collection[str]) -> None:
         """The log holds these, and their reader has seen them: they need not be kept any more."""
@@ -153,18 +153,18 @@ class BucketDriver:
         self._there: frozenset[str] | None = None  # identities that the last look listed
 
     def fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
-        listed = {e.key.rpartition("/")[2]: e for e in islice(self._bucket.list(self._keys.inbox), MOST_LISTED)}
+        listed = {e.key.rpartition("/")[2]: e for e in islice(self._bucket.list(self._keys.inbox), MAX_LISTED)}
         self._there = frozenset(listed)
         new = {i: int(e.updated) for i, e in listed.items() if e.key not in self._bad and not known(i)}
         found: list[Message] = []
         # Stores count whole seconds; those of one sender are put one after the other. So a second is read whole.
         for _, second in groupby(sorted(new, key=new.__getitem__), new.__getitem__):
-            if len(found) >= MOST_AT_ONCE:
+            if len(found) >= MAX_AT_ONCE:
                 break
             found += sorted(
-                islice(self._read_all(second), MOST_OF_SECOND), key=lambda message: (message.sent, message.id)
+                islice(self._read_all(second), MAX_OF_SECOND), key=lambda message: (message.sent, message.id)
             )
-        return found[:MOST_AT_ONCE]
+        return found[:MAX_AT_ONCE]
 
     def _read_all(self, identities: Iterable[str]) -> Iterator[Message]:
         for identity in identities:

@@ -41,7 +41,7 @@ from wal_agent.safefs import flock_state
 from wal_agent.supervise.control import STEP, ask_socket
 from wal_agent.supervise.processes import MARKER, SOCKET, end_processes
 from wal_agent.supervise.steps import (
-    MOST_VALUE,
+    MAX_VALUE,
     NOT_HERE,
     Entry,
     StepRun,
@@ -158,9 +158,9 @@ class State:
 
         UsageError: too long, or (`exit_code` 1) another version is there; Unavailable; Fenced; Exhausted."""
         data = value.encode() if isinstance(value, str) else value
-        if len(data) > MOST_VALUE:
+        if len(data) > MAX_VALUE:
             what = f"The value of step {check_name(step)} has {len(data)} bytes."
-            raise UsageError(what, f"At most {MOST_VALUE} are kept: keep it in a file, and its name here.")
+            raise UsageError(what, f"At most {MAX_VALUE} are kept: keep it in a file, and its name here.")
         text = base64.b64encode(data).decode()
         done = Run().ask("put", step, data=text, ttl=ttl or 0.0, if_version=if_version)
         return int(done["version"])
@@ -344,7 +344,7 @@ class _Output:
 
     def take(self, data: bytes) -> None:
         self.size += len(data)
-        self.data += data[: MOST_VALUE - len(self.data)]
+        self.data += data[: MAX_VALUE - len(self.data)]
         left = memoryview(data)
         while left and self._sink is not None:
             try:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers.nats import NatsServer
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.inbox import MOST_AT_ONCE, MOST_TEXT, BucketDriver, Driver, Message
+from wal_agent.inbox import MAX_AT_ONCE, MAX_TEXT, BucketDriver, Driver, Message
 from wal_agent.messages import find_factory
 from wal_agent.messages.both import Both
 from wal_agent.messages.connection import Connection
@@ -103,14 +103,14 @@ def test_what_is_known_is_not_given_again(new: New) -> None:
 
 def test_one_look_takes_so_many_and_the_next_one_the_others(new: New) -> None:
     driver = new("a")
-    for n in range(MOST_AT_ONCE + 5):
+    for n in range(MAX_AT_ONCE + 5):
         driver.send(message(f"{n:03}", sent=float(n)))
     reader = new("a")
     first = list(reader.fetch(nobody))
-    assert len(first) == MOST_AT_ONCE
+    assert len(first) == MAX_AT_ONCE
     given = {m.identity for m in first}
     rest = list(reader.fetch(lambda identity: identity in given))
-    assert [m.id for m in rest] == [f"{n:03}" for n in range(MOST_AT_ONCE, MOST_AT_ONCE + 5)]
+    assert [m.id for m in rest] == [f"{n:03}" for n in range(MAX_AT_ONCE, MAX_AT_ONCE + 5)]
 
 
 def test_acknowledging_before_reading_and_twice_and_what_is_not_there(new: New) -> None:
@@ -129,7 +129,7 @@ def test_jobs_do_not_see_each_others(new: New) -> None:
 
 def test_text_is_kept_as_it_is_up_to_the_limit(new: New) -> None:
     text = "\x1b[2J\x00\n```\u202e é" + "\x01" * 100
-    text += "x" * (MOST_TEXT - len(text.encode()))
+    text += "x" * (MAX_TEXT - len(text.encode()))
     new("a").send(message("1", text=text))
     assert [m.text for m in new("a").fetch(nobody)] == [text]
 

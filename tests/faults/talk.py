@@ -40,7 +40,7 @@ PATIENCE: Final = 180.0  # seconds for one round, on a busy machine
 PATH: Final = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 MARK = re.compile(r"\[wal-agent message ([\w.-]+)\] from")
 PROMPT: Final = "talk, part"
-MOST_CALLS: Final = 12  # of a turn that has nothing to do; Gemini asks itself after 30 whether it is in a loop
+MAX_CALLS: Final = 12  # of a turn that has nothing to do; Gemini asks itself after 30 whether it is in a loop
 NOTICE: Final = "[wal-agent recovery]"
 VICTIMS: Final = ("run a", "run b", "agent a", "agent b", "both runs", "both agents")
 
@@ -68,7 +68,7 @@ class Talk:
                 return Turn(calls=[self.shell(f"{self.send} {id} 'note {n}' && printf 'ok%s\\n' -{id}")])
         if over:
             return Turn("All is said.")
-        if sum(isinstance(part, Called) for part in _newest_turn(history)) >= MOST_CALLS:
+        if sum(isinstance(part, Called) for part in _newest_turn(history)) >= MAX_CALLS:
             return Turn("Nothing is to be done now.")
         return Turn(calls=[self.shell(f"sleep 0.3; : {len(history)}")])  # Gemini takes equal ones for a loop
 

@@ -31,7 +31,7 @@ from wal_agent.budget import FOREIGN
 from wal_agent.records import AgentStarted, Edit, FileDelta, FileGone, Host, Intent, Opening, Payload, Turn
 from wal_agent.wal import codec
 from wal_agent.wal.reader import read_tail
-from wal_agent.wal.state import MOST_OPEN, OpenCall
+from wal_agent.wal.state import MAX_OPEN, OpenCall
 
 # ---- hostile records -----------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ def many_calls(bucket: Bucket) -> None:
     call = msgspec.msgpack.encode(OpenCall(1, 1, empty))
     raw = msgspec.msgpack.encode(msgspec.structs.replace(made, state=msgspec.structs.replace(made.state, open=())))
     count = min(1_000_000, (FOREIGN.snapshot - len(raw) - 100) // len(call))
-    assert count > 20 * MOST_OPEN
+    assert count > 20 * MAX_OPEN
     packed = raw.replace(b"\xa4open\x90", b"\xa4open\xdd" + count.to_bytes(4, "big") + call * count)
     assert len(packed) > len(raw)
     put(bucket, KEYS.snapshot(SNAPSHOTS[1]), codec.compress(packed))
@@ -221,7 +221,7 @@ def test_a_million_calls_in_a_snapshot(ruin: Ruin) -> None:
 
 
 def test_more_calls_in_the_log_than_a_run_can_have(ruin: Ruin) -> None:
-    calls, at_a_time = range(3, 4 + MOST_OPEN), 5000  # a segment has at most 2 MiB
+    calls, at_a_time = range(3, 4 + MAX_OPEN), 5000  # a segment has at most 2 MiB
 
     def damage(bucket: Bucket) -> None:
         for begin in range(0, len(calls), at_a_time):
@@ -229,7 +229,7 @@ def test_more_calls_in_the_log_than_a_run_can_have(ruin: Ruin) -> None:
 
     ruin.damage(damage)
     ruin.refused(
-        f"record {LAST + 5} of job shop is damaged: it has more than {MOST_OPEN} calls",
+        f"record {LAST + 5} of job shop is damaged: it has more than {MAX_OPEN} calls",
         "wal-agent restore --",
         good=LAST + 4,
     )

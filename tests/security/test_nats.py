@@ -60,7 +60,7 @@ def test_a_look_reads_no_more_than_its_share_of_long_messages(
 ) -> None:
     """34.8: a message may have what the server allows, 64 MB for example; a look reads hundreds. What is behind the
     long ones comes with a later look."""
-    monkeypatch.setattr(nats_driver, "MOST_BYTES", 300_000)
+    monkeypatch.setattr(nats_driver, "MAX_BYTES", 300_000)
     link = Connection(server.url, {}, lambda _: None, "test", NatsDriver.STREAMS)
     driver = NatsDriver(link, "long")
     read: list[int] = []

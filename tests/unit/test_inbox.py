@@ -14,9 +14,9 @@ from wal_agent.bucket.base import Bucket, BucketDecorator, MemoryBucket, Object
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import UsageError
 from wal_agent.inbox import (
-    MOST_AT_ONCE,
-    MOST_OF_SECOND,
-    MOST_TEXT,
+    MAX_AT_ONCE,
+    MAX_OF_SECOND,
+    MAX_TEXT,
     BucketDriver,
     Driver,
     Message,
@@ -62,13 +62,13 @@ def test_what_is_fetched_stays_until_it_is_acknowledged(driver: Driver) -> None:
 
 
 def test_those_of_one_sender_come_in_the_order_in_which_they_were_sent(driver: Driver) -> None:
-    sent = [make_message(f"{n}", "ann") for n in range(MOST_AT_ONCE + 7)]
+    sent = [make_message(f"{n}", "ann") for n in range(MAX_AT_ONCE + 7)]
     for message in sent:
         driver.send(message)
     first = list(driver.fetch(nothing))
-    assert first == sent[:MOST_AT_ONCE]
+    assert first == sent[:MAX_AT_ONCE]
     known = {m.identity for m in first}
-    assert list(driver.fetch(lambda identity: identity in known)) == sent[MOST_AT_ONCE:]
+    assert list(driver.fetch(lambda identity: identity in known)) == sent[MAX_AT_ONCE:]
 
 
 def test_what_is_published_is_published_once(driver: Driver) -> None:
@@ -93,7 +93,7 @@ def test_what_is_published_is_published_once(driver: Driver) -> None:
         b'{"id":"a","sender":"ann","sent":1,"text":"x","verb":"rm"}',
         b'{"id":"a\\n","sender":"ann","sent":1,"text":"x"}',
         b'{"id":"other","sender":"ann","sent":1,"text":"x"}',
-        msgspec.json.encode({"id": "a", "sender": "ann", "sent": 1.0, "text": "x" * (MOST_TEXT + 1)}),
+        msgspec.json.encode({"id": "a", "sender": "ann", "sent": 1.0, "text": "x" * (MAX_TEXT + 1)}),
         b"[" * 100_000,
         b'{"x":' * 100_000,
     ],
@@ -123,7 +123,7 @@ def test_a_message_under_anothers_name_is_none(bucket: Bucket) -> None:
         ("x", "ann", "", "rm"),
         ("", "ann", "", ""),
         (" \n", "ann", "", ""),
-        ("é" * (MOST_TEXT // 2 + 1), "ann", "", ""),
+        ("é" * (MAX_TEXT // 2 + 1), "ann", "", ""),
     ],
 )
 def test_what_cannot_be_sent_is_refused(text: str, sender: str, id: str, verb: str) -> None:
@@ -132,7 +132,7 @@ def test_what_cannot_be_sent_is_refused(text: str, sender: str, id: str, verb: s
 
 
 def test_the_most_that_can_be_sent_is_read(driver: Driver) -> None:
-    assert driver.send(make_message("é" * (MOST_TEXT // 2), "ann"))
+    assert driver.send(make_message("é" * (MAX_TEXT // 2), "ann"))
     assert len(driver.fetch(nothing)) == 1
 
 
@@ -175,12 +175,12 @@ def test_a_look_reads_no_more_than_it_gives_and_the_rest_of_a_second() -> None:
     now = [1000.0]
     bucket = Counting(MemoryBucket(lambda: now[0]))
     driver = BucketDriver(bucket, "shop")
-    for n in range(3 * MOST_AT_ONCE):
+    for n in range(3 * MAX_AT_ONCE):
         driver.send(make_message("x", "ann", f"m{n:04}"))
         now[0] += 0.1
     found = [m.id for m in driver.fetch(nothing)]
-    assert found == [f"m{n:04}" for n in range(MOST_AT_ONCE)]
-    assert MOST_AT_ONCE <= bucket.gets <= MOST_AT_ONCE + 10
+    assert found == [f"m{n:04}" for n in range(MAX_AT_ONCE)]
+    assert MAX_AT_ONCE <= bucket.gets <= MAX_AT_ONCE + 10
 
 
 def test_only_what_is_there_is_deleted() -> None:
@@ -196,7 +196,7 @@ def test_only_what_is_there_is_deleted() -> None:
 
 def test_a_message_has_64_kib_in_whatever_characters(bucket: Bucket, driver: Driver) -> None:
     """A decoder counts characters."""
-    for n, text in enumerate(("x" * MOST_TEXT, "x" * (MOST_TEXT + 1), "\N{GRINNING FACE}" * (MOST_TEXT // 2))):
+    for n, text in enumerate(("x" * MAX_TEXT, "x" * (MAX_TEXT + 1), "\N{GRINNING FACE}" * (MAX_TEXT // 2))):
         message = Message(id=f"{n}", sender="ann", sent=1.0, text=text)
         bucket.put(f"{KEY}{message.identity}", msgspec.json.encode(message))
     assert [message.id for message in driver.fetch(nothing)] == ["0"]
@@ -212,12 +212,12 @@ def test_a_flood_in_one_second_is_read_in_parts() -> None:
             return super().get(key)
 
     bucket = MemoryBucket()
-    sent = {m.identity: m for m in (make_message("x", "ann", f"m{n}") for n in range(MOST_OF_SECOND + 20))}
+    sent = {m.identity: m for m in (make_message("x", "ann", f"m{n}") for n in range(MAX_OF_SECOND + 20))}
     for identity, message in sent.items():
         bucket.put(f"{KEY}{identity}", msgspec.json.encode(message))
     driver, known = BucketDriver(Counted(bucket), "shop"), set[str]()
     while found := driver.fetch(known.__contains__):
-        assert len(read) <= MOST_OF_SECOND + MOST_AT_ONCE  # of two seconds, where the clock went on
+        assert len(read) <= MAX_OF_SECOND + MAX_AT_ONCE  # of two seconds, where the clock went on
         read.clear()
         known |= {message.identity for message in found}
     assert known == {*sent}

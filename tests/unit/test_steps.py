@@ -20,7 +20,7 @@ from wal_agent.errors import PersonNeeded, Unavailable, UsageError
 from wal_agent.records import StepBegun, StepEnded
 from wal_agent.steps import Result, shortened, state, step
 from wal_agent.supervise.hook_server import HookRequest, HookServer
-from wal_agent.supervise.steps import MOST_VALUE, StepKeeper, lock_of
+from wal_agent.supervise.steps import MAX_VALUE, StepKeeper, lock_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -226,7 +226,7 @@ def test_the_command_knows_its_step_and_attempt(site: Site) -> None:
 
 
 def test_the_python_api(inside: Site) -> None:
-    data = os.urandom(MOST_VALUE)
+    data = os.urandom(MAX_VALUE)
     assert state.get("v") is None and state.entry("v") is None
     version = state.put("v", data, ttl=100)
     assert state.get("v") == data
@@ -237,7 +237,7 @@ def test_the_python_api(inside: Site) -> None:
     assert [e.step for e in state.list()] == ["v"]
     assert state.delete("v") and not state.delete("v") and state.list() == []
     with pytest.raises(UsageError):
-        state.put("v", b"x" * (MOST_VALUE + 1))
+        state.put("v", b"x" * (MAX_VALUE + 1))
     done = step("s", EFFECT)
     assert done == Result(3, b"out\n", b"err\n", True, "command", 4, 4)
     assert step("s", EFFECT) == Result(3, b"out\n", b"err\n", False, "command", 4, 4)
@@ -249,9 +249,9 @@ def test_the_python_api(inside: Site) -> None:
 
 
 def test_more_output_than_is_kept_is_said(inside: Site) -> None:
-    done = step("s", ["sh", "-c", f"head -c {MOST_VALUE + 10} /dev/zero; echo err >&2"])
-    again = step("s", ["sh", "-c", f"head -c {MOST_VALUE + 10} /dev/zero; echo err >&2"])
-    assert (len(again.stdout), again.stdout_size, again.stderr) == (MOST_VALUE, MOST_VALUE + 10, b"err\n")
+    done = step("s", ["sh", "-c", f"head -c {MAX_VALUE + 10} /dev/zero; echo err >&2"])
+    again = step("s", ["sh", "-c", f"head -c {MAX_VALUE + 10} /dev/zero; echo err >&2"])
+    assert (len(again.stdout), again.stdout_size, again.stderr) == (MAX_VALUE, MAX_VALUE + 10, b"err\n")
     assert done.stdout == again.stdout
     assert len(shortened("s", again)) == 1 and "stdout had 1.0 MB" in shortened("s", again)[0]
 

@@ -33,7 +33,7 @@ class Records(msgspec.Struct, frozen=True):
 Travels = Records | Literal["text", "nothing"]
 """What of a file is conversation. "text": all of it, since no program takes settings from it."""
 
-_MOST_NAMES = 1000  # of what was left out
+_MAX_NAMES = 1000  # of what was left out
 
 
 def fields(*names: str) -> Fields:
@@ -71,7 +71,7 @@ class LeftOut(msgspec.Struct):
 
     def note(self, record: Json, kept: Json | None) -> None:
         found = [kind_of(record)] if kept is None else [f"{kind_of(record)}.{name}" for name in _missing(record, kept)]
-        if len(self.names) < _MOST_NAMES:
+        if len(self.names) < _MAX_NAMES:
             self.names.update(dict.fromkeys(found))
 
 

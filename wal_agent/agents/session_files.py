@@ -287,12 +287,12 @@ def walk_files(base: Path, deep: int = MAX_FOLDERS) -> Iterator[Path]:
             yield from walk_files(Path(entry.path), deep - 1)
 
 
-MOST_BELOW = 10_000  # files of one kind
+MAX_BELOW = 10_000  # files of one kind
 
 
 def files_below(kind: str, base: Path) -> list[SessionFile]:
-    """Return the regular files below `base`, at most MOST_BELOW, under logical names `kind/...`."""
-    paths = sorted(islice(walk_files(base), MOST_BELOW))
+    """Return the regular files below `base`, at most MAX_BELOW, under logical names `kind/...`."""
+    paths = sorted(islice(walk_files(base), MAX_BELOW))
     return [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in paths]
 
 

@@ -38,13 +38,13 @@ from wal_agent.errors import BucketError, ConfigError, Damaged, Newer, Unavailab
 
 T = TypeVar("T")
 FIRST_BACKOFF = 0.05  # seconds
-LONGEST_BACKOFF = 2.0
+MAX_BACKOFF = 2.0
 
 
 def backoff(attempt: int, rng: random.Random) -> float:
     """Seconds to wait before try number `attempt` (from 1): doubles from FIRST_BACKOFF up to
-    LONGEST_BACKOFF, +-50 %."""
-    return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(attempt - 1, 10))) * (0.5 + rng.random())
+    MAX_BACKOFF, +-50 %."""
+    return float(min(MAX_BACKOFF, FIRST_BACKOFF * 2 ** min(attempt - 1, 10))) * (0.5 + rng.random())
 
 
 class RetryBudget:
@@ -73,7 +73,7 @@ class RetryBudget:
 
 
 FIRST_PAUSE = 0.1  # seconds; the longest pause after the first failure, doubled with each further one
-LONGEST_PAUSE = 5.0
+MAX_PAUSE = 5.0
 
 
 class RetryBucket(BucketDecorator):
@@ -148,7 +148,7 @@ class RetryBucket(BucketDecorator):
             nonlocal failures
             failures += 1
             # The exponent is capped too: 2**failures of a day's outage is no float any more.
-            pause = self._rng.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 16)))
+            pause = self._rng.uniform(0.0, min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 16)))
             if isinstance(error, Unmounted) or failures >= self._attempts or self._clock.boot() + pause > end:
                 raise error
             self._clock.sleep(pause)

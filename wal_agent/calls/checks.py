@@ -14,10 +14,10 @@ import msgspec
 
 ANYTHING = "*"  # matches any text of a line
 ENDS_WELL = "exit 0"
-MOST_LINES = 2000  # of a result
-MOST_LINE = 2000  # characters; a longer line is not read
-MOST_SHOWN = 600  # characters of what a check printed
-MOST_RESULT = 1 << 20  # bytes
+MAX_LINES = 2000  # of a result
+MAX_LINE = 2000  # characters; a longer line is not read
+MAX_SHOWN = 600  # characters of what a check printed
+MAX_RESULT = 1 << 20  # bytes
 _EXIT = re.compile(r"exit\b.{0,20}", re.IGNORECASE)
 _LABEL = re.compile(r"(?:Output|Stdout): ")  # of Gemini CLI and Qwen Code, in front of the first line
 _SAID = re.compile(r"(?:Command|Directory): ")  # lines of theirs that the check did not print
@@ -71,9 +71,9 @@ def beginning(command: str, result: bytes) -> str:
     found = ""
     for line in printed_lines(command, result):
         found = f"{found} | {line}" if found else line
-        if len(found) > MOST_SHOWN:
+        if len(found) > MAX_SHOWN:
             break
-    return found[:MOST_SHOWN]
+    return found[:MAX_SHOWN]
 
 
 def line_is(wanted: str, line: str) -> bool:
@@ -97,17 +97,17 @@ def line_is(wanted: str, line: str) -> bool:
 def printed_lines(command: str, result: bytes) -> Iterator[str]:
     """Yield the lines that a command printed, spaces in one spelling, as far as a tool's result shows them. A line that
     repeats the command is none."""
-    if len(result) > MOST_RESULT:
+    if len(result) > MAX_RESULT:
         return
     try:
         value = json.loads(result)
     except (ValueError, RecursionError):
         return
-    left = MOST_LINES
+    left = MAX_LINES
     for text in _texts(value, _DEPTH):
         for line in text.splitlines()[:left]:
             left -= 1
-            flat = _LABEL.sub("", " ".join(line.split()), count=1) if len(line) <= MOST_LINE else ""
+            flat = _LABEL.sub("", " ".join(line.split()), count=1) if len(line) <= MAX_LINE else ""
             if flat and command not in flat and not _SAID.match(flat):
                 yield flat
 

@@ -309,9 +309,9 @@ _CHANGES = ("unknown", "mutation")
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
 FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
 _FOLDER = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,200}")
-_MOST_COMMANDS = 200
-_MOST_ALSO = 4  # commands beside the worst whose verifications are given one by one
-_MOST_DEPTH = 8
+_MAX_COMMANDS = 200
+_MAX_ALSO = 4  # commands beside the worst whose verifications are given one by one
+_MAX_DEPTH = 8
 
 
 def classify(call: ReadCall, rules: Rules, explain: bool = True) -> Classified:
@@ -400,7 +400,7 @@ def both(one: Classified, other: Classified) -> Classified:
         return worse
     also = {c.verify: c for c in worse.also}
     for c in (milder, *milder.also):
-        one = _OTHERS if c.verify in ("", GENERAL_VERIFY) or len(also) >= _MOST_ALSO else replace(c, also=())
+        one = _OTHERS if c.verify in ("", GENERAL_VERIFY) or len(also) >= _MAX_ALSO else replace(c, also=())
         if one.verify != worse.verify and c.verify != worse.verify:
             also.setdefault(one.verify, one)
     return replace(worse, also=tuple(also.values()))
@@ -430,7 +430,7 @@ class _Parts:
         return more or found
 
     def text(self, text: str, depth: int = 0) -> Classified:
-        script = self._call.parse(text) if depth <= _MOST_DEPTH else None
+        script = self._call.parse(text) if depth <= _MAX_DEPTH else None
         if script is None:
             return _UNPARSED
         found: Classified | None = None
@@ -438,7 +438,7 @@ class _Parts:
         self._cd, self._astray = "", False
         for c in script.commands:
             self._seen += 1
-            if self._seen > _MOST_COMMANDS:
+            if self._seen > _MAX_COMMANDS:
                 return _TOO_MUCH if found is None else worse_of(found, _TOO_MUCH)
             one = self._simple(c, script, depth)
             if self._explain:
@@ -496,7 +496,7 @@ class _Parts:
         first = c.words[0]
         if script is not None and first.text in script.functions:
             return _FUNCTION
-        if depth > _MOST_DEPTH:
+        if depth > _MAX_DEPTH:
             return _UNPARSED
         declared = self._declared(c)
         if declared is not None:

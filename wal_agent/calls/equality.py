@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from wal_agent.calls.reading import ANYWHERE, Command, Runs
 from wal_agent.calls.shell.syntax import Word, split_names
 
-MOST_TEXT = 64 << 10  # characters that are searched for words
+MAX_TEXT = 64 << 10  # characters that are searched for words
 # Code that may start a program.
 _STARTS = re.compile(r"system|[Pp]open|process|exec|spawn|run|call|check_|(?<![\w.])sh\b|`|\$\(")
 # Programs that act on something else than the folder that they run in.
@@ -116,10 +116,10 @@ def _names(asked: Command, text: str) -> bool:
 
 
 def _named(word: str, text: str) -> bool:
-    text = text[:MOST_TEXT]
+    text = text[:MAX_TEXT]
     return word in text and re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-]|\.\w)", text) is not None
 
 
 def _filled(text: str) -> str:
     """A text without what divides or quotes its words, for comparing what cannot be read."""
-    return f" {_FILLER.sub(' ', text[:MOST_TEXT]).strip()} "
+    return f" {_FILLER.sub(' ', text[:MAX_TEXT]).strip()} "

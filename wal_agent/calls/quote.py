@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from wal_agent.calls.call import ReadCall
 
 _LONG = 10_000  # characters; of anything longer only both ends are looked at
-_MOST_FIELDS = 20
-_MOST_PATCH = 600  # characters
+_MAX_FIELDS = 20
+_MAX_PATCH = 600  # characters
 _PATHS = ("file_path", "filePath", "notebook_path", "path")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: .*", re.MULTILINE)
 
@@ -103,13 +103,13 @@ def show_call(call: ReadCall) -> str:
 
 def _patch(text: str) -> list[str]:
     """The files of a patch that is too long to be shown whole, and both ends of it."""
-    files = _PATCHED.findall(text)[:_MOST_FIELDS] if len(text) > _MOST_PATCH else []
+    files = _PATCHED.findall(text)[:_MAX_FIELDS] if len(text) > _MAX_PATCH else []
     lines = (safe(cut(redact_ends(line, 400), 200)) for line in files)
-    return [*lines, safe(cut(redact_ends(text, _LONG), _MOST_PATCH))]
+    return [*lines, safe(cut(redact_ends(text, _LONG), _MAX_PATCH))]
 
 
 def _fields(fields: dict[str, object]) -> list[str]:
-    shown = list(fields.items())[:_MOST_FIELDS]
+    shown = list(fields.items())[:_MAX_FIELDS]
     texts = ((k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in shown)
     return [safe(f"{cut(redact_ends(k, 120), 60)}: {cut(_value(k, v), 300)}") for k, v in texts]
 

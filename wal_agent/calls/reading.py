@@ -28,11 +28,11 @@ from wal_agent.calls.shell.wrappers import InnerRun, is_wrapper, unwrap
 from wal_agent.records import CHANGING
 from wal_agent.wal.state import State
 
-MOST_COMMANDS = 200  # of one call, guesses with them
-MOST_TEXTS = 40  # texts in each other, or beside each other
-MOST_DEPTH = 8
-MOST_WORDS = 32  # of a command whose last words may be another one
-MOST_GUESSED = 4  # words of it that may be shell text
+MAX_COMMANDS = 200  # of one call, guesses with them
+MAX_TEXTS = 40  # texts in each other, or beside each other
+MAX_DEPTH = 8
+MAX_WORDS = 32  # of a command whose last words may be another one
+MAX_GUESSED = 4  # words of it that may be shell text
 ANYWHERE = "*"  # a folder that is not known
 
 
@@ -171,7 +171,7 @@ class _Reader:
     def text(self, text: str, folder: str, like: Command = _FIRST, depth: int = 0) -> None:
         """Read shell text that begins in `folder`."""
         self._texts += 1
-        script = self._call.parse(_PWD.sub(".", text)) if depth <= MOST_DEPTH and self._texts <= MOST_TEXTS else None
+        script = self._call.parse(_PWD.sub(".", text)) if depth <= MAX_DEPTH and self._texts <= MAX_TEXTS else None
         if script is None:
             self._unknown(like)
             return
@@ -189,7 +189,7 @@ class _Reader:
 
     def command(self, c: Simple, folder: str, like: Command = _FIRST, depth: int = 0) -> None:
         """Read a command that runs in `folder`, through its wrappers."""
-        if len(self.found) >= MOST_COMMANDS or depth > MOST_DEPTH:
+        if len(self.found) >= MAX_COMMANDS or depth > MAX_DEPTH:
             self._unknown(like)
             return
         like = replace(like, input=_given(c, folder, like.input))
@@ -277,10 +277,10 @@ class _Reader:
         if like.guess:
             return
         like = replace(like, guess=True)
-        for i in range(1, min(len(words), MOST_WORDS) - least + 1):
+        for i in range(1, min(len(words), MAX_WORDS) - least + 1):
             if not (words[i].text or "-").startswith("-"):
                 self.command(Simple(words[i:]), folder, like, depth + 1)
-        for text in [w.text for w in words[1:] if w.text and " " in w.text.strip()][:MOST_GUESSED]:
+        for text in [w.text for w in words[1:] if w.text and " " in w.text.strip()][:MAX_GUESSED]:
             self.text(text, folder, like, depth + 1)
 
     def _unknown(self, like: Command) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from wal_agent.capture.glance import repository_entries
 from wal_agent.capture.repository import LINKED, Location, named_worktree
 
-MOST_ENTRIES = 20_000  # of a repository, in which links are looked for
+MAX_ENTRIES = 20_000  # of a repository, in which links are looked for
 
 
 def is_own(place: Location, workspace: Path, around: Location) -> bool:
@@ -30,6 +30,6 @@ def is_own(place: Location, workspace: Path, around: Location) -> bool:
         return git_dir.parent == common / LINKED and named_worktree(git_dir) == place.top
     for count, (path, info) in enumerate(repository_entries(place)):
         leads = Path(os.path.realpath(path)) if stat.S_ISLNK(info.st_mode) else None
-        if count >= MOST_ENTRIES or (leads and not any(leads.is_relative_to(home) for home in homes)):
+        if count >= MAX_ENTRIES or (leads and not any(leads.is_relative_to(home) for home in homes)):
             return False
     return True

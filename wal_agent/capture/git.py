@@ -28,7 +28,7 @@ import msgspec
 from wal_agent.budget import FOREIGN
 
 MAX_OUTPUT = 64 << 20  # bytes of output that are held in memory
-MOST_WARNED = 1 << 20  # bytes of warnings
+MAX_WARNED = 1 << 20  # bytes of warnings
 NICE = 10
 _PIPE = 1 << 16
 
@@ -224,7 +224,7 @@ class Git(msgspec.Struct):
             if code not in ok:
                 raise GitFailed(words, code, os.fsdecode(said.read(4096)))
             if warned is not None:
-                warned += os.fsdecode(said.read(MOST_WARNED)).split("\n")
+                warned += os.fsdecode(said.read(MAX_WARNED)).split("\n")
         return wrote
 
     def stop(self) -> None:
@@ -298,7 +298,7 @@ def _read(process: subprocess.Popen[bytes], most: int) -> bytes:
 
 LOOK = 1.0  # seconds between two looks at a git that goes on
 FEED = 0.02  # the same, where pipes are known
-MOST_PIPES = 10_000
+MAX_PIPES = 10_000
 SEARCH_TIME = 20.0  # seconds
 _READ_BY_GIT = (".gitignore", ".gitattributes", ".gitmodules", ".git")
 
@@ -357,7 +357,7 @@ def find_pipes(places: Iterable[Path]) -> tuple[Path, ...]:
             with suppress(OSError):
                 if stat.S_ISFIFO(path.lstat().st_mode):
                     found[path] = None
-        if time.monotonic() > until or len(found) >= MOST_PIPES:
+        if time.monotonic() > until or len(found) >= MAX_PIPES:
             break
     return tuple(found)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wal_agent.capture.repository import PROGRESS_FOLDERS, Location
 
-MOST_GLANCED = 3000  # files and folders; git is not slower where there are more
+MAX_GLANCED = 3000  # files and folders; git is not slower where there are more
 JUST_NOW = 0.1  # seconds; several ticks of the clock that the times of files are by
 # Of a repository: all that a capture reads in its folders. Its objects never change.
 _READ = ("refs", "reftable", "info", "logs/refs", *PROGRESS_FOLDERS)
@@ -24,7 +24,7 @@ def glance_at(place: Location) -> bytes | None:
     """What a repository and its files are known by; empty while something in it changes. None: it is too big."""
     seen, latest = hashlib.blake2b(digest_size=16), 0
     for count, (path, info) in enumerate(_entries(place)):
-        if count >= MOST_GLANCED:
+        if count >= MAX_GLANCED:
             return None
         latest = max(latest, info.st_ctime_ns)
         known = (path, info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns)

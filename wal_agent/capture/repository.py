@@ -228,9 +228,9 @@ def _listed(git_dir: Path, folders: Iterable[str]) -> Iterator[str]:
                     yield f"{folder}/{entry}"
 
 
-MOST_COMMITS = 5000  # of the user's own, whose files go into the packs
-MOST_HISTORY = 256 << 20  # bytes, as git stores them, of the files of all these commits
-MOST_SHALLOW = 1 << 20  # bytes of the list of commits where a shallow clone is cut
+MAX_COMMITS = 5000  # of the user's own, whose files go into the packs
+MAX_HISTORY = 256 << 20  # bytes, as git stores them, of the files of all these commits
+MAX_SHALLOW = 1 << 20  # bytes of the list of commits where a shallow clone is cut
 ROOT_TIME = 20.0  # seconds for the first commit of a history
 
 
@@ -253,14 +253,14 @@ class History:
             return (), (), False, False
         own = self._own(place, [head] if head else [], remotes)
         remote = bool(head) and bool(remotes) and head not in own
-        others = self._own(place, [id for id in roots if id != head], remotes) if len(own) <= MOST_COMMITS else {}
+        others = self._own(place, [id for id in roots if id != head], remotes) if len(own) <= MAX_COMMITS else {}
         all = {**own, **others}
-        chosen = self._affordable(place, dict(list(all.items())[:MOST_COMMITS]))
+        chosen = self._affordable(place, dict(list(all.items())[:MAX_COMMITS]))
         partial = len(chosen) < len(all)
         if head and head not in chosen:
             parents = self._own(place, [head], (), most=1)
             chosen = {**chosen, **(parents or {head: ()})}
-        listed = read_plain(place.common / "shallow", MOST_SHALLOW) if place.common else None
+        listed = read_plain(place.common / "shallow", MAX_SHALLOW) if place.common else None
         cut = set((listed or b"").decode("ascii", "replace").split())
         shallow = [id for id, parents in chosen.items() if id in cut or any(p not in chosen for p in parents)]
         return tuple(chosen), tuple(shallow), remote, partial
@@ -269,11 +269,11 @@ class History:
         """Those of the newest whose files are not too much together. What was weighed once is not weighed again."""
         self._weighed = {id: weight for id, weight in self._weighed.items() if id in chosen}
         taken: dict[str, tuple[str, ...]] = {}
-        room, ids, some = MOST_HISTORY, list(chosen), 1
+        room, ids, some = MAX_HISTORY, list(chosen), 1
         while ids:
             now, ids, some = ids[:some], ids[some:], 2 * some  # a big history is weighed in few steps
             self._weigh(place, [id for id in now if id not in self._weighed])
-            room -= sum(self._weighed.get(id, MOST_HISTORY + 1) for id in now)
+            room -= sum(self._weighed.get(id, MAX_HISTORY + 1) for id in now)
             if room < 0:
                 break
             taken |= {id: chosen[id] for id in now}
@@ -303,7 +303,7 @@ class History:
         words = (
             "rev-list",
             "--parents",
-            f"--max-count={most or MOST_COMMITS + 1}",
+            f"--max-count={most or MAX_COMMITS + 1}",
             "--ignore-missing",
             "--topo-order",
             "--stdin",
@@ -359,10 +359,10 @@ def strip_credentials(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-MOST_INDEX = 256 << 20  # bytes of the user's index file
+MAX_INDEX = 256 << 20  # bytes of the user's index file
 _PLAIN_INDEX = b"DIRC\0\0\0\x02"  # how one begins in which nothing is skip-worktree
-MOST_SHARED = 16  # files that a split index stands on
-MOST_UNMERGED = 1 << 20  # bytes of the list of what is unmerged
+MAX_SHARED = 16  # files that a split index stands on
+MAX_UNMERGED = 1 << 20  # bytes of the list of what is unmerged
 
 
 class IndexContents(msgspec.Struct, frozen=True):
@@ -394,7 +394,7 @@ class UserIndex:
         """The copy stays in the shadow's `user-index` for the scan."""
         assert place.git_dir is not None
         copy = self._shadow.folder / "user-index"
-        found = _copy_index(place.git_dir / "index", copy, MOST_INDEX)
+        found = _copy_index(place.git_dir / "index", copy, MAX_INDEX)
         stamp = (place, found)
         if self._known is not None and self._known[0] == stamp and found is not None:
             return self._known[1]
@@ -405,12 +405,12 @@ class UserIndex:
         assert place.git_dir is not None
         for old in self._shadow.folder.glob("sharedindex.*"):
             old.unlink()
-        for shared in islice(place.git_dir.glob("sharedindex.*"), MOST_SHARED):
-            _copy_index(shared, self._shadow.folder / shared.name, MOST_INDEX)
+        for shared in islice(place.git_dir.glob("sharedindex.*"), MAX_SHARED):
+            _copy_index(shared, self._shadow.folder / shared.name, MAX_INDEX)
         work = self._shadow.tmp / "index-tree"
         at = self._shadow.at(*place.alternates, work_tree=place.top, index=work)
         try:
-            _copy_index(copy, work, MOST_INDEX)
+            _copy_index(copy, work, MAX_INDEX)
             away = self._away(at)
             unmerged = self._git.run("ls-files", "-u", "-z", at=at)
             if unmerged:
@@ -421,7 +421,7 @@ class UserIndex:
             tree = self._git.run("write-tree", "--missing-ok", at=at).decode().strip()
         except GitFailed:
             return IndexContents()
-        return IndexContents(tree, unmerged if len(unmerged) <= MOST_UNMERGED else b"", away)
+        return IndexContents(tree, unmerged if len(unmerged) <= MAX_UNMERGED else b"", away)
 
     def _away(self, at: GitDirs) -> tuple[bytes, ...]:
         assert at.index is not None
@@ -429,7 +429,7 @@ class UserIndex:
             if file.read(len(_PLAIN_INDEX)) == _PLAIN_INDEX:
                 return ()
         words = ("ls-files", "-t", "-z")
-        listed = self._git.run(*words, at=at, most=MOST_INDEX).split(b"\0")[:-1]
+        listed = self._git.run(*words, at=at, most=MAX_INDEX).split(b"\0")[:-1]
         away = [entry[2:] for entry in listed if entry.startswith(b"S ")]
         return whole_folders(away, (entry[2:] for entry in listed if not entry.startswith(b"S ")))
 
@@ -474,10 +474,10 @@ def _copy_index(source: Path, target: Path, most: int) -> tuple[int, ...] | None
     return (info.st_ino, info.st_size, info.st_mtime_ns)
 
 
-MOST_REFS = 2000
-MOST_STASHES = 100
-MOST_STASH_LOG = 64 << 10  # bytes
-MOST_SPARSE = 64 << 10  # bytes of the sparse patterns
+MAX_REFS = 2000
+MAX_STASHES = 100
+MAX_STASH_LOG = 64 << 10  # bytes
+MAX_SPARSE = 64 << 10  # bytes of the sparse patterns
 
 
 class RepositoryState(msgspec.Struct, frozen=True):
@@ -538,7 +538,7 @@ class RepositoryReader:
             shallow=shallow,
             missing=any(True for objects in place.alternates for _ in objects.glob("pack/*.promisor")),
             unmerged=index.unmerged,
-            sparse=read_plain(place.git_dir / "info" / "sparse-checkout", MOST_SPARSE) or b"",
+            sparse=read_plain(place.git_dir / "info" / "sparse-checkout", MAX_SPARSE) or b"",
             left_out=bound_paths(path.removeprefix(below) for path in index.away if path.startswith(below)),
         )
         repository = Repository(
@@ -568,7 +568,7 @@ class RepositoryReader:
                 head, branch = id, name
             if name.startswith("refs/remotes/"):
                 remotes.append(id)
-            elif len(refs) < MOST_REFS:
+            elif len(refs) < MAX_REFS:
                 refs[os.fsencode(name).decode(errors="backslashreplace")] = id
         if not head:  # detached, or unborn
             branch = self._git.text("symbolic-ref", "-q", "HEAD", at=at, ok=(0, 1, 128))
@@ -581,9 +581,9 @@ def _older_stashes(place: Location, refs: Mapping[str, str]) -> tuple[str, ...]:
     """All but the newest, the newest first: only their log names them."""
     if "refs/stash" not in refs or place.common is None:
         return ()
-    lines = read_end(place.common / "logs/refs/stash", MOST_STASH_LOG).decode("ascii", "replace").split("\n")
+    lines = read_end(place.common / "logs/refs/stash", MAX_STASH_LOG).decode("ascii", "replace").split("\n")
     ids = (words[1] for line in reversed(lines) if len(words := line.split(" ", 2)) == 3)
-    return tuple(islice((id for id in ids if is_object_id(id) and id != refs["refs/stash"]), MOST_STASHES))
+    return tuple(islice((id for id in ids if is_object_id(id) and id != refs["refs/stash"]), MAX_STASHES))
 
 
 def _stages(unmerged: bytes) -> Iterator[str]:

@@ -107,9 +107,9 @@ def escape_pattern(path: str) -> str:
 BATCH = 4000  # files that are hashed by one process
 BATCH_BYTES = 128 << 20
 NO_BUDGET = 1 << 62  # bytes
-MOST_PENDING = 5  # files that are not saved yet and are named
-MOST_IGNORED = 1 << 20  # bytes of their list
-MOST_MODES = 10_000  # files; where there are more, only those that changed are asked for their modes again
+MAX_PENDING = 5  # files that are not saved yet and are named
+MAX_IGNORED = 1 << 20  # bytes of their list
+MAX_MODES = 10_000  # files; where there are more, only those that changed are asked for their modes again
 _CLOSED = re.compile(r"warning: could not open directory '(.*)/(?:': .*|[^/]*)")  # git cuts its line at 4096 bytes
 _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 
@@ -197,7 +197,7 @@ class Scanner:
         theirs = bound_paths(path.removeprefix(prefix) for path in sorted(self._theirs or ()))
         pending = None
         if later:
-            names = tuple(display_path(add.path.removeprefix(prefix)) for add in later[:MOST_PENDING])
+            names = tuple(display_path(add.path.removeprefix(prefix)) for add in later[:MAX_PENDING])
             pending = Pending(files=len(later), size=sum(add.size for add in later), names=names)
         changed = max((add.changed for add in later), default=0.0)
         return Scanned(
@@ -275,7 +275,7 @@ class Scanner:
         if self._theirs is not None and not changed and not fewer and self._many:
             return
         paths = self._list(at, "--", *where)
-        self._many = len(paths) > MOST_MODES
+        self._many = len(paths) > MAX_MODES
         if self._theirs is None or not self._many:
             self._theirs, checked = set(), paths
         else:
@@ -307,7 +307,7 @@ class Scanner:
         self._remove(at, sorted(found - self._forced))
         words = ("-o", "-i", "--directory", "--exclude-standard", *chosen, "--", *where)
         try:
-            said = self._git.run("ls-files", "-z", *words, at=at, most=MOST_IGNORED)
+            said = self._git.run("ls-files", "-z", *words, at=at, most=MAX_IGNORED)
             self._ignored = [path for path in said.split(b"\0")[:-1] if path not in self._forced]
         except GitFailed:
             self._ignored = []

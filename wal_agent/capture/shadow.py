@@ -39,8 +39,8 @@ FOLDER = "workspaces"  # in the user's state folder
 REFS = "refs/wal-agent/"
 SAVED, BASE, RECENT = "saved", "base", "recent/"
 BORN = "born"  # file: the repository is whole
-MOST_LISTED = 4096  # bytes of the names in a capture
-MOST_STATE = 12 << 20  # bytes of `state`
+MAX_LISTED = 4096  # bytes of the names in a capture
+MAX_STATE = 12 << 20  # bytes of `state`
 WORK, INDEX, STATE = "work", "index", "state"
 
 # The place of attributes that git prefers to all others: whatever the project says, bytes stay what they are. (`-eol`
@@ -305,7 +305,7 @@ class Shadow(msgspec.Struct, frozen=True):
         """Read a capture. Damaged when it is not one, or not all of it is here."""
         at = self.at(*alternates)
         try:
-            listed = self.git.run("ls-tree", "-z", "--full-tree", commit, at=at, most=MOST_LISTED, foreign=True)
+            listed = self.git.run("ls-tree", "-z", "--full-tree", commit, at=at, most=MAX_LISTED, foreign=True)
             found = {}
             for entry in listed.split(b"\0")[:-1]:
                 head, _, name = entry.partition(b"\t")
@@ -314,7 +314,7 @@ class Shadow(msgspec.Struct, frozen=True):
             state_id, state = "", GitState()
             if STATE in found:
                 state_id = found[STATE][2]
-                state = read_state(self.git.run("cat-file", "blob", state_id, at=at, most=MOST_STATE, foreign=True))
+                state = read_state(self.git.run("cat-file", "blob", state_id, at=at, most=MAX_STATE, foreign=True))
             trees = {name: found[name][2] for name in (WORK, INDEX) if name in found and found[name][1] == "tree"}
         except (GitFailed, ValueError) as error:
             raise Damaged(f"The captured working tree {commit[:12]} cannot be read: {error}.") from error

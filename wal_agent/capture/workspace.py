@@ -165,8 +165,8 @@ class Packer:
 LOCK_TIMEOUT = 2.0  # seconds, for another run in the same workspace
 PAUSE = 300.0  # seconds after which something that cannot be captured is tried again
 MARGIN = 2.0  # seconds by which a file may seem older than it is
-LEAST_PART, MOST_PART = 4 << 20, 64 << 20  # bytes of files that one capture takes in
-MOST_PARTS = 256  # of a tree that is as big as its cap
+LEAST_PART, MAX_PART = 4 << 20, 64 << 20  # bytes of files that one capture takes in
+MAX_PARTS = 256  # of a tree that is as big as its cap
 PART_SECONDS = 3.0
 MANY_LOOSE = 500  # files of one part, above which our repository keeps a pack instead of a file for each
 
@@ -218,7 +218,7 @@ class WorkspaceCapture:
         self._began = time.time() - MARGIN  # file times are by the same clock
         self._held: tuple[int, tuple[int, ...]] = (0, ())  # by the newest capture: Workspace.holds and .also
         self._lags = False
-        self._least = max(LEAST_PART, self._caps.total // MOST_PARTS)
+        self._least = max(LEAST_PART, self._caps.total // MAX_PARTS)
         self._budget = self._least
         self.place: Location | None = None  # of the last capture
         self._big = False  # for a glance
@@ -482,7 +482,7 @@ class WorkspaceCapture:
         the rest of a capture takes. `seconds` of `all_seconds` went into files that cost `cost`."""
         if 4 * cost >= self._budget:
             fits = int(cost / max(seconds, 0.001) * max(PART_SECONDS, all_seconds - seconds))
-            self._budget = max(self._least, min(fits, 4 * self._budget, MOST_PART))
+            self._budget = max(self._least, min(fits, 4 * self._budget, MAX_PART))
 
     def _counted(
         self, at: GitDirs, saved: SavedCapture | None, work: str, changed: Sequence[Change]

@@ -18,7 +18,7 @@ from wal_agent.cli.options import AsJson, complete_agent
 from wal_agent.errors import PersonNeeded, UsageError
 from wal_agent.text import answer, lines, plural, say
 
-MOST_ROUNDS = 1000
+MAX_ROUNDS = 1000
 
 
 def drill(
@@ -45,7 +45,7 @@ def drill(
             "--rounds",
             help="Rounds of each scenario. There are 11 kill points; `queued` is the last.",
             min=1,
-            max=MOST_ROUNDS,
+            max=MAX_ROUNDS,
         ),
     ] = 10,
     seed: Annotated[

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wal_agent.recovery.effects import Effect, ShownEffect
     from wal_agent.wal.blobs import Blobs
 
-MOST_INPUT = 1 << 20  # bytes of a call's input that are read; a command for which there is an undo is shorter
+MAX_INPUT = 1 << 20  # bytes of a call's input that are read; a command for which there is an undo is shorter
 FOUND = {"completed": "it was done", "partial": "it was done in part"}
 _NOTHING = "no logged call changed anything outside the session."
 _NOTHING_OPEN = "the outcome of everything that the log has is known."
@@ -74,7 +74,7 @@ def effects(
 def read_bytes(blobs: Blobs, payload: Payload) -> bytes:
     """Return a payload's bytes; b"" where it is too long or cannot be had."""
 
-    if payload.size > MOST_INPUT:
+    if payload.size > MAX_INPUT:
         return b""
     try:
         return blobs.fetch(payload)

@@ -373,11 +373,11 @@ def _clean_next(before: Any, value: Any) -> Any:
     return _clean(value)
 
 
-MOST_TEXT = 2000  # characters of one text in JSON
+MAX_TEXT = 2000  # characters of one text in JSON
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text)} characters)"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 
 ROOMY = 120  # columns from which on the outcomes have a column of their own

@@ -129,13 +129,13 @@ def inbox(
 
     With an ID: the message's whole text. Exit code 1: there is no such message, or its text is no longer kept.
     """
-    from wal_agent.inbox import MOST_AT_ONCE, MOST_LISTED, identity_of
+    from wal_agent.inbox import MAX_AT_ONCE, MAX_LISTED, identity_of
     from wal_agent.wal.reader import replay
 
     at = which.open_existing()
     state = replay(at.bucket, at.keys).state
     given = {identity_of(m.sender, m.id): m for m in state.messages}
-    most = MOST_LISTED if every or id else MOST_AT_ONCE
+    most = MAX_LISTED if every or id else MAX_AT_ONCE
     with message_driver(at) as driver:
         waiting = fetch_messages(driver, lambda key: key in given, most + 1)
         kept: list[Message] = []  # of which the texts are still there
@@ -260,7 +260,7 @@ def message_driver(at: JobContext, job: str = "") -> AbstractContextManager[Driv
 
 
 def _text(words: Sequence[str] | None, control: str = "") -> str:
-    from wal_agent.inbox import MOST_TEXT
+    from wal_agent.inbox import MAX_TEXT
 
     if words and list(words) != ["-"]:
         return " ".join(words)
@@ -268,7 +268,7 @@ def _text(words: Sequence[str] | None, control: str = "") -> str:
         return ""
     if not words and sys.stdin.isatty():
         raise UsageError("Say what to send.", 'For example: wal-agent send "stop deploying"')
-    return sys.stdin.buffer.read(MOST_TEXT + 1).decode("utf-8", "replace")
+    return sys.stdin.buffer.read(MAX_TEXT + 1).decode("utf-8", "replace")
 
 
 def _sent(to: str, message: Message, new: bool, json: bool, read: str = "") -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wal_agent.cli.job import JobContext
 
 MOST = 50  # hits
-MOST_TASKS = 16  # whose logs are searched with that of their caller
+MAX_TASKS = 16  # whose logs are searched with that of their caller
 
 Words = Annotated[list[str] | None, typer.Argument(help="Words to search for; all must match.", metavar="WORDS...")]
 
@@ -109,4 +109,4 @@ def _tasks(at: JobContext, room: int) -> list[str]:
     from wal_agent.fleet.jobs import is_job
     from wal_agent.wal.reader import replay
 
-    return [*filter(is_job, replay(at.bucket, at.keys).state.tasks)][::-1][:MOST_TASKS] if room else []
+    return [*filter(is_job, replay(at.bucket, at.keys).state.tasks)][::-1][:MAX_TASKS] if room else []

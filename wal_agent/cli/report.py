@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 MARK: Final = "<!doctype html>\n<!-- wal-agent report -->"  # a file that begins so may be replaced
 MOST: Final = 50_000  # records in a page
-MOST_PROMPT: Final = 40_000  # characters of a recovery's prompt
-MOST_SESSION: Final = 100_000  # characters of each session file with --at
-MOST_FILES: Final = 5_000  # names of the working tree with --at
-MOST_FILE: Final = 20_000  # characters of each of its files, and
-MOST_TREE: Final = 2_000_000  # of all; those that the job changed come first
-MOST_DIFFS: Final = 300  # captures whose differences are in a page
+MAX_PROMPT: Final = 40_000  # characters of a recovery's prompt
+MAX_SESSION: Final = 100_000  # characters of each session file with --at
+MAX_FILES: Final = 5_000  # names of the working tree with --at
+MAX_FILE: Final = 20_000  # characters of each of its files, and
+MAX_TREE: Final = 2_000_000  # of all; those that the job changed come first
+MAX_DIFFS: Final = 300  # captures whose differences are in a page
 WORDS: Final = {state: state_text(state) for state in get_args(CallState)}  # for the page's script
 
 
@@ -56,7 +56,7 @@ def report(
         bool,
         typer.Option(
             "--diffs",
-            help=f"Show what changed in the files, for the newest {MOST_DIFFS} captures; downloads the captures.",
+            help=f"Show what changed in the files, for the newest {MAX_DIFFS} captures; downloads the captures.",
         ),
     ] = False,
     place: Annotated[
@@ -149,7 +149,7 @@ def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
         found = [path for path in sorted(folder.rglob("*")) if path.is_file() or path.is_symlink()]
         names = {path: path.relative_to(folder).parts for path in found}
         texts = [
-            {"name": redact("/".join(parts[1:])), "text": redact_ends(_text_of(path), MOST_SESSION)}
+            {"name": redact("/".join(parts[1:])), "text": redact_ends(_text_of(path), MAX_SESSION)}
             for path, parts in names.items()
             if parts[0] == "session"
         ]
@@ -173,8 +173,8 @@ def files_json(tree: Mapping[str, Path], changes: Mapping[str, str]) -> list[dic
     those that it changed. A link is never followed."""
     import stat
 
-    left, listed = MOST_TREE, list[dict[str, Any]]()
-    for name in sorted(tree, key=lambda name: (name not in changes, name))[:MOST_FILES]:
+    left, listed = MAX_TREE, list[dict[str, Any]]()
+    for name in sorted(tree, key=lambda name: (name not in changes, name))[:MAX_FILES]:
         path, seen = tree[name], tree[name].lstat()
         file: dict[str, Any] = {"path": redact(name), "size": seen.st_size}
         if name in changes:
@@ -183,11 +183,11 @@ def files_json(tree: Mapping[str, Path], changes: Mapping[str, str]) -> list[dic
             file["link"] = redact(str(path.readlink()))
         elif stat.S_ISREG(seen.st_mode) and left > 0:
             with path.open("rb") as opened:
-                data = opened.read(4 * (MOST_FILE + MARGIN))  # a character has at most four bytes
+                data = opened.read(4 * (MAX_FILE + MARGIN))  # a character has at most four bytes
             if b"\0" not in data:
                 text = data.decode("utf-8", "replace")
-                file["text"] = redact_head(text, min(left, MOST_FILE))
-                file["cut"] = len(text) > min(left, MOST_FILE)
+                file["text"] = redact_head(text, min(left, MAX_FILE))
+                file["cut"] = len(text) > min(left, MAX_FILE)
                 left -= len(file["text"])
         listed.append(file)
     return listed
@@ -231,7 +231,7 @@ def _tree_steps(at: JobContext, entries: Sequence[Entry], blobs: Blobs) -> list[
     if first is None:
         return []
     target = RestoreTarget(at.workspace, state_dir(env), env, (), at.keys.job)
-    steps = tree_steps(first, ((entry.seq, entry.record) for entry in entries), target, blobs, MOST_DIFFS)
+    steps = tree_steps(first, ((entry.seq, entry.record) for entry in entries), target, blobs, MAX_DIFFS)
     return [msgspec.to_builtins(step) for step in steps]
 
 
@@ -243,7 +243,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     shown: dict[str, Any] = json.loads(as_json(entry))
     del shown["schema"]
     if isinstance(entry.record, Recovery):
-        shown["told"] = redact_head(entry.record.told, MOST_PROMPT)
+        shown["told"] = redact_head(entry.record.told, MAX_PROMPT)
     if isinstance(entry.record, Intent):
         shown["state"] = entry.state
     return shown

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from wal_agent.wal.state import RewriteAt, State
 
 T = TypeVar("T")
-MOST_COMPACT = 256 << 10  # bytes of a compact form that is given
-MOST_LISTED = 40  # turns
+MAX_COMPACT = 256 << 10  # bytes of a compact form that is given
+MAX_LISTED = 40  # turns
 USUAL = "turns=40,tokens=120000"  # limits of a compaction, where nothing says them
 
 app = typer.Typer(
@@ -420,9 +420,9 @@ def _act(at: JobContext, home: Home, act: Callable[[OpenedJob], T]) -> T:
 
 def _words(name: str) -> str:
 
-    data = read_input(name, MOST_COMPACT)
-    if len(data) > MOST_COMPACT or not data.strip():
-        raise UsageError(f"{name} is empty or has more than {MOST_COMPACT >> 10} KiB.", "It stays in the conversation.")
+    data = read_input(name, MAX_COMPACT)
+    if len(data) > MAX_COMPACT or not data.strip():
+        raise UsageError(f"{name} is empty or has more than {MAX_COMPACT >> 10} KiB.", "It stays in the conversation.")
     return data.decode("utf-8", "replace")
 
 
@@ -438,9 +438,9 @@ def _list_turns(at: JobContext, home: Home, json: bool) -> None:
         rows = (ShownTurn(t.number, t.time, redact(t.prompt), tokens_of(m), sum(len(u.asks) for u in m)) for t, m in of)
         answer_json(Turns(tuple(rows)))
         return
-    if len(turns) > MOST_LISTED:
-        say(f"{len(turns) - MOST_LISTED} earlier turns are not shown; --json has all.")
-    for turn in turns[-MOST_LISTED:]:
+    if len(turns) > MAX_LISTED:
+        say(f"{len(turns) - MAX_LISTED} earlier turns are not shown; --json has all.")
+    for turn in turns[-MAX_LISTED:]:
         mine = units[turn.first : turn.last]
         prompt = shorten(redact(turn.prompt).replace("\n", " "), 100) if turn.prompt else "(earlier turns, compacted)"
         parts = (f"{turn.number:>3}", timestamp(turn.time) if turn.time else "", f"{tokens_of(mine):,} tokens", prompt)

@@ -21,7 +21,7 @@ from wal_agent.text import answer, plural
 if TYPE_CHECKING:
     from wal_agent.calls.rules.table import Classified, Rules
 
-MOST_LINE = 1024 * 1024  # bytes of one line of a batch
+MAX_LINE = 1024 * 1024  # bytes of one line of a batch
 
 app = typer.Typer(
     help="Show which rule classifies a command or a tool call; check this project's own rules.",
@@ -295,10 +295,10 @@ def _opened(name: str) -> BinaryIO:
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     """Lines without their ends; of one that is too long, just enough to say so."""
-    while line := file.readline(MOST_LINE + 1):
+    while line := file.readline(MAX_LINE + 1):
         cut = line
-        while len(cut) > MOST_LINE and not cut.endswith(b"\n"):
-            cut = file.readline(MOST_LINE + 1)
+        while len(cut) > MAX_LINE and not cut.endswith(b"\n"):
+            cut = file.readline(MAX_LINE + 1)
         yield line
 
 
@@ -307,8 +307,8 @@ def _call(line: bytes, rules: Rules) -> tuple[str, bytes]:
     from wal_agent.calls.call import read_input
     from wal_agent.recovery.project_rules import shell_call
 
-    if len(line) > MOST_LINE:
-        raise ValueError(f"the line is longer than {MOST_LINE >> 20} MiB")
+    if len(line) > MAX_LINE:
+        raise ValueError(f"the line is longer than {MAX_LINE >> 20} MiB")
     match read_input(line):
         case {"cmd": str(command), **rest} if not rest:
             return shell_call(command, rules)

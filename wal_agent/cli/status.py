@@ -80,10 +80,10 @@ def _last_records(at: JobContext) -> list[str]:
     from wal_agent.cli.log import as_line, entries_of, read_newest
 
     try:
-        page = read_newest(at.bucket, at.keys, MOST_RECORDS)
+        page = read_newest(at.bucket, at.keys, MAX_RECORDS)
     except Unavailable:
         return []
-    return [as_line(entry) for entry in reversed(list(entries_of(page.segments))[-MOST_RECORDS:])]
+    return [as_line(entry) for entry in reversed(list(entries_of(page.segments))[-MAX_RECORDS:])]
 
 
 def _following(at: JobContext, view: View) -> str:
@@ -136,10 +136,10 @@ def screen_rows(shown: list[str], records: list[str], trouble: str, every: float
     return [*rows, "", "last records", *records] if records else rows
 
 
-MOST_RECORDS = 5
+MAX_RECORDS = 5
 WIDEST = 500  # characters of one row
-MOST_STEPS_SHOWN = 10
-MOST_CALLS_SHOWN = 20
+MAX_STEPS_SHOWN = 10
+MAX_CALLS_SHOWN = 20
 _LATE = {
     "model": "waiting for the model",
     "approval": "the agent waits for you, or runs what you allowed,",
@@ -263,15 +263,15 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
         rows.append(("crashes", str(len(view.crashes))))
         rows += [("", describe_crash(c)) for c in view.crashes[-5:]]
     rows += call_rows(view, options)
-    rows += [describe_step(step, now, options) for step in view.steps[:MOST_STEPS_SHOWN]]
-    if len(view.steps) > MOST_STEPS_SHOWN:
-        rows.append(("", f"and {len(view.steps) - MOST_STEPS_SHOWN} more steps: {command('state list', options)}"))
+    rows += [describe_step(step, now, options) for step in view.steps[:MAX_STEPS_SHOWN]]
+    if len(view.steps) > MAX_STEPS_SHOWN:
+        rows.append(("", f"and {len(view.steps) - MAX_STEPS_SHOWN} more steps: {command('state list', options)}"))
     rows += [
         ("unlogged", f"#{c.call} {c.tool} `{c.input}`   {state_text(c.state)}; it ran before it was logged")
-        for c in view.unlogged[:MOST_CALLS_SHOWN]
+        for c in view.unlogged[:MAX_CALLS_SHOWN]
     ]
-    if len(view.unlogged) > MOST_CALLS_SHOWN:
-        rows.append(("", f"and {len(view.unlogged) - MOST_CALLS_SHOWN} more calls: {command('log', options)}"))
+    if len(view.unlogged) > MAX_CALLS_SHOWN:
+        rows.append(("", f"and {len(view.unlogged) - MAX_CALLS_SHOWN} more calls: {command('log', options)}"))
     rows += [("bucket", advice) for advice in view.advice]
     return [f"{name:<11} {shorten(redact(text), WIDEST)}" for name, text in rows]
 
@@ -279,9 +279,9 @@ def status_rows(view: View, options: str = "", following: str = "") -> list[str]
 def call_rows(view: View, options: str) -> list[tuple[str, str]]:
     """The rows of calls without an end: those that a person is asked about come first."""
     calls = sorted(view.unsettled, key=lambda call: not call.asks)
-    rows = [describe_call(call, view, options) for call in calls[:MOST_CALLS_SHOWN]]
-    if len(calls) > MOST_CALLS_SHOWN:
-        rows.append(("", f"and {len(calls) - MOST_CALLS_SHOWN} more calls: {command('effects --unsettled', options)}"))
+    rows = [describe_call(call, view, options) for call in calls[:MAX_CALLS_SHOWN]]
+    if len(calls) > MAX_CALLS_SHOWN:
+        rows.append(("", f"and {len(calls) - MAX_CALLS_SHOWN} more calls: {command('effects --unsettled', options)}"))
     return rows
 
 

@@ -58,7 +58,7 @@ def put(
     """
     from wal_agent.steps import state
     from wal_agent.supervise.pausing import parse_duration
-    from wal_agent.supervise.steps import MOST_VALUE, NOT_HERE, PutState, check_name
+    from wal_agent.supervise.steps import MAX_VALUE, NOT_HERE, PutState, check_name
 
     check_name(step)
     seconds = None if ttl is None else parse_duration(ttl, _TTL)
@@ -66,10 +66,10 @@ def put(
         raise UsageError(f"--ttl {ttl} is not possible.", _TTL)
     if "WAL_AGENT_SOCKET" not in os.environ:
         raise UsageError(*NOT_HERE)
-    data = read_input(file, MOST_VALUE)
-    if len(data) > MOST_VALUE:
+    data = read_input(file, MAX_VALUE)
+    if len(data) > MAX_VALUE:
         raise UsageError(
-            f"The value of step {step} has more than {MOST_VALUE} bytes (1 MiB).",
+            f"The value of step {step} has more than {MAX_VALUE} bytes (1 MiB).",
             "Keep it in a file, and its name here.",
         )
     version = state.put(step, data, ttl=seconds, if_version=if_version)

@@ -130,11 +130,11 @@ def why_it_failed(said: str) -> list[str]:
 
 def _read_schema(path: Path | None) -> tuple[Any, str]:
     """The schema in the file, and its text; None where there is no file."""
-    from wal_agent.conversation.json_schema import MOST_BYTES, read_schema
+    from wal_agent.conversation.json_schema import MAX_BYTES, read_schema
 
     if path is None:
         return None, ""
-    schema = read_schema(read_input(str(path), MOST_BYTES))
+    schema = read_schema(read_input(str(path), MAX_BYTES))
     return schema, dumps(schema)
 
 

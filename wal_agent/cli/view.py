@@ -252,12 +252,12 @@ def continue_view(
     return seen_at, found
 
 
-MOST_COUNTED = 1000  # messages of a job at rest
+MAX_COUNTED = 1000  # messages of a job at rest
 
 
 def count_waiting(bucket: Bucket, keys: Keys, state: State) -> int:
     """How many messages lie in the bucket for the next start of a job at rest; those on a server are not known."""
-    listed = [each.key.rpartition("/")[2] for each in islice(bucket.list(keys.inbox), MOST_COUNTED)]
+    listed = [each.key.rpartition("/")[2] for each in islice(bucket.list(keys.inbox), MAX_COUNTED)]
     if not listed:
         return 0
     from wal_agent.inbox import identity_of

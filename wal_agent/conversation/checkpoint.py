@@ -23,18 +23,18 @@ from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.records import Checkpoint, PlanStep, StepState, TaskPhase, Trigger
 from wal_agent.redact import redact_head
 from wal_agent.text import duration, plural
-from wal_agent.wal.state import MOST_CHECKPOINT, CheckpointAt, PlanCall, RecentCall, State
+from wal_agent.wal.state import MAX_CHECKPOINT, CheckpointAt, PlanCall, RecentCall, State
 
 SCHEMA: Final = schema_name("checkpoint")
 INPUT: Final = 200  # characters of a call's input, and
 OUTPUT: Final = 500  # of its result
 TITLE: Final = 160
 NOTE: Final = 2000
-MOST_STEPS: Final = 60  # of a plan, in a document
-MOST_PLANNED: Final = 500  # steps of a plan that is taken at all
+MAX_STEPS: Final = 60  # of a plan, in a document
+MAX_PLANNED: Final = 500  # steps of a plan that is taken at all
 _NEXT: Final = 5  # open steps that a recovery prompt names
 STEP: Final = 200  # characters of one
-MOST_PATHS: Final = 30
+MAX_PATHS: Final = 30
 GATHERED: Final = 120  # characters of what a read said
 STALE: Final = 15 * 60.0  # seconds after which a recovery builds a newer one from the log
 _PHASE_CALLS: Final = 8  # the newest calls whose mix is the phase
@@ -65,7 +65,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """`gathered`: what was read or asked lately, and the beginning of what it said; `plan`: its steps from the one
-    before the first open one, at most MOST_STEPS; `completed_steps`: those of them that are done, `done`: where they
+    before the first open one, at most MAX_STEPS; `completed_steps`: those of them that are done, `done`: where they
     stand in it, from 0; `steps`, `steps_done`: how many the whole plan has; `draft`: the newest note.
     `system_prompt_hash`: "", since no hook reports the system prompt."""
 
@@ -210,7 +210,7 @@ def checkpoint_of(state: State, at: Occasion, id: str | None = None, number: int
         "ttl_days": at.ttl_days,
     }
     body = _seal(document)
-    while len(body) > MOST_CHECKPOINT:
+    while len(body) > MAX_CHECKPOINT:
         _shorten(document)
         body = _seal(document)
     return Checkpoint(time=at.now, number=number, trigger=at.trigger, body=body, role=at.role, task=at.task)
@@ -306,7 +306,7 @@ def _gathered(calls: Sequence[RecentCall]) -> Iterator[str]:
             said = next((line for line in _words(call.output).splitlines() if line.strip()), "")
             found.pop(what, None)
             found[what] = f"{what}: {' '.join(said.split())[:GATHERED]}" if said else what
-    yield from list(found.values())[-MOST_PATHS:]
+    yield from list(found.values())[-MAX_PATHS:]
 
 
 def _words(data: bytes) -> str:
@@ -333,7 +333,7 @@ def _modified(calls: Sequence[RecentCall]) -> Iterator[str]:
             for path in named_files(call.input):
                 found.pop(path, None)
                 found[path] = None
-    yield from list(found)[-MOST_PATHS:]
+    yield from list(found)[-MAX_PATHS:]
 
 
 _WRITERS: Final = frozenset(("touch", "mv", "cp", "rm", "tee", "truncate", "install", "ln", "mkdir", "rmdir"))
@@ -395,8 +395,8 @@ def _workspace(state: State) -> dict[str, Any]:
 def _steps_near(plan: Sequence[PlanStep]) -> Sequence[PlanStep]:
     """The steps from the one before the first that is not done."""
     first = next((n for n, step in enumerate(plan) if step.state != "done"), len(plan))
-    start = max(0, min(first - 1, len(plan) - MOST_STEPS))
-    return plan[start : start + MOST_STEPS]
+    start = max(0, min(first - 1, len(plan) - MAX_STEPS))
+    return plan[start : start + MAX_STEPS]
 
 
 def marked_steps(context: Context) -> list[tuple[bool, str]]:
@@ -437,7 +437,7 @@ def parse_plan(call: PlanCall) -> tuple[PlanStep, ...]:
         if isinstance(rows, str):
             return parse_markdown_plan(rows)
         if isinstance(rows, list):
-            steps = (_step(row) for row in rows[:MOST_PLANNED] if isinstance(row, dict))
+            steps = (_step(row) for row in rows[:MAX_PLANNED] if isinstance(row, dict))
             return tuple(step for step in steps if step is not None)
     return ()
 
@@ -475,8 +475,8 @@ def _clean_step(step: PlanStep) -> PlanStep:
 
 def read_document(record: Checkpoint) -> Document:
     """Parse a checkpoint's body and check its hash. ValueError: why it cannot be used."""
-    if len(record.body) > MOST_CHECKPOINT:
-        raise ValueError(f"it has {len(record.body)} bytes, more than {MOST_CHECKPOINT}")
+    if len(record.body) > MAX_CHECKPOINT:
+        raise ValueError(f"it has {len(record.body)} bytes, more than {MAX_CHECKPOINT}")
     try:
         given = json.loads(record.body)
         said = given.pop("sha256") if isinstance(given, dict) else None

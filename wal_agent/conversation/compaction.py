@@ -17,8 +17,8 @@ from wal_agent.wording.messages import after_compaction, before_compaction
 
 TASK: Final = 300  # characters of the newest prompt that are said
 FEW: Final = 20  # letters and digits: a summary with fewer holds no task, no plan and no result
-MOST_STEPS: Final = 12  # of the plan that are said
-MOST_RUNNING: Final = 10
+MAX_STEPS: Final = 12  # of the plan that are said
+MAX_RUNNING: Final = 10
 _PROMPT: Final = 2000  # bytes of a prompt that are looked at
 _SAME: Final = 80  # characters of a prompt by which it is found again
 
@@ -37,7 +37,7 @@ def at_hand(state: State, running: Sequence[tuple[int, str, bytes]]) -> AtHand:
     asked = state.prompt.prompt.data if state.prompt is not None and state.prompt.prompt is not None else None
     task = _plain((asked or b"")[:_PROMPT].decode("utf-8", "replace"))
     plan = tuple(_plain(step.text) for step in plan_of(state) if step.state != "done")
-    calls = tuple((call, tool, _plain(show_input(tool, input))) for call, tool, input in running[:MOST_RUNNING])
+    calls = tuple((call, tool, _plain(show_input(tool, input))) for call, tool, input in running[:MAX_RUNNING])
     return AtHand(task, plan, calls)
 
 
@@ -78,7 +78,7 @@ def words_after(n: int, lacks: AtHand, *, lost: bool = False) -> str:
 def _quoted(known: AtHand) -> tuple[str, str, str]:
     task = inline(known.task, TASK) if known.task else ""
     running = ", ".join(f"#{call} {tool} {words}" for call, tool, words in known.running)
-    plan = "; ".join(known.plan[:MOST_STEPS])
+    plan = "; ".join(known.plan[:MAX_STEPS])
     return task, inline(running, 600) if running else "", inline(plan, 1200) if plan else ""
 
 

@@ -25,8 +25,8 @@ from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.state import FileState, RecentCall, State, apply
 
 PART: Final = 200_000  # characters of one part, some agents read no more of a file at once
-MOST_PARTS: Final = 10  # the newest ones
-MOST_SOURCE: Final = 256 << 20  # bytes of a session file; of a longer one no transcript is written
+MAX_PARTS: Final = 10  # the newest ones
+MAX_SOURCE: Final = 256 << 20  # bytes of a session file; of a longer one no transcript is written
 
 
 def hand_over(state: State, opening: Opening) -> Handoff | None:
@@ -88,7 +88,7 @@ def write_transcript(folder: Path, state: State, main_files: Mapping[str, str], 
         file = left.files.get(main_files.get(agent, "")) if left else None
         if file is None or file.size == 0:
             problems.append(f"Nothing of {agent}'s conversation was saved.")
-        elif file.size > MOST_SOURCE:
+        elif file.size > MAX_SOURCE:
             problems.append(f"{agent}'s conversation is too long for a transcript.")
         else:
             found[agent] = file
@@ -120,7 +120,7 @@ def _write_parts(folder: Path, files: Mapping[str, FileState], blobs: Blobs, pro
                 problems.append(f"{agent}'s conversation cannot be read: {error.what}")
 
     with tempfile.TemporaryDirectory(prefix="wal-agent-handoff-", dir=folder) as scratch:
-        newest = deque(enumerate(split(entries(Path(scratch) / "session"))), maxlen=MOST_PARTS)
+        newest = deque(enumerate(split(entries(Path(scratch) / "session"))), maxlen=MAX_PARTS)
     written = tuple(_write_part(folder, n + 1, text) for n, text in newest)
     if newest and (dropped := newest[0][0]):
         problems.append(f"The first {dropped} parts are left out.")

@@ -12,8 +12,8 @@ from typing import Any, Final
 from wal_agent.errors import UsageError
 from wal_agent.text import shorten
 
-MOST_BYTES: Final = 64 << 10
-MOST_DEPTH: Final = 32
+MAX_BYTES: Final = 64 << 10
+MAX_DEPTH: Final = 32
 _SAYS: Final = frozenset(("title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated"))
 _CHECKS: Final = frozenset(
     (
@@ -35,8 +35,8 @@ Schema = dict[str, Any] | bool
 
 def read_schema(data: bytes) -> Schema:
     """Return the schema in `data`. UsageError: it is none, is too big, or has a word that is not checked."""
-    if len(data) > MOST_BYTES:
-        raise UsageError(f"The schema has more than {MOST_BYTES >> 10} KiB.", "Describe the result in fewer words.")
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"The schema has more than {MAX_BYTES >> 10} KiB.", "Describe the result in fewer words.")
     try:
         schema = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -46,8 +46,8 @@ def read_schema(data: bytes) -> Schema:
 
 
 def _check_schema(schema: Any, depth: int) -> None:
-    if depth > MOST_DEPTH:
-        raise UsageError(f"The schema is nested more than {MOST_DEPTH} deep.", "Describe the result in fewer levels.")
+    if depth > MAX_DEPTH:
+        raise UsageError(f"The schema is nested more than {MAX_DEPTH} deep.", "Describe the result in fewer levels.")
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):

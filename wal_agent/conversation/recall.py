@@ -24,7 +24,7 @@ import msgspec
 
 from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
-from wal_agent.conversation.transcript import MOST_TEXT, Role, read_lines
+from wal_agent.conversation.transcript import MAX_TEXT, Role, read_lines
 from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.paths import state_dir
 from wal_agent.records import (
@@ -49,10 +49,10 @@ from wal_agent.wal.reader import Fetched, fetch_segments, replay
 from wal_agent.wal.state import CompactionAt, FileState, RewriteAt, State
 
 VERSION: Final = "3"  # of the tables; another one is built anew
-MOST_WORDS: Final = 16
+MAX_WORDS: Final = 16
 SNIPPET: Final = 400  # characters of a hit
-MOST_VERSIONS: Final = 32  # of session files that were written anew, the newest of what is new in the log
-MOST_CALL: Final = 4000  # characters of each part of one call, where that is asked for
+MAX_VERSIONS: Final = 32  # of session files that were written anew, the newest of what is new in the log
+MAX_CALL: Final = 4000  # characters of each part of one call, where that is asked for
 BATCH: Final = 512  # segments between two commits
 Kind = Literal["call", "result", "prompt", "message", "note"]
 
@@ -180,7 +180,7 @@ def _search(
     index.execute("BEGIN IMMEDIATE")
     _prepare(index, bucket, keys)
     anew = _read_log(index, bucket, keys, blobs, progress)
-    for seq in anew[-MOST_VERSIONS:]:
+    for seq in anew[-MAX_VERSIONS:]:
         _read_versions(index, replay(bucket, keys, seq - 1).state, blobs)
     _read_files(index, state, blobs)
     index.execute("COMMIT")
@@ -263,7 +263,7 @@ def _row(record: AnyRecord, seq: int, epoch: int, blobs: Blobs) -> Row | None:
     """What of a record can be searched."""
 
     def made(kind: Kind, role: Role, text: str, call: int = 0, tool: str = "", session: str = "") -> Row:
-        return (kind, role, seq, epoch, call, record.time, tool[:200], "", session[:200], 0, text[:MOST_TEXT])
+        return (kind, role, seq, epoch, call, record.time, tool[:200], "", session[:200], 0, text[:MAX_TEXT])
 
     match record:
         case Intent():
@@ -301,9 +301,9 @@ def _text(payload: Payload | None, blobs: Blobs) -> str:
         data = blobs.fetch(payload)
     except Damaged:
         return ""
-    head, tail = data[: MOST_TEXT * 2], data[-MOST_TEXT:] if len(data) > MOST_TEXT * 3 else b""
+    head, tail = data[: MAX_TEXT * 2], data[-MAX_TEXT:] if len(data) > MAX_TEXT * 3 else b""
     text = head.decode("utf-8", "replace")
-    whole = text[: MOST_TEXT // 2] + "\n" + tail.decode("utf-8", "replace")[-MOST_TEXT // 2 :] if tail else text
+    whole = text[: MAX_TEXT // 2] + "\n" + tail.decode("utf-8", "replace")[-MAX_TEXT // 2 :] if tail else text
     return whole.replace("\\n", "\n").replace('\\"', '"')  # the words of a JSON string
 
 
@@ -445,7 +445,7 @@ def _find(index: sqlite3.Connection, state: State, query: Query) -> list[Found]:
 
 def matches(words: Sequence[str]) -> Iterator[str]:
     """FTS5 queries for words that are data: all of them, then any. Nothing in a word is syntax."""
-    plain = (word.encode("utf-8", "replace").decode().replace("\0", " ") for word in words[:MOST_WORDS])
+    plain = (word.encode("utf-8", "replace").decode().replace("\0", " ") for word in words[:MAX_WORDS])
     quoted = ['"{}"'.format(part_words(word).replace('"', '""')) for word in plain]
     yield " AND ".join(quoted)
     if len(quoted) > 1:
@@ -479,7 +479,7 @@ def _distinct(rows: Iterable[tuple[Any, ...]], query: Query) -> list[Found]:
     for row in rows:
         _, kind, role, seq, epoch, call, time, tool, _, session, _, text = row
         at = _first(text, query)
-        shown = snippet(text, at, MOST_CALL if query.call else SNIPPET)
+        shown = snippet(text, at, MAX_CALL if query.call else SNIPPET)
         one = Found(kind, role, seq, epoch, call, time, redact(tool), _shown_id(session), shown)
         pieces = _pieces(text, query)
         same = next((n for n, each in enumerate(found) if _is_same(one, each, pieces, places[n])), None)

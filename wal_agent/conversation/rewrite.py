@@ -29,10 +29,10 @@ TURN: Final = "## Turn "
 ASKED: Final = 600  # characters of a turn's prompt
 ANSWERED: Final = 1200  # of its last answer
 SUMMARY: Final = 1200  # of the agent's own words on it
-MOST_SUMMARIZED: Final = 20  # turns that an agent is asked to summarize at once
-MOST_CALLS: Final = 12  # calls of a turn that are named
-MOST_FILES: Final = 8  # of a turn that are named
-MOST_FORM: Final = 48_000  # characters of a whole compact form
+MAX_SUMMARIZED: Final = 20  # turns that an agent is asked to summarize at once
+MAX_CALLS: Final = 12  # calls of a turn that are named
+MAX_FILES: Final = 8  # of a turn that are named
+MAX_FORM: Final = 48_000  # characters of a whole compact form
 KEEP: Final = 10  # turns that stay as they are
 BYTES_PER_TOKEN: Final = 4  # an estimate, as the agents' own
 
@@ -215,8 +215,8 @@ def compact_form(
             if len(mine) > 1:
                 parts.append(_turn(mine, turn, known))
     text = "\n\n".join(filter(None, parts))
-    if len(text) > MOST_FORM:
-        newest = text[-MOST_FORM:]
+    if len(text) > MAX_FORM:
+        newest = text[-MAX_FORM:]
         begins = newest.find(f"\n\n{TURN}")  # else one summary fills all the room
         text = f"[...]{newest[begins:] if begins >= 0 else newest}"
     count = plural(len(turns), "earlier turn")
@@ -270,10 +270,10 @@ def _turn(units: Sequence[Unit], turn: ConversationTurn, numbers: Mapping[str, i
         return "\n".join([*rows, f"Summary: {shorten(redact(summary).strip(), SUMMARY)}", *behind])
     if calls:
         rows.append(f"Did ({plural(len(calls), 'call')}):")
-        shown = calls if len(calls) <= MOST_CALLS else [*calls[:3], *calls[3 - MOST_CALLS :]]
+        shown = calls if len(calls) <= MAX_CALLS else [*calls[:3], *calls[3 - MAX_CALLS :]]
         rows += [f"- {call}" for call in shown[:3]]
-        if len(calls) > MOST_CALLS:
-            rows.append(f"- ({len(calls) - MOST_CALLS} more)")
+        if len(calls) > MAX_CALLS:
+            rows.append(f"- ({len(calls) - MAX_CALLS} more)")
         rows += [f"- {call}" for call in shown[3:]]
     if answer.strip():
         rows.append(f"Answered: {shorten(redact(answer).strip(), ANSWERED)}")
@@ -284,9 +284,9 @@ def _sources(calls: Sequence[RequestedCall], numbers: Mapping[str, int]) -> list
     """A row on what a turn's words rest on: the calls of the log, and the files that they name."""
     known = [numbers[call.id] for call in calls if call.id in numbers]
     files = list(dict.fromkeys(file for call in calls for file in named_files(call.input)))
-    more = [f"{len(files) - MOST_FILES} more"] if len(files) > MOST_FILES else []
+    more = [f"{len(files) - MAX_FILES} more"] if len(files) > MAX_FILES else []
     logged = f"calls #{min(known)} to #{max(known)} of the log" if known else ""
-    named = f"files {', '.join([*(shorten(f, 120) for f in files[:MOST_FILES]), *more])}" if files else ""
+    named = f"files {', '.join([*(shorten(f, 120) for f in files[:MAX_FILES]), *more])}" if files else ""
     behind = "; ".join(filter(None, (logged, named)))
     return [f"From: {behind}"] if behind else []
 

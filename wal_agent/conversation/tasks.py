@@ -26,12 +26,12 @@ from wal_agent.text import shorten
 from wal_agent.wal.state import RecentCall, State
 
 MARK: Final = ".task-"
-MOST_DEPTH: Final = 3
-MOST_PROMPT: Final = 64 << 10  # bytes
-MOST_SUMMARY: Final = 12_000  # characters of the answer that the caller gets
-MOST_TRAIL: Final = 30
-MOST_SOURCES: Final = 5  # calls, and files, that an insight names
-MOST_OUTPUTS: Final = 12_000  # characters of the outputs, as JSON
+MAX_DEPTH: Final = 3
+MAX_PROMPT: Final = 64 << 10  # bytes
+MAX_SUMMARY: Final = 12_000  # characters of the answer that the caller gets
+MAX_TRAIL: Final = 30
+MAX_SOURCES: Final = 5  # calls, and files, that an insight names
+MAX_OUTPUTS: Final = 12_000  # characters of the outputs, as JSON
 ASK: Final = (
     "\n\nThe caller sees nothing of your work but your last message: end with what you found, with names of files, "
     "numbers and what you are not sure of."
@@ -50,14 +50,14 @@ def depth_of(parent: str, task: TaskOf | None) -> int:
 
 
 def child_job(
-    parent: str, agent: str, prompt: str, depth: int = 1, most: int = MOST_DEPTH, *, fork: bool = False
+    parent: str, agent: str, prompt: str, depth: int = 1, most: int = MAX_DEPTH, *, fork: bool = False
 ) -> str:
     """Return the name of the task's job, which is `depth` tasks deep, and may be `most`. UsageError: it may not, or the
     prompt is none."""
     if not prompt.strip():
         raise UsageError("The task is empty.", 'For example: wal-agent task "find out why the login test fails"')
-    if len(prompt.encode("utf-8", "replace")) > MOST_PROMPT:
-        raise UsageError(f"The task has more than {MOST_PROMPT >> 10} KiB.", "Put it into a file, and its place here.")
+    if len(prompt.encode("utf-8", "replace")) > MAX_PROMPT:
+        raise UsageError(f"The task has more than {MAX_PROMPT >> 10} KiB.", "Put it into a file, and its place here.")
     if depth > most:
         raise UsageError(f"Tasks can be nested {most} deep, and {parent} is.", "Do this one yourself.")
     return task_job(parent, agent, prompt, fork=fork)
@@ -154,8 +154,8 @@ def read_said(answer: str, schema: Schema | None = None) -> ChildAnswer:
         return ChildAnswer(text, fault="it has no summary, or insights that are no list." if schema is not None else "")
     words = tuple(each for each in insights if isinstance(each, str))
     outputs = found.get("outputs")
-    if len(json.dumps(outputs)) > MOST_OUTPUTS:
-        return ChildAnswer(found["summary"], words, fault=f"its outputs have more than {MOST_OUTPUTS} characters.")
+    if len(json.dumps(outputs)) > MAX_OUTPUTS:
+        return ChildAnswer(found["summary"], words, fault=f"its outputs have more than {MAX_OUTPUTS} characters.")
     fault = find_fault(outputs, schema) if schema is not None else ""
     return ChildAnswer(found["summary"], words, None if fault else outputs, fault)
 
@@ -181,9 +181,9 @@ def find_sources(text: str, calls: Sequence[RecentCall]) -> Insight:
     """Find which calls (oldest first) an insight rests on. Pure."""
     names = [name.encode() for name in dict.fromkeys(_NAME.findall(text)) if len(name) >= 3]
     found = [call for call in calls if any(name in call.input or name in call.output for name in names)]
-    newest = found[-MOST_SOURCES:]
+    newest = found[-MAX_SOURCES:]
     files = dict.fromkeys(file for call in newest for file in named_files(call.input))
-    return Insight(text, tuple(call.call for call in newest), tuple(files)[:MOST_SOURCES])
+    return Insight(text, tuple(call.call for call in newest), tuple(files)[:MAX_SOURCES])
 
 
 class CompactForm(JsonAnswer, frozen=True, tag=schema_name("task")):
@@ -223,11 +223,11 @@ def compact_form(job: str, agent: str, state: State, said: ChildAnswer, budget: 
     """Return it for a child's log. `said`: its last message; `budget`: as in CompactForm."""
     document = read_document(checkpoint_of(state, Occasion(job, agent, 0, "manual", state.time)))
     calls = [c for c in state.recent if c.how]
-    shown = ((shorten(show_input(c.tool, c.input).splitlines()[0], 160), c.how) for c in calls[-MOST_TRAIL:])
+    shown = ((shorten(show_input(c.tool, c.input).splitlines()[0], 160), c.how) for c in calls[-MAX_TRAIL:])
     trail = tuple(f"{words}: {how}" for words, how in shown)
     text = redact(said.summary).strip()
-    cut = text if len(text) <= MOST_SUMMARY else f"{text[:MOST_SUMMARY]}\n[...]"
-    insights = tuple(find_sources(shorten(redact(each), 600), calls) for each in said.insights[:MOST_TRAIL])
+    cut = text if len(text) <= MAX_SUMMARY else f"{text[:MAX_SUMMARY]}\n[...]"
+    insights = tuple(find_sources(shorten(redact(each), 600), calls) for each in said.insights[:MAX_TRAIL])
     outputs = tuple(document.workspace.modified) if said.outputs is None else _redacted(said.outputs)
     return CompactForm(cut, insights, outputs, trail, job, budget, said.fault)
 

@@ -21,8 +21,8 @@ from wal_agent.agents.session_files import well_formed
 
 Role = Literal["user", "assistant", "tool", "system", ""]
 ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool", "system")
-MOST_TEXT: Final = 20_000  # characters of one line's texts, its beginning and its end
-MOST_LINE: Final = 8 << 20  # bytes; a longer line is passed over
+MAX_TEXT: Final = 20_000  # characters of one line's texts, its beginning and its end
+MAX_LINE: Final = 8 << 20  # bytes; a longer line is passed over
 _DEPTH: Final = 12
 _ROLES: Final[Mapping[str, Role]] = {
     "user": "user",
@@ -90,9 +90,9 @@ def read_lines(file: IO[bytes], start: int = 0) -> Iterator[Line]:
     """The lines with text from byte `start` on, which begins a line; the last one only if it is whole."""
     file.seek(start)
     at, roles = start, dict[str, Role]()
-    while data := file.readline(MOST_LINE):
+    while data := file.readline(MAX_LINE):
         if not data.endswith(b"\n"):
-            if len(data) < MOST_LINE:
+            if len(data) < MAX_LINE:
                 return
             at += len(data)  # the rest of it is read as a line that is no JSON
             continue
@@ -116,7 +116,7 @@ def parse_line(data: bytes, at: int = 0, roles: dict[str, Role] | None = None) -
     role, said = _said(given, {} if roles is None else roles)
     parts: list[str] = []
     with suppress(_Full):
-        _collect(said, parts, [MOST_TEXT], 0)
+        _collect(said, parts, [MAX_TEXT], 0)
     text = "\n".join(dict.fromkeys(parts))  # some agents keep a tool's output twice
     return Line(at, at + len(data), role, time_of(given), text) if text.strip() else None
 
@@ -233,7 +233,7 @@ def _collect(value: Any, parts: list[str], room: list[int], depth: int) -> None:
     if depth > _DEPTH:
         return
     if isinstance(value, str):
-        value = _without_asides(value[: MOST_TEXT * 2]) if "</" in value else value
+        value = _without_asides(value[: MAX_TEXT * 2]) if "</" in value else value
         if is_text(value):
             parts.append(value[: room[0]])
             room[0] -= len(value)

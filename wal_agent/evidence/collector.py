@@ -231,7 +231,7 @@ def _join(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-_MOST_STEPS = 16
+_MAX_STEPS = 16
 _NOWHERE = Path("/")  # for the first `cd` of a command whose folder is not known
 _ELSEWHERE = frozenset(FOLDERS)
 # These change what later words of the same shell mean, or whether they are reached.
@@ -266,7 +266,7 @@ def split_call(
         return None
     commands = literal_commands(call.parse(text))
     here = None if at.startswith("~") else resolve_path(step, at)
-    if not commands or len(commands) > _MOST_STEPS or here is None:
+    if not commands or len(commands) > _MAX_STEPS or here is None:
         return None
     step = replace(step, cwd=Path(here))
     if cwd is None and shell.wanders:
@@ -307,8 +307,8 @@ _KINDS: Mapping[str, Kind[Any]] = {
     **dict.fromkeys(("mkdir", "touch", "truncate", "ln"), Makes()),
     **dict.fromkeys(PACKAGE_TOOLS, Packages()),
 }
-MOST_FACTS = 40  # of one call: an intent stays small
-MOST_VALUE = 400  # characters of one fact
+MAX_FACTS = 40  # of one call: an intent stays small
+MAX_VALUE = 400  # characters of one fact
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -401,7 +401,7 @@ def facts_before(parts: Sequence[Part], budget: Budget) -> tuple[Fact, ...]:
         facts = () if part.kind is None else part.kind.facts_before(part.step, part.how, budget)
         if part.outputs:
             facts = (*facts, *output_facts(part.step, budget))
-        if any(len(f.value) > MOST_VALUE for f in facts) or len(found) + len(facts) > MOST_FACTS:
+        if any(len(f.value) > MAX_VALUE for f in facts) or len(found) + len(facts) > MAX_FACTS:
             continue
         found |= dict.fromkeys(facts)
     return tuple(found)

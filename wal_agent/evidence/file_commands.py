@@ -15,8 +15,8 @@ import msgspec
 
 from wal_agent.calls.argv import Argv, parse_argv, parse_options
 from wal_agent.evidence.file_state import (
-    MOST_ENTRIES,
-    MOST_PATHS,
+    MAX_ENTRIES,
+    MAX_PATHS,
     Entry,
     PathFacts,
     PathState,
@@ -147,7 +147,7 @@ def _copied(was: PathFacts, target: str, here: Entry, budget: Budget) -> bool:
 class Copies(Kind["_Transfer"]):
     def parse(self, step: Step) -> _Transfer | None:
         how = parse_argv(step.words[1:], _COPY)
-        return None if how is None or len(how.operands) > MOST_PATHS else _read_transfer(step, how)
+        return None if how is None or len(how.operands) > MAX_PATHS else _read_transfer(step, how)
 
     def reach(self, step: Step, how: _Transfer) -> Reach | None:
         return Reach((how.target,), how.sources)
@@ -222,13 +222,13 @@ def _assess_copied_tree(
 def _alike(how: Argv, one: str, other: str, budget: Budget) -> bool | None:
     """Whether two trees hold the same; None where that takes too long, or what cp does with it is not known here."""
     todo, seen = [(one, other)], 0
-    budget.files = MOST_ENTRIES
+    budget.files = MAX_ENTRIES
     whole = True
     while todo:
         a, b = todo.pop()
         left, right = stat_entry(a), stat_entry(b)
         seen += 1
-        if budget.over or seen > MOST_ENTRIES or left is None or right is None:
+        if budget.over or seen > MAX_ENTRIES or left is None or right is None:
             return None
         if left.kind not in ("file", "dir") or (left.links > 1 and left.kind == "file"):
             return None

@@ -24,7 +24,7 @@ from wal_agent.evidence.model import Budget, Context, Outcome, times_settled
 from wal_agent.records import Fact
 
 ABSENT = "absent"
-_MOST_PLACES = 16  # occurrences of a replacement's new text that are tried
+_MAX_PLACES = 16  # occurrences of a replacement's new text that are tried
 
 
 class FileNow(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ def _undone(data: bytes, old: str, new: str) -> list[bytes]:
         if became and was != became:
             found.append(data.replace(became, was))
             at = data.find(became)
-            for _ in range(_MOST_PLACES):
+            for _ in range(_MAX_PLACES):
                 if at < 0:
                     break
                 found.append(data[:at] + was + data[at + len(became) :])
@@ -157,7 +157,7 @@ def sha256(data: bytes) -> str:
 
 
 _CHUNK = 256 << 10
-MOST_ENTRIES = 2000  # of a folder's tree
+MAX_ENTRIES = 2000  # of a folder's tree
 _LIVE = ("/proc/", "/sys/")  # reading there can consume or change something
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
 
@@ -260,7 +260,7 @@ def hash_listing(path: str, budget: Budget) -> str | None:
     while todo:
         folder = todo.pop()
         names = list_children(folder)
-        if names is None or budget.over or len(lines) + len(names) > MOST_ENTRIES:
+        if names is None or budget.over or len(lines) + len(names) > MAX_ENTRIES:
             return None
         for name in names:
             at = f"{folder}/{name}"
@@ -277,13 +277,13 @@ def list_children(path: str) -> list[str] | None:
     """The names in a folder; None where it cannot be read, or has too many."""
     try:
         with os.scandir(path) as found:
-            names = [e.name for e in islice(found, MOST_ENTRIES + 1)]
+            names = [e.name for e in islice(found, MAX_ENTRIES + 1)]
     except (OSError, ValueError):
         return None
-    return sorted(names) if len(names) <= MOST_ENTRIES else None
+    return sorted(names) if len(names) <= MAX_ENTRIES else None
 
 
-MOST_PATHS = 8  # of one step
+MAX_PATHS = 8  # of one step
 
 PathState = Literal["done", "untouched", "partly", "either", "unknown"]
 
@@ -308,7 +308,7 @@ def path_facts(paths: Sequence[str], budget: Budget, content: bool = False) -> t
     """All or nothing of the entries; hashes besides where they can be had."""
     found: list[Fact] = []
     for path in paths:
-        if (fact := entry_fact(path, budget)) is None or len(paths) > MOST_PATHS:
+        if (fact := entry_fact(path, budget)) is None or len(paths) > MAX_PATHS:
             return ()
         found.append(fact)
     if content:

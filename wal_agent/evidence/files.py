@@ -52,7 +52,7 @@ from wal_agent.evidence.model import (
 )
 from wal_agent.records import Fact
 
-_MOST_CHANGES = 16
+_MAX_CHANGES = 16
 # A patch of new files only. Programs differ in what they make of anything else: blanks around it, other lines, "\r".
 _ADDED = re.compile(r"\*\*\* Add File: (?P<path>[^\n]+)\n(?P<lines>(?:\+[^\n\r]*\n)*)")
 _ENDS = ("*** Begin Patch\n", "*** End Patch")
@@ -79,7 +79,7 @@ def _added(patch: str, sure: bool) -> tuple[FileChange, ...] | None:
         return None
     rest = text[len(begin) : -len(end)]
     found: list[FileChange] = []
-    while rest and len(found) < _MOST_CHANGES:
+    while rest and len(found) < _MAX_CHANGES:
         added = _ADDED.match(rest)
         if added is None:
             return None

@@ -232,7 +232,7 @@ def _completed_with_hooks(done: str) -> Outcome:
 
 
 _HEADS = "refs/heads/"
-_MOST_REMOTES = 4
+_MAX_REMOTES = 4
 
 
 def check_tag(c: Comparison) -> Outcome | None:
@@ -315,7 +315,7 @@ def tracking_refs(command: GitCommand, head: str, remotes: tuple[str, ...]) -> t
     """The remote-tracking refs that a push may move; its local ref first."""
     if (spec := push_refspec(command, head)) is None:
         return ()
-    named = command.operands[:1] or remotes[:_MOST_REMOTES]
+    named = command.operands[:1] or remotes[:_MAX_REMOTES]
     return (spec[0], *(ref for r in named if is_ref(ref := f"refs/remotes/{r}/{spec[1]}")))
 
 
@@ -381,7 +381,7 @@ def explain_open_push(command: GitCommand, head: str) -> str:
 
 
 _MAGIC = frozenset("*?[\\:")
-_MOST_PATHS = 64
+_MAX_PATHS = 64
 
 
 def check_index_command(c: Comparison) -> Outcome | None:
@@ -404,12 +404,12 @@ def _paths(c: Comparison) -> tuple[str, ...] | None:
     """The operands as paths of the worktree; None for patterns and what leads out of it."""
     named = (*c.command.operands, *(c.command.paths or ()))
     found = []
-    for name in named[:_MOST_PATHS]:
+    for name in named[:_MAX_PATHS]:
         path = os.path.relpath(os.path.normpath(c.cwd / name), c.repo.tree)
         if _MAGIC & set(name) or not name or path == ".." or path.startswith("../"):
             return None
         found.append("" if path == "." else path)
-    return tuple(found) if len(named) <= _MOST_PATHS else None
+    return tuple(found) if len(named) <= _MAX_PATHS else None
 
 
 def _added(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> Outcome | None:

@@ -19,9 +19,9 @@ import msgspec
 from wal_agent.evidence import model
 from wal_agent.evidence.model import Budget, times_settled
 
-MOST_SMALL = 8192  # bytes of HEAD, a ref, a .git file
-MOST_PACKED = 4 << 20  # bytes of packed-refs
-MOST_WALKED = 4000  # files and folders below refs and logs
+MAX_SMALL = 8192  # bytes of HEAD, a ref, a .git file
+MAX_PACKED = 4 << 20  # bytes of packed-refs
+MAX_WALKED = 4000  # files and folders below refs and logs
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -68,13 +68,13 @@ def find_repo(cwd: Path) -> Repo | None:
 
 def _linked(folder: Path) -> Repo:
     """A worktree or a submodule: its .git is a file that names the git dir, which must name it back."""
-    text = (read_small(folder, ".git", MOST_SMALL) or b"").decode("utf-8", "surrogateescape")
+    text = (read_small(folder, ".git", MAX_SMALL) or b"").decode("utf-8", "surrogateescape")
     if not text.startswith("gitdir: ") or "\0" in text:
         raise UnreadableRepo
     own = Path(os.path.normpath(folder / text.removeprefix("gitdir: ").rstrip("\n")))
     try:
-        back = read_small(own, "gitdir", MOST_SMALL)
-        shared = read_small(own, "commondir", MOST_SMALL)
+        back = read_small(own, "gitdir", MAX_SMALL)
+        shared = read_small(own, "commondir", MAX_SMALL)
     except OSError:
         raise UnreadableRepo from None
     if back is None and shared is None and "modules" in own.parts:
@@ -160,7 +160,7 @@ def is_ref(name: str) -> bool:
 
 def read_head(repo: Repo) -> str:
     """The ref that HEAD names, or the object if it is detached."""
-    text = (read_small(repo.own, "HEAD", MOST_SMALL) or b"").decode("ascii", "replace").rstrip("\n")
+    text = (read_small(repo.own, "HEAD", MAX_SMALL) or b"").decode("ascii", "replace").rstrip("\n")
     if text.startswith("ref: "):
         name = text.removeprefix("ref: ").strip()
         if not is_ref(name):  # the one of reftable is refs/heads/.invalid
@@ -178,13 +178,13 @@ def resolve_ref(repo: Repo, ref: str) -> str:
         return ref
     if not is_ref(ref):
         raise UnreadableRepo
-    loose = read_small(repo.at(ref), ref, MOST_SMALL)
+    loose = read_small(repo.at(ref), ref, MAX_SMALL)
     if loose is not None:
         text = loose.decode("ascii", "replace").rstrip("\n")
         if _OID.fullmatch(text) is None:
             raise UnreadableRepo
         return text
-    packed = read_small(repo.common, "packed-refs", MOST_PACKED) or b""
+    packed = read_small(repo.common, "packed-refs", MAX_PACKED) or b""
     at = packed.find(b" " + ref.encode() + b"\n")
     if at < 0:
         return ""
@@ -222,7 +222,7 @@ def scan_git_dir(repo: Repo, budget: Budget) -> GitDirState:
                     entries = sorted((e.name, e.stat(follow_symlinks=False)) for e in found)
             except OSError:
                 raise UnreadableRepo from None
-            if budget.over or len(lines) + len(entries) > MOST_WALKED:
+            if budget.over or len(lines) + len(entries) > MAX_WALKED:
                 raise UnreadableRepo
             for name, s in entries:
                 path = f"{inside}/{name}" if inside else name
@@ -249,7 +249,7 @@ def _stat_line(path: str, s: os.stat_result) -> str:
     return "\0".join((path, *map(str, numbers)))
 
 
-MOST_INDEX = 1 << 20  # bytes; about 10,000 files
+MAX_INDEX = 1 << 20  # bytes; about 10,000 files
 _TIMES = 40  # bytes of an entry before the object's name: times, device, inode, mode, owner, size
 _RACE = 20_000_000  # ns: what is changed within a tick after it was staged has the times that it had
 
@@ -275,7 +275,7 @@ def hash_index(repo: Repo, budget: Budget) -> str:
     """A hash over the paths, modes, objects and stages of an index; "" for one that is too big, split, sparse, or of
     another version than 2 or 3, "absent" for none."""
     try:
-        found = read_from(repo.own, "index", 0, MOST_INDEX)
+        found = read_from(repo.own, "index", 0, MAX_INDEX)
     except UnreadableRepo:
         return ""
     if found is None:
@@ -290,7 +290,7 @@ def hash_index(repo: Repo, budget: Budget) -> str:
 
 def read_index(repo: Repo, budget: Budget) -> tuple[IndexEntry, ...]:
     """Raises UnreadableRepo for an index of which `hash_index` says nothing."""
-    found = read_from(repo.own, "index", 0, MOST_INDEX)
+    found = read_from(repo.own, "index", 0, MAX_INDEX)
     if found is None:
         return ()
     data = found[0]
@@ -364,7 +364,7 @@ def _spans_of(data: bytes, width: int, budget: Budget) -> list[tuple[int, int]] 
     return spans if at == end else None
 
 
-MOST_LOG = 256 << 10  # bytes that a reflog may have grown by
+MAX_LOG = 256 << 10  # bytes that a reflog may have grown by
 _END = 16 << 10  # bytes of its end that are read
 _TAIL = 1024  # bytes of it that show whether it is still the same one
 
@@ -411,7 +411,7 @@ def _digest(data: bytes) -> str:
 def read_log_since(repo: Repo, ref: str, then: LogMark) -> tuple[LogLine, ...] | None:
     """The lines that a reflog got since; None where it is not the same one any more."""
     start = max(0, then.size - _END)
-    found = read_from(repo.at(ref), f"logs/{ref}", start, MOST_LOG)
+    found = read_from(repo.at(ref), f"logs/{ref}", start, MAX_LOG)
     if found is None:
         return () if not then.size else None
     data, size = found

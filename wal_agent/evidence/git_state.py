@@ -19,7 +19,7 @@ from wal_agent.evidence.model import Budget
 from wal_agent.records import Fact
 
 ABSENT = "absent"
-_MOST_REFS = 10
+_MAX_REFS = 10
 EARLY_HOOKS = frozenset(
     {"pre-commit", "prepare-commit-msg", "commit-msg", "pre-merge-commit", "pre-rebase"}
     | {"post-index-change", "reference-transaction"}
@@ -45,7 +45,7 @@ def take_snapshot(repo: Repo, refs: Sequence[str], index: bool, budget: Budget) 
     """Raises UnreadableRepo where anything of it cannot be read. `refs` that are no names of refs are left out."""
     now = git_repo.read_head(repo)
     wanted = [r for r in dict.fromkeys((*((now,) if now.startswith("refs/") else ()), *refs)) if git_repo.is_ref(r)]
-    if len(wanted) > _MOST_REFS or budget.over:
+    if len(wanted) > _MAX_REFS or budget.over:
         raise UnreadableRepo
     values = {ref: git_repo.resolve_ref(repo, ref) for ref in wanted}
     return RepoSnapshot(

@@ -138,8 +138,8 @@ FOLDER_BEGUN = "{} was begun and is not whole: remove it before you repeat the c
 WORKTREE_BRANCH_NOT_KNOWN = "{} Whether a branch was made for it is not known."
 
 
-MOST_FILES = 8  # whose content is read for one call
-MOST_BYTES = 4 << 20  # of their content together
+MAX_FILES = 8  # whose content is read for one call
+MAX_BYTES = 4 << 20  # of their content together
 
 
 class FileChange(msgspec.Struct, frozen=True):
@@ -225,8 +225,8 @@ class Budget(msgspec.Struct):
 
     clock: Clock
     until: float
-    files: int = msgspec.field(default=MOST_FILES)
-    size: int = msgspec.field(default=MOST_BYTES)
+    files: int = msgspec.field(default=MAX_FILES)
+    size: int = msgspec.field(default=MAX_BYTES)
     work: Callable[[], float] = time.thread_time
     most_work: float = math.inf
 

@@ -15,7 +15,7 @@ import msgspec
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import WalAgentError
 from wal_agent.fleet.jobs import Job, JobState
-from wal_agent.inbox import MOST_AT_ONCE, Driver, Message, identity_of
+from wal_agent.inbox import MAX_AT_ONCE, Driver, Message, identity_of
 from wal_agent.recovery.lease_policy import classify_stop
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
@@ -73,14 +73,14 @@ class Inboxes:
             self._at[key] = (self._open(key[0]), {})
         driver, known = self._at[key]
         try:
-            if len(known) < MOST_AT_ONCE:
+            if len(known) < MAX_AT_ONCE:
                 known |= {m.identity: m for m in driver.fetch(known.__contains__)}
             self._trouble = ""
         except WalAgentError as error:
             if self._trouble != error.what:
                 self._trouble = error.what
                 self._say(f"messages: {error}")
-        return list(known.values())[:MOST_AT_ONCE]
+        return list(known.values())[:MAX_AT_ONCE]
 
     def _close(self, key: tuple[str, int]) -> None:
         driver, _ = self._at.pop(key)

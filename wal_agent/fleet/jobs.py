@@ -69,7 +69,7 @@ JobState = Literal["damaged", "newer"] | LeaseView
 STATES: Final[tuple[JobState, ...]] = ("damaged", "newer", *get_args(LeaseView))
 """In the order of who is to look first."""
 MAX_WORDS = 500  # characters of a foreign text
-LONGEST_AGE = 1e10  # seconds, whatever a lease says
+MAX_AGE = 1e10  # seconds, whatever a lease says
 
 
 class ShownJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +201,7 @@ def clean_text(text: str) -> str:
 
 
 def _phase_age(seconds: float) -> float:
-    return min(max(0.0, seconds), LONGEST_AGE)
+    return min(max(0.0, seconds), MAX_AGE)
 
 
 def with_names(jobs: Iterable[Job], names: Mapping[str, str]) -> list[Job]:
@@ -537,9 +537,9 @@ def make_folder(job: Job, allowed: Allowed) -> Path:
     return path
 
 
-LONGEST_PAUSE = 300.0  # seconds after runs that failed in a row
+MAX_PAUSE = 300.0  # seconds after runs that failed in a row
 FIRST_REST = 15.0  # seconds until a job is tried again whose lease a run left as it was; doubled each time
-LONGEST_REST = 600.0
+MAX_REST = 600.0
 PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
 # Trying again mends none of these.
 FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, CrashLoop))}
@@ -573,7 +573,7 @@ class Rest(msgspec.Struct, frozen=True):
 def rest_after(before: Rest | None, code: int, now: float) -> Rest:
     """After a run that ended with `code`."""
     tries = before.tries + 1 if before else 1
-    return Rest(inf if code in FINAL else now + min(LONGEST_REST, FIRST_REST * 2 ** min(tries - 1, 16)), tries)
+    return Rest(inf if code in FINAL else now + min(MAX_REST, FIRST_REST * 2 ** min(tries - 1, 16)), tries)
 
 
 def prune_rests(rests: Mapping[Loss, Rest], jobs: Iterable[Job]) -> dict[Loss, Rest]:
@@ -631,7 +631,7 @@ def claim(
             say(f"waiting: {error}")
         if ended is not None and ended.code not in (0, LeaseHeld.exit_code):
             failures += 1
-            clock.sleep(rng.uniform(0.5, 1.0) * min(LONGEST_PAUSE, 2.0 ** min(failures, 10)))
+            clock.sleep(rng.uniform(0.5, 1.0) * min(MAX_PAUSE, 2.0 ** min(failures, 10)))
         elif ended is not None:
             failures = 0
         elif not wanted.wait:

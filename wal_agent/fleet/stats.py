@@ -43,7 +43,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.damage import damaged_log_error
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import KnownEnd, check_end, iter_readable, replay
-from wal_agent.wal.state import MOST_OPEN, call_changed_files, workspace_holds
+from wal_agent.wal.state import MAX_OPEN, call_changed_files, workspace_holds
 
 MAX_SAMPLES: Final = 10_000  # of one kind; the newest ones are kept
 MAX_TIMES: Final = 16  # kinds of durations; a recovery has five
@@ -341,7 +341,7 @@ class LogReader(msgspec.Struct):
     def _intent(self, intent: Intent) -> None:
         self._found["calls"] += 1
         key = call_key(intent)
-        if len(self._open) < MOST_OPEN:
+        if len(self._open) < MAX_OPEN:
             bare = msgspec.structs.replace(intent, input=msgspec.structs.replace(intent.input, data=None), before=())
             self._open[intent.call] = key, bare
         if _may_change(intent) and (earlier := self._watched.pop(key, None)) is not None:
@@ -381,7 +381,7 @@ class LogReader(msgspec.Struct):
         for part, seconds in record.seconds.items():
             self._sample(part, seconds)
         for verdict in record.verdicts:
-            if verdict.call in self._verdicts or len(self._verdicts) < MOST_OPEN:
+            if verdict.call in self._verdicts or len(self._verdicts) < MAX_OPEN:
                 self._verdicts[verdict.call] = verdict.finding
 
     def _sample(self, part: str, seconds: float) -> None:
@@ -396,7 +396,7 @@ def _may_change(intent: Intent) -> bool:
 
 
 def _cut(known: dict[K, V]) -> None:
-    while len(known) > MOST_OPEN:
+    while len(known) > MAX_OPEN:
         del known[next(iter(known))]
 
 

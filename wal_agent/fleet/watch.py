@@ -48,7 +48,7 @@ MAX_ACTS = 10_000  # acts that are remembered; no more jobs are acted on
 MAX_WOKEN = 5_000  # jobs that messages have woken, each remembered with its messages
 MAX_BYTES = 8 << 20
 FIRST_PAUSE = 30.0  # seconds until a command that failed is tried again; doubled each time
-LONGEST_PAUSE = 3600.0
+MAX_PAUSE = 3600.0
 
 Outcome = Literal["began", "done", "failed", "unknown", "undone"]
 """`undone`: never begun, or ended by our own end; it counts for nothing, and is not remembered."""
@@ -143,7 +143,7 @@ def is_due_again(act: Act, now: float, tries: int) -> bool:
 
 
 def pause_after(tries: int) -> float:
-    return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(tries - 1, 16)))
+    return float(min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(tries - 1, 16)))
 
 
 def record_acts(memory: Memory, acts: Iterable[Act]) -> Memory:
@@ -327,7 +327,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
 LISTEN = 0.5  # seconds between two looks at who is silent, and
 SUSPECT_LOOK = 1.0  # at the leases while somebody is
-LONGEST_SPREAD = 5.0  # seconds over which the commands of one round are begun
+MAX_SPREAD = 5.0  # seconds over which the commands of one round are begun
 
 
 class WatchKeys(Keys, frozen=True):
@@ -538,7 +538,7 @@ class Watcher:
             ]
             self._save_ends(acted)
             return
-        spread = min(LONGEST_SPREAD, wanted.every / 2) if len(todo) > wanted.at_once else 0.0
+        spread = min(MAX_SPREAD, wanted.every / 2) if len(todo) > wanted.at_once else 0.0
         self._ended = list(
             prefetch_map(lambda one: self._act(*one, self._rng.uniform(0, spread)), todo, wanted.at_once)
         )

@@ -19,7 +19,7 @@ from wal_agent.messages.status import EVERY, LIVE
 
 SILENT: Final = 3 * EVERY  # seconds without a beat
 MOST: Final = 10_000  # jobs that are remembered; those on a server are foreign
-MOST_BYTES: Final = 16 << 10
+MAX_BYTES: Final = 16 << 10
 
 
 class Link(Protocol):
@@ -61,7 +61,7 @@ class Beats:
     def heard(self, data: bytes) -> None:
         """Take a heartbeat or a status; anything else is passed over."""
         try:
-            beat = _BEAT.decode(data) if len(data) <= MOST_BYTES else None
+            beat = _BEAT.decode(data) if len(data) <= MAX_BYTES else None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             beat = None
         if beat is None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from wal_agent.errors import Denied, Unavailable, WalAgentError
-from wal_agent.inbox import MOST_AT_ONCE, Driver, Message
+from wal_agent.inbox import MAX_AT_ONCE, Driver, Message
 
 
 class Both:
@@ -48,7 +48,7 @@ class Both:
         if errors and not found:
             raise errors[0]
         waiting = sorted(found.values(), key=lambda m: m.sent) if put and served else list(found.values())
-        return waiting[:MOST_AT_ONCE]
+        return waiting[:MAX_AT_ONCE]
 
     def ack(self, identities: Collection[str]) -> None:
         try:

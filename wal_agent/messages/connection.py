@@ -35,11 +35,11 @@ Setup = Callable[[Client], Awaitable[None]]
 CONNECT: Final = 5.0  # seconds for one try
 RETRY: Final = (0.2, 1.0, 2.0, 5.0)  # seconds between two tries; the last one goes on
 PING: Final = 5  # seconds; a server that does not answer two of them is gone
-MOST_PENDING: Final = 64  # events that wait for a server; the oldest go first
+MAX_PENDING: Final = 64  # events that wait for a server; the oldest go first
 FLUSH: Final = 1.0  # seconds for what was published last, at the end
 CLOSE: Final = 2.0  # seconds for all of the end
 CLOSE_AT_ONCE: Final = 0.2  # where nothing is left to be sent
-MOST_REPORTS: Final = 6  # lines on outages in one process
+MAX_REPORTS: Final = 6  # lines on outages in one process
 
 FAILURES: Final = (OSError, nats.errors.Error, asyncio.TimeoutError, ValueError)
 """What the client raises where a server is away, refuses, or talks nonsense."""
@@ -60,7 +60,7 @@ class Connection:
         self._servers = [each.strip() for each in url.split(",") if each.strip()]
         self._options = login_options(self._servers, env)
         self._say, self._name, self._streams = say, name, tuple(streams)
-        self._pending: deque[tuple[str, bytes]] = deque(maxlen=MOST_PENDING)
+        self._pending: deque[tuple[str, bytes]] = deque(maxlen=MAX_PENDING)
         self._setups: list[Setup] = []
         self._lock = threading.Lock()
         self._up = threading.Event()  # there is a client, and it is connected
@@ -262,7 +262,7 @@ class Connection:
 
     def _report(self, line: str) -> None:
         self._reports += 1
-        if self._reports <= MOST_REPORTS and not self._closed:
+        if self._reports <= MAX_REPORTS and not self._closed:
             self._say(line)
 
     def _because(self) -> str:

@@ -22,14 +22,14 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from wal_agent import msgspec_compat
 from wal_agent.errors import Unavailable
-from wal_agent.inbox import MOST_AT_ONCE, Message, is_short
+from wal_agent.inbox import MAX_AT_ONCE, Message, is_short
 from wal_agent.messages.connection import CLOSE_AT_ONCE, Connection, ensure_stream
 from wal_agent.messages.subjects import INBOX, OUTBOX, Stream, job_token, subject, token
 
 DEADLINE: Final = 5.0  # seconds for one method
-MOST_READ: Final = 500  # stream messages that one look reads
-MOST_BYTES: Final = 32 << 20  # that one look reads; the server, not wal-agent, says how long a message may be
-MOST_HELD: Final = 1000  # messages that are kept in memory; the others stay with the server until these are seen
+MAX_READ: Final = 500  # stream messages that one look reads
+MAX_BYTES: Final = 32 << 20  # that one look reads; the server, not wal-agent, says how long a message may be
+MAX_HELD: Final = 1000  # messages that are kept in memory; the others stay with the server until these are seen
 TAKEN: Final = 10071  # JetStream's error code: the subject is not empty
 NO_STREAM: Final = 10059  # else a message that is not found is none
 PLAIN_SENDER: Final = "nats"  # of a plain text that any NATS client has published
@@ -85,9 +85,9 @@ class NatsDriver:
     def _fetch(self, known: Callable[[str], bool]) -> Sequence[Message]:
         if self._connection != self._link.number:
             self._forget(self._link.number)
-        if len(self._held) >= MOST_HELD:
+        if len(self._held) >= MAX_HELD:
             self._held = {n: each for n, each in self._held.items() if not known(each.identity)}
-        if room := min(MOST_READ, MOST_HELD - len(self._held)):
+        if room := min(MAX_READ, MAX_HELD - len(self._held)):
             found, more = self._link.call(lambda client: self._read(client, room), DEADLINE)
             if more == "gone":
                 self._forget(self._link.number)
@@ -101,7 +101,7 @@ class NatsDriver:
         for message in self._held.values():
             if not known(message.identity):
                 waiting.setdefault(message.identity, message)
-        return list(waiting.values())[:MOST_AT_ONCE]
+        return list(waiting.values())[:MAX_AT_ONCE]
 
     def _hold(self, raw: RawStreamMsg) -> None:
         number = raw.seq or 0
@@ -118,7 +118,7 @@ class NatsDriver:
         found: list[RawStreamMsg] = []
         after, until = self._next, asyncio.get_running_loop().time() + DEADLINE / 2
         size = 0
-        while len(found) < most and size < MOST_BYTES and asyncio.get_running_loop().time() < until:
+        while len(found) < most and size < MAX_BYTES and asyncio.get_running_loop().time() < until:
             try:
                 raw = await api.get_msg(INBOX.name, after, subject(self._job, ">"), next=True)
             except NotFoundError as error:
@@ -149,7 +149,7 @@ class NatsDriver:
             self._done.pop(identity, None)
         rest = [each for each in identities if not read.get(each)]
         if rest and not (same and self._end):  # it may be there, where nobody has read yet
-            self._done = dict(list({**self._done, **dict.fromkeys(rest)}.items())[-MOST_HELD:])
+            self._done = dict(list({**self._done, **dict.fromkeys(rest)}.items())[-MAX_HELD:])
             self._link.call(lambda client: self._purge(client, rest), DEADLINE)
 
     async def _delete(self, client: Client, numbers: Sequence[int]) -> None:

@@ -25,7 +25,7 @@ from wal_agent import __version__, msgspec_compat
 from wal_agent.clock import Clock
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import Unavailable, UsageError, WalAgentError
-from wal_agent.inbox import MOST_TEXT, Message, reply_id
+from wal_agent.inbox import MAX_TEXT, Message, reply_id
 from wal_agent.messages.connection import CLOSE, FAILURES, Connection
 from wal_agent.messages.status import synadia_beat
 from wal_agent.messages.subjects import Persona, subject
@@ -34,8 +34,8 @@ from wal_agent.text import shorten
 
 T = TypeVar("T")
 Progress = Literal["waits", "given", "seen"]
-MOST_WAITING: Final = 16  # requests for checkpoints that wait for their turn; the server drops others
-MOST_PROMPTS: Final = 32  # prompts that wait for an answer
+MAX_WAITING: Final = 16  # requests for checkpoints that wait for their turn; the server drops others
+MAX_PROMPTS: Final = 32  # prompts that wait for an answer
 LOOK: Final = 0.25  # seconds between two looks at what the log holds of a prompt
 GRACE: Final = 2.0  # seconds for a reply that was sent just before its turn ended
 KEEP_ALIVE: Final = 20.0  # seconds between two "ack" chunks; callers give up after 60 of silence
@@ -65,8 +65,8 @@ class Answers(Protocol):
 def prompt_text(data: bytes) -> str:
     """Return the text of a prompt: a JSON envelope where the first sign is `{`, else plain text (sections 5.1, 5.3).
     ValueError: it is none, or has what is not taken. Pure."""
-    if len(data) > MOST_TEXT:
-        raise ValueError(f"the prompt has more than {MOST_TEXT >> 10} KiB")
+    if len(data) > MAX_TEXT:
+        raise ValueError(f"the prompt has more than {MAX_TEXT >> 10} KiB")
     try:
         text: object = data.decode()
         if data.lstrip(b" \t\r\n").startswith(b"{"):
@@ -132,7 +132,7 @@ class Requests:
         client.msg_class = _Asked
         for verb, act in (("create", self._create), ("restore", self._restore)):
             name = subject(self._job, "checkpoint", verb)
-            await client.subscribe(name, cb=partial(self._answer, client, act), pending_msgs_limit=MOST_WAITING)
+            await client.subscribe(name, cb=partial(self._answer, client, act), pending_msgs_limit=MAX_WAITING)
         if self._persona is not None:
             await client.subscribe(subject(self._job, "outbox", "reply", "*"), cb=self._replied)
             await self._serve_agents(client, self._persona)
@@ -172,7 +172,7 @@ class Requests:
         service = Service(client, ServiceConfig("agents", release[0] if release else "0.0.0", described, metadata))
         service._id = self._run  # the heartbeats' instance_id, by which callers know it
         await service.start()
-        takes = {"max_payload": f"{MOST_TEXT >> 10}KB", "attachments_ok": "false"}
+        takes = {"max_payload": f"{MAX_TEXT >> 10}KB", "attachments_ok": "false"}
         prompt = EndpointConfig("prompt", self._on_prompt, GROUP, persona.subject("prompt"), takes)
         await service.add_endpoint(prompt)
         await service.add_endpoint(EndpointConfig("status", self._on_status, GROUP, persona.subject("status")))
@@ -186,14 +186,14 @@ class Requests:
 
     async def _on_prompt(self, request: Request) -> None:
         """Answer in a task: the service waits for the end of this before it takes the next one."""
-        full = len(self._prompts) >= MOST_PROMPTS
+        full = len(self._prompts) >= MAX_PROMPTS
         task = asyncio.ensure_future(self._refuse(request) if full else self._prompt(request))
         self._prompts[task] = ""
         task.add_done_callback(self._prompts.pop)
 
     async def _refuse(self, request: Request) -> None:
         with suppress(*FAILURES):
-            await request.respond_error("500", f"{MOST_PROMPTS} prompts wait already")
+            await request.respond_error("500", f"{MAX_PROMPTS} prompts wait already")
             await request.respond(b"")
 
     async def _prompt(self, request: Request) -> None:

@@ -22,7 +22,7 @@ from wal_agent.redact import redact
 from wal_agent.text import shorten
 
 EVERY: Final = 1.0  # seconds between two heartbeats
-MOST_WHY: Final = 300  # characters of a reason
+MAX_WHY: Final = 300  # characters of a reason
 
 State = Literal["starting", "recovering", "running", "draining", "paused", "fenced", "halted", "closed", "released"]
 
@@ -167,7 +167,7 @@ def synadia_beat(persona: Persona, run: str, now: float, every: float = EVERY) -
 
 
 def _why(text: str) -> str:
-    return shorten(redact(text), MOST_WHY)
+    return shorten(redact(text), MAX_WHY)
 
 
 def _json(body: dict[str, object]) -> bytes:

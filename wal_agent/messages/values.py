@@ -32,7 +32,7 @@ from wal_agent.text import shorten
 T = TypeVar("T")
 DEADLINE: Final = 10.0  # seconds for one method
 OVERHEAD: Final = 2048  # bytes for subject and headers below the server's max_payload
-MOST_NAMES: Final = 5000  # that are read; a job keeps fewer
+MAX_NAMES: Final = 5000  # that are read; a job keeps fewer
 BATCH: Final = 500
 BATCH_WAIT: Final = 2.0  # seconds
 MARK: Final = "=epoch"  # key of the mark; key_of never returns it
@@ -270,8 +270,8 @@ class KvValues:
                     key = message.subject.removeprefix(self._prefix)
                     if key != MARK and (at := value_at(message, base)) is not None:
                         found[name_of(key)] = at
-                if len(found) > MOST_NAMES:  # none is left out: a value that seems to be missing may be costly
-                    what = f"The KV bucket {self._bucket} has more than {MOST_NAMES} keys."
+                if len(found) > MAX_NAMES:  # none is left out: a value that seems to be missing may be costly
+                    what = f"The KV bucket {self._bucket} has more than {MAX_NAMES} keys."
                     raise Exhausted(what, f"Delete those that are not this job's: nats kv ls {self._bucket}")
         finally:
             with suppress(Exception):

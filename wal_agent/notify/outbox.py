@@ -27,7 +27,7 @@ from wal_agent.text import moment
 
 RETRY_PERIOD = 600.0  # seconds for which one URL is tried
 FIRST_PAUSE = 2.0
-LONGEST_PAUSE = 90.0
+MAX_PAUSE = 90.0
 REMINDERS = (900.0, 3600.0, 14_400.0)  # seconds, each after the one before: four times in all
 MAX_AGE = 86_400.0  # seconds; what nobody could send for a day is dropped
 REPEAT_WINDOW = 900.0  # seconds in which a message is not said again
@@ -129,7 +129,7 @@ def pending_targets(waiting: Letter, targets: Iterable[Target]) -> list[Target]:
 def next_attempt(waiting: Letter, target: Target, now: float) -> float:
     """When it is to be sent to `target`. A clock that was set back puts it off no longer than it ever waits."""
     tried = waiting.tries.get(target.id)
-    at, most = (tried.again, LONGEST_PAUSE) if tried else (waiting.due, REMINDERS[-1])
+    at, most = (tried.again, MAX_PAUSE) if tried else (waiting.due, REMINDERS[-1])
     return at if at - now <= most else now
 
 
@@ -150,7 +150,7 @@ def mark_failed(waiting: Letter, target: Target, now: float, jitter: float) -> L
     before = waiting.tries.get(target.id, Try(0, now, now))
     if now - before.first >= RETRY_PERIOD:
         return msgspec.structs.replace(waiting, gave_up=(*waiting.gave_up, target.id))
-    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(before.count, 10)) * (1 - jitter / 4)
+    pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(before.count, 10)) * (1 - jitter / 4)
     tried = Try(before.count + 1, before.first, now + pause)
     return msgspec.structs.replace(waiting, tries={**waiting.tries, target.id: tried})
 

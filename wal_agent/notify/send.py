@@ -248,7 +248,7 @@ def _rest(box: Outbox, targets: Sequence[Target]) -> None:
     if _HEAVY not in sys.modules:
         return
     reading, writing = os.pipe()
-    os.write(writing, _packed(targets))  # fits: MOST * MOST_URL are less than a pipe holds
+    os.write(writing, _packed(targets))  # fits: MOST * MAX_URL are less than a pipe holds
     os.close(writing)
     os.dup2(reading, 0)
     os.execve(sys.executable, [sys.executable, "-P", "-m", "wal_agent.notify.send", str(box.folder)], os.environ)

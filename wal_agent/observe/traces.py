@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 
-MOST_OPEN = 1000  # calls that run at a time; the oldest is let go beyond
+MAX_OPEN = 1000  # calls that run at a time; the oldest is let go beyond
 _HALF = (1 << 64) - 1
 _BAD = ("failed", "refused")
 
@@ -159,7 +159,7 @@ class Spans:
         if it.agent_call:
             span.set_attribute("gen_ai.tool.call.id", quote(it.agent_call, 100))
         self._calls[it.call] = span
-        if len(self._calls) > MOST_OPEN:
+        if len(self._calls) > MAX_OPEN:
             self._ended(self._calls.popitem(last=False)[1], at, "open")
 
     def _ended(self, span: Span, at: float, how: str) -> None:

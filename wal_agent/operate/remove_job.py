@@ -50,7 +50,7 @@ from wal_agent.wal.state import State
 
 WHY: Final = "a person deleted the job"
 COMMIT_TRIES = 100
-MOST_NAMES = 10_000  # blobs whose names `gc` holds in memory
+MAX_NAMES = 10_000  # blobs whose names `gc` holds in memory
 FEW = 50  # blobs of the last run that a job at rest may keep
 CLEANED: Final = "a person deleted what the job no longer needs"
 
@@ -112,7 +112,7 @@ def remove_job(at: JobAccess, clock: Clock) -> Removal:
 
 def collect(bucket: Bucket, keys: Keys) -> RetentionResult:
     """Delete what may go beside any run. Unavailable, Denied."""
-    retention = Retention(bucket, keys, most=MOST_NAMES)
+    retention = Retention(bucket, keys, most=MAX_NAMES)
     done = retention.run()
     while done.more:
         done = _with(retention.run(), done)
@@ -124,7 +124,7 @@ def blobs_at_rest(bucket: Bucket, keys: Keys, seen: StoredLease | None) -> Tally
     let few more go than `collect` does. Reads only. `seen`: the job's lease. Unavailable, Denied."""
     if seen is None or seen.doc.state not in ("closed", "released"):
         return None
-    retention = Retention(bucket, keys, most=MOST_NAMES)
+    retention = Retention(bucket, keys, most=MAX_NAMES)
     opened = retention.plan(over=seen.doc.epoch).loose
     if opened.count < FEW:
         return None

@@ -24,7 +24,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.conversation.checkpoint import Occasion, checkpoint_of
 from wal_agent.conversation.json_schema import Schema, read_schema
-from wal_agent.conversation.rewrite import MOST_SUMMARIZED, CompactionPolicy, aged, ask_for_summaries, summary_schema
+from wal_agent.conversation.rewrite import MAX_SUMMARIZED, CompactionPolicy, aged, ask_for_summaries, summary_schema
 from wal_agent.conversation.tasks import (
     AGAIN,
     ChildAnswer,
@@ -57,7 +57,7 @@ from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
 ENDING: Final = 30.0  # seconds for a child that is over its budget to save and stop; then it is killed
-MOST_SAID: Final = 1 << 20  # bytes of its stderr that are read
+MAX_SAID: Final = 1 << 20  # bytes of its stderr that are read
 
 
 class TaskJob(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ def run_child(at: TaskJob, args: tuple[str, ...], start: TaskStart, seconds: flo
             raise
         failpoint("task.after_child")
         err.seek(0)
-        return code, err.read(MOST_SAID).decode("utf-8", "replace")
+        return code, err.read(MAX_SAID).decode("utf-8", "replace")
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -253,7 +253,7 @@ def summarize(
         )
     state, blobs = at.state(), Blobs(at.bucket, keys, SystemClock(), random.Random())
     units = read_units(state, blobs, home)
-    turns = [t for t in aged(units, policy, SystemClock().now()) if t.prompt][-MOST_SUMMARIZED:]
+    turns = [t for t in aged(units, policy, SystemClock().now()) if t.prompt][-MAX_SUMMARIZED:]
     if not turns:
         return None
     file = rewritten_file(state, home)

@@ -25,7 +25,7 @@ from wal_agent.wording import messages
 
 COUNTDOWN = 1.0  # seconds between reads of the lease of a silent owner, while a person watches
 POLL_INTERVAL = 2.0  # seconds between reads of a live owner's lease
-LONGEST_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
+MAX_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
 MAX_REASON = 500  # characters of why it is paused
 
 
@@ -153,7 +153,7 @@ def _pause_length(seen: StoredLease) -> float:
     doc = seen.doc
     if doc.state != "released" or doc.until <= 0:
         return 0.0
-    return min(doc.until - (doc.time or seen.updated), LONGEST_PAUSE)
+    return min(doc.until - (doc.time or seen.updated), MAX_PAUSE)
 
 
 def spool_is_here(seen: StoredLease, local: Local) -> bool:

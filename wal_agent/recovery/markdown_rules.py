@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from wal_agent.calls.checks import parse_done_if
-from wal_agent.calls.rules.project import MOST_NAME, ProjectRule, RuleProblem, clean_sentence, parse_pattern
+from wal_agent.calls.rules.project import MAX_NAME, ProjectRule, RuleProblem, clean_sentence, parse_pattern
 from wal_agent.records import Class
 
 MAX_LINE = 4000  # characters; a longer line holds no rule
@@ -275,7 +275,7 @@ def _parse_row(row: dict[str, str], source: str, line: int) -> Found:
             continue
         rules.append(
             ProjectRule(
-                name=clean_sentence(name, MOST_NAME),
+                name=clean_sentence(name, MAX_NAME),
                 cls=cls,
                 source=source,
                 line=line,
@@ -324,7 +324,7 @@ def _command_operation(text: str) -> tuple[str, tuple[str, ...], str, str]:
 
 
 def _quoted(text: str) -> str:
-    return f'"{clean_sentence(text, MOST_NAME)}"'
+    return f'"{clean_sentence(text, MAX_NAME)}"'
 
 
 # ---- Recovery sections --------------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def section_rules(
             risk = f"Partial failure risk: {fields['risk']}" if fields.get("risk") else ""
             rules.append(
                 ProjectRule(
-                    name=clean_sentence(name, MOST_NAME),
+                    name=clean_sentence(name, MAX_NAME),
                     cls=cls,
                     source=source,
                     line=line,
@@ -386,7 +386,7 @@ def section_rules(
                     verify=clean_sentence(strip_wrapping(fields.get("verify", ""))),
                     done_if=done_if,
                     ambiguous=clean_sentence(" ".join(s for s in (fields.get("ambiguous", ""), risk) if s)),
-                    tool=clean_sentence(name, MOST_NAME),
+                    tool=clean_sentence(name, MAX_NAME),
                     folders=folders,
                     files=files,
                 )

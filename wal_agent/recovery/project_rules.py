@@ -26,7 +26,7 @@ from wal_agent.calls.checks import parse_done_if
 from wal_agent.calls.rules.project import (
     ANY,
     GAP,
-    MOST_NAME,
+    MAX_NAME,
     ProjectRule,
     RuleProblem,
     clean_sentence,
@@ -102,7 +102,7 @@ def _parse_toml_rule(table: Mapping[str, Any], n: int, line: int, path: Path) ->
             words = parse_pattern(match)
         except ValueError as error:
             raise ConfigError(
-                f'{where}: match "{clean_sentence(match, MOST_NAME)}" {error}.',
+                f'{where}: match "{clean_sentence(match, MAX_NAME)}" {error}.',
                 'It is the first words of one command, "*" for any word.',
             ) from None
     elif not isinstance(tool, str) or not TOOL_NAME.fullmatch(tool):
@@ -114,7 +114,7 @@ def _parse_toml_rule(table: Mapping[str, Any], n: int, line: int, path: Path) ->
             raise ConfigError(f"{where} has no class.", f"Allowed: {allowed}.")
         raise Origin("file", f"class in {where}").refuse(table["class"], allowed)
     return ProjectRule(
-        name=text("name", MOST_NAME) or clean_sentence(match or tool or "", MOST_NAME),
+        name=text("name", MAX_NAME) or clean_sentence(match or tool or "", MAX_NAME),
         cls=table["class"],
         source=FILE,
         line=line,
@@ -136,7 +136,7 @@ def _parse_done_if(text: str, verify: str, where: str) -> str:
         return parse_done_if(text)
     except ValueError as error:
         raise ConfigError(
-            f'{where}: done_if "{clean_sentence(text, MOST_NAME)}" {error}.',
+            f'{where}: done_if "{clean_sentence(text, MAX_NAME)}" {error}.',
             'It is "exit 0", or a whole line of the output, "*" for anything.',
         ) from None
 

@@ -204,7 +204,7 @@ def _environment() -> Any:
 # ---- the recovery prompt ---------------------------------------------------------------------------------------------
 
 MAX_TOKENS = 4000
-MOST_WORK = 10  # lines of the newest checkpoint
+MAX_WORK = 10  # lines of the newest checkpoint
 WORK_LINE = 1200  # characters of one: a note is one line
 EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
 
@@ -388,7 +388,7 @@ def _template_values(
         "timers": [_shown_call(c, chars) for c in facts.timers[-most:] if most],
         "served": [_shown_call(c, chars) for c in facts.served[-most:] if most],
         "work": [
-            inline(line, min(WORK_LINE, 2 * chars)) for line in facts.work.lines[: MOST_WORK if most >= 10 else most]
+            inline(line, min(WORK_LINE, 2 * chars)) for line in facts.work.lines[: MAX_WORK if most >= 10 else most]
         ],
         "work_from": facts.work.source,
         **_handed_values(facts.handed, most_finished, chars),

@@ -21,7 +21,7 @@ from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.recovery.restore_target import SavedHere
 
 STASH = "refs/stash"
-MOST_OFFERED = 100  # branches and the like
+MAX_OFFERED = 100  # branches and the like
 _BRANCHES = "refs/heads/"
 _WHO = "wal-agent <wal-agent@localhost> 0 +0000"
 
@@ -60,7 +60,7 @@ def put_back_git(
     staged = wants_index and _may_stage(shadow, place, here, saved) and _stage(shadow, place, saved.index)
     if wants_index and not staged and (commit := _commit_of(shadow, saved, known)):
         offered["staged"] = commit
-    others = {name: id for name, id in islice(_others(saved), MOST_OFFERED) if id in known}
+    others = {name: id for name, id in islice(_others(saved), MAX_OFFERED) if id in known}
     lacks = _lacks(shadow, place, others.values())
     offered |= {name: id for name, id in others.items() if id in lacks}
     return GitPutBack(staged, len(stashes) * ("stash-0" not in offered), offered)

@@ -139,11 +139,11 @@ def _read_placed(folder: Path) -> list[PlacedFile]:
 
 
 KEEP_RESTORES = 5  # folders of earlier restores
-MOST_FILES = 20_000
-MOST_BYTES = 16 << 30
+MAX_FILES = 20_000
+MAX_BYTES = 16 << 30
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-MOST_CHECKED = 16 << 20  # bytes of a main file that is held in memory once more, to be checked
-MOST_MAIN = 1 << 30  # bytes of the main file, which is held in memory
+MAX_CHECKED = 16 << 20  # bytes of a main file that is held in memory once more, to be checked
+MAX_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 
 
 class SessionTarget(msgspec.Struct, frozen=True):
@@ -260,7 +260,7 @@ def _left_schedules(agent: Agent, exact: Path, carried: Buffer) -> tuple[Request
 def _refused(agent: Agent, reconciled: Reconciled, size: int) -> list[str]:
     """Say why the agent's model may refuse the session, where `reconcile` left something of that kind."""
     rewriting = agent.capabilities.rewriting
-    if not isinstance(rewriting, Rewriting) or size > MOST_CHECKED:
+    if not isinstance(rewriting, Rewriting) or size > MAX_CHECKED:
         return []
     faults = conversation_faults(rewriting.units(reconciled.data), agent.capabilities.pairs_by_id)
     return [f"The model may refuse this session: {shorten(fault, 200)}." for fault in faults[:1]]
@@ -271,9 +271,9 @@ def check_files(place: SessionTarget, files: Mapping[str, FileState]) -> None:
     try:
         if not _SESSION.fullmatch(place.session):  # it becomes a word of the agent's command line
             raise Damaged(f"The log names a session {shorten(repr(place.session), 60)}, which is no session's id.")
-        if len(files) > MOST_FILES or sum(max(f.size, f.base_size, 0) for f in files.values()) > MOST_BYTES:
+        if len(files) > MAX_FILES or sum(max(f.size, f.base_size, 0) for f in files.values()) > MAX_BYTES:
             raise Damaged(f"The log names {len(files)} session files, more or bigger than an agent can have.")
-        if (size := files[place.agent.main_file].size) > MOST_MAIN:
+        if (size := files[place.agent.main_file].size) > MAX_MAIN:
             raise Damaged(f"The log says that the session has {size} bytes, more than an agent can resume.")
         for name in files:
             place.path(name)

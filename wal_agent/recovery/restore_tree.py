@@ -124,16 +124,16 @@ def restrict_modes(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
                 os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o700)
 
 
-MOST_COMPARED = 256 << 20  # bytes of files whose content is compared
+MAX_COMPARED = 256 << 20  # bytes of files whose content is compared
 _BATCH = 32 << 20
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?:[^\n]+\n)*?oid sha256:([0-9a-f]{64})\n")
-_MOST_POINTER = 1024  # bytes
+_MAX_POINTER = 1024  # bytes
 
 
 def filtered_files(shadow: Shadow, files: Tree, committed: Tree, *alternates: Path) -> frozenset[str]:
     """Those of the files that the commit has in the form in which git keeps them: with other ends of lines, or as a
     pointer of git-lfs. Bounded, and no filter runs. GitFailed."""
-    room, asked = MOST_COMPARED, []
+    room, asked = MAX_COMPARED, []
     for path, entry in files.items():
         known = committed.get(path)
         if known is not None and known.mode == entry.mode != "120000" and known.size < entry.size:
@@ -149,7 +149,7 @@ def filtered_files(shadow: Shadow, files: Tree, committed: Tree, *alternates: Pa
             if size > _BATCH:
                 break
         now, asked = asked[:taken], asked[taken:]
-        pointers = {k.id for _, _, k in now if k.size <= _MOST_POINTER}
+        pointers = {k.id for _, _, k in now if k.size <= _MAX_POINTER}
         blobs = _read_blobs(shadow, {*(e.id for _, e, _ in now), *pointers}, *alternates)
         found |= {path for path, e, k in now if _is_filtered(blobs.get(e.id, b""), k.id, blobs.get(k.id, b""))}
     return frozenset(found)

@@ -80,7 +80,7 @@ from wal_agent.wal.damage import with_hint
 
 LOCK_TIMEOUT = 60.0  # seconds
 RESTORE_NOTE = "put-back"  # file in the shadow: the capture that was put back last, and its restore's note
-MOST_HUSKS = 400  # they are named to git in its arguments
+MAX_HUSKS = 400  # they are named to git in its arguments
 TRIES = 3  # saves of what is here, where it changes meanwhile
 NOTHING_INSIDE: Mapping[str, Workspace] = {}
 Announce = Callable[[Sequence[str], RestoreBackup], None]
@@ -299,7 +299,7 @@ class _Restore:
             moved, same = move_aside(self.folder, old, tree, self.now)
             aside += moved
             was = here.contents.work if here else ""
-            nested = [path for path in tree if self._lacks_repository(path, tree)][:MOST_HUSKS]
+            nested = [path for path in tree if self._lacks_repository(path, tree)][:MAX_HUSKS]
             try:
                 checkout_tree(self.shadow, self.folder, was, contents.work, leave, same, *place.alternates)
             except ChangedMeanwhile as error:

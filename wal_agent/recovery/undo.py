@@ -20,8 +20,8 @@ from wal_agent.redact import redact
 from wal_agent.text import quote_word
 
 Kind = Literal["command", "partial", "look", "impossible", "unknown"]
-MOST_TEXT: Final = 4_000  # characters of a command that is looked at
-_MOST_COMMANDS: Final = 20
+MAX_TEXT: Final = 4_000  # characters of a command that is looked at
+_MAX_COMMANDS: Final = 20
 _HARMLESS: Final = frozenset(("cd", "true", "echo", "set", "sleep", "pwd", "exit", ":"))
 
 
@@ -60,8 +60,8 @@ def suggest_undo(call: ReadCall, rules: Rules) -> Undo:
 
 def undo_of_text(text: str, call: ReadCall) -> Undo:
     """Return how to undo shell text of a call: the undoing of each of its commands, the last one first."""
-    script = call.parse(text) if len(text) <= MOST_TEXT else None
-    if script is None or script.functions or not 0 < len(script.commands) <= _MOST_COMMANDS:
+    script = call.parse(text) if len(text) <= MAX_TEXT else None
+    if script is None or script.functions or not 0 < len(script.commands) <= _MAX_COMMANDS:
         return UNKNOWN
     folder: list[str] = []
     found: list[Undo] = []

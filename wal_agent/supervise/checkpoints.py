@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.conversation.checkpoint import MOST_PLANNED, NOTE, STEP, TITLE, Occasion, checkpoint_of, task_phase
+from wal_agent.conversation.checkpoint import MAX_PLANNED, NOTE, STEP, TITLE, Occasion, checkpoint_of, task_phase
 from wal_agent.errors import UsageError
 from wal_agent.events import CheckpointFailed
 from wal_agent.records import PhaseName, PlanStep, Progress, TaskPhase, Trigger
@@ -124,8 +124,8 @@ def read_progress(question: Mapping[str, Any], now: float, by_agent: bool) -> Pr
     said = _said(dict(question))
     plan = None
     if said.plan is not None:
-        if len(said.plan) > MOST_PLANNED:
-            raise UsageError(f"A plan of {len(said.plan)} steps is too long.", f"At most {MOST_PLANNED}: sum some up.")
+        if len(said.plan) > MAX_PLANNED:
+            raise UsageError(f"A plan of {len(said.plan)} steps is too long.", f"At most {MAX_PLANNED}: sum some up.")
         plan = tuple(PlanStep(text=step.text[:STEP], state=step.state) for step in said.plan)
     if not -1 <= said.progress <= 100:
         raise UsageError(f"--progress {said.progress} is not possible.", "Allowed: 0 to 100, in percent.")

@@ -162,11 +162,11 @@ class Commands:
         return {}
 
     def _mark(self, name: str) -> dict[str, Any]:
-        from wal_agent.recovery.restore_session import MOST_MAIN  # late: only a conversation that is marked is read
+        from wal_agent.recovery.restore_session import MAX_MAIN  # late: only a conversation that is marked is read
         from wal_agent.supervise.rewrite import mark_of, rewriting_of
 
         how, main = rewriting_of(self._agent), self._live.main_file()
-        data = read_plain(main.path, MOST_MAIN) if main else None
+        data = read_plain(main.path, MAX_MAIN) if main else None
         units = how.units(data or b"")
         await_durable(self._writer.append(mark_of(name, self._live.conversation.session, units, self._clock.now())))
         return {"job": self._context.job.keys.job}

@@ -200,8 +200,8 @@ RESTARTED: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "
 
 QUOTA_PAUSE = 60.0  # seconds until a provider is asked again that did not say when; doubled each time
 LEAST_AGAIN = 30.0  # from the second in a row, whatever it said: each try is a whole recovery
-LONGEST_UNTOLD = 3600.0
-LONGEST_TOLD = 7 * 86_400.0  # whatever a provider says
+MAX_UNTOLD = 3600.0
+MAX_TOLD = 7 * 86_400.0  # whatever a provider says
 LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a person is notified
 
 
@@ -301,7 +301,7 @@ def lease_state_after(
 def quota_pause(word: ExitReason, place: str, ends: Iterable[RunEnded]) -> float:
     """Seconds until a quota is worth another try: what the provider said, but longer each time that nothing was done in
     between. `place`: where it ended now (RunEnded.place); `ends`: those of the job before, oldest first."""
-    asked = min(word.retry_after, LONGEST_TOLD)
+    asked = min(word.retry_after, MAX_TOLD)
     row = _in_a_row(ends)
     vain = len(_in_vain(place, row))
     if asked <= 0:
@@ -321,7 +321,7 @@ def waits_in_vain(place: str, ends: Iterable[RunEnded], now: float) -> float:
 
 
 def _doubled(times: int) -> float:
-    return min(QUOTA_PAUSE * float(2 ** min(times, 10)), LONGEST_UNTOLD)
+    return min(QUOTA_PAUSE * float(2 ** min(times, 10)), MAX_UNTOLD)
 
 
 def _in_a_row(ends: Iterable[RunEnded]) -> list[RunEnded]:

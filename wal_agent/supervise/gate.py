@@ -225,7 +225,7 @@ def _first(pool: list[RunningCall], test: Callable[[RunningCall], bool]) -> Runn
 SHOWN_TOOL = 60  # characters of a tool's name in a refusal, and
 SHOWN_RESULT = 300  # of what a call had printed
 RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
-MOST_BEYOND = 256  # calls
+MAX_BEYOND = 256  # calls
 IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
 CUT = "it was stopped; it may have begun"
 LEFT = "the agent ended what its shell had left in the background"
@@ -970,7 +970,7 @@ class Gate:
         with self._lock:
             running = self._calls.running
             newest = self.last.call if self.last else self._before
-            first = max(min(running, default=newest + 1), newest - MOST_BEYOND)
+            first = max(min(running, default=newest + 1), newest - MAX_BEYOND)
             return tuple(call for call in range(first, newest + 1) if call not in running)
 
     def changing(self) -> list[RunningCall]:

@@ -15,21 +15,21 @@ from typing import Final
 from wal_agent.calls.quote import fenced, safe
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import UsageError, WalAgentError
-from wal_agent.inbox import MOST_TEXT, Driver, Message, identity_of
+from wal_agent.inbox import MAX_TEXT, Driver, Message, identity_of
 from wal_agent.records import MessageGiven, MessageSeen, Payload
 from wal_agent.redact import redact
 from wal_agent.supervise.context import RunContext
 from wal_agent.text import plural, shorten
-from wal_agent.wal.state import MOST_OUTCOME, MessageAt, State
+from wal_agent.wal.state import MAX_OUTCOME, MessageAt, State
 from wal_agent.wording import messages
 
 NEAR: Final = 2.0  # seconds between two polls of a local folder
 SOON: Final = 0.05  # seconds between the word that a message has come and the poll
 REST: Final = 10  # times as long between two polls while the agent waits for a person
 GIVE_WAIT: Final = 2.0  # seconds that a hook waits for the log, where there is a message
-MOST_GIVEN: Final = 5  # messages at one boundary
-MOST_SHOWN: Final = 6000  # characters of one
-MOST_REPEATED: Final = 50  # messages in a recovery prompt
+MAX_GIVEN: Final = 5  # messages at one boundary
+MAX_SHOWN: Final = 6000  # characters of one
+MAX_REPEATED: Final = 50  # messages in a recovery prompt
 REPEATED_SHOWN: Final = 400  # characters of each there
 ROOM_REPEATED: Final = 1500  # tokens of all of them there, of the 4,000 that a recovery prompt has
 
@@ -45,9 +45,9 @@ def unlogged_messages(state: State, identities: Sequence[str]) -> tuple[str, ...
     return tuple(each for each in identities if each not in known)
 
 
-def describe(message: Message, most: int = MOST_SHOWN) -> str:
+def describe(message: Message, most: int = MAX_SHOWN) -> str:
     """The words for the model. Pure."""
-    block = fenced(safe(message.text, MOST_TEXT), most, indent="")
+    block = fenced(safe(message.text, MAX_TEXT), most, indent="")
     return messages.message_text(message.id, message.sender, message.sent, block, len(message.text) > most)
 
 
@@ -57,7 +57,7 @@ def repeat_messages(lost: Sequence[Message]) -> str:
 
     texts: list[str] = []
     room = ROOM_REPEATED - estimate_tokens(messages.messages_repeated("", len(lost)))
-    for message in lost[:MOST_REPEATED]:
+    for message in lost[:MAX_REPEATED]:
         text = describe(message, REPEATED_SHOWN)
         room -= estimate_tokens(text) + 2
         if room < 0:
@@ -165,7 +165,7 @@ class Inbox:
 
     def _settle(self, message: Message | MessageAt, refused: str = "", answer: str = "") -> None:
         """Record the outcome of a control message, or that a message needs no reader any more."""
-        refused, answer = (shorten(redact(words), MOST_OUTCOME) for words in (refused, answer))
+        refused, answer = (shorten(redact(words), MAX_OUTCOME) for words in (refused, answer))
         now = self._clock.now()
         with suppress(WalAgentError):
             record = MessageSeen(time=now, sender=message.sender, id=message.id, refused=refused, answer=answer)
@@ -196,7 +196,7 @@ class Inbox:
         if not self._waiting:  # most calls: no lock
             return ""
         with self._lock:
-            given, self._waiting = self._waiting[:MOST_GIVEN], self._waiting[MOST_GIVEN:]
+            given, self._waiting = self._waiting[:MAX_GIVEN], self._waiting[MAX_GIVEN:]
             self._mine |= {m.identity for m in given}
         if not given:
             return ""

@@ -17,7 +17,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.clock import Clock
 from wal_agent.errors import PersonNeeded, Unavailable, WalAgentError
-from wal_agent.recovery.restore_session import MOST_MAIN
+from wal_agent.recovery.restore_session import MAX_MAIN
 from wal_agent.safefs import read_plain
 from wal_agent.supervise import control
 from wal_agent.supervise.exits import ShutdownPlan
@@ -115,7 +115,7 @@ class LiveRewind:
         check_at_rest(state, self._home)
         if file is None:
             return
-        main = read_plain(file, MOST_MAIN) or b""
+        main = read_plain(file, MAX_MAIN) or b""
         if asked.undo:
             undoable(state, hashlib.sha256(main).hexdigest(), self._home.options)
         else:

@@ -11,7 +11,7 @@ from typing import Any
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import UsageError
-from wal_agent.recovery.lease_policy import LONGEST_PAUSE, MAX_REASON, pause_left
+from wal_agent.recovery.lease_policy import MAX_PAUSE, MAX_REASON, pause_left
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease, reschedule_pause
@@ -35,8 +35,8 @@ def check_length(seconds: float) -> float:
     """`seconds`, if a pause may last so long."""
     if not math.isfinite(seconds) or seconds < SHORTEST_PAUSE:
         raise UsageError("That is over already, or less than a second from now.", PAUSE_HINT)
-    if seconds > LONGEST_PAUSE:
-        raise UsageError(f"That is more than {LONGEST_PAUSE / 86_400:.0f} days from now.", PAUSE_HINT)
+    if seconds > MAX_PAUSE:
+        raise UsageError(f"That is more than {MAX_PAUSE / 86_400:.0f} days from now.", PAUSE_HINT)
     return seconds
 
 

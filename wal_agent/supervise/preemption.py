@@ -129,7 +129,7 @@ ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 AWS_NOTICE = 120.0  # seconds from a notice on
 TOKEN_TTL = 21600  # seconds
-_MOST_TOKEN = 1024
+_MAX_TOKEN = 1024
 
 
 class Aws:
@@ -168,7 +168,7 @@ class Aws:
     def _renew(self) -> None:
         reply = self._asker.ask("PUT", TOKEN, {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL)})
         token = reply.body.decode("ascii", "replace").strip()
-        if reply.status != 200 or not token or len(token) > _MOST_TOKEN or not token.isprintable():
+        if reply.status != 200 or not token or len(token) > _MAX_TOKEN or not token.isprintable():
             raise MetadataError(f"it gives no token ({reply.status})")
         self._token, self._until = token, self._clock.boot() + TOKEN_TTL / 2
 

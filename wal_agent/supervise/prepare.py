@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 MESSAGES_WAIT = 5.0  # seconds for the messages that the lost run may not have shown to the agent
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
-MOST_OPEN_LINES = 3
+MAX_OPEN_LINES = 3
 MAX_LOGGED_PROMPT = 60_000  # characters of the prompt that are kept in the log
 
 
@@ -282,10 +282,10 @@ class Preparation:
         job = self.options.settings.job_options
         texts = [
             messages.still_open(n := o.intent.call, name_calls([o]), said.get(n, ""), job)
-            for o in calls[:MOST_OPEN_LINES]
+            for o in calls[:MAX_OPEN_LINES]
         ]
-        if len(calls) > MOST_OPEN_LINES:
-            texts.append(messages.more_calls(len(calls) - MOST_OPEN_LINES))
+        if len(calls) > MAX_OPEN_LINES:
+            texts.append(messages.more_calls(len(calls) - MAX_OPEN_LINES))
         return [row("open", text) for text in texts]
 
     def _start_line(self) -> str:

@@ -46,7 +46,7 @@ from wal_agent.recovery.prompt import (
     Templates,
     render_prompt,
 )
-from wal_agent.recovery.restore_session import MOST_MAIN
+from wal_agent.recovery.restore_session import MAX_MAIN
 from wal_agent.safefs import map_file
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
@@ -235,7 +235,7 @@ def has_conversation(at: Situation, agent: Agent, blobs: Blobs, workspace: Path)
     main = at.before.files.get(agent.main_file)
     if at.before.ran or at.damage is not None or main is None or main.size == 0:
         return False
-    if main.size > MOST_MAIN:
+    if main.size > MAX_MAIN:
         return True
     with tempfile.TemporaryDirectory(prefix="wal-agent-session-") as folder:
         path = Path(folder) / "main"

@@ -42,7 +42,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 
 FIRST_DELAY = 1.0  # seconds, doubled at each restart
-LONGEST_DELAY = 60.0
+MAX_DELAY = 60.0
 PAUSES_APART = 60.0  # seconds; a pause sooner after one is no pause at all, and is not begun again at once
 NOBODY = PersonNeeded.exit_code
 SHORTEN = "Shorten it at a terminal (the same command, then the agent's own way), or begin anew with --fresh."
@@ -109,7 +109,7 @@ def decide_restart(
 
 def backoff(row: int, rng: random.Random) -> float:
     """Seconds, never none: doubled from the first on, of which the half is left to chance."""
-    return min(LONGEST_DELAY, FIRST_DELAY * float(2 ** min(row, 10))) * rng.uniform(0.5, 1.0)
+    return min(MAX_DELAY, FIRST_DELAY * float(2 ** min(row, 10))) * rng.uniform(0.5, 1.0)
 
 
 def restart_policy(options: RunOptions) -> RestartPolicy:

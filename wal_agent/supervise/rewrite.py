@@ -39,7 +39,7 @@ from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import Edit, FileDelta, Intent, Mark, Rewrite, RewriteKind, Workspace
 from wal_agent.recovery.report import MissingEffects, describe_folders, row, tree_lines, tree_summary
-from wal_agent.recovery.restore_session import MOST_MAIN, SessionTarget, find_longer, stage_file
+from wal_agent.recovery.restore_session import MAX_MAIN, SessionTarget, find_longer, stage_file
 from wal_agent.recovery.restore_target import KeptFiles, PutBack, RestoreTarget, list_kept
 from wal_agent.recovery.restore_workspace import restore_files, restore_kept
 from wal_agent.safefs import Pieces, read_plain, sync_folder
@@ -105,7 +105,7 @@ def check_at_rest(state: State, home: Home) -> None:
     file, see = state.files.get(home.agent.main_file), f"See: {command('status', home.options)}"
     if not state.session or file is None:
         raise UsageError("The job has no conversation yet.", see)
-    if file.size > MOST_MAIN:
+    if file.size > MAX_MAIN:
         raise UsageError(f"The conversation has {file.size} bytes, too many to rewrite.", see)
     if state.open:
         call = state.open[0].intent
@@ -281,7 +281,7 @@ def compact_before_resume(job: OpenedJob, home: Home, policy: str, now: float) -
     """As `compact`, of a job that is about to be resumed; nothing where its conversation cannot be rewritten."""
     state = job.writer.state
     file = state.files.get(home.agent.main_file)
-    if not isinstance(home.agent.capabilities.rewriting, Rewriting) or file is None or file.size > MOST_MAIN:
+    if not isinstance(home.agent.capabilities.rewriting, Rewriting) or file is None or file.size > MAX_MAIN:
         return Rewritten()
     return compact(job, home, parse_policy(policy), now)
 
@@ -363,7 +363,7 @@ def read_trace(trace: RewriteAt, blobs: Blobs) -> bytes:
 
 def _bytes(blobs: Blobs, file: FileState) -> bytes:
     """The whole file. Damaged, also where it has more bytes than an agent can resume."""
-    if max(file.size, file.base_size) > MOST_MAIN:
+    if max(file.size, file.base_size) > MAX_MAIN:
         raise Damaged(f"The log says that the session has {file.size} bytes, more than an agent can resume.")
     with tempfile.TemporaryDirectory(prefix="wal-agent-rewrite-") as folder:
         write_file(blobs, file, Path(folder) / "main")

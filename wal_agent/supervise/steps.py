@@ -38,18 +38,18 @@ from wal_agent.safefs import flock_state
 from wal_agent.supervise.context import RunContext
 from wal_agent.text import quote_word, shorten, size, timestamp
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.state import MOST_STEPS, STEP_NAME, State, StepAt, apply_all
+from wal_agent.wal.state import MAX_STEPS, STEP_NAME, State, StepAt, apply_all
 from wal_agent.wal.writer import Sealed, Ticket
 from wal_agent.wording.messages import DENY_LATE
 
 if TYPE_CHECKING:
     from wal_agent.messages.values import Known, ValueAt
 
-MOST_VALUE: Final = 1 << 20  # bytes of one value, and of what is kept of one output
-MOST_KEPT: Final = 256 << 20  # bytes of all values and results of a job
-MOST_COMMAND: Final = 4 << 10  # bytes of a command and its verification
-MOST_RETRIES: Final = 100
-LONGEST_TTL: Final = 3650 * 86_400.0  # seconds
+MAX_VALUE: Final = 1 << 20  # bytes of one value, and of what is kept of one output
+MAX_KEPT: Final = 256 << 20  # bytes of all values and results of a job
+MAX_COMMAND: Final = 4 << 10  # bytes of a command and its verification
+MAX_RETRIES: Final = 100
+MAX_TTL: Final = 3650 * 86_400.0  # seconds
 PIECE: Final = 512 << 10  # bytes of one answer; in base64 and JSON they fit a frame of the socket
 TRIES: Final = 5  # of a write to a server, while other clients write there too
 _INLINE: Final = 2 << 10  # bytes in a record; more is a blob, so that a snapshot holds all steps there may be
@@ -379,12 +379,12 @@ class StepKeeper:
 
     def _put(self, asked: Asked) -> dict[str, Any]:
         data = _decode(asked.data)
-        if len(data) > MOST_VALUE:
+        if len(data) > MAX_VALUE:
             raise UsageError(
                 f"The value of step {asked.step} has {len(data)} bytes.",
-                f"At most {MOST_VALUE} are kept: keep it in a file, and its name here.",
+                f"At most {MAX_VALUE} are kept: keep it in a file, and its name here.",
             )
-        if not 0 <= asked.ttl <= LONGEST_TTL:
+        if not 0 <= asked.ttl <= MAX_TTL:
             raise UsageError(f"--ttl {asked.ttl:.0f} s is not possible.", "Allowed: up to 3650d.")
         if self._values is not None:
             return self._again(lambda known: self._put_on_server(asked, data, known))
@@ -434,14 +434,14 @@ class StepKeeper:
         """What has expired and goes now. Exhausted: there is no room for `size_` bytes more under `name`."""
         gone = [other for other, at in state.steps.items() if other != name and _is_expired(at, now)]
         free = sum(state.steps[other].begun is None for other in gone)
-        if name not in state.steps and len(state.steps) - free >= MOST_STEPS:
-            raise _full(f"Job {self._job} keeps {MOST_STEPS} steps already, and no more than that.")
+        if name not in state.steps and len(state.steps) - free >= MAX_STEPS:
+            raise _full(f"Job {self._job} keeps {MAX_STEPS} steps already, and no more than that.")
         kept = 0
         for other, at in state.steps.items():
             expired = other in gone or other == name  # what a new value replaces makes room
             kept += at.kept - (at.value.value.size if expired and at.value is not None else 0)
-        if kept + size_ > MOST_KEPT:
-            raise _full(f"Job {self._job} keeps {size(kept)} of values and results; {size(MOST_KEPT)} are allowed.")
+        if kept + size_ > MAX_KEPT:
+            raise _full(f"Job {self._job} keeps {size(kept)} of values and results; {size(MAX_KEPT)} are allowed.")
         return [StateGone(time=now, step=other) for other in gone]
 
     def _read_piece(self, asked: Asked) -> dict[str, Any]:
@@ -523,17 +523,14 @@ class StepKeeper:
     def _begin(self, asked: Asked) -> dict[str, Any]:
         if not asked.command or not all(asked.command[:1]):
             raise UsageError("There is no command.", f"Put it behind `--`: wal-agent step {asked.step} -- COMMAND")
-        if (
-            sum(len(word.encode("utf-8", "surrogatepass")) + 1 for word in (*asked.command, asked.verify))
-            > MOST_COMMAND
-        ):
+        if sum(len(word.encode("utf-8", "surrogatepass")) + 1 for word in (*asked.command, asked.verify)) > MAX_COMMAND:
             raise UsageError(
-                f"The command of step {asked.step} has more than {MOST_COMMAND} bytes.", "Put it into a script."
+                f"The command of step {asked.step} has more than {MAX_COMMAND} bytes.", "Put it into a script."
             )
         with self._lock:
             state, now = self._settled_state(), self._clock.now()
             at, name = state.steps.get(asked.step), asked.step
-            move = next_move(name, at, asked.command, asked.verify, min(asked.retries, MOST_RETRIES), asked.found)
+            move = next_move(name, at, asked.command, asked.verify, min(asked.retries, MAX_RETRIES), asked.found)
             if move == "verify":
                 assert at is not None and at.begun is not None
                 return {"move": "verify", "began": at.begun.time}
@@ -565,7 +562,7 @@ class StepKeeper:
         self._queue(ended)
 
     def _end(self, asked: Asked) -> dict[str, Any]:
-        outputs = [_decode(asked.stdout)[:MOST_VALUE], _decode(asked.stderr)[:MOST_VALUE]]
+        outputs = [_decode(asked.stdout)[:MAX_VALUE], _decode(asked.stderr)[:MAX_VALUE]]
         kept: list[Payload | None] = [None, None]
         if asked.started:
             with suppress(BucketError):  # that it ran is worth more than what it wrote

@@ -30,7 +30,7 @@ from wal_agent.wal.state import State
 
 VARIABLE: Final = "WAL_AGENT_TASK"  # of a task's run: TaskStart, as JSON
 ASKING: Final = 5.0  # seconds for the caller's answer
-MOST_NESTED: Final = 64  # jobs of nested tasks whose calls are counted at a start
+MAX_NESTED: Final = 64  # jobs of nested tasks whose calls are counted at a start
 
 
 class TaskStart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,7 +152,7 @@ def begin_task(name: str, state: State, checkpoints: Checkpointer) -> int:
 def spent_by(bucket: Bucket, state: State) -> int:
     """Return how many calls a job and its tasks have made, refused ones included, by their logs."""
     spent, waiting, seen = state.next_call - 1, [*state.tasks], set[str]()
-    while waiting and len(seen) < MOST_NESTED:
+    while waiting and len(seen) < MAX_NESTED:
         name = waiting.pop()
         if name in seen:
             continue

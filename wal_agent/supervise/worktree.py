@@ -74,9 +74,9 @@ REST = 4.0  # times the work
 REST_PENDING = 1.0  # the same, while files are pending
 BEHIND = 2.0  # seconds from a call's end to the capture with its changes, where one takes less than half of them
 PROGRESS = 5.0  # seconds after which a first capture reports its progress, and then from report to report
-MOST_REST = 60.0  # seconds
+MAX_REST = 60.0  # seconds
 IDLE = 250.0  # times the work of a capture that found nothing: less than half a percent of a core
-MOST_IDLE = 300.0  # seconds
+MAX_IDLE = 300.0  # seconds
 RUNNING = 2.0  # seconds between captures while a call runs that may change something
 RUNNING_REST = 50.0  # times the work of the last capture, the same: 2 % of a core
 SLOW = 60.0  # seconds of one capture, after which a status says that it still runs
@@ -323,12 +323,12 @@ def repeated(work: float, look: float, whole: bool) -> float:
 
 def rest_after(work: float, goes_on: bool) -> float:
     """Seconds to rest after a capture that took `work`. `goes_on`: files are pending."""
-    return REST_PENDING * work if goes_on else min(MOST_REST, REST * work)
+    return REST_PENDING * work if goes_on else min(MAX_REST, REST * work)
 
 
 def idle_rest(work: float) -> float:
     """Seconds to the next capture, if no call changes anything, behind one that took `work` and found nothing new."""
-    return min(MOST_IDLE, IDLE * work)
+    return min(MAX_IDLE, IDLE * work)
 
 
 def running_rest(work: float) -> float:

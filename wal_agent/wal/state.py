@@ -52,18 +52,18 @@ from wal_agent.records import (
 
 KEEP_OPENINGS = 64
 KEEP_ENDS = 16
-MOST_OPEN = 20_000  # calls in flight, far above what an agent has; a state with more would cost minutes and gigabytes
-MOST_FILES = 20_000
-MOST_INSIDE = 100  # repositories in the working tree with captures of their own; a run saves fewer
-MOST_PACKS = 1000  # of the captured working tree, which is sent whole again long before
-MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
+MAX_OPEN = 20_000  # calls in flight, far above what an agent has; a state with more would cost minutes and gigabytes
+MAX_FILES = 20_000
+MAX_INSIDE = 100  # repositories in the working tree with captures of their own; a run saves fewer
+MAX_PACKS = 1000  # of the captured working tree, which is sent whole again long before
+MAX_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
 KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
 KEEP_UNHELD = 64
 KEEP_WAITING = 16  # prompts behind the last completed turn
-MOST_WAITING = 4096  # bytes of each
+MAX_WAITING = 4096  # bytes of each
 KEEP_PIDS = 64  # processes of a call that runs on
 KEEP_LOOKED = 16  # calls that an answer names
-MOST_BRIEF = 2048  # bytes of such a call's input
+MAX_BRIEF = 2048  # bytes of such a call's input
 KEEP_RECENT = 50
 KEEP_INPUT = 600  # bytes of a recent call's input, and
 KEEP_OUTPUT = 1200  # of its result: some more than a checkpoint shows, so that secrets are found before it is cut
@@ -72,22 +72,22 @@ KEEP_COMPACTIONS = 64
 KEEP_COMPACTED = 16  # files, and open calls, that a compaction names
 KEEP_SHELVED = 8  # agents whose sessions are kept beside that of the agent that has the job, and
 KEEP_SHELVED_CALLS = 32  # ended calls that the newest capture of each may lack
-MOST_OUTCOME = 300  # characters of what became of a control message
-MOST_NAME = 100  # characters of a message's sender, and of its id: inbox.NAME allows no more
+MAX_OUTCOME = 300  # characters of what became of a control message
+MAX_NAME = 100  # characters of a message's sender, and of its id: inbox.NAME allows no more
 KEEP_MESSAGES = 300  # given messages: who sends one of them again, sends nothing
 KEEP_REWRITES = 64  # with the file that was before each
 KEEP_MARKS = 64
 KEEP_TASKS = 256
 KEEP_PAST = 32  # transcripts of sessions that the job has left
-MOST_CHECKPOINT = 22 << 10  # bytes of one
-MOST_PLAN = 16 << 10  # bytes of the input of a call that states the plan
+MAX_CHECKPOINT = 22 << 10  # bytes of one
+MAX_PLAN = 16 << 10  # bytes of the input of a call that states the plan
 TASK_TOOLS = frozenset(("TaskCreate", "TaskUpdate"))  # of Claude Code: a call for each step and each change of one
 PLAN_TOOLS = TASK_TOOLS | {  # and, the whole plan in one call, of the others and of older Claude Code
     "TodoWrite", "write_todos", "update_plan", "todowrite", "TodoList", "todo_write", "update_todo"
 }  # fmt: skip
-MOST_STEPS = 2000  # names under which values and results are kept
+MAX_STEPS = 2000  # names under which values and results are kept
 STEP_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/@+-]{0,99}")  # safe in a command that is shown for pasting
-MOST_STEP_RECORD = 10 << 10  # bytes of a record about one, in MessagePack; bulk is in blobs
+MAX_STEP_RECORD = 10 << 10  # bytes of a record about one, in MessagePack; bulk is in blobs
 KEEP_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
@@ -320,7 +320,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     compactions: tuple[CompactionAt, ...] = ()  # the newest KEEP_COMPACTIONS
     compacted: int = 0  # the newest one's number
     checkpointed: int = 0  # the newest one's number
-    steps: dict[str, StepAt] = {}  # by name, at most MOST_STEPS
+    steps: dict[str, StepAt] = {}  # by name, at most MAX_STEPS
     state_version: int = 0  # the newest one that a kept value got
     agent: str = ""  # that the job was handed to, "" if it never was
     shelf: dict[str, ShelvedSession] = {}  # sessions of agents that had the job before, at most KEEP_SHELVED
@@ -492,7 +492,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             plan = state.plan if record.plan is None else None  # of two plans the newer one counts
             return replace(state, progress=_merged_progress(state.progress, record), plan=plan)
         case Checkpoint():
-            if len(record.body) > MOST_CHECKPOINT:
+            if len(record.body) > MAX_CHECKPOINT:
                 return state  # none that a run has written
             newest = (*state.checkpoints, CheckpointAt(seq, epoch, record))[-KEEP_CHECKPOINTS:]
             tasks = state.tasks
@@ -536,15 +536,15 @@ def _waiting(state: State, turn: Turn) -> tuple[Turn, ...]:
     data = turn.prompt.data if turn.prompt is not None else None
     if turn.state != "started" or not data:
         return before
-    cut = Payload(size=min(len(data), MOST_WAITING), data=data[:MOST_WAITING])
+    cut = Payload(size=min(len(data), MAX_WAITING), data=data[:MAX_WAITING])
     return (*before, msgspec.structs.replace(turn, prompt=cut))[-KEEP_WAITING:]
 
 
 def _held(state: State, record: Cut | RunsOn) -> State:
     """The open call with the newest word on it. What may change files may have changed them."""
-    held = msgspec.structs.replace(record, why=record.why[:MOST_OUTCOME], result=None)
+    held = msgspec.structs.replace(record, why=record.why[:MAX_OUTCOME], result=None)
     if isinstance(held, RunsOn):
-        held = msgspec.structs.replace(held, task=held.task[:MOST_NAME], pids=held.pids[:KEEP_PIDS])
+        held = msgspec.structs.replace(held, task=held.task[:MAX_NAME], pids=held.pids[:KEEP_PIDS])
     of = record.call
     return msgspec.structs.replace(
         state, open=tuple(msgspec.structs.replace(o, held=held) if o.intent.call == of else o for o in state.open)
@@ -603,13 +603,13 @@ def _with_message(state: State, seq: int, epoch: int, record: MessageGiven) -> t
 
 def _message_names(record: MessageGiven | MessageSeen) -> tuple[str, str]:
     """Sender and id as they are kept: a longer one, which no run writes, is cut and still the same message."""
-    return record.sender[:MOST_NAME], record.id[:MOST_NAME]
+    return record.sender[:MAX_NAME], record.id[:MAX_NAME]
 
 
 def _seen(message: MessageAt, record: MessageSeen) -> MessageAt:
     if (message.sender, message.id) != _message_names(record) or message.seen:
         return message
-    refused, answer = record.refused[:MOST_OUTCOME], record.answer[:MOST_OUTCOME]
+    refused, answer = record.refused[:MAX_OUTCOME], record.answer[:MAX_OUTCOME]
     return msgspec.structs.replace(message, seen=record.time, refused=refused, answer=answer)
 
 
@@ -673,7 +673,7 @@ def _planned(state: State, ended: list[OpenCall], end: End) -> dict[str, object]
         data = intent.input.data
         if data is not None and intent.tool in TASK_TOOLS:
             data = _task_list(state.plan, intent.tool, data, end)
-        if data is not None and len(data) <= MOST_PLAN:
+        if data is not None and len(data) <= MAX_PLAN:
             said = state.progress and msgspec.structs.replace(state.progress, plan=None)
             return {"plan": PlanCall(intent.call, intent.time, intent.tool, data), "progress": said}
     return {}
@@ -728,8 +728,8 @@ def _stepped(state: State, epoch: int, record: StatePut | StateGone | StepPaused
     replace = msgspec.structs.replace
     name = record.step if isinstance(record, StatePut | StateGone) else record.name
     known = state.steps.get(name)
-    new = known is None and (isinstance(record, StateGone | StepEnded) or len(state.steps) >= MOST_STEPS)
-    if new or not STEP_NAME.fullmatch(name) or len(msgspec.msgpack.encode(record)) > MOST_STEP_RECORD:
+    new = known is None and (isinstance(record, StateGone | StepEnded) or len(state.steps) >= MAX_STEPS)
+    if new or not STEP_NAME.fullmatch(name) or len(msgspec.msgpack.encode(record)) > MAX_STEP_RECORD:
         return state
     at = known or StepAt(first=state.opened)
     version = state.state_version
@@ -775,28 +775,28 @@ def _brief(open: OpenCall, end: End) -> EndedCall:
     """Without what its evidence and its result are; of a long input the beginning."""
     data = open.intent.input.data
     input = open.intent.input
-    if data is not None and len(data) > MOST_BRIEF:
-        input = Payload(size=MOST_BRIEF, data=data[:MOST_BRIEF])
+    if data is not None and len(data) > MAX_BRIEF:
+        input = Payload(size=MAX_BRIEF, data=data[:MAX_BRIEF])
     intent = msgspec.structs.replace(open.intent, input=input, before=())
     return EndedCall(intent, msgspec.structs.replace(end, result=None, why=""))
 
 
 def exceeded_limit(state: State) -> str:
     """What makes a state one that no run has written; empty for none."""
-    if len(state.open) > MOST_OPEN:
-        return f"it has more than {MOST_OPEN} calls in flight"
-    if len(state.files) > MOST_FILES:
-        return f"it has more than {MOST_FILES} files"
-    if any(len(each.files) > MOST_FILES for each in state.shelf.values()):
-        return f"an agent that had it before has more than {MOST_FILES} files"
+    if len(state.open) > MAX_OPEN:
+        return f"it has more than {MAX_OPEN} calls in flight"
+    if len(state.files) > MAX_FILES:
+        return f"it has more than {MAX_FILES} files"
+    if any(len(each.files) > MAX_FILES for each in state.shelf.values()):
+        return f"an agent that had it before has more than {MAX_FILES} files"
     trees = [*([state.workspace] if state.workspace is not None else []), *state.inside.values()]
-    if len(state.inside) > MOST_INSIDE:
-        return f"it has more than {MOST_INSIDE} repositories inside"
-    if any(len(tree.packs) > MOST_PACKS for tree in trees):
-        return f"its working tree stands on more than {MOST_PACKS} packs"
-    if len(state.steps) > MOST_STEPS:
-        return f"it has more than {MOST_STEPS} steps"
-    return "it counts more calls than there can be" if state.next_call > MOST_CALL else ""
+    if len(state.inside) > MAX_INSIDE:
+        return f"it has more than {MAX_INSIDE} repositories inside"
+    if any(len(tree.packs) > MAX_PACKS for tree in trees):
+        return f"its working tree stands on more than {MAX_PACKS} packs"
+    if len(state.steps) > MAX_STEPS:
+        return f"it has more than {MAX_STEPS} steps"
+    return "it counts more calls than there can be" if state.next_call > MAX_CALL else ""
 
 
 def apply_all(state: State, seq: int, epoch: int, records: Iterable[AnyRecord]) -> State:

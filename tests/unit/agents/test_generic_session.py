@@ -80,13 +80,13 @@ def test_what_is_too_much_is_left_out_and_told(desk: Desk, monkeypatch: pytest.M
     for n in range(5):
         put(desk.work / f"state/{n}", "12345")
     assert files.left_out(desk.work, desk.env) == []
-    monkeypatch.setattr(files, "MOST_FILES", 3)
+    monkeypatch.setattr(files, "MAX_FILES", 3)
     assert len(names(desk)) == 4
     assert files.left_out(desk.work, desk.env)[0].startswith("Not all that [generic] session names is saved")
-    monkeypatch.setattr(files, "MOST_FILE", 4)
+    monkeypatch.setattr(files, "MAX_FILE", 4)
     assert names(desk) == [files.MAIN]
     assert f"{desk.work}/state/0 is not saved: it has more than" in files.left_out(desk.work, desk.env)[0]
-    monkeypatch.setattr(files, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(files, "MAX_LOOKED_AT", 2)
     assert any("is too wide" in told for told in files.left_out(desk.work, desk.env))
 
 
@@ -164,7 +164,7 @@ def test_a_note_that_is_whole_stays_as_it_is(desk: Desk) -> None:
 
 
 def test_only_so_many_notes_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_NOTES", 2)
+    monkeypatch.setattr(files, "MAX_NOTES", 2)
     for n in range(4):
         os.utime(put(files.note_path(f"s{n}", desk.env)).parent, (n, n))
     files.sweep(desk.env, Path("/tmp"))

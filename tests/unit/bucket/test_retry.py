@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from wal_agent.bucket.base import Bucket, MemoryBucket
-from wal_agent.bucket.decorators import FIRST_PAUSE, LONGEST_PAUSE, Fault, FaultBucket, RetryBucket
+from wal_agent.bucket.decorators import FIRST_PAUSE, MAX_PAUSE, Fault, FaultBucket, RetryBucket
 from wal_agent.errors import BucketError, Conflict, Denied, NotFound, Unavailable
 
 
@@ -87,17 +87,17 @@ def test_it_never_waits_past_its_deadline(store: MemoryBucket, clock: Clock) -> 
     bucket = RetryBucket(FaultBucket(store, Calls(999)), clock, Random(1), attempts=999, deadline=60.0)
     with pytest.raises(Unavailable):
         bucket.get("log/1")
-    assert 60.0 - LONGEST_PAUSE <= clock.time <= 60.0
+    assert 60.0 - MAX_PAUSE <= clock.time <= 60.0
 
 
 def test_pauses_are_jittered_grow_and_are_capped(store: MemoryBucket, clock: Clock) -> None:
     with pytest.raises(Unavailable):
         RetryBucket(FaultBucket(store, Calls(9999)), clock, Random(1), attempts=2000, deadline=1e9).get("log/1")
-    limits = [min(LONGEST_PAUSE, FIRST_PAUSE * 2**n) for n in range(1, 12)]
+    limits = [min(MAX_PAUSE, FIRST_PAUSE * 2**n) for n in range(1, 12)]
     assert all(0 <= pause <= limit for pause, limit in zip(clock.pauses, [FIRST_PAUSE, *limits], strict=False))
     late = sorted(clock.pauses[20:])
-    assert late[0] < 0.1 * LONGEST_PAUSE
-    assert 0.9 * LONGEST_PAUSE < late[-1] <= LONGEST_PAUSE
+    assert late[0] < 0.1 * MAX_PAUSE
+    assert 0.9 * MAX_PAUSE < late[-1] <= MAX_PAUSE
 
 
 @pytest.mark.parametrize(

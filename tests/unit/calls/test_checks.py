@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.calls.checks import (
-    MOST_LINE,
-    MOST_LINES,
-    MOST_RESULT,
-    MOST_SHOWN,
+    MAX_LINE,
+    MAX_LINES,
+    MAX_RESULT,
+    MAX_SHOWN,
     Reading,
     beginning,
     line_is,
@@ -58,9 +58,9 @@ def test_a_line_is_found_in_the_result_of_each_agent(result: object) -> None:
         json.dumps({"command": "status: deployed v7", "title": "status: deployed v7", "stdout": ""}).encode(),
         json.dumps({"stdout": f"+ {CHECK} status: deployed v7"}).encode(),
         json.dumps({"stdout": f"# status: deployed v7\nWas: status: deployed v7\n{QWEN[:60]}"}).encode(),
-        json.dumps({"stdout": "x\n" * MOST_LINES + "status: deployed v7"}).encode(),
-        json.dumps({"stdout": f"status: deployed {'x' * MOST_LINE}"}).encode(),
-        json.dumps({"stdout": "status: deployed v7", "more": "x" * MOST_RESULT}).encode(),
+        json.dumps({"stdout": "x\n" * MAX_LINES + "status: deployed v7"}).encode(),
+        json.dumps({"stdout": f"status: deployed {'x' * MAX_LINE}"}).encode(),
+        json.dumps({"stdout": "status: deployed v7", "more": "x" * MAX_RESULT}).encode(),
     ],
 )
 def test_what_is_no_whole_line_of_its_output_shows_nothing(result: bytes) -> None:
@@ -93,11 +93,11 @@ def test_no_text_of_a_stranger_is_too_much(text: str, result: bytes) -> None:
         return
     line = shows_done(Reading(CHECK, wanted), False, result)
     assert line is None or line in [*printed_lines(CHECK, result)]
-    assert len(beginning(CHECK, result)) <= MOST_SHOWN
+    assert len(beginning(CHECK, result)) <= MAX_SHOWN
 
 
 @pytest.mark.timeout(120)
 def test_a_pattern_that_a_regular_expression_tries_for_years_ends() -> None:
     """The timeout is far above what a slow machine needs."""
     reading = Reading(CHECK, parse_done_if("*a" * 90 + "*b"))
-    assert shows_done(reading, True, json.dumps([f"{'a' * (MOST_LINE - 2)}\n" * 400]).encode()) is None
+    assert shows_done(reading, True, json.dumps([f"{'a' * (MAX_LINE - 2)}\n" * 400]).encode()) is None

@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_compared_by_its_words(text: str) -> None:
 def test_a_call_of_very_many_commands_is_read_up_to_a_bound() -> None:
     """I9."""
     many = read("; ".join(f"./x{n}.sh {n} ./y 'a b'" for n in range(600)))
-    assert many.commands is not None and len(many.commands) <= 2 * reading.MOST_COMMANDS
+    assert many.commands is not None and len(many.commands) <= 2 * reading.MAX_COMMANDS
     assert would_repeat(read("./x599.sh 599 ./y 'a b'"), many), "its words count where it is not read"
 
 

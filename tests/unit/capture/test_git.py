@@ -240,7 +240,7 @@ def test_it_runs_in_the_folder_that_is_named_and_else_in_its_repositorys(fake: F
 
 
 def test_warnings_are_read_up_to_a_bound(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_agent.capture.git.MOST_WARNED", 4)
+    monkeypatch.setattr("wal_agent.capture.git.MAX_WARNED", 4)
     warned: list[str] = []
     assert fake("echo one >&2; echo two >&2").run("x", warned=warned) == b"" and warned == ["one", ""]
 

@@ -78,7 +78,7 @@ def test_what_is_too_big_for_a_glance_or_changed_just_now_is_git_s_to_tell(
         patch.setattr(glance, "JUST_NOW", 3600.0)
         assert processes(monkeypatch, desk.look) == 17
     desk.rest()
-    monkeypatch.setattr(glance, "MOST_GLANCED", 10)
+    monkeypatch.setattr(glance, "MAX_GLANCED", 10)
     assert [processes(monkeypatch, desk.look) for _ in range(2)] == [17, 17]
 
 

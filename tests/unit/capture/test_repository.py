@@ -125,11 +125,11 @@ def test_what_was_weighed_once_is_not_weighed_again(
     tmp_path: Path, place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = history(tmp_path, WEIGHED % (ONE, TWO))
-    monkeypatch.setattr(repository, "MOST_HISTORY", 42)
+    monkeypatch.setattr(repository, "MAX_HISTORY", 42)
     assert made.commits(place, ONE, (), (TWO,)) == ((ONE,), (ONE,), False, False)
     assert made.commits(place, ONE, (), (TWO,)) == ((ONE,), (ONE,), False, False)
     assert (list(made._weighed), made.weight) == ([ONE], 42)
-    monkeypatch.setattr(repository, "MOST_HISTORY", 41)
+    monkeypatch.setattr(repository, "MAX_HISTORY", 41)
     assert made._affordable(place, {ONE: (TWO,)}) == {}, "too much in all"
 
 
@@ -242,7 +242,7 @@ def test_so_many_commits_come_and_the_heads_own_first(
     script = f'case "$(cat)" in {ONE}*) echo {ONE} {TWO};; {three}*) echo {three};; esac'
     made = history(tmp_path, f'case "$*" in *--objects*|*--batch-check*) exit 0;; esac\n{script}')
     assert made.commits(place, ONE, (three, ONE), ())[0] == (ONE, three)
-    monkeypatch.setattr(repository, "MOST_COMMITS", 1)
+    monkeypatch.setattr(repository, "MAX_COMMITS", 1)
     assert made.commits(place, ONE, (three,), ())[0] == (ONE,)
     assert made.commits(place, "", (three,), ())[0] == (three,), "an unborn branch beside others"
 
@@ -310,7 +310,7 @@ def test_refs_are_told_apart(tmp_path: Path, place: Location, monkeypatch: pytes
     made = reader(tmp_path, REFS)
     refs = {"refs/heads/a": ONE, "refs/heads/b": TWO, "refs/stash": TWO}
     assert made._refs(place) == (refs, (ONE,), TWO, "refs/heads/b")
-    monkeypatch.setattr(repository, "MOST_REFS", 2)
+    monkeypatch.setattr(repository, "MAX_REFS", 2)
     assert made._refs(place)[:2] == (dict(list(refs.items())[:2]), (ONE,)), "remotes are no refs of the user's"
 
 
@@ -345,7 +345,7 @@ def test_without_its_history_a_state_keeps_head_and_what_is_in_progress() -> Non
 def test_a_split_index_is_copied_with_what_it_stands_on_within_a_bound(
     tmp_path: Path, place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repository, "MOST_SHARED", 2)
+    monkeypatch.setattr(repository, "MAX_SHARED", 2)
     git_dir = tmp_path / ".git"
     for name in ("index", *(f"sharedindex.{n}" for n in range(4))):
         (git_dir / name).write_text(name)
@@ -381,7 +381,7 @@ def test_what_is_unmerged_leaves_the_tree_of_the_index_and_is_kept_beside_it(
     assert (tmp_path / "gone").read_bytes() == b"0 " + b"0" * (40 if format == "sha1" else 64) + b"\tpath\0"
     for most, kept in ((len(unmerged), unmerged), (len(unmerged) - 1, b"")):
         made.forget()
-        monkeypatch.setattr(repository, "MOST_UNMERGED", most)
+        monkeypatch.setattr(repository, "MAX_UNMERGED", most)
         assert made.read(place) == IndexContents("tree", kept)
 
 
@@ -421,7 +421,7 @@ def test_where_a_clone_is_cut_is_read_up_to_a_bound(
     made = history(tmp_path, listing(f"{ONE} {TWO}", TWO))
     (tmp_path / ".git" / "shallow").write_text(TWO)
     for most, cut in ((40, (TWO,)), (39, ())):
-        monkeypatch.setattr(repository, "MOST_SHALLOW", most)
+        monkeypatch.setattr(repository, "MAX_SHALLOW", most)
         assert made.commits(place, ONE, (), ())[1] == cut
 
 

@@ -586,8 +586,8 @@ def test_a_capture_with_a_long_list_is_none(tmp_path: Path, monkeypatch: pytest.
     shadow = shadow_in(tmp_path)
     (one,) = commits(shadow, 1)
     size = len(shadow.git.run("ls-tree", "-z", "--full-tree", one, at=shadow.at()))
-    monkeypatch.setattr("wal_agent.capture.shadow.MOST_LISTED", size)
+    monkeypatch.setattr("wal_agent.capture.shadow.MAX_LISTED", size)
     assert shadow.contents(one).commit == one
-    monkeypatch.setattr("wal_agent.capture.shadow.MOST_LISTED", size - 1)
+    monkeypatch.setattr("wal_agent.capture.shadow.MAX_LISTED", size - 1)
     with pytest.raises(Damaged):
         shadow.contents(one)

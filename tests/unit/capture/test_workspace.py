@@ -439,7 +439,7 @@ def test_the_history_that_comes_along_is_bounded(
     for n in range(6):
         user.write("a", os.urandom(50))
         ids.append(user.commit(f"{n}"))
-    monkeypatch.setattr(bounds, "MOST_COMMITS", 3)
+    monkeypatch.setattr(bounds, "MAX_COMMITS", 3)
     there, _ = taken(user, log, tmp_path)
     assert log.now.left_out == (f".git: {HISTORY}",) and "commits" in describe_unexpected(log.now.left_out, 0)
     packed = there.git.text("cat-file", "--batch-all-objects", "--batch-check=%(objecttype)", at=there.shadow.at())
@@ -447,7 +447,7 @@ def test_the_history_that_comes_along_is_bounded(
     assert there.contents.state.commits == tuple(reversed(ids[-3:]))
     assert there.contents.state.shallow == (ids[3],)
     shutil.rmtree(there.shadow.folder)
-    monkeypatch.setattr(bounds, "MOST_HISTORY", 10)
+    monkeypatch.setattr(bounds, "MAX_HISTORY", 10)
     there, _ = taken(user, log, tmp_path)
     assert there.contents.state.commits == (ids[-1],)
     assert there.contents.state.left_out == (), "no file"
@@ -463,11 +463,11 @@ def test_the_newest_of_a_history_that_is_too_big_comes_along(
     for n in range(8):
         user.write("a", os.urandom(1000))
         ids.append(user.commit(f"{n}"))
-    monkeypatch.setattr(bounds, "MOST_HISTORY", 4500)
+    monkeypatch.setattr(bounds, "MAX_HISTORY", 4500)
     there, _ = taken(user, log, tmp_path)
     assert there.contents.state.commits == tuple(reversed(ids[-3:])), "1 and 2 of them; 4 more are too much"
     assert log.now.left_out == (f".git: {HISTORY}",)
-    monkeypatch.setattr(bounds, "MOST_HISTORY", 256 << 20)
+    monkeypatch.setattr(bounds, "MAX_HISTORY", 256 << 20)
     user.write("a", b"again")
     there, _ = taken(user, log, tmp_path)
     assert len(there.contents.state.commits) == 8 and not log.now.left_out
@@ -1036,7 +1036,7 @@ def test_files_that_only_their_owner_may_open_are_named(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
     if many:
-        monkeypatch.setattr("wal_agent.capture.scan.MOST_MODES", 1)
+        monkeypatch.setattr("wal_agent.capture.scan.MAX_MODES", 1)
     for name, mode in (("open", 0o644), ("group", 0o640), ("key", 0o600), ("sub/run", 0o700)):
         user.write(name, mode=mode)
     (user.top / "link").symlink_to("key")

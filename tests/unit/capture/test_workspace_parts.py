@@ -17,13 +17,13 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.records import Payload
 
 PART = 60_000  # bytes
-CAPS = Caps(total=PART * module.MOST_PARTS, file=1 << 20)
+CAPS = Caps(total=PART * module.MAX_PARTS, file=1 << 20)
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_PART", PART)
-    monkeypatch.setattr(module, "MOST_PART", PART)
+    monkeypatch.setattr(module, "MAX_PART", PART)
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_a_part_is_as_big_as_fits_in_its_time(user: User, log: Log, tmp_path: Pa
     capture = WorkspaceCapture(
         tmp_path / "state", user.top.resolve(), user.env, lambda data: Payload(size=len(data), data=data), (), CAPS
     )
-    module.MOST_PART = 64 << 20  # the fixture puts it back
+    module.MAX_PART = 64 << 20  # the fixture puts it back
     capture._adapt(PART, 0.1, 0.2)
     assert capture._budget == 4 * PART
     capture._adapt(4 * PART, 3600.0, 3600.0)

@@ -22,7 +22,7 @@ from wal_agent.capture.workspace import (
     LEAST_PART,
     MANY_PACKS,
     MAX_PACKS,
-    MOST_PART,
+    MAX_PART,
     PACK_SLACK,
     PART_SECONDS,
     Packer,
@@ -207,9 +207,9 @@ def test_a_pack_goes_into_the_bucket_in_parts(tmp_path: Path, monkeypatch: pytes
 
 def test_a_part_is_at_least_so_big_and_a_tree_has_not_too_many(tmp_path: Path) -> None:
     assert capture(tmp_path)._budget == LEAST_PART
-    big = capture(tmp_path, Caps(total=(LEAST_PART + 1) * module.MOST_PARTS))
+    big = capture(tmp_path, Caps(total=(LEAST_PART + 1) * module.MAX_PARTS))
     assert big._budget == LEAST_PART + 1
-    big._budget = MOST_PART
+    big._budget = MAX_PART
     big.in_small_parts()
     assert big._budget == LEAST_PART + 1
 
@@ -230,9 +230,9 @@ def test_the_next_part_is_what_fits_in_its_time(
     mine = capture(tmp_path)
     mine._adapt(cost, seconds, whole)
     assert mine._budget == parts * LEAST_PART
-    mine._budget = MOST_PART
-    mine._adapt(MOST_PART, 0.0, 0.0)
-    assert mine._budget == MOST_PART
+    mine._budget = MAX_PART
+    mine._adapt(MAX_PART, 0.0, 0.0)
+    assert mine._budget == MAX_PART
 
 
 # ---- what it remembers

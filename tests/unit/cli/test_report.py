@@ -19,7 +19,7 @@ from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf, commit, full, i
 from tests.unit.cli.test_restore import Story
 from wal_agent.cli import report
 from wal_agent.cli.log import entries_of
-from wal_agent.cli.report import MARK, MOST_FILE, embed_json, files_json, how_starts_ended, render_page
+from wal_agent.cli.report import MARK, MAX_FILE, embed_json, files_json, how_starts_ended, render_page
 from wal_agent.clock import SystemClock
 from wal_agent.records import (
     AgentStarted,
@@ -226,18 +226,18 @@ def test_texts_of_files_are_cut_and_links_are_not_followed(tmp_path: Path) -> No
     (tree / "binary").write_bytes(b"\0" + b"x" * 10)
     (tree / "key").write_text(f"token = {SECRET}\n")
     (tree / "link").symlink_to(outside)
-    (tree / "long").write_text("y" * (2 * MOST_FILE))
+    (tree / "long").write_text("y" * (2 * MAX_FILE))
     found = {each["path"]: each for each in files_json({path.name: path for path in tree.iterdir()}, {"long": "added"})}
     assert [*found] == ["long", "binary", "key", "link"]
-    assert found["long"]["cut"] and len(found["long"]["text"]) == MOST_FILE and found["long"]["size"] == 2 * MOST_FILE
+    assert found["long"]["cut"] and len(found["long"]["text"]) == MAX_FILE and found["long"]["size"] == 2 * MAX_FILE
     assert "text" not in found["binary"] and found["binary"]["size"] == 11
     assert SECRET not in json.dumps(found) and not found["key"]["cut"]
     assert "text" not in found["link"] and found["link"]["link"] == str(outside)
 
 
 def test_texts_of_files_end_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MOST_TREE", 12)
-    monkeypatch.setattr(report, "MOST_FILES", 3)
+    monkeypatch.setattr(report, "MAX_TREE", 12)
+    monkeypatch.setattr(report, "MAX_FILES", 3)
     for name in "abcd":
         (tmp_path / name).write_text("0123456789")
     found = files_json({name: tmp_path / name for name in "abcd"}, {})

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.shelf import Run
-from wal_agent.cli.rules import MOST_LINE
+from wal_agent.cli.rules import MAX_LINE
 
 TOML = """\
 [[rules]]
@@ -243,7 +243,7 @@ def test_a_batch_answers_line_by_line(project: Run) -> None:
         '{"tool": "ship_it", "input": "x"}',
         '{"cmd": 3}',
         '{"cmd": "ls", "cmd": "rm x"}',
-        json.dumps({"cmd": "x" * MOST_LINE}),
+        json.dumps({"cmd": "x" * MAX_LINE}),
         '{"cmd": "ls',
         '{"cmd": "ls"}',
     ]

@@ -15,7 +15,7 @@ from tests.tiers import examples
 from tests.unit.recovery.cases import end, intent, opening, payload, started
 from tests.unit.wal.test_codec import some_records
 from wal_agent.conversation.checkpoint import (
-    MOST_PLANNED,
+    MAX_PLANNED,
     Context,
     Document,
     Occasion,
@@ -45,7 +45,7 @@ from wal_agent.records import (
     Turn,
     Workspace,
 )
-from wal_agent.wal.state import KEEP_CHECKPOINTS, KEEP_RECENT, MOST_CHECKPOINT, State, apply, apply_all
+from wal_agent.wal.state import KEEP_CHECKPOINTS, KEEP_RECENT, MAX_CHECKPOINT, State, apply, apply_all
 
 SECRET = "ghp_" + "a1B2c3D4e5" * 4
 TASK = "Task: Move the shop to v2 (planning, 50 %)"
@@ -89,7 +89,7 @@ def test_the_plan_is_that_of_the_agents_own_tool(agent: str) -> None:
 
 
 @settings(deadline=None, max_examples=examples(60))
-@given(st.lists(st.booleans(), max_size=MOST_PLANNED))
+@given(st.lists(st.booleans(), max_size=MAX_PLANNED))
 def test_of_a_long_plan_a_recovery_names_what_is_next_and_counts_the_rest(states: list[bool]) -> None:
     """Also one of more steps than a document holds, and where what is done stands between what is not."""
     plan = tuple(PlanStep(text=f"step {n}", state="done" if done else "open") for n, done in enumerate(states))
@@ -158,7 +158,7 @@ def test_rebuilt_it_equals_the_one_made(records: Sequence[AnyRecord]) -> None:
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
     made = checkpoint_of(state, AT, "id")
     assert checkpoint_of(again, AT, "id") == made
-    assert len(made.body) <= MOST_CHECKPOINT
+    assert len(made.body) <= MAX_CHECKPOINT
     found = read_document(made)
     assert found.size == len(canonical({k: v for k, v in json.loads(made.body).items() if k not in ("size", "sha256")}))
 
@@ -175,7 +175,7 @@ def test_it_is_bounded_and_redacted_whatever_the_calls_are() -> None:
         time=3.0, title=SECRET, note=f"{SECRET} " + "n" * 9000, plan=tuple(PlanStep(text="s" * 900) for _ in range(99))
     )
     made = checkpoint_of(told(asked(SECRET), *calls, said), AT)
-    assert len(made.body) <= MOST_CHECKPOINT and SECRET.encode() not in made.body
+    assert len(made.body) <= MAX_CHECKPOINT and SECRET.encode() not in made.body
     found = read_document(made)
     assert 0 < len(found.context.tool_calls) <= 50
     assert found.context.tool_calls[-1].call == KEEP_RECENT + 19
@@ -219,7 +219,7 @@ def test_the_state_keeps_the_newest_and_none_that_is_too_long() -> None:
     for n in range(KEEP_CHECKPOINTS + 5):
         state = kept(state, at=n + 1)
     assert [c.record.number for c in state.checkpoints] == list(range(6, KEEP_CHECKPOINTS + 6))
-    assert kept(state, at=99, body=b"x" * (MOST_CHECKPOINT + 1)).checkpoints == state.checkpoints
+    assert kept(state, at=99, body=b"x" * (MAX_CHECKPOINT + 1)).checkpoints == state.checkpoints
 
 
 def test_days_are_over_but_for_the_newest() -> None:

@@ -25,7 +25,7 @@ from tests.unit.recovery.test_prompt import TOLD
 from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.conversation.handoff import (
-    MOST_PARTS,
+    MAX_PARTS,
     AgentCall,
     calls_since,
     describe,
@@ -169,8 +169,8 @@ def test_the_transcript_has_who_said_what_and_no_secret(tmp_path: Path) -> None:
 def test_of_a_long_conversation_the_newest_parts_are_kept(tmp_path: Path) -> None:
     line = '{"role":"user","content":"%d ' + "word " * 3000 + '"}\n'
     parts, problem = write(tmp_path, "".join(line % n for n in range(200)).encode())
-    assert len(parts) == MOST_PARTS and "199 word" in parts[-1] and "left out" in problem
-    assert len(list((tmp_path / "here").iterdir())) == MOST_PARTS
+    assert len(parts) == MAX_PARTS and "199 word" in parts[-1] and "left out" in problem
+    assert len(list((tmp_path / "here").iterdir())) == MAX_PARTS
 
 
 CLAUDE = replace(claude(), time=5000.0)

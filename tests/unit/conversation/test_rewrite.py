@@ -16,7 +16,7 @@ from wal_agent.agents.base import RequestedCall, Unit
 from wal_agent.config import SETTINGS, Origin
 from wal_agent.conversation.json_schema import find_fault, read_schema
 from wal_agent.conversation.rewrite import (
-    MOST_FORM,
+    MAX_FORM,
     CompactionPolicy,
     aged,
     ask_for_summaries,
@@ -183,11 +183,11 @@ def test_a_compact_form_names_the_logs_calls_and_the_files_that_it_rests_on() ->
 def test_a_compact_form_is_bounded_and_keeps_the_newest_turns() -> None:
     units = [u for n in range(400) for u in [said(n, "x", "user", prompt="p" * 900), said(n, "y " * 900, "assistant")]]
     text = compact_form(units, turns_of(units), 1)
-    assert len(text) < MOST_FORM + 1000 and "## Turn 400" in text and "## Turn 1\n" not in text
-    summary = "[wal-agent] head\n\n" + "word " * MOST_FORM  # which names no turn
+    assert len(text) < MAX_FORM + 1000 and "## Turn 400" in text and "## Turn 1\n" not in text
+    summary = "[wal-agent] head\n\n" + "word " * MAX_FORM  # which names no turn
     both = [said(0, "old", "user", summary=summary), *turn(2)]
     text = compact_form(both[:1], turns_of(both[:1]), 1)
-    assert MOST_FORM < len(text) < MOST_FORM + 1000 and text.endswith("word ")
+    assert MAX_FORM < len(text) < MAX_FORM + 1000 and text.endswith("word ")
     many = turn(1, calls=40)
     assert "(28 more)" in compact_form(many, turns_of(many), 1)
 

@@ -9,8 +9,8 @@ from tests.unit.recovery.cases import end, intent, opening, payload, state_of
 from wal_agent.agents import AGENTS
 from wal_agent.conversation.tasks import (
     ASK,
-    MOST_PROMPT,
-    MOST_SUMMARY,
+    MAX_PROMPT,
+    MAX_SUMMARY,
     ChildAnswer,
     Insight,
     child_args,
@@ -49,7 +49,7 @@ def test_tasks_are_nested_three_deep() -> None:
         child_job("shop.task-1", "claude", "look", depth_of("shop.task-1", None), 1)
 
 
-@pytest.mark.parametrize("prompt", ["", " \n", "x" * (MOST_PROMPT + 1)])
+@pytest.mark.parametrize("prompt", ["", " \n", "x" * (MAX_PROMPT + 1)])
 def test_what_is_no_task_is_refused(prompt: str) -> None:
     with pytest.raises(UsageError):
         child_job("shop", "claude", prompt)
@@ -81,8 +81,8 @@ def test_what_is_left_is_bounded_and_names_the_whole() -> None:
     assert form.derivation_trail[-1] == "make x59: done" and len(form.derivation_trail) == 30
     text = form.render()
     assert text.startswith("It was the clock.") and "a1B2a1B2" not in text and "trace show shop.task-1" in text
-    long = compact_form("j", "claude", state_of(opening()), ChildAnswer("x" * (2 * MOST_SUMMARY)))
-    assert len(long.render()) < MOST_SUMMARY + 500
+    long = compact_form("j", "claude", state_of(opening()), ChildAnswer("x" * (2 * MAX_SUMMARY)))
+    assert len(long.render()) < MAX_SUMMARY + 500
     assert "without a last message" in compact_form("j", "claude", state_of(opening()), ChildAnswer("")).render()
 
 

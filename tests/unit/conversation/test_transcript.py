@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.conversation.transcript import MOST_TEXT, Line, parse_line, parse_lines, read_lines, words_of
+from wal_agent.conversation.transcript import MAX_TEXT, Line, parse_line, parse_lines, read_lines, words_of
 
 WORDS = "the heron sleeps"
 AT = "2026-11-22T14:02:13.000Z"
@@ -187,13 +187,13 @@ def test_what_is_no_talk_is_left_out() -> None:
 )
 def test_any_line_can_be_read(data: bytes) -> None:
     found = parse_line(data)
-    assert found is None or (isinstance(found, Line) and len(found.text) <= MOST_TEXT * 2)
+    assert found is None or (isinstance(found, Line) and len(found.text) <= MAX_TEXT * 2)
 
 
 def test_deep_and_long_lines_are_bounded() -> None:
     assert parse_line(b'{"a":' * 100_000) is None
     long = parse_line(json.dumps({"role": "user", "content": ["word " * 1000] * 100}).encode())
-    assert long is not None and len(long.text) < MOST_TEXT + 100
+    assert long is not None and len(long.text) < MAX_TEXT + 100
 
 
 def test_lines_are_read_on_from_where_the_last_whole_one_ended() -> None:

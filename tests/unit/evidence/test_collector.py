@@ -19,7 +19,7 @@ from wal_agent.evidence import collector, files, model
 from wal_agent.evidence.collector import CallOverlap, collect_facts, find_running_calls, split_call
 from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
-from wal_agent.evidence.model import MOST_BYTES, MOST_FILES, Budget
+from wal_agent.evidence.model import MAX_BYTES, MAX_FILES, Budget
 from wal_agent.records import AnyRecord, Class, Cut, Fact, Host, RunsOn
 from wal_agent.supervise.leftovers import Leftover, name_calls
 
@@ -71,10 +71,10 @@ def test_links_pipes_folders_and_big_files_are_not_looked_at(tmp_path: Path) -> 
     link.symlink_to(real)
     os.mkfifo(pipe)
     with big.open("wb") as f:
-        f.truncate(MOST_BYTES + 1)
+        f.truncate(MAX_BYTES + 1)
     assert [told(p, tmp_path) for p in (link, pipe, big, tmp_path, real / "under")] == [()] * 5
     with big.open("wb") as f:
-        f.truncate(MOST_BYTES)
+        f.truncate(MAX_BYTES)
     assert len(told(big, tmp_path)) == 1
 
 
@@ -329,8 +329,8 @@ def test_reading_what_other_calls_did_takes_no_more_than_half_of_the_time(
 def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
     budget = Budget(Ticking(), 1e9)
     (tmp_path / "a").write_bytes(b"x")
-    found = [read_file(str(tmp_path / "a"), budget).data for _ in range(MOST_FILES + 1)]
-    assert found == [b"x"] * MOST_FILES + [None]
+    found = [read_file(str(tmp_path / "a"), budget).data for _ in range(MAX_FILES + 1)]
+    assert found == [b"x"] * MAX_FILES + [None]
 
 
 def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:

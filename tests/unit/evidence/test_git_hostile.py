@@ -197,5 +197,5 @@ def test_reftable_links_in_refs_and_a_bare_repository_are_left_alone(stage: Stag
 def test_facts_are_small_and_an_old_budget_gives_none(stage: Stage) -> None:
     facts = stage.before(("git", "push"))
     assert sum(len(f.what) + len(f.where) + len(f.value) for f in facts) < 2048
-    assert all(len(f.value) <= collector.MOST_VALUE for f in facts)
+    assert all(len(f.value) <= collector.MAX_VALUE for f in facts)
     assert stage.before(("git", "push"), seconds=-1.0) == ()

@@ -15,9 +15,9 @@ from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of,
 from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
 from wal_agent.evidence import collector, model
-from wal_agent.evidence.collector import MOST_FACTS, MOST_VALUE, are_entangled, read_parts
+from wal_agent.evidence.collector import MAX_FACTS, MAX_VALUE, are_entangled, read_parts
 from wal_agent.evidence.file_state import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     hash_listing,
     parse_entry,
     read_file,
@@ -435,7 +435,7 @@ def test_entries_are_read_as_they_are_told(shop: Path) -> None:
 
 
 def test_a_tree_that_is_too_big_is_not_listed(tmp_path: Path) -> None:
-    for n in range(MOST_ENTRIES + 1):
+    for n in range(MAX_ENTRIES + 1):
         (tmp_path / str(n)).touch()
     assert hash_listing(str(tmp_path), budget()) is None
     (tmp_path / "0").unlink()
@@ -458,4 +458,4 @@ def test_facts_stay_small(shop: Path) -> None:
         "; ".join(f"touch {'x' * 200}{n}" for n in range(16)),
     ):
         facts = shell(command).facts(shop)
-        assert len(facts) <= MOST_FACTS and all(len(f.value) <= MOST_VALUE for f in facts)
+        assert len(facts) <= MAX_FACTS and all(len(f.value) <= MAX_VALUE for f in facts)

@@ -97,12 +97,12 @@ def test_a_server_that_was_never_there_delays_nobody(tmp_path: Path, monkeypatch
     monkeypatch.setattr(connection, "Client", Counted)
     monkeypatch.setattr(connection, "RETRY", (0.01,))
     link = Connection(NatsServer(tmp_path).url, {}, said.append, "test")
-    for n in range(connection.MOST_PENDING + 10):
+    for n in range(connection.MAX_PENDING + 10):
         link.publish("x", b"%d" % n, keep=True)
     with pytest.raises(Unavailable, match="cannot be reached"):
         link.call(_round_trip, 5)
     wait_for(lambda: len(tries) > 3)
-    assert len(link._pending) == connection.MOST_PENDING and link._pending[-1][1] == b"73"
+    assert len(link._pending) == connection.MAX_PENDING and link._pending[-1][1] == b"73"
     link.close()
     assert not link._thread.is_alive()
     assert len(said) == 1

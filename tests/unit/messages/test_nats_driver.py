@@ -18,7 +18,7 @@ import pytest
 from tests.servers.nats import NatsServer
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.errors import Unavailable
-from wal_agent.inbox import MOST_TEXT, BucketDriver, Driver, Message
+from wal_agent.inbox import MAX_TEXT, BucketDriver, Driver, Message
 from wal_agent.messages import connection, nats_driver
 from wal_agent.messages.both import Both
 from wal_agent.messages.connection import Connection
@@ -147,8 +147,8 @@ def test_an_id_is_taken_for_as_long_as_the_message_is_there(server: NatsServer, 
 def test_a_slow_reader_gets_all_in_its_time_and_holds_only_so_many(
     new: Callable[[], NatsDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_driver, "MOST_READ", 4)
-    monkeypatch.setattr(nats_driver, "MOST_HELD", 10)
+    monkeypatch.setattr(nats_driver, "MAX_READ", 4)
+    monkeypatch.setattr(nats_driver, "MAX_HELD", 10)
     sender, reader = new(), new()
     for n in range(25):
         sender.send(Message(id=f"{n:03}", sender="ann", text="x", sent=1.0))
@@ -237,11 +237,11 @@ def test_hostile_messages_are_passed_over() -> None:
         (own, data[:-1]),
         (own, b"[" * 100_000),
         (own, b"\xff\xfe"),
-        (own, msgspec.json.encode(msgspec.structs.replace(STOP, text="é" * (MOST_TEXT // 2 + 1)))),
+        (own, msgspec.json.encode(msgspec.structs.replace(STOP, text="é" * (MAX_TEXT // 2 + 1)))),
         (own, msgspec.json.encode(msgspec.structs.replace(STOP, id="../x"))),
         (own, msgspec.json.encode({**msgspec.to_builtins(STOP), "verb": "rm"})),
         ("agent.web~1.inbox", b" \n"),
-        ("agent.web~1.inbox", b"x" * (MOST_TEXT + 1)),
+        ("agent.web~1.inbox", b"x" * (MAX_TEXT + 1)),
         ("agent.web~1.status", b"{}"),
     ]
     for name, body in refused:

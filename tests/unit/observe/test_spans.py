@@ -17,7 +17,7 @@ from tests.unit.observe.collector import Collector, collecting
 from tests.unit.observe.story import CRASHED, SECRET, STORY, TAKEN
 from tests.unit.supervise.crew import until
 from wal_agent.events import AgentBegan, CallStarted, DrainStarted, Event, Recovered
-from wal_agent.observe.traces import MOST_OPEN, Ids, Spans, Traces, root_of
+from wal_agent.observe.traces import MAX_OPEN, Ids, Spans, Traces, root_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -105,7 +105,7 @@ def test_what_still_runs_at_the_end_is_ended() -> None:
 
 
 def test_no_secret_leaves_and_calls_do_not_pile_up() -> None:
-    calls = [CallStarted(n, f"t{n}", "unknown", SECRET) for n in range(MOST_OPEN + 5)]
+    calls = [CallStarted(n, f"t{n}", "unknown", SECRET) for n in range(MAX_OPEN + 5)]
     found = told(*STORY, *calls, CallStarted(9999, f"x {SECRET}\x1b" + "y" * 500, "unknown"))
     assert SECRET not in "".join(span.to_json() for span in found.values())
     assert found["execute_tool t4"].end_time != found["execute_tool t1004"].end_time

@@ -18,7 +18,7 @@ from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, FakeClock, World, claim
 from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.operate.pause import PauseRequest, ask_this_run, parse_time, pause_job
-from wal_agent.recovery.lease_policy import LONGEST_PAUSE, pause_left, pause_text, paused_until
+from wal_agent.recovery.lease_policy import MAX_PAUSE, pause_left, pause_text, paused_until
 from wal_agent.supervise import control
 from wal_agent.supervise.control import PAUSE
 from wal_agent.supervise.exits import ShutdownPlan, may_end_paused
@@ -71,7 +71,7 @@ def test_what_is_no_time(text: str) -> None:
         PauseRequest(None, text).seconds(NOON)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.99, -1.0, LONGEST_PAUSE + 1, float("inf"), float("nan")])
+@pytest.mark.parametrize("seconds", [0.0, 0.99, -1.0, MAX_PAUSE + 1, float("inf"), float("nan")])
 def test_a_pause_is_bounded(seconds: float) -> None:
     with pytest.raises(UsageError):
         check_length(seconds)
@@ -81,7 +81,7 @@ def test_a_pause_is_bounded(seconds: float) -> None:
 def test_any_text_gives_a_bounded_pause_or_a_sentence(text: str) -> None:
     for lasts, until in (text, None), (None, text):
         try:
-            assert 1.0 <= PauseRequest(lasts, until).seconds(NOON) <= LONGEST_PAUSE
+            assert 1.0 <= PauseRequest(lasts, until).seconds(NOON) <= MAX_PAUSE
         except UsageError:
             pass
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiers import deep
-from wal_agent.calls.rules.project import MOST_TEXT, ProjectRule, parse_pattern
+from wal_agent.calls.rules.project import MAX_TEXT, ProjectRule, parse_pattern
 from wal_agent.records import Class
 from wal_agent.recovery.markdown_rules import parse_answer, section_rules, table_rules
 from wal_agent.recovery.project_rules import MAX_FILE_SIZE, MAX_RULE_LINES
@@ -212,7 +212,7 @@ def test_what_a_rule_says_is_one_bounded_line_without_controls() -> None:
     table = f"{head}| `{'x' * 80}` | no | {long} | {long} | {long} |"
     rules = table_rules(table, "x")[0] + section_rules(f"# Recovery\n- Idempotent: no. {long}\n  {long}", "x", "d")[0]
     said = [text for r in rules for text in (r.why, r.verify, r.ambiguous) if text]
-    assert [(len(text), text[:6]) for text in said] == [(MOST_TEXT, "a?[2J?")] * 4
+    assert [(len(text), text[:6]) for text in said] == [(MAX_TEXT, "a?[2J?")] * 4
     assert len(rules[0].name) == 60
 
 
@@ -404,7 +404,7 @@ def test_any_text_is_read_and_what_it_says_is_one_bounded_line(text: str) -> Non
         section_rules(text, "x", "d", ("s",)),
     ):
         for told in [t for r in rules for t in (r.name, r.why, r.verify, r.ambiguous)] + [p.what for p in problems]:
-            assert len(told) <= 2 * MOST_TEXT
+            assert len(told) <= 2 * MAX_TEXT
             assert told.isprintable()
         for rule in rules:
             assert rule.words or rule.tool

@@ -354,8 +354,8 @@ def test_names_that_cannot_both_be(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("most_files", "most_bytes"), [(2, 1 << 30), (100, 10)])
 def test_sizes_are_capped(machine: Machine, monkeypatch: pytest.MonkeyPatch, most_files: int, most_bytes: int) -> None:
-    monkeypatch.setattr(restore_session, "MOST_FILES", most_files)
-    monkeypatch.setattr(restore_session, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(restore_session, "MAX_FILES", most_files)
+    monkeypatch.setattr(restore_session, "MAX_BYTES", most_bytes)
     raises_and_changes_nothing(machine, FILES, Damaged, "more or bigger")
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.tiers import examples
 from tests.unit.recovery.lab import Lab, files, git, raw, repository, write
 from wal_agent.budget import Budget
-from wal_agent.capture.shadow import MOST_STATE, GitState
+from wal_agent.capture.shadow import MAX_STATE, GitState
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.records import Pack, Repository, Workspace
 from wal_agent.recovery import restore_tree
@@ -130,7 +130,7 @@ def test_what_is_no_working_tree(lab: Lab, what: str) -> None:
         case "no work":
             captured = forge.capture(blob)
         case _:
-            state = GitState(files={"MERGE_MSG": b"x" * MOST_STATE})
+            state = GitState(files={"MERGE_MSG": b"x" * MAX_STATE})
             captured = forge.capture(forge.tree(("100644", "a", blob)), state)
     error = nothing_changes(lab, captured, (Damaged, ConfigError))  # type: ignore[arg-type]
     if isinstance(error, Damaged):

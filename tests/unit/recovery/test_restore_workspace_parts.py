@@ -21,8 +21,8 @@ PART = 40_000
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(module, "LEAST_PART", PART)
-    monkeypatch.setattr(module, "MOST_PART", PART)
-    monkeypatch.setattr(module, "Caps", lambda: Caps(total=PART * module.MOST_PARTS))
+    monkeypatch.setattr(module, "MAX_PART", PART)
+    monkeypatch.setattr(module, "Caps", lambda: Caps(total=PART * module.MAX_PARTS))
     return Lab(tmp_path)
 
 

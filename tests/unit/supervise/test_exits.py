@@ -11,8 +11,8 @@ from wal_agent.agents.base import ExitCause, TurnFailed
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.supervise.exits import (
     LONG_IN_VAIN,
-    LONGEST_TOLD,
-    LONGEST_UNTOLD,
+    MAX_TOLD,
+    MAX_UNTOLD,
     ExitFacts,
     ExitReason,
     ShutdownPlan,
@@ -136,14 +136,14 @@ def ended(cls: str, place: str = "s after 3", time: float = 1.0) -> RunEnded:
         (34.0, ("quota", "quota"), 120.0),
         (500.0, ("quota", "quota"), 500.0),
         (34.0, ("quota", "killed"), 34.0),
-        (1e12, (), LONGEST_TOLD),
+        (1e12, (), MAX_TOLD),
         (0.0, (), 60.0),
         (0.0, ("quota",), 120.0),
         (0.0, ("quota", "paused", "quota"), 240.0),
         (0.0, ("quota", "quota", "completed"), 60.0),
         (0.0, ("quota", "killed", "quota"), 120.0),
-        (0.0, ("quota",) * 16, LONGEST_UNTOLD),
-        (0.5, ("quota",) * 16, LONGEST_UNTOLD),
+        (0.0, ("quota",) * 16, MAX_UNTOLD),
+        (0.5, ("quota",) * 16, MAX_UNTOLD),
     ],
 )
 def test_a_quota_is_asked_again_as_told_but_later_where_nothing_was_done(

@@ -252,7 +252,7 @@ def test_of_many_calls_behind_one_that_runs_the_newest_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post = Post(tmp_path)
-    monkeypatch.setattr(gates, "MOST_BEYOND", 3)
+    monkeypatch.setattr(gates, "MAX_BEYOND", 3)
     with post.committing():
         post.gate.begin_call(starting("write_file", file_path="runs"))
         for n in range(6):

@@ -19,8 +19,8 @@ from wal_agent.recovery.prompt import estimate_tokens
 from wal_agent.supervise.context import Launch
 from wal_agent.supervise.conversation import Conversation
 from wal_agent.supervise.inbox import (
-    MOST_GIVEN,
-    MOST_SHOWN,
+    MAX_GIVEN,
+    MAX_SHOWN,
     NEAR,
     REST,
     ROOM_REPEATED,
@@ -159,13 +159,13 @@ def test_a_message_that_a_lost_run_gave_is_given_again(room: Room, tmp_path: Pat
 
 
 def test_few_at_a_time_and_each_cut(room: Room) -> None:
-    for n in range(MOST_GIVEN + 2):
-        room.send("x" * (MOST_SHOWN + 10), f"m{n}")
+    for n in range(MAX_GIVEN + 2):
+        room.send("x" * (MAX_SHOWN + 10), f"m{n}")
     room.look()
     with room.post.committing():
         words = room.inbox.take()
-    assert words.count("[wal-agent message ") == MOST_GIVEN and "wal-agent inbox m0" in words
-    assert len(words) < MOST_GIVEN * (MOST_SHOWN + 800) and room.inbox.waiting == 2
+    assert words.count("[wal-agent message ") == MAX_GIVEN and "wal-agent inbox m0" in words
+    assert len(words) < MAX_GIVEN * (MAX_SHOWN + 800) and room.inbox.waiting == 2
 
 
 def test_the_words_cannot_leave_their_block() -> None:

@@ -24,7 +24,7 @@ from tests.unit.supervise.crew import Post
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.config import DEFAULTS, SETTINGS, Origin
 from wal_agent.errors import ConfigError, UsageError
-from wal_agent.inbox import MOST_TEXT, BucketDriver, make_message, reply_id
+from wal_agent.inbox import MAX_TEXT, BucketDriver, make_message, reply_id
 from wal_agent.messages import check_needs
 from wal_agent.messages.both import Both
 from wal_agent.messages.connection import Connection
@@ -277,7 +277,7 @@ def test_a_prompt_outlives_the_run(tmp_path: Path, server: NatsServer) -> None:
         b"{" * 5000,
         b"\xff",
         b'{"prompt": "x", "attachments": [{"filename": "a", "content": ""}]}',
-        b"x" * (MOST_TEXT + 1),
+        b"x" * (MAX_TEXT + 1),
     ],
 )
 def test_what_is_no_prompt_is_refused(body: bytes) -> None:

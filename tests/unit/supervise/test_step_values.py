@@ -32,7 +32,7 @@ from wal_agent.operate.at_rest import JobAccess
 from wal_agent.operate.remove_job import remove_job
 from wal_agent.steps import SavedState
 from wal_agent.supervise import steps as module
-from wal_agent.supervise.steps import MOST_VALUE
+from wal_agent.supervise.steps import MAX_VALUE
 
 ROOM = "max_payload: 2MB"
 
@@ -83,7 +83,7 @@ def zombie_of(desk: Desk) -> Callable[..., dict[str, Any]]:
 
 
 def test_a_value_comes_back_byte_for_byte(desk: Desk) -> None:
-    for number, size in enumerate([0, 1, 2048, 2049, 600_000, MOST_VALUE]):
+    for number, size in enumerate([0, 1, 2048, 2049, 600_000, MAX_VALUE]):
         data, name = bytes(n * 7 % 251 for n in range(size)), f"a/b.c:{number}@+-_"
         answer = desk.put(data, name)
         assert (answer["job"], answer["attempt"]) == ("shop", 1)
@@ -94,8 +94,8 @@ def test_a_value_comes_back_byte_for_byte(desk: Desk) -> None:
 
 
 def test_one_byte_too_many_is_refused(desk: Desk) -> None:
-    answer = desk.put(b"x" * (MOST_VALUE + 1))
-    assert answer["code"] == 64 and str(MOST_VALUE) in answer["hint"]
+    answer = desk.put(b"x" * (MAX_VALUE + 1))
+    assert answer["code"] == 64 and str(MAX_VALUE) in answer["hint"]
     assert desk.entry() is None and desk.kinds() == []
 
 
@@ -175,8 +175,8 @@ def test_only_a_tool_of_the_run_writes(desk: Desk) -> None:
 
 
 def test_number_and_size_are_limited(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_STEPS", 2)
-    monkeypatch.setattr(module, "MOST_KEPT", 100)
+    monkeypatch.setattr(module, "MAX_STEPS", 2)
+    monkeypatch.setattr(module, "MAX_KEPT", 100)
     desk.put(b"x" * 60)
     assert desk.put(b"x" * 50, "b")["code"] == 75
     assert "error" not in desk.put(b"x" * 100), "what a value replaces makes room"
@@ -303,9 +303,9 @@ def test_a_message_that_the_server_does_not_take_is_refused_with_its_limit(tmp_p
     server = NatsServer(tmp_path / "small").start()  # max_payload: 1 MiB
     desk = Desk(tmp_path, server.url)
     try:
-        answer = desk.put(b"x" * MOST_VALUE)
+        answer = desk.put(b"x" * MAX_VALUE)
         assert answer["code"] == 64 and "max_payload" in answer["hint"]
-        data = b"x" * (MOST_VALUE - 2048)
+        data = b"x" * (MAX_VALUE - 2048)
         desk.put(data)
         assert desk.value() == data
     finally:
@@ -346,7 +346,7 @@ def test_a_write_is_decided_anew_where_another_client_wrote_in_between(remote: D
 
 
 def test_more_names_than_are_read_hide_no_value(remote: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values_module, "MOST_NAMES", 2)
+    monkeypatch.setattr(values_module, "MAX_NAMES", 2)
     for name in "abcd":
         remote.put(b"1", name)
     remote.next_run()

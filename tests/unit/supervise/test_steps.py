@@ -29,7 +29,7 @@ from wal_agent.supervise import steps as module
 from wal_agent.supervise.control import STEP
 from wal_agent.supervise.steps import ending_of, entry_of, next_move, settled_step
 from wal_agent.wal.lease import final_lease_state
-from wal_agent.wal.state import MOST_STEP_RECORD, MOST_STEPS, State, StepAt, apply, apply_all, exceeded_limit
+from wal_agent.wal.state import MAX_STEP_RECORD, MAX_STEPS, State, StepAt, apply, apply_all, exceeded_limit
 from wal_agent.wal.writer import Ticket
 
 
@@ -69,8 +69,8 @@ def test_what_is_no_question_is_none(desk: Desk) -> None:
 
 
 def test_number_and_size_are_limited(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_STEPS", 2)
-    monkeypatch.setattr(module, "MOST_KEPT", 100)
+    monkeypatch.setattr(module, "MAX_STEPS", 2)
+    monkeypatch.setattr(module, "MAX_KEPT", 100)
     desk.put(b"x" * 60)
     assert desk.put(b"x" * 50, "b")["code"] == 75
     assert desk.put(b"x" * 100)["version"] == 2, "what a value replaces makes room"
@@ -296,14 +296,14 @@ def test_any_records_in_any_order_with_a_snapshot_anywhere(records: list[AnyReco
 
 def test_what_no_run_has_written_changes_nothing() -> None:
     state = State()
-    for n in range(MOST_STEPS + 5):
+    for n in range(MAX_STEPS + 5):
         state = apply(state, 1, 1, begun(name=f"s{n}"))
-    assert len(state.steps) == MOST_STEPS and exceeded_limit(state) == ""
+    assert len(state.steps) == MAX_STEPS and exceeded_limit(state) == ""
     long: list[AnyRecord] = [
         begun(name="x" * 101),
         begun(name="x; rm -rf /"),
         begun(name="-x"),
-        StepBegun(time=1.0, name="l", command=("x" * MOST_STEP_RECORD,)),
+        StepBegun(time=1.0, name="l", command=("x" * MAX_STEP_RECORD,)),
         StatePut(time=1.0, step="p", version=1, value=Payload(size=20_000, data=b"x" * 20_000)),
         step_ended("done", "never"),
     ]

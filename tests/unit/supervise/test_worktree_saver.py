@@ -33,7 +33,7 @@ from wal_agent.supervise.settings import load
 from wal_agent.supervise.worktree import (
     BEHIND,
     DEBOUNCE,
-    MOST_IDLE,
+    MAX_IDLE,
     MOVED,
     NEVER,
     NO_GIT,
@@ -208,7 +208,7 @@ def test_what_a_call_writes_is_saved_while_it_runs(tmp_path: Path, monkeypatch: 
 def test_a_tree_that_rests_is_looked_at_more_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most half a percent of a core, and never more seldom than every five minutes; a call that runs is
     no rest, and one that has ended does not wait."""
-    assert idle_rest(0.02) == 5.0 and idle_rest(0.5) == 125.0 and idle_rest(60.0) == MOST_IDLE
+    assert idle_rest(0.02) == 5.0 and idle_rest(0.5) == 125.0 and idle_rest(60.0) == MAX_IDLE
 
     waits, looks = list[float](), list[int]()
 
@@ -338,8 +338,8 @@ PART = 40_000
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captures, "LEAST_PART", PART)
-    monkeypatch.setattr(captures, "MOST_PART", PART)
-    monkeypatch.setattr(captures, "Caps", lambda: Caps(total=PART * captures.MOST_PARTS))
+    monkeypatch.setattr(captures, "MAX_PART", PART)
+    monkeypatch.setattr(captures, "Caps", lambda: Caps(total=PART * captures.MAX_PARTS))
 
 
 def fill(desk: Desk) -> None:

@@ -31,7 +31,7 @@ from wal_agent.wal.state import (
     KEEP_UNHELD,
     KEEP_UNLOGGED,
     KEEP_UNSETTLED,
-    MOST_BRIEF,
+    MAX_BRIEF,
     State,
     apply,
     apply_all,
@@ -96,7 +96,7 @@ def test_what_is_kept_of_such_calls_is_bounded() -> None:
         state = apply_all(state, n, 1, [begun, end(n)])
     assert unheld(state) == list(range(11, KEEP_UNHELD + 11))
     assert state.unheld_more == 10
-    assert sum(e.intent.input.size for e in state.unheld) == KEEP_UNHELD * MOST_BRIEF
+    assert sum(e.intent.input.size for e in state.unheld) == KEEP_UNHELD * MAX_BRIEF
     assert apply(state, 1, 1, tree(20)).unheld_more == 0
 
 

@@ -48,10 +48,10 @@ from wal_agent.wal.state import (
     KEEP_RECENT,
     KEEP_REWRITES,
     KEEP_TASKS,
-    MOST_CALL,
-    MOST_CHECKPOINT,
-    MOST_PLAN,
-    MOST_STEP_RECORD,
+    MAX_CALL,
+    MAX_CHECKPOINT,
+    MAX_PLAN,
+    MAX_STEP_RECORD,
     FileState,
     OpenCall,
     ShelvedSession,
@@ -156,8 +156,8 @@ def plan_call(call: int, tool: str = "TodoWrite", size: int = 2, how: Ending = "
 def test_the_plan_is_the_newest_that_was_stated_and_done() -> None:
     state = after(*plan_call(1), *plan_call(2), *plan_call(3, how="failed"), *plan_call(4, tool="write_file"))
     assert state.plan is not None and state.plan.call == 2
-    assert after(*plan_call(1, size=MOST_PLAN)).plan is not None
-    assert after(*plan_call(1, size=MOST_PLAN + 1)).plan is None
+    assert after(*plan_call(1, size=MAX_PLAN)).plan is not None
+    assert after(*plan_call(1, size=MAX_PLAN + 1)).plan is None
     bulk = msgspec.structs.replace(intent(1), tool="TodoWrite", input=Payload(size=3, blob="0" * 64 + "-1"))
     assert after(bulk, end(1)).plan is None, "a plan is never read from a blob"
 
@@ -190,7 +190,7 @@ def test_claudes_tasks_are_one_plan_whose_steps_come_and_change_one_by_one() -> 
     assert after(*task_call(7, "TaskCreate", {"subject": "x"}, "?"), state=state).plan == state.plan
     assert plan(after(*made(7, "1", "of a new session"), state=state)) == [("of a new session", "pending")]
     full = after(*(r for n in range(1, 300) for r in made(n, str(n), "word " * 40)))
-    assert full.plan is not None and len(full.plan.input) <= MOST_PLAN
+    assert full.plan is not None and len(full.plan.input) <= MAX_PLAN
 
 
 def test_of_two_plans_the_newer_one_counts() -> None:
@@ -221,8 +221,8 @@ def checkpoint(number: int, body: bytes = b"{}", task: str = "") -> Checkpoint:
 
 
 def test_a_checkpoint_that_no_run_writes_is_not_kept() -> None:
-    assert after(checkpoint(1, b"x" * MOST_CHECKPOINT)).checkpointed == 1
-    state = after(checkpoint(1, b"x" * (MOST_CHECKPOINT + 1), "task"))
+    assert after(checkpoint(1, b"x" * MAX_CHECKPOINT)).checkpointed == 1
+    state = after(checkpoint(1, b"x" * (MAX_CHECKPOINT + 1), "task"))
     assert (state.checkpoints, state.tasks, state.checkpointed) == ((), {}, 0)
 
 
@@ -310,7 +310,7 @@ def test_a_message_is_one_of_its_sender_and_keeps_its_first_outcome() -> None:
     state = after(seen("1", refused="r" * 999), seen("1", answer="late"), seen("2"), state=state)
     assert [(m.sender, m.seen, len(m.refused), m.answer) for m in state.messages] == [
         ("y", 0.0, 0, ""),
-        ("x", 9.0, states.MOST_OUTCOME, ""),
+        ("x", 9.0, states.MAX_OUTCOME, ""),
     ]
 
 
@@ -378,9 +378,9 @@ def test_a_value_that_is_gone_leaves_only_what_ran_under_its_name() -> None:
 
 
 def test_a_record_about_a_step_that_no_run_has_written_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong in (step_end("done"), StateGone(time=1.0, step="s"), put(step="a b"), put(size=MOST_STEP_RECORD)):
+    for wrong in (step_end("done"), StateGone(time=1.0, step="s"), put(step="a b"), put(size=MAX_STEP_RECORD)):
         assert after(wrong).steps == {}
-    monkeypatch.setattr(states, "MOST_STEPS", 2)
+    monkeypatch.setattr(states, "MAX_STEPS", 2)
     full = after(put(step="a"), put(step="b"))
     assert after(put(step="c"), state=full).steps == full.steps and len(full.steps) == 2
     assert after(put(9, step="b"), state=full).steps["b"].value == put(9, step="b"), "a known name is written on"
@@ -403,7 +403,7 @@ def _files(count: int) -> dict[str, FileState]:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_state_that_says_more_than_any_run_is_refused(more: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MOST_OPEN", "MOST_FILES", "MOST_PACKS", "MOST_STEPS"):
+    for name in ("MAX_OPEN", "MAX_FILES", "MAX_PACKS", "MAX_STEPS"):
         monkeypatch.setattr(states, name, 3)
     count = 3 + more
     shelved = ShelvedSession("s", _files(count), (), 0)
@@ -413,7 +413,7 @@ def test_a_state_that_says_more_than_any_run_is_refused(more: int, monkeypatch: 
         State(shelf={"gemini": shelved}),
         State(workspace=_packs(count)),
         State(steps={str(n): StepAt(first=0) for n in range(count)}),
-        State(next_call=MOST_CALL + more),
+        State(next_call=MAX_CALL + more),
     ]
     assert [bool(exceeded_limit(state)) for state in each] == [bool(more)] * len(each)
 
@@ -506,7 +506,7 @@ def test_an_answer_keeps_what_was_looked_with_and_the_newest_words() -> None:
 
 
 def test_a_short_input_of_a_call_that_no_capture_has_is_kept_as_it_is() -> None:
-    for size, kept in ((states.MOST_BRIEF, states.MOST_BRIEF), (states.MOST_BRIEF + 1, states.MOST_BRIEF), (3, 3)):
+    for size, kept in ((states.MAX_BRIEF, states.MAX_BRIEF), (states.MAX_BRIEF + 1, states.MAX_BRIEF), (3, 3)):
         payload = Payload(size=size, data=b"x" * size)
         (call,) = after(msgspec.structs.replace(intent(1), input=payload), end(1)).unheld
         assert call.intent.input == Payload(size=kept, data=b"x" * kept)

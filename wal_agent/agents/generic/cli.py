@@ -20,7 +20,7 @@ from wal_agent.errors import ConfigError
 PROMPT = "WAL_AGENT_RECOVERY_PROMPT"  # the path of the recovery prompt; empty, or not set, where there is none
 SESSION = "WAL_AGENT_SESSION"
 SOCKET = "WAL_AGENT_SOCKET"  # its folder is the run's own
-MOST_WORD = 120_000  # bytes; Linux takes no argument over 128 KiB
+MAX_WORD = 120_000  # bytes; Linux takes no argument over 128 KiB
 _HOLE = re.compile(r"\{(prompt|session)\}")
 
 
@@ -77,7 +77,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
 def _filled(word: str, session: NewSession | ResumeSession) -> str:
     values = {"session": session.id, "prompt": session.prompt if isinstance(session, ResumeSession) else ""}
     filled = _HOLE.sub(lambda hole: values[hole[1]], word)
-    if len(filled.encode("utf-8", "replace")) > MOST_WORD:
+    if len(filled.encode("utf-8", "replace")) > MAX_WORD:
         raise ConfigError(f"The recovery prompt is too long for a command line ({len(filled)} characters).")
     return filled
 

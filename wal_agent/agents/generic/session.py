@@ -39,7 +39,7 @@ from wal_agent.text import shorten
 GENERIC_MEANS = "these files are saved to the bucket, and written from it at a recovery"
 Root = Literal["home", "workspace"]
 DEEP = 12  # folders
-MOST_NAMED = 100
+MAX_NAMED = 100
 _WILD = re.compile(r"[*?\[]")
 _TELLING = re.compile(r"\[[^\]]*\]?|[*?.]")
 
@@ -165,8 +165,8 @@ def _table(value: object, path: Path) -> Mapping[str, object]:
 
 def _texts(table: Mapping[str, object], key: str, path: Path) -> tuple[str, ...]:
     texts = table.get(key, [])
-    if not isinstance(texts, list) or len(texts) > MOST_NAMED or not all(_is_text(text) for text in texts):
-        raise ConfigError(f"generic.{key} in {path} is not a list of at most {MOST_NAMED} texts.")
+    if not isinstance(texts, list) or len(texts) > MAX_NAMED or not all(_is_text(text) for text in texts):
+        raise ConfigError(f"generic.{key} in {path} is not a list of at most {MAX_NAMED} texts.")
     return tuple(texts)
 
 
@@ -223,11 +223,11 @@ def off_limits(root: Root, parts: Sequence[str]) -> bool:
 
 
 MAIN = "note.json"
-MOST_FILES = 2000
-MOST_LOOKED_AT = 20_000  # entries of folders
-MOST_FILE = 256 << 20  # bytes
-MOST_BYTES = 1 << 30
-MOST_NOTES = 200
+MAX_FILES = 2000
+MAX_LOOKED_AT = 20_000  # entries of folders
+MAX_FILE = 256 << 20  # bytes
+MAX_BYTES = 1 << 30
+MAX_NOTES = 200
 _SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -271,10 +271,10 @@ def reconcile(main: Buffer, session: str, workspace: Path, calls: Sequence[Logge
 
 
 def sweep(env: Env, runtime: Path) -> None:
-    """Drop the oldest notes beyond MOST_NOTES."""
+    """Drop the oldest notes beyond MAX_NOTES."""
     with suppress(OSError):
         notes = sorted(folder(env).iterdir(), key=lambda path: path.stat().st_mtime)
-        for old in notes[:-MOST_NOTES]:
+        for old in notes[:-MAX_NOTES]:
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -334,12 +334,12 @@ def _add_file(path: Path, base: Path, named: Named, env: Env, found: Found) -> N
         size = path.lstat().st_size
     except (OSError, ValueError):
         return
-    if size > MOST_FILE:
-        found.over(f"{path} is not saved: it has more than {MOST_FILE >> 20} MiB.")
-    elif len(found.files) >= MOST_FILES or found.size + size > MOST_BYTES:
+    if size > MAX_FILE:
+        found.over(f"{path} is not saved: it has more than {MAX_FILE >> 20} MiB.")
+    elif len(found.files) >= MAX_FILES or found.size + size > MAX_BYTES:
         found.over(
-            f"Not all that [generic] session names is saved: it is more than {MOST_FILES} files or "
-            f"{MOST_BYTES >> 30} GiB."
+            f"Not all that [generic] session names is saved: it is more than {MAX_FILES} files or "
+            f"{MAX_BYTES >> 30} GiB."
         )
     else:
         found.files[name] = path
@@ -367,12 +367,12 @@ def _entries(folder: Path, wanted: frozenset[tuple[str, ...]], found: Found) -> 
         return sorted({folder / left[0] for left in wanted})
     try:
         with os.scandir(folder) as entries:
-            inside = sorted(islice((Path(e.path) for e in entries), max(0, MOST_LOOKED_AT - found.looked_at) + 1))
+            inside = sorted(islice((Path(e.path) for e in entries), max(0, MAX_LOOKED_AT - found.looked_at) + 1))
     except OSError:
         return []
     found.looked_at += len(inside)
-    if found.looked_at > MOST_LOOKED_AT:
-        found.over(f"What [generic] session names is too wide: only {MOST_LOOKED_AT} entries of folders are looked at.")
+    if found.looked_at > MAX_LOOKED_AT:
+        found.over(f"What [generic] session names is too wide: only {MAX_LOOKED_AT} entries of folders are looked at.")
     return inside
 
 

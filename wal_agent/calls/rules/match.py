@@ -129,7 +129,7 @@ def _sql_tokens(text: str) -> list[tuple[str, str]] | None:
 
 
 GENERAL_VERIFY = "look for what it was to change"
-_MOST_VERIFY = 300  # characters
+_MAX_VERIFY = 300  # characters
 _PLACES = re.compile(r"\{(operands|first|last|refs)\}")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 # Reading these can consume or change something (a FIFO of a service, a device, a kernel file).
@@ -466,7 +466,7 @@ def _explained(rule: Command, words: Sequence[Word], taken: int, rules: Rules) -
         return _PLACES.sub(lambda m: values[m[1]], sentence).strip()
 
     def shown(text: str, instead: str) -> str:
-        return text if len(text) <= _MOST_VERIFY and redact(text) == text else instead
+        return text if len(text) <= _MAX_VERIFY and redact(text) == text else instead
 
     verify = _by_same_program(filled(rule.verify, GENERAL_VERIFY), words[0], rules)
     if verify.split(" ", 1)[0] in rules.begins:

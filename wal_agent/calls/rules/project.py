@@ -18,10 +18,10 @@ import msgspec
 from wal_agent.records import Class
 from wal_agent.text import printable
 
-MOST_TEXT = 200  # characters of a sentence of a rule
-MOST_NAME = 60
-MOST_MATCH = 300
-MOST_WORDS = 20
+MAX_TEXT = 200  # characters of a sentence of a rule
+MAX_NAME = 60
+MAX_MATCH = 300
+MAX_WORDS = 20
 
 ANY = "*"  # in a rule's words: one word, whatever it is
 GAP = "..."  # any number of words; each word after it stands, or is mentioned, in a later one
@@ -63,7 +63,7 @@ class RuleProblem(msgspec.Struct, frozen=True):
         return f"{self.place}:{self.line}: {self.what}" if self.line else f"{self.place}: {self.what}"
 
 
-def clean_sentence(text: str, most: int = MOST_TEXT) -> str:
+def clean_sentence(text: str, most: int = MAX_TEXT) -> str:
     """A text of a rule on one line of single spaces, `most` characters of it, without what a terminal would obey."""
     line = " ".join(printable(text[: 20 * most]).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
@@ -73,8 +73,8 @@ def parse_pattern(text: str, placeholders: bool = False) -> tuple[str, ...]:
     """The first words of a command that `text` writes down. `placeholders`: <env>, {env} and $ENV stand for any word.
 
     ValueError says what is wrong with it, as the end of a sentence that began with the text."""
-    if len(text) > MOST_MATCH:
-        raise ValueError(f"is longer than {MOST_MATCH} characters")
+    if len(text) > MAX_MATCH:
+        raise ValueError(f"is longer than {MAX_MATCH} characters")
     if placeholders:
         text = _PLACE.sub(ANY, text)
     lexer = shlex.shlex(text.replace("…", GAP), posix=True, punctuation_chars=True)
@@ -93,8 +93,8 @@ def parse_pattern(text: str, placeholders: bool = False) -> tuple[str, ...]:
         raise ValueError("does not begin with the name of a program")
     if any(ANY in word and word != ANY for word in words):
         raise ValueError(f"has a {ANY} inside a word; it stands for one whole word")
-    if len(words) > MOST_WORDS:
-        raise ValueError(f"has more than {MOST_WORDS} words")
+    if len(words) > MAX_WORDS:
+        raise ValueError(f"has more than {MAX_WORDS} words")
     return tuple(words)
 
 
