@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import pty
@@ -10,6 +11,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -45,7 +47,12 @@ from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Call, Model, Turn
 from wal_agent.supervise.ancestry import ancestry_of
 from wal_agent.supervise.callers import Callers, peer_of
-from wal_agent.supervise.processes import become_subreaper
+
+
+def adopt_orphans(adopt: bool) -> None:
+    """As `become_subreaper`, for a time."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, int(adopt), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
@@ -200,7 +207,7 @@ class Run:
     def __post_init__(self) -> None:
         self.dir = Path(f"/tmp/wal-{self.run}")  # a socket's path must be short
         self.dir.mkdir(mode=0o700)
-        become_subreaper()  # as a supervisor: a hook that outlives its agent is still the agent's
+        adopt_orphans(True)  # as a supervisor: a hook that outlives its agent is still the agent's
         lock = (self.dir / "lock").open("w")
         fcntl.flock(lock, fcntl.LOCK_EX)
         self._lock = lock
@@ -271,6 +278,7 @@ class Run:
         if self.server is not None:
             self.server.close()
             assert self.server.origins <= {"agent", "gone"}, "the agent's own hooks, and nobody else's"
+        adopt_orphans(False)  # the process has other tests
         self._lock.close()
         for path in self.injected.paths:
             shutil.rmtree(path, ignore_errors=True)

@@ -45,7 +45,6 @@ from wal_agent import msgspec_compat
 from wal_agent.errors import BucketError, Damaged, Denied, Newer, Unavailable, Unmounted
 from wal_agent.paths import state_dir
 from wal_agent.safefs import read_plain
-from wal_agent.text import bucket_option, command, job_command
 
 ABANDONED_AFTER = 3600.0  # seconds
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -411,6 +410,8 @@ class Disk:
         return Unmounted(f"The disk of bucket {self._url} is gone: {why}.", f"Is it mounted? {self._forget()}")
 
     def _forget(self) -> str:
+        from wal_agent.text import bucket_option, command  # with redaction, which is large
+
         forget = command("doctor --forget", bucket_option(self._url))
         return f"If the bucket was deleted or replaced on purpose: {forget}"
 
@@ -483,6 +484,8 @@ def forget_bucket(url: str, job: str | None, env: Mapping[str, str]) -> bool:
 
 def missing_job_error(url: str, job: str, epoch: int) -> Unavailable:
     """For a job that ran here and of which the bucket holds neither lease nor log."""
+    from wal_agent.text import job_command
+
     return Unavailable(
         f"Job {job} has run on this machine (epoch {epoch}), but {url} holds neither its lease nor its log.",
         "Is the disk mounted, and is it the right bucket? If the job was deleted on purpose: "

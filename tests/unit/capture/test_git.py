@@ -165,7 +165,7 @@ def test_a_dead_child_of_ours_is_left_to_the_thread_that_waits_for_it(
     reaped: list[tuple[int, int]] = []
     monkeypatch.setattr(OWN, "pids", {other.pid})
     reap_others(lambda pid, status: reaped.append((pid, status)))
-    assert reaped == []
+    assert other.pid not in dict(reaped)
     monkeypatch.setattr(OWN, "pids", set())
     with suppress(ChildProcessError):
         reap_others(lambda pid, status: reaped.append((pid, status)))
