@@ -105,7 +105,8 @@ def test_a_file_that_goes_while_its_size_is_asked(env: dict[str, str], monkeypat
 def test_its_open_file_is_found_though_another_one_closes(
     env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session without a word to us: a descriptor that goes while we look hides no other one."""
+    """A session without a word to us: a descriptor that goes while we look hides no other one. What it only
+    reads may be an older session, for which a healthy run would be ended."""
     main = rollout(env, ROOT)
     with main.open("a") as file:
         said = {"type": "event_msg", "payload": {"type": "item_completed", "item": {"type": "UserMessage"}}}
@@ -121,9 +122,12 @@ def test_its_open_file_is_found_though_another_one_closes(
         return read(path)
 
     monkeypatch.setattr(Path, "readlink", readlink)
-    with main.open("rb"):
-        assert files(env | {hooks.MARKER: str(tmp_path)}, PLANTED)["rollout.jsonl"] == main
-    assert closed
+    marked = env | {hooks.MARKER: str(tmp_path)}
+    with main.open("rb"), (tmp_path / "other").open("a"):
+        assert files(marked, PLANTED) == {} and closed
+    closed.clear()
+    with main.open("a"):
+        assert files(marked, PLANTED)["rollout.jsonl"] == main and closed
 
 
 NAME = f"rollout-2026-11-22T09-06-27-{SUB}.jsonl"

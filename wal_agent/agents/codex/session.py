@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -481,13 +482,14 @@ def _named(path: str, inode: int) -> dict[str, str]:
 
 def _unannounced(sessions: Path, env: Env) -> Path | None:
     """Return the file of a Codex that has begun a turn without a handshake: its hooks are off, and only its open files
-    (Linux) show which session is its own. Until then wal-agent's own id stands for the session."""
+    (Linux) show which session is its own: the one that it writes; it might read any. Until then wal-agent's own id
+    stands for the session."""
     try:
         started = psutil.Process(int((Path(env[MARKER]) / "agent.pid").read_text()))
         family = [started, *started.children(recursive=True)]  # a launcher may stand before Codex
     except (OSError, ValueError, KeyError, psutil.Error):
         return None
-    for path in [link for process in family for link in _open_files(process.pid)]:
+    for path in [link for process in family for link in _written_files(process.pid)]:
         name = ROLLOUT.fullmatch(path.name)
         if name is None or not path.is_relative_to(sessions.resolve()) or _about(path).get("session_id") != name[4]:
             continue
@@ -496,10 +498,13 @@ def _unannounced(sessions: Path, env: Env) -> Path | None:
     return None
 
 
-def _open_files(pid: int) -> list[Path]:
+def _written_files(pid: int) -> list[Path]:
+    """Return the files that a process has open for writing (proc_pid_fdinfo(5))."""
     found: list[Path] = []
     with suppress(OSError):
         for file in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                found.append(file.readlink())
+                flags = re.search(r"^flags:\s+([0-7]+)$", Path(f"/proc/{pid}/fdinfo/{file.name}").read_text(), re.M)
+                if flags is not None and int(flags[1], 8) & os.O_ACCMODE:
+                    found.append(file.readlink())
     return found
