@@ -146,6 +146,8 @@ def _cut_short(scene: Scene, machine: Machine, call: int, charge: Call, ledger: 
     said = [part.text for part in heard if isinstance(part, HistoryText) and part.role == "user"]
     told = [text for text in said if "[wal-agent recovery]" in text and "UTC" in text]
     assert len(told) == 1 and told[0].count("./charge.sh 49.90") == 1
+    verdicts = [v for r in scene.records() if r["type"] == "recovery" for v in r["verdicts"]]
+    assert [(v["call"], v["finding"]) for v in verdicts] == [(call, "unknown")]
     assert ledger.read_text().splitlines() == ["charged"]
     assert [o.intent.call for o in scene.replay().state.open] == [call]
 

@@ -406,6 +406,7 @@ class Gate:
         self._before = self._writer.state.next_call - 1  # the newest call of earlier runs, whose tools are gone
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: RunningCall | None = None
+        self._ending: set[int] = set()  # calls that are over and whose end is not in the log's order yet
         self.had_inner = False  # a subagent made calls that have ids
         self._forbidden = ""  # the first command that the agent's own permissions refused
         self._shell_ran = False
@@ -648,8 +649,21 @@ class Gate:
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
+            self._ending.add(running.call)
             if self.loops is not None and not nested:
                 self.loops.end(read, event.result, began - running.since)
+        try:
+            ticket = self._log_end(running, event, nested, began)
+        finally:
+            with self._lock:
+                self._ending.discard(running.call)
+        if self._sync and ticket is not None:
+            # The tool has run: an end that stays undecided changes no answer, and the next call will be denied.
+            with suppress(WalAgentError):
+                ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
+        return True
+
+    def _log_end(self, running: RunningCall, event: ToolEnded, nested: str, began: float) -> Ticket | None:
         well = event.clean and not event.failed and not event.cut and not event.runs_on and not nested
         settled: Sequence[End] = ()
         if well or not (event.cut or event.runs_on or nested or self.stopping):
@@ -669,12 +683,7 @@ class Gate:
             duration_ms=round((began - running.since) * 1000),
         )
         clean = event.clean and not event.failed
-        ticket = self._log_report(running, status, clean, end, event.cut, event.task, settled)
-        if self._sync and ticket is not None:
-            # The tool has run: an end that stays undecided changes no answer, and the next call will be denied.
-            with suppress(WalAgentError):
-                ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
-        return True
+        return self._log_report(running, status, clean, end, event.cut, event.task, settled)
 
     def _log_report(
         self,
@@ -1004,9 +1013,10 @@ class Gate:
             return self.last.call if self.last else self._before
 
     def reported_upto(self) -> int:
-        """Every call of this run numbered up to this is over, and the session file has it."""
+        """Every call of this run numbered up to this is over, and log and session file have it."""
         with self._lock:
-            return self._calls.reported_upto(self.last.call if self.last else self._before)
+            reported = self._calls.reported_upto(self.last.call if self.last else self._before)
+            return min([reported, *(call - 1 for call in self._ending)])
 
     def forget_reported(self, upto: int) -> None:
         """The session file has all that it will have of calls numbered up to `upto`."""

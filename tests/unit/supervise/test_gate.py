@@ -19,7 +19,7 @@ from wal_agent.calls.call import ReadCall
 from wal_agent.calls.rules.table import load_rules
 from wal_agent.errors import BucketError, Damaged, Denied, Fenced, Unavailable
 from wal_agent.events import CallEnded, Event
-from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Turn
+from wal_agent.records import AnyRecord, Compaction, End, Ending, EndSource, Payload, Turn
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.supervise.gate import RESULT_BUDGET, SHOWN_TOOL, Calls, Gate, RunningCall
 from wal_agent.wal.blobs import INLINE
@@ -682,6 +682,21 @@ def test_an_end_is_awaited_in_the_session_until_it_is_forgotten(post: Post) -> N
     assert post.gate.reported_upto() == call - 1, "it has ended, and the session file does not have that yet"
     post.gate.forget_reported(call)
     assert post.gate.reported_upto() == call
+
+
+def test_no_capture_settles_a_call_before_its_end_is_in_the_log(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end would come behind it, and count as one that the session file never had."""
+    call, store, seen = post.begin(file_path="a", content="b"), post.gate._result, list[int]()
+
+    def result(data: bytes) -> Payload | None:
+        post.gate.forget_reported(call)  # the session file has it
+        seen.append(post.gate.reported_upto())
+        return store(data)
+
+    monkeypatch.setattr(post.gate, "_result", result)
+    with post.committing():
+        post.gate.finish_call(ended("write_file", file_path="a", content="b"))
+    assert seen == [call - 1] and post.gate.reported_upto() == call
 
 
 # ---- what a refusal says, and bounds to the byte
