@@ -122,7 +122,7 @@ class TreeCapture:
                 place, around = find_location(self.git, self._workspace / folder), self._main.place
                 if around is not None and not is_own(place, self._workspace, around):
                     continue
-                record = capture.capture(holds, now, also)
+                record = capture.capture(holds, now, also, place)
             except (Busy, GitFailed, OSError):
                 # What the log has of it stays.
                 if capture.newest is None:

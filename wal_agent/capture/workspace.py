@@ -297,9 +297,12 @@ class WorkspaceCapture:
         self._big = seen is None
         return (seen, self._scanner.settings(place)) if seen else None
 
-    def capture(self, holds: int, now: float, also: tuple[int, ...] = ()) -> Workspace | None:
+    def capture(
+        self, holds: int, now: float, also: tuple[int, ...] = (), place: Location | None = None
+    ) -> Workspace | None:
         """What is new, as a record to append; then `commit` it. None: nothing is. `holds`: every call up to this number
-        has ended, and so have those in `also`. `now`: seconds since 1970. Bounded: what does not fit is `pending`.
+        has ended, and so have those in `also`. `now`: seconds since 1970. `place`: where git has just found the
+        repository, if the caller knows. Bounded: what does not fit is `pending`.
 
         Busy: another run is at work on this workspace. GitMissing, GitStopped, GitFailed; BucketError when bulk bytes
         could not be stored: the next call finds everything again."""
@@ -307,14 +310,14 @@ class WorkspaceCapture:
             if self._failed is not None and abs(now - self._failed[1]) < PAUSE:
                 raise self._failed[0]
             try:
-                return self._capture(holds, also, now)
+                return self._capture(holds, also, now, place)
             except (GitFailed, Damaged):
                 # Objects that a gc of the user's took, or something broken in our repository: all from nothing.
                 self._shadow.wipe()
                 self._saved = None
                 self._anew()
                 try:
-                    return self._capture(holds, also, now)
+                    return self._capture(holds, also, now, place)
                 except GitFailed as error:
                     self._failed = (error, now)  # to hash everything again and again would help nobody
                     raise
@@ -363,11 +366,12 @@ class WorkspaceCapture:
 
     # ---- one capture
 
-    def _capture(self, holds: int, also: tuple[int, ...], now: float) -> Workspace | None:
+    def _capture(
+        self, holds: int, also: tuple[int, ...], now: float, place: Location | None = None
+    ) -> Workspace | None:
         self._next = None
         started = time.monotonic()
-        place = find_location(self.git, self._workspace)
-        self.place = place
+        self.place = place = place or find_location(self.git, self._workspace)
         self._shadow.ensure(place.object_format)
         if self._born and self._born != self._shadow.born:  # another job had to begin anew
             self._saved = None

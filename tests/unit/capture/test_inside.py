@@ -76,10 +76,10 @@ def test_what_is_too_big_for_a_glance_or_changed_just_now_is_git_s_to_tell(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(glance, "JUST_NOW", 3600.0)
-        assert processes(monkeypatch, desk.look) == 17
+        assert processes(monkeypatch, desk.look) == 15
     desk.rest()
     monkeypatch.setattr(glance, "MAX_GLANCED", 10)
-    assert [processes(monkeypatch, desk.look) for _ in range(2)] == [17, 17]
+    assert [processes(monkeypatch, desk.look) for _ in range(2)] == [15, 15]
 
 
 def test_a_call_that_changed_nothing_inside_costs_one_record(desk: Desk) -> None:
