@@ -107,11 +107,13 @@ def _table(agents: Sequence[Agent]) -> str:
 
 
 def _limits(agents: Sequence[Agent]) -> str:
-    blocks = []
-    for agent in agents:
-        limits = traits()[agent.name].limits or ("Nothing that is known.",)
-        blocks.append(f"**{agent.name}**\n\n" + "".join(f"- {_line(text)}\n" for text in limits))
-    return "\n".join(blocks)
+    """What several agents have in common stands first, once."""
+    limits = {agent.name: traits()[agent.name].limits or ("Nothing that is known.",) for agent in agents}
+    having = {text: [name for name in limits if text in limits[name]] for texts in limits.values() for text in texts}
+    shared = [f"{_line(text)} ({', '.join(names)})" for text, names in having.items() if len(names) > 1]
+    blocks = {"several agents": shared} if shared else {}
+    blocks |= {name: [_line(text) for text in texts if len(having[text]) == 1] for name, texts in limits.items()}
+    return "\n".join(f"**{name}**\n\n" + "".join(f"- {line}\n" for line in lines) for name, lines in blocks.items())
 
 
 def _cell(text: str) -> str:

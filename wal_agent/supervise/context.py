@@ -3,12 +3,12 @@ run's phase as one word (ARCHITECTURE.md): a table from phase and event to the n
 
 The watchdog, pauses, `status`, the fleet and the metrics read the phase and nothing else. Hooks may come late, twice or
 never, so each event is legal in each phase; a completed turn always leads to `awaiting_user` or `stopped`, unless the
-run is on its way out. docs/ARCHITECTURE.md shows `diagram()`.
+run is on its way out. docs/ARCHITECTURE.md shows `phases_table()`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
@@ -183,17 +183,23 @@ def event_of(event: HookEvent, running: int, turn_open: bool) -> PhaseEvent | No
             return None
 
 
-def diagram() -> str:
-    """The table as a Mermaid state diagram: every change of phase, with the events that make it."""
-    return "\n".join(["stateDiagram-v2", "    [*] --> starting", *_arrows(), "    stopped --> [*]"])
-
-
-def _arrows() -> Iterator[str]:
-    for was in PHASES:
+def phases_table() -> str:
+    """The table in Markdown: what each event leads to, and from which phases."""
+    rows: dict[tuple[Phase, str], list[PhaseEvent]] = {}
+    for event in EVENTS:
         for to in PHASES:
-            events = [e for e in EVENTS if was != to and TABLE[was, e][0] == to]
-            if events:
-                yield f"    {was} --> {to}: {', '.join(events)}"
+            if before := [p for p in PHASES if p != to and TABLE[p, event][0] == to]:
+                rows.setdefault((to, _from(before, to)), []).append(event)
+    cells = [f"| {', '.join(events)} | {before} | {to} |" for (to, before), events in rows.items()]
+    return "\n".join(["| event | from | to |", "|---|---|---|", *cells])
+
+
+def _from(before: Sequence[Phase], to: Phase) -> str:
+    missing = [p for p in _AT_WORK if p != to and p not in before]
+    if len(missing) > len(before):
+        return ", ".join(before)
+    but = f" but {', '.join(missing)}" if missing else ""
+    return ", ".join([f"any at work{but}", *(p for p in before if p not in _AT_WORK)])
 
 
 class RunContext(msgspec.Struct, frozen=True):

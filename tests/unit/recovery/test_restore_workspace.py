@@ -354,7 +354,7 @@ def inner(path: Path) -> None:
     ],
 )
 def test_what_is_in_the_way(lab: Lab, name: str, make: Callable[[Path], object], becomes: str, below: bool) -> None:
-    """I7, and the table in docs/RECOVERY.md. `below`: at the place of a folder."""
+    """I7, as docs/RECOVERY.md says. `below`: at the place of a folder."""
     first, second = lab.machine("a"), lab.machine("b")
     write(first.work, **{f"{name}__in" if below else name: "saved\n"})
     first.capture()
