@@ -20,7 +20,7 @@ import typer
 import typer.main
 
 from scripts.man import manual_pages
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, NAMES
 from wal_agent.answers import JsonAnswer
 from wal_agent.cli import doctor
 from wal_agent.cli.commands import app
@@ -43,7 +43,7 @@ def pages() -> dict[str, str]:
         "reference/configuration.md": configuration_page(),
         "reference/answers.json": json.dumps(answers_schema(), indent=1, ensure_ascii=False) + "\n",
         "reference/answers.md": answers_page(),
-        "AGENTS.md": doctor.agents_page(list(AGENTS.values())),
+        "AGENTS.md": doctor.agents_page([AGENTS[name] for name in NAMES]),
         "ARCHITECTURE.md": _between("<!-- phases -->", phases_table(), architecture),
     }
 

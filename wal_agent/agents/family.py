@@ -1,5 +1,6 @@
 """Agents that are described, not programmed: one TOML file for a CLI with hooks of Claude Code's shape (a command for
-each event, which gets a JSON payload). `declared/<name>.toml` is such a file; the types below say what it holds.
+each event, which gets a JSON payload). `declared/<name>.toml` is such a file; the types below say what it holds. A
+person may add one (added.py): its names become parts of paths and of shell lines, so the types refuse all others.
 
 A `path` names a value inside a payload or a record: "event.result.output". A template is a JSON value in which the text
 "{name}" stands for a value, which keeps its type, and "{name}" inside a longer text for that text.
@@ -18,7 +19,7 @@ import re
 import shlex
 import tomllib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -55,6 +56,7 @@ from wal_agent.agents.base import (
 from wal_agent.agents.conversation import Records, Travels, fields, keep_fields
 from wal_agent.agents.hook_line import GONE, on, parser, refuse_answer, renderer, sh_line
 from wal_agent.agents.installed_hooks import STANDING, insert_entries, missing_hooks
+from wal_agent.agents.places import PLACES
 from wal_agent.agents.program import (
     Program,
     Syntax,
@@ -90,11 +92,40 @@ from wal_agent.agents.session_files import (
     walk_files,
 )
 from wal_agent.errors import ConfigError
-from wal_agent.paths import home
+from wal_agent.paths import CREDENTIALS, config_dir, home
 from wal_agent.rehearsal.dialects import Anthropic, Chat
 from wal_agent.safefs import Buffer, Pieces, map_file
 
 FOLDER = Path(__file__).with_name("declared")
+MAX_TEXT = 64 << 10  # bytes of a description
+_NAME = re.compile(r"[a-z][a-z0-9]{0,31}")
+_EVENT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+_OWN = ("protocol", "told", "words")  # files beside those of the events
+_MEANT = ("tool_starting", "tool_ended", "turn_started", "turn_completed")
+
+
+def _require(held: bool, why: str) -> None:
+    if not held:
+        raise ValueError(why)
+
+
+def _require_path(path: str, what: str) -> None:
+    """Refuse what leads out of the folder that it is in."""
+    parts = path.split("/")
+    _require(
+        not {"", ".", ".."} & {*parts} and path.isprintable() and len(path) < 256, f"{what} is no path in a folder"
+    )
+
+
+def _require_variables(names: Iterable[str]) -> None:
+    bad = [n for n in names if not _VARIABLE.fullmatch(n) or n in ("HOME", "PATH") or n.startswith("WAL_AGENT_")]
+    _require(not bad, f"{bad[:1]} is no variable that it may set")
+
+
+def name_fault(name: str) -> str:
+    """Return why an agent cannot have this name, "" if it can: it is a part of variables and of paths."""
+    return "" if _NAME.fullmatch(name) else f"{name[:60]!r} is no name: up to 32 of a-z and 0-9, a letter first"
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,6 +148,10 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     first: tuple[str, ...] = ()
     refused: dict[str, str] = {}
     environment: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        _require_variables(self.environment)
+        _require(bool(self.session), "session names no option")
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,19 +195,25 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`settings`: the TOML file, in the state folder, that holds the hooks as a list `[[hooks]]`. `timeout`: the
-    longest that the program allows, in its own unit. `variable`: tells a hook that it is in a run. `deny`: the answer
-    that refuses a tool, with "{reason}"; `say`: the one that adds "{words}" for the model, when a turn starts.
-    `protocol`: whether plain words of such a hook reach the model: the standing protocol is told with the first prompt
-    of a session."""
+    longest that the program allows, in its own unit. `deny`: the answer that refuses a tool, with "{reason}"; `say`:
+    the one that adds "{words}" for the model, when a turn starts. `protocol`: whether plain words of such a hook reach
+    the model: the standing protocol is told with the first prompt of a session."""
 
     settings: str
     timeout: int
-    variable: str
     caller: HookCaller
     deny: Json
     say: Json
     protocol: bool = False
     events: dict[str, Event]
+
+    def __post_init__(self) -> None:
+        _require_path(self.settings, "settings")
+        bad = [name for name in self.events if not _EVENT.fullmatch(name) or name in _OWN]
+        _require(not bad, f"{bad[:1]} is no name of an event")
+        means = {event.means for event in self.events.values()}
+        lacking = [meaning for meaning in _MEANT if meaning not in means]
+        _require(not lacking, f"no event means {lacking[:1]}")
 
 
 class Saying(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -229,6 +270,13 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     write_batch_end: tuple[Json, ...]
     write_prompt: tuple[Json, ...]
 
+    def __post_init__(self) -> None:
+        for what in ("folder", "main", "about"):
+            _require_path(getattr(self, what), what)
+        for pattern in self.more:
+            _require_path(pattern, "more")
+        _require("{session}" in self.folder, "folder lacks {session}")
+
 
 class Renamed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool that means something else where a field of its input has this value: wal-agent calls it `name`."""
@@ -259,17 +307,24 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     shell: tuple[str, Json]
     write: tuple[str, Json]
 
+    def __post_init__(self) -> None:
+        _require_variables(self.environment)
+
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole agent. `state`: its folder in HOME, and the variable that names another one."""
+    """A whole agent. `state`: its hidden folder in HOME, and the variable that names another one. `package`: on npm.
+    `tools_of`: the agent whose tools it has, by name and input, where the built-in rules do not know its own. `limits`:
+    promises that do not hold, in sentences."""
 
     name: str
     title: str
-    package: str
+    package: str = ""
     tested: str
     also: tuple[str, ...] = ()
     state: str
-    state_variable: str
+    state_variable: str = ""
+    tools_of: str = ""
+    limits: tuple[str, ...] = ()
     arguments: Arguments
     resume: Chosen | None = None
     hooks: Hooks
@@ -278,19 +333,40 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     session: Session
     errors: Errors
     rehearsal: Rehearsed
-    rewriting: str
-    fork: str
+    rewriting: str = "wal-agent does not know its form"
+    fork: str = "it has no form for that"
+
+    def __post_init__(self) -> None:
+        _require(not name_fault(self.name), name_fault(self.name))
+        _require_path(self.state, "state")
+        parts = self.state.split("/")
+        _require(parts[0].startswith("."), "state is no hidden folder of HOME")
+        taken = (*CREDENTIALS, ".config/wal-agent", ".local/state/wal-agent", ".config", ".local", ".local/state")
+        _require(self.state not in taken, "state is a folder of other programs")
+        _require_variables(filter(None, [self.state_variable]))
+        _require(self.tools_of in ("", *PLACES), "tools_of names no agent of wal-agent's own")
 
 
 _AS_DESCRIPTION = msgspec_compat.of_values(Description)
 
 
+def added_path(env: Env, name: str) -> Path:
+    """Return the file by which a person adds an agent of that name."""
+    return config_dir(env) / "agents" / f"{name}.toml"
+
+
 def load(path: Path) -> Declared:
-    """Read a description. ConfigError where it cannot be read, or is none."""
+    """Read a description that is shipped. ConfigError where it is none."""
+    return read(path.read_text(), str(path))
+
+
+def read(text: str, source: str) -> Declared:
+    """Read a description. ConfigError where it is none."""
     try:
-        return Declared(_AS_DESCRIPTION(tomllib.loads(path.read_text())))
-    except (OSError, ValueError, re.error) as e:
-        raise ConfigError(f"{path} does not describe an agent: {e}.", "See docs/how-to/add-an-agent.md") from e
+        _require(len(text.encode()) <= MAX_TEXT, f"it is larger than {MAX_TEXT >> 10} KiB")
+        return Declared(_AS_DESCRIPTION(tomllib.loads(text)), text)
+    except (ValueError, RecursionError, re.error) as e:
+        raise ConfigError(f"{source} does not describe an agent: {e}.", "See docs/how-to/add-an-agent.md") from e
 
 
 def value_at(value: Any, path: str) -> Any:
@@ -332,9 +408,10 @@ class _Call(msgspec.Struct):
 class Declared:
     """An agent by its description; it implements `Agent`."""
 
-    def __init__(self, about: Description) -> None:
-        self.about = about
+    def __init__(self, about: Description, text: str) -> None:
+        self.about, self._text = about, text
         self.name, self.tested, self.also = about.name, about.tested, about.also
+        self._variable = f"{about.name.upper()}_WAL_AGENT_HOOKS"  # tells a hook that it is in a run
         self.main_file = about.session.main
         self._syntax = Syntax.of(value=about.arguments.value, maybe=about.arguments.maybe, short=about.arguments.short)
         self._says = [(re.compile(each.pattern, re.DOTALL), each) for each in about.says]
@@ -373,9 +450,13 @@ class Declared:
         about = self.about.rehearsal
 
         def make_home(home: Path, workspace: Path, url: str) -> dict[str, str]:
-            wanted = self.hooks_to_install({"HOME": str(home)})
+            wanted = self.hooks_to_install(home_env := {"HOME": str(home)})
             wanted.settings.parent.mkdir(parents=True, exist_ok=True)
             wanted.settings.write_text(insert_entries(fill(about.settings, {"url": url}), wanted.hooks).text)
+            if self.name not in PLACES:  # what runs there finds it by itself
+                own = added_path(home_env, self.name)
+                own.parent.mkdir(parents=True, exist_ok=True)
+                own.write_text(self._text)
             return dict(about.environment)
 
         def call(made: tuple[str, Json], **values: str) -> tuple[str, Json]:
@@ -389,6 +470,22 @@ class Declared:
             shell=lambda command: call(about.shell, command=command),
             write=lambda path, content: call(about.write, path=str(path), content=content),
         )
+
+    def traits(self) -> dict[str, Any]:
+        """Return what a user gets with it, by the names of traits.toml."""
+        about = self.about
+        install = f"`wal-agent configure-hooks --agent {self.name} --install`"
+        return {
+            "start": " ".join(about.rehearsal.args).replace("{prompt}", '"fix the tests"'),
+            "hooks": f"lines in its own `{about.hooks.settings}`, put there once ({install})",
+            "intent": "before the tool starts",
+            "fail_closed": "yes: the hook line refuses by itself",
+            "reconcile": "calls in flight and calls that were not written yet are put back, torn lines cut",
+            "resume": f"`--{about.arguments.session[0]} ID`; the notice is the user's last message in the session",
+            "interactive": "yes",
+            "subagents": "unknown",
+            "limits": about.limits,
+        }
 
     # ---- the command line
 
@@ -433,7 +530,7 @@ class Declared:
             gone = {*names.session, *names.last, *names.first, *((names.prompt,) if session.drops_prompt else ())}
             given = [arg for arg in given if arg.name not in gone]
             ours += [f"--{names.session[0]}", session.id, *self._chosen(session.id, given, env)]
-            more[f"{self.about.hooks.variable}_TOLD"] = "1"
+            more[f"{self._variable}_TOLD"] = "1"
             if prompted and not interactive:  # on a terminal it takes no prompt from its command line
                 ours += [f"--{names.prompt}", ACT]
         return Command((str(cli.path), *ours, *to_words(given)), more, prompted and not interactive)
@@ -453,7 +550,7 @@ class Declared:
         return read_object(self._state(env) / self.about.hooks.settings, lambda data: tomllib.loads(data.decode()))
 
     def _state(self, env: Env) -> Path:
-        if named := env.get(self.about.state_variable):
+        if self.about.state_variable and (named := env.get(self.about.state_variable)):
             if not named.startswith("/"):
                 raise ConfigError(
                     f"{self.about.state_variable}={named!a} is no absolute path, so it would be another folder in each "
@@ -477,7 +574,7 @@ class Declared:
 
     def _standing(self, name: str, event: Event | None = None) -> str:
         """Return the line that stands in the user's settings."""
-        variable = self.about.hooks.variable
+        variable = self._variable
         line = f'l=$(cat "${variable}/{name}" 2>/dev/null) && [ -n "$l" ] && exec sh -c "$l"'
         refuse = event is not None and event.means == "tool_starting"
         last = f"printf '%s\\n' {shlex.quote(GONE)} >&2; exit 2" if refuse else "exit 0"
@@ -494,9 +591,9 @@ class Declared:
         told, words = shlex.quote(str(place / "told")), place / "words"
         words.write_text(setup.protocol)
         # Not behind the notice of a recovery: a session that is resumed has it already.
-        once = f'[ -n "${self.about.hooks.variable}_TOLD" ] || [ -e {told} ] || {{ : >{told}; '
+        once = f'[ -n "${self._variable}_TOLD" ] || [ -e {told} ] || {{ : >{told}; '
         (place / "protocol").write_text(f"{once}cat {shlex.quote(str(words))}; }}")
-        return Injected(env={self.about.hooks.variable: str(place)})
+        return Injected(env={self._variable: str(place)})
 
     def _deny(self, decision: Deny) -> str:
         return json.dumps(fill(self.about.hooks.deny, {"reason": decision.reason}))

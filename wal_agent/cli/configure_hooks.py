@@ -308,10 +308,11 @@ def _standing(agent: str) -> HooksToInstall:
 
 def rows(agent: str, skip: Sequence[str]) -> list[Row]:
     """Every tool that wal-agent knows, the skipped ones first."""
+    from wal_agent.agents import tools_of
     from wal_agent.calls.rules.table import load_rules
     from wal_agent.supervise.settings import refuse_skip
 
-    tools = load_rules().of(agent).tools
+    tools = load_rules().of(tools_of(agent)).tools
     found = [Row(tool, False, f"{tools[tool].why}, and is skipped" if tool in tools else "is skipped") for tool in skip]
     for tool in sorted(set(tools) - set(skip)):
         can = refuse_skip(tool, agent) is None

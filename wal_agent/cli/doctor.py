@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 import typer
@@ -55,6 +55,16 @@ def traits() -> dict[str, Traits]:
     return of_values(dict[str, Traits])(tomllib.loads(TEMPLATE.with_name("traits.toml").read_text()))
 
 
+def traits_of(agent: Agent) -> Traits:
+    """Return those of traits.toml, or of an agent that a person has added, in the words that hold for each of them."""
+    known = traits().get(agent.name)
+    if known is None:
+        from wal_agent.agents.family import Declared
+
+        known = Traits(**cast(Declared, agent).traits())
+    return known
+
+
 class ShownAgent(msgspec.Struct, frozen=True, kw_only=True):
     """What a user gets with an agent, in words. `tested`: the newest version, `also`: others."""
 
@@ -80,7 +90,7 @@ class Agents(JsonAnswer, frozen=True):
 def facts(agents: Sequence[Agent]) -> Agents:
     found = []
     for agent in agents:
-        told = {name: value for name, value in asdict(traits()[agent.name]).items() if name != "start"}
+        told = {name: value for name, value in asdict(traits_of(agent)).items() if name != "start"}
         found.append(ShownAgent(name=agent.name, tested=agent.tested, also=tuple(agent.also), **told))
     return Agents(tuple(found))
 
@@ -91,7 +101,7 @@ def versions(agent: Agent) -> str:
 
 def agents_page(agents: Sequence[Agent]) -> str:
     page = TEMPLATE.read_text()
-    starts = "".join(f"    wal-agent run {agent.name} -- {traits()[agent.name].start}\n" for agent in agents)
+    starts = "".join(f"    wal-agent run {agent.name} -- {traits_of(agent).start}\n" for agent in agents)
     for mark, text in {"@STARTS@": starts, "@TABLE@": _table(agents), "@LIMITS@": _limits(agents)}.items():
         page = page.replace(f"{mark}\n", text)
     return page
@@ -101,14 +111,14 @@ def _table(agents: Sequence[Agent]) -> str:
     rows = [["agent", *(HEADS.get(name, name) for name in COLUMNS), "tested"]]
     rows.append(["---"] * len(rows[0]))
     for agent in agents:
-        cells = (getattr(traits()[agent.name], name) for name in COLUMNS)
+        cells = (getattr(traits_of(agent), name) for name in COLUMNS)
         rows.append([agent.name, *cells, versions(agent) or "any command"])
     return "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
 
 
 def _limits(agents: Sequence[Agent]) -> str:
     """What several agents have in common stands first, once."""
-    limits = {agent.name: traits()[agent.name].limits or ("Nothing that is known.",) for agent in agents}
+    limits = {agent.name: traits_of(agent).limits or ("Nothing that is known.",) for agent in agents}
     having = {text: [name for name in limits if text in limits[name]] for texts in limits.values() for text in texts}
     shared = [f"{_line(text)} ({', '.join(names)})" for text, names in having.items() if len(names) > 1]
     blocks = {"several agents": shared} if shared else {}
@@ -128,7 +138,7 @@ def rows(agents: Sequence[Agent]) -> list[str]:
     """Return the same for a terminal."""
     out: list[str] = []
     for agent in agents:
-        known = traits()[agent.name]
+        known = traits_of(agent)
         out.append(f"{agent.name}  ({f'tested with {versions(agent)}' if agent.tested else 'any command'})")
         out += [f"  {HEADS.get(name, name):<12} {getattr(known, name)}" for name in COLUMNS]
         out += [f"  {'not held' if n == 0 else '':<12} {text}" for n, text in enumerate(known.limits)]
@@ -140,9 +150,11 @@ def agents(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/AGENTS.md on stdout.")] = False,
 ) -> None:
     """List the supported agents, their tested versions, and what wal-agent can and cannot do with each."""
-    from wal_agent.agents import AGENTS
+    from wal_agent.agents import AGENTS, NAMES, faults
 
-    known = list(AGENTS.values())
+    for fault in faults():
+        say(fault)
+    known = [AGENTS[name] for name in (NAMES if markdown else AGENTS)]
     if json:
         answer_json(facts(known))
     elif markdown:

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from wal_agent.agents import tools_of
 from wal_agent.agents.base import Agent, Compacted, Deny, Rewriting, SessionFile, TurnCompleted, TurnFailed, TurnStarted
 from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.agents.session_files import find_main
@@ -108,7 +109,7 @@ class Live:
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
         self._looked = 0.0
-        self._rules = load_later(workspace, agent.name)
+        self._rules = load_later(workspace, tools_of(agent.name))
         self.gate = Gate(context, self._rules, keeper.may_allow, recovered, bounds)
         self.saver = SessionSaver(context, self.gate, capture, launch.session, self, self._copied_file())
         self.autosave = Autosave(self._save, context.settings.autosave, self.fail)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, tools_of
 from wal_agent.agents.base import Agent, Env, NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
@@ -268,7 +268,7 @@ class Preparation:
         from wal_agent.recovery.inflight import asked_calls, group_calls
         from wal_agent.recovery.project_rules import load_all
 
-        rules = load_all(self.options.workspace).of(self.options.agent.name)
+        rules = load_all(self.options.workspace).of(tools_of(self.options.agent.name))
         moved = self.at.lost.workspace, str(self.options.workspace)
         open = [o for o in state.open if not o.serves]
         verdicts = self.case.verdicts(Leftovers(), False, self.done)

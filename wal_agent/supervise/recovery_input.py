@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent import __version__
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, tools_of
 from wal_agent.agents.base import Agent, LoggedCall, Reconciled
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
@@ -293,7 +293,7 @@ def collect_prompt_facts(
             decided.finished,
             at.calls,
             verdicts,
-            load_all(workspace).of(at.before.handoff.before if at.before.handoff else agent.name),
+            load_all(workspace).of(tools_of(at.before.handoff.before if at.before.handoff else agent.name)),
             (lost.workspace, str(workspace)),
         ),
         finished=finished_calls(at, decided.finished),

@@ -299,7 +299,8 @@ def skipped(document: Mapping[str, Any], agent: str, path: Path) -> tuple[str, .
     from wal_agent.agents import AGENTS
 
     hooks = _table(document.get("hooks", {}), "hooks", path)
-    check_keys(hooks, sorted(AGENTS), "hooks.", path)
+    if hooks:
+        check_keys(hooks, sorted(AGENTS), "hooks.", path)
     table = _table(hooks.get(agent, {}), f"hooks.{agent}", path)
     check_keys(table, ("skip",), f"hooks.{agent}.", path)
     tools = table.get("skip", [])
@@ -341,9 +342,10 @@ def refuse_skip(tool: str, agent: str) -> str | None:
 
     By the rules that ship with wal-agent: a project's own cannot loosen it.
     """
+    from wal_agent.agents import tools_of
     from wal_agent.calls.rules.table import load_rules
 
-    known = load_rules().of(agent).tools.get(tool)
+    known = load_rules().of(tools_of(agent)).tools.get(tool)
     if known is None:
         return f"wal-agent does not know what {tool} does, so each call must be logged before it runs."
     if known.cls != "read_only":
