@@ -39,6 +39,7 @@ from wal_agent.wal.job import OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest, read_lease
 from wal_agent.wal.state import FileState
+from wal_agent.wal.store import JobStore
 from wal_agent.wal.writer import Ticket
 
 found = {}
@@ -86,7 +87,7 @@ with tempfile.TemporaryDirectory() as home:
     kept, rest = FileBucket(place / "kept"), Keys("rest")
     claim = LeaseRequest(run="a", host=Host(name="h", boot="b", pidns="p", pid=1, lock=""), agent="generic", workspace=str(place / "work"), ttl=30.0)
     fields = OpeningFields(agent_version="1", version="1")
-    job = open_job(kept, rest, SystemClock(), random.Random(1), claim=claim, fields=fields, seen=None, cause="first", parallel=1)
+    job = open_job(JobStore(kept, rest, parallel=1), claim=claim, fields=fields, seen=None, cause="first")
     job.writer.append(Turn(time=1.0, state="started", session="s"))
     assert job.writer.commit_once() == "acked"
     close_job(job, "closed")
@@ -138,7 +139,7 @@ fields = OpeningFields(agent_version="1", version="1")
 
 
 def opened(seen, cause):
-    return open_job(meter, keys, clock, random.Random(1), claim=claim, fields=fields, seen=seen, cause=cause, parallel=1)
+    return open_job(JobStore(meter, keys, clock, random.Random(1), parallel=1), claim=claim, fields=fields, seen=seen, cause=cause)
 
 
 job = opened(None, "first")
@@ -177,7 +178,7 @@ def wait(ticket, timeout):
 
 Ticket.wait = wait
 away = MeterBucket(Away(clock=clock.now))
-job = open_job(away, keys, clock, random.Random(1), claim=claim, fields=fields, seen=None, cause="first", parallel=1)
+job = open_job(JobStore(away, keys, clock, random.Random(1), parallel=1), claim=claim, fields=fields, seen=None, cause="first")
 job.writer.append(Turn(time=clock.at, state="started", session="s"))
 job.writer.commit_once()
 context = RunContext(job, AGENTS["gemini"], Settings("memory://", "shop"), Path("/nowhere"), {}, clock)
@@ -203,7 +204,7 @@ lines = [head, *({"id": f"m{n}", **said} for n in range(1250))]
 with tempfile.TemporaryDirectory() as folder:
     root = Path(folder)
     (root / "there").write_bytes(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
-    blobs = Blobs(meter, keys, clock, random.Random(1), epoch=2)
+    blobs = Blobs(JobStore(meter, keys, clock, random.Random(1)), epoch=2)
     (delta,) = SessionCapture(session, blobs.put_payload).capture([SessionFile(agent.main_file, root / "there")], 1.0)
     files = {agent.main_file: FileState(session=session, size=delta.size, sha256=delta.sha256, layers=(delta,))}
     env = {"HOME": str(root / "home")}

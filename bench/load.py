@@ -29,6 +29,7 @@ from wal_agent.supervise.lease_keeper import LeaseTiming
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 from wal_agent.wal.writer import CALL, LATER, SOON, Ticket, Wait, next_due
 
 SCALE = 50
@@ -135,7 +136,7 @@ class SimulatedAgent:
         fields = OpeningFields(agent_version="1", version="1")
         keys = Keys(f"job-{n}")
         self._job = open_job(
-            bucket, keys, clock, self._rng, claim=claim, fields=fields, seen=None, cause="first", parallel=1
+            JobStore(bucket, keys, clock, self._rng, parallel=1), claim=claim, fields=fields, seen=None, cause="first"
         )
         self._call, self._attempt = 0, 0
         self._due = float("inf")  # of the one step of the writer that is planned

@@ -22,9 +22,9 @@ import msgspec
 from bench.measure import scaled
 from bench.store import NAMES, store
 from wal_agent.bucket import open_bucket
-from wal_agent.clock import SystemClock
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.store import JobStore
 
 CALLS = scaled(10_000, 20)
 SESSIONS = scaled((10_000_000, 50_000_000, 100_000_000), (100_000,))  # bytes
@@ -106,7 +106,7 @@ def make_database(folder: Path, session: str) -> None:
 
 
 def _blobs(folder: Path) -> Blobs:
-    return Blobs(open_bucket(f"file://{folder}/bucket"), Keys("bench"), SystemClock(), random.Random(1), epoch=1)
+    return Blobs(JobStore(open_bucket(f"file://{folder}/bucket"), Keys("bench"), rng=random.Random(1)), epoch=1)
 
 
 def _peak() -> float:

@@ -21,6 +21,7 @@ from wal_agent.supervise.machine import RunDir, this_host
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def owned(root: Path, bucket: Bucket, name: str = "bench") -> Iterator[tuple[Run
     claim = LeaseRequest(run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(root), ttl=30)
     fields = OpeningFields(agent_version="bench", version="bench")
     clock, rng = SystemClock(), random.Random(1)
-    job = open_job(bucket, Keys(name), clock, rng, claim=claim, fields=fields, seen=None, cause="first")
+    job = open_job(JobStore(bucket, Keys(name), clock, rng), claim=claim, fields=fields, seen=None, cause="first")
     stop = threading.Event()
     threading.Thread(target=job.writer.run, args=(stop,), daemon=True).start()
     context = RunContext(job, AGENTS["gemini"], Settings(bucket.url, name), root, {"HOME": str(root)}, clock)

@@ -37,6 +37,7 @@ from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.retention import Mirror, Snapshots
+from wal_agent.wal.store import JobStore
 
 ROUNDS = scaled(3, 1)
 
@@ -68,10 +69,7 @@ def crash(at: Story, job: str, past: Past) -> None:
     )
     bucket = open_bucket(at.bucket)
     opened = open_job(
-        bucket,
-        Keys(job),
-        clock,
-        random.Random(1),
+        JobStore(bucket, Keys(job), clock, random.Random(1)),
         claim=claim,
         fields=OpeningFields(agent_version="0.61.0", version="bench"),
         seen=None,

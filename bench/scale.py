@@ -30,6 +30,7 @@ from wal_agent.fleet.jobs import Reader
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 
 RECORDS = scaled(1_000_600, 4_000)  # 154 segments lie behind the newest snapshot
 RUNS = scaled((200_001, 207_777, 980_001), (2_001,))  # records at which a run begins
@@ -95,7 +96,7 @@ def start(bucket: Far) -> OpenedJob:
     fields = OpeningFields(agent_version="", version="0")
     seen = leases.read_lease(bucket, KEYS)
     clock, rng = SystemClock(), random.Random(1)
-    return open_job(bucket, KEYS, clock, rng, claim=claim, fields=fields, seen=seen, cause="released")
+    return open_job(JobStore(bucket, KEYS, clock, rng), claim=claim, fields=fields, seen=seen, cause="released")
 
 
 def long_job(env: dict[str, str]) -> None:

@@ -74,10 +74,8 @@ def write(
     for epoch, group in _grouped(records(count, runs), together):
         seq += 1
         data = codec.encode_segment(
-            job=KEYS.job,
-            epoch=epoch,
+            codec.Author(KEYS.job, epoch, f"run-{epoch}"),
             seq=seq,
-            run=f"run-{epoch}",
             prev=before,
             time=float(seq),
             records=[codec.encode_record(record)[0] for record in group],

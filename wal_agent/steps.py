@@ -54,6 +54,7 @@ from wal_agent.supervise.steps import (
     with_values,
 )
 from wal_agent.text import size
+from wal_agent.wal.store import JobStore
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
@@ -230,7 +231,7 @@ class SavedState:
             with closing(server):
                 self._values = server.known().values
         self._state = with_values(state, self._values)
-        self._blobs = Blobs(bucket, keys, clock, random.Random())
+        self._blobs = Blobs(JobStore(bucket, keys, clock))
 
     def get(self, step: str) -> bytes | None:
         """The value under `step`; None where there is none."""

@@ -39,6 +39,7 @@ from wal_agent.records import Intent
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.job import OpenedJob, close_job, open_job
+from wal_agent.wal.store import JobStore
 
 T = TypeVar("T")
 PATIENCE = 200  # tries; no seed comes near it
@@ -382,16 +383,11 @@ class Host:
     def open(self) -> OpenedJob:
         seen = self._patiently(lambda: leases.read_lease(self.bucket, KEYS))
         return open_job(
-            self.bucket,
-            KEYS,
-            self.clock,
-            self.rng,
+            JobStore(self.bucket, KEYS, self.clock, self.rng, budget=600.0, parallel=1),
             claim=claim(self.run),
             fields=FIELDS,
             seen=seen,
             cause="dead" if seen else "first",
-            budget=600.0,
-            parallel=1,
         )
 
     def renew(self, job: OpenedJob) -> None:

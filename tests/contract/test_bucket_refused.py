@@ -25,6 +25,7 @@ from wal_agent.bucket.check import require_conditions
 from wal_agent.errors import ConfigError
 from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
 from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.store import JobStore
 
 IGNORANT = ("gcp-storage-emulator", "s3rver")
 
@@ -45,7 +46,7 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
 
 def first_use(bucket: Bucket) -> OpenedJob:
     options = AcquireOptions(Path("/nowhere"))
-    return acquire_job(bucket, KEYS, claim("a"), FIELDS, FakeClock(), options, SILENT, rng=random.Random(7))
+    return acquire_job(JobStore(bucket, KEYS, FakeClock(), random.Random(7)), claim("a"), FIELDS, options, SILENT)
 
 
 def assert_refused(bucket: Bucket, because: str) -> None:

@@ -21,6 +21,7 @@ from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.retention import Mirror, Retention, SnapshotPolicy, Snapshots
+from wal_agent.wal.store import JobStore
 
 CALLS = 6
 
@@ -34,7 +35,7 @@ def main(url: str, folder: Path) -> None:
     host = this_host(os.environ, folder)
     claim = LeaseRequest(run=run, host=host, agent="gemini", workspace="/", ttl=30.0)
     fields = OpeningFields(agent_version="", version="")
-    job = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=wanted.cause)
+    job = open_job(JobStore(bucket, keys, clock, rng), claim=claim, fields=fields, seen=seen, cause=wanted.cause)
     writer = job.writer
     snapshots = Snapshots(bucket, keys, writer, Mirror(folder, job.blobs), SnapshotPolicy(segments=3))
     retention = Retention(bucket, keys, job.blobs, lambda: True, age=-1.0)

@@ -30,7 +30,6 @@ from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.log import as_json, read_entries
-from wal_agent.clock import SystemClock
 from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.dialects import Gemini, Responses
 from wal_agent.rehearsal.model import Call, Called, HistoryText, Json, Model, Part, Returned, Turn
@@ -40,6 +39,7 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, read_lease
 from wal_agent.wal.reader import Replay, replay
+from wal_agent.wal.store import JobStore
 
 TTL = "6"  # seconds: as long is waited for a machine that was lost, and as long may one here stand still
 PATIENCE = 120.0  # seconds after which a thing that should have happened counts as not happening
@@ -320,7 +320,7 @@ class Scene:
         """The session's main file as the log has it."""
         with opened(self.url) as bucket:
             keys = Keys("job")
-            blobs = Blobs(bucket, keys, SystemClock(), random.Random(0))
+            blobs = Blobs(JobStore(bucket, keys, rng=random.Random(0)))
             return read_main(replay(bucket, keys).state, blobs, AGENTS[self.agent], "")
 
     def lease(self) -> LeaseDoc:

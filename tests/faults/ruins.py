@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Tail, read_tail
 from wal_agent.wal.retention import Mirror, Snapshots
+from wal_agent.wal.store import JobStore
 
 KEYS = Keys("shop")
 SESSION = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -87,15 +87,11 @@ def a_job(bucket: Bucket, scratch: Path, keys: Keys = KEYS) -> list[bytes]:
     clock = SystemClock()
     host = Host(name="vm-1", boot="boot-1", pidns="1", pid=7, lock="/nowhere/lock")
     job = open_job(
-        bucket,
-        keys,
-        clock,
-        random.Random(),
+        JobStore(bucket, keys, clock, parallel=1),
         claim=LeaseRequest(run="run-1", host=host, agent="gemini", workspace="/w/shop", ttl=30.0),
         fields=OpeningFields(agent_version="0.61.0", version="0", args=("-p", "go")),
         seen=None,
         cause="first",
-        parallel=1,
     )
     main, plan = scratch / "main", scratch / "plan"
     (scratch / "mirror").mkdir(parents=True)
@@ -179,10 +175,8 @@ def add(bucket: Bucket, *records: object) -> int:
 
 def _put(bucket: Bucket, at: Tail, epoch: int, run: str, records: Sequence[object]) -> int:
     data = codec.encode_segment(
-        job=KEYS.job,
-        epoch=epoch,
+        codec.Author(KEYS.job, epoch, run),
         seq=at.seq + 1,
-        run=run,
         prev=at.hash,
         time=1100.0,
         records=[msgspec.msgpack.encode(r) for r in records],

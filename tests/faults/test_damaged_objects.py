@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import shlex
 import shutil
@@ -37,13 +36,13 @@ from tests.faults.trial import Ruin, sane
 from tests.servers import fresh_bucket, shared
 from tests.tiers import examples, once
 from wal_agent.bucket.base import Bucket, MemoryBucket
-from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged
 from wal_agent.wal import codec, lease
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys, is_blob
 from wal_agent.wal.reader import read_tail, replay
 from wal_agent.wal.state import State
+from wal_agent.wal.store import JobStore
 
 # ---- the objects of the log ----------------------------------------------------------------------------------------
 
@@ -206,7 +205,7 @@ def test_every_97th_byte_of_a_blob(made: tuple[Path, list[bytes]]) -> None:
         name = last_snapshot(stored).state.files[MAIN].chunks[0]
         good = stored.get(KEYS.blob(name)).data
     bucket = MemoryBucket()
-    blobs = Blobs(bucket, KEYS, SystemClock(), random.Random())
+    blobs = Blobs(JobStore(bucket, KEYS))
     for at in range(0, len(good), 97):
         put(bucket, KEYS.blob(name), flipped(good, at))
         with pytest.raises(Damaged, match=name):

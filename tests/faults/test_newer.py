@@ -81,10 +81,8 @@ def hidden(bucket: Bucket) -> None:
     """A record type that only a later version knows, behind the snapshots and in front of records that all know."""
     seq = add(bucket, {"t": "tool_budget", "time": 1.0, "left": 3})
     last = codec.encode_segment(
-        job=KEYS.job,
-        epoch=1,
+        codec.Author(KEYS.job, 1, "run-1"),
         seq=seq + 1,
-        run="run-1",
         prev=codec.digest(bucket.get(KEYS.segment(seq)).data),
         time=1100.0,
         records=[codec.encode_record(end(2))[0]],

@@ -25,6 +25,7 @@ from wal_agent.wal.job import OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import is_signed, read_tail, replay
+from wal_agent.wal.store import JobStore
 
 START = ("run", "generic", "--", "sh", "-c", "exit 3")
 
@@ -78,7 +79,7 @@ def forge(world: World, agent: str = "generic", name: str = "", host: str = "els
     claim = LeaseRequest("b" * 16, at, agent, str(world.folder), 5.0, owner=owner)
     fields = OpeningFields("1", "0", args=("sh", "-c", "exit 3"))
     bucket = FileBucket(world.bucket)
-    job = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first", parallel=1)
+    job = open_job(JobStore(bucket, keys, clock, rng, parallel=1), claim=claim, fields=fields, seen=None, cause="first")
     job.writer.append(intent(1))
     job.writer.commit_once()
     close_job(job, "released", "stopped: the agent failed")
@@ -124,7 +125,7 @@ def test_the_same_key_carries_on_without_a_question(world: World) -> None:
     run = replay(bucket, keys).state.openings[-1].opening.run
     record = codec.encode_record(RunEnded(time=1.0, code=1, completed=False))[0]
     forged = codec.encode_segment(
-        job=job, epoch=at.epoch, seq=at.seq + 1, run=run, prev=at.hash, time=1.0, records=[record]
+        codec.Author(job, at.epoch, run), seq=at.seq + 1, prev=at.hash, time=1.0, records=[record]
     )
     bucket.put(keys.segment(at.seq + 1), forged)
     key = bytes.fromhex(shown)
@@ -199,7 +200,7 @@ def test_a_tag_is_of_these_bytes_under_this_key(kind: str) -> None:
     key = bytes(range(32))
 
     def made(run: str, sign: bytes = key) -> bytes:
-        return codec.encode_segment(job="j", epoch=2, seq=7, run=run, prev=b"p" * 32, time=9.5, records=[], sign=sign)
+        return codec.encode_segment(codec.Author("j", 2, run, sign), seq=7, prev=b"p" * 32, time=9.5, records=[])
 
     assert codec.is_tagged(made("r"), key, "segment") and not codec.is_tagged(made("r", b""), key, "segment")
     assert codec.decode_segment(made("r"), job="j", seq=7).run == "r"

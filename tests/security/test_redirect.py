@@ -22,6 +22,7 @@ from wal_agent.supervise.control import ACK, CHECKPOINT, PAUSE, REWIND, STATUS, 
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, LeaseRequest, StoredLease, read_lease
+from wal_agent.wal.store import JobStore
 
 
 @pytest.fixture
@@ -56,7 +57,9 @@ def forge(folder: Path, victim: LeaseDoc) -> None:
     claim = LeaseRequest(victim.run, victim.host, "generic", victim.workspace, 600.0, owner=victim.owner)
     fields = OpeningFields("1", "0")
     bucket, clock, rng = FileBucket(folder), SystemClock(), random.Random(1)
-    open_job(bucket, Keys("trap"), clock, rng, claim=claim, fields=fields, seen=None, cause="first", parallel=1)
+    open_job(
+        JobStore(bucket, Keys("trap"), clock, rng, parallel=1), claim=claim, fields=fields, seen=None, cause="first"
+    )
 
 
 def held(folder: Path, job: str) -> StoredLease:

@@ -24,7 +24,6 @@ from wal_agent.agents.base import Agent
 from wal_agent.agents.conversation import Fields, Records, fields
 from wal_agent.agents.family import Declared
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.clock import SystemClock
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery.restore_session import Restored, SessionTarget, restore
 from wal_agent.rehearsal.model import Turn
@@ -32,6 +31,7 @@ from wal_agent.safefs import map_file
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState
+from wal_agent.wal.store import JobStore
 
 Json = dict[str, Any]
 HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
@@ -221,7 +221,7 @@ def put_back(agent: Agent, data: bytes, ws: Path, env: dict[str, str], kept: Pat
         delta = FileDelta(time=1.0, path="x", size=len(text), sha256=digest, edits=(edit,), session=session)
         states[name] = FileState(session=session, size=len(text), sha256=digest, layers=(delta,))
     place = SessionTarget(agent, session, ws, env, kept)
-    blobs = Blobs(MemoryBucket(), Keys("job"), SystemClock(), random.Random(1))
+    blobs = Blobs(JobStore(MemoryBucket(), Keys("job"), rng=random.Random(1)))
     return restore(place, states, blobs, (), lambda done: "now go on", 1.0)
 
 

@@ -18,6 +18,7 @@ from wal_agent.config import ConsentNeeded, Settings
 from wal_agent.errors import Damaged, NoJob, UsageError, WalAgentError
 from wal_agent.text import MEANT, bucket_option, command, lines, say
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.store import JobStore
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent
@@ -77,10 +78,9 @@ class JobContext(msgspec.Struct, frozen=True):
     @property
     def blobs(self) -> Blobs:
         """For reading."""
-        from wal_agent.clock import SystemClock
         from wal_agent.wal.blobs import Blobs
 
-        return Blobs(self.bucket, self.keys, SystemClock(), random.Random())
+        return Blobs(JobStore(self.bucket, self.keys))
 
     def read_log(self, place: str | None = None) -> Replay:
         """The job's log up to a place as a person names it, or as far as it is sound. As operate.export.replay_at."""

@@ -41,6 +41,7 @@ from wal_agent.text import shorten
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, find_format, fresh_nonce
+from wal_agent.wal.store import JobStore
 
 KEY: Final = "fleet-acted.json"  # each object of a job lies in a folder, so no job can have this one
 WOKEN: Final = "fleet-woken.json"  # the same for jobs that messages have woken
@@ -425,7 +426,7 @@ class Watcher:
                 holder = self._holder(seen, unchanged) if seen else ""
                 if not holder:
                     return leases.acquire(
-                        self._bucket, KEYS, self._clock, self._rng, seen=seen, claim=claim, log_epoch=0
+                        JobStore(self._bucket, KEYS, self._clock, self._rng), seen=seen, claim=claim, log_epoch=0
                     )
                 if self._wanted.once:
                     raise LeaseHeld(f"Another watcher is at it: {holder}.", "One at a time acts.")

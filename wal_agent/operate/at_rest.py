@@ -5,7 +5,6 @@ So a person's commands change a job: `ack`, `rewind`, `compact`, `mark`, `task`,
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,11 +32,12 @@ from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spool
 from wal_agent.text import job_command
 from wal_agent.wal import lease as leases
 from wal_agent.wal.damage import missing_lease_error, sound_state, unknown_job_error
-from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
+from wal_agent.wal.job import OpenedJob, Opener, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest, StoredLease
 from wal_agent.wal.reader import KnownEnd, check_end, replay
 from wal_agent.wal.state import State
+from wal_agent.wal.store import JobStore
 
 T = TypeVar("T")
 
@@ -97,10 +97,13 @@ def act_unowned(
                     owner=seen.doc.owner,
                 )
                 fields = OpeningFields(agent_version="", version=__version__)
-                clock, rng = SystemClock(), random.Random()
-                sign = person_key(at.env)
                 opened = open_job(
-                    bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause, sign=sign
+                    JobStore(bucket, keys),
+                    claim=claim,
+                    fields=fields,
+                    seen=seen,
+                    cause=cause,
+                    opener=Opener(person_key(at.env)),
                 )
                 return act(opened)
             case Decline(sentence, hint):

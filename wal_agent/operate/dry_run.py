@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +43,7 @@ from wal_agent.wal.damage import lost_blobs_error, missing_lease_error, with_hin
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import KnownEnd, check_end, replay
 from wal_agent.wal.spool import count_segments
+from wal_agent.wal.store import JobStore
 from wal_agent.wording import messages
 
 MAX_INPUT = 2000  # characters of a call's input in JSON
@@ -95,7 +95,7 @@ def foresee_start(
             return ForeseenStart(f"a start would wait {seconds:.0f} s: {why}", [])
         case Acquire(cause):
             pass
-    blobs = Blobs(bucket, keys, clock, random.Random())
+    blobs = Blobs(JobStore(bucket, keys, clock))
     opening = Opening(
         time=clock.now(),
         run="",

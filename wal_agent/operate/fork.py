@@ -6,10 +6,9 @@ comes last: a fork that was cut off is a job that never ran, and nobody takes it
 
 from __future__ import annotations
 
-import random
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -39,11 +38,12 @@ from wal_agent.text import job_command, timestamp
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs, write_file
 from wal_agent.wal.damage import sound_state
-from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job, send_spooled
+from wal_agent.wal.job import NO_KEY, OpenedJob, Opener, OpeningFields, close_job, open_job, send_spooled
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Replay, is_signed
 from wal_agent.wal.state import State
+from wal_agent.wal.store import JobStore
 
 BUDGET = 60.0  # seconds without any progress after which a fork is given up
 
@@ -62,7 +62,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
 
     UsageError: no such place; ConfigError: nobody vouches for its arguments; LeaseHeld, Denied, Damaged, BucketError.
     """
-    settings, env, clock, rng = options.settings, options.env, SystemClock(), random.Random()
+    settings, env, clock = options.settings, options.env, SystemClock()
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, env)
     bucket = EncryptedBucket(open_bucket(settings.bucket), key)
     run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
@@ -91,7 +91,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
         if not options.args:
             provenance.admit_args(options, openings, typed, screen)
         here = this_host(env, run_dir.lock)
-        source = Source(bucket, keys, found, Blobs(bucket, keys, clock, rng))
+        source = Source(bucket, keys, found, Blobs(JobStore(bucket, keys)))
         refuse_beside(source, here, options.workspace, spools_dir(env))
         refuse_to_take(options.agent, found.state.session, options.workspace, env)
         new = free_name(bucket, keys.job, found.seq)
@@ -111,7 +111,7 @@ def fork_job(options: RunOptions, at: str, screen: Screen) -> RunOptions:
         if not whose.known():
             whose.give(keys.job)
         sign = make_person_key(env)
-        fork(source, new, claim, fields, clock, rng, sign=sign if is_signed(found, sign) else b"")
+        fork(source, JobStore(bucket, new), claim, fields, Opener(sign if is_signed(found, sign) else b""))
         make_owner(options.workspace, env)
         _put_tree_back_first(found.state.workspace, options, new.job)
     finally:
@@ -171,22 +171,18 @@ def refuse_to_take(agent: Agent, session: str, workspace: Path, env: Env) -> Non
 
 def fork(
     source: Source,
-    keys: Keys,
+    to: JobStore,
     claim: LeaseRequest,
     fields: OpeningFields,
-    clock: Clock,
-    rng: random.Random,
-    check: Callable[[], None] = lambda: None,
-    sign: bytes = b"",
+    opener: Opener = NO_KEY,
 ) -> None:
-    """Write the job `keys`, which does not exist. `check` is called between steps; what it raises ends this. `sign`:
-    the person's key.
+    """Write the job `to`, which does not exist.
 
     LeaseHeld: somebody was faster; Damaged: bytes of the source are not whole; BucketError."""
-    job = open_job(source.bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first", sign=sign)
-    for record in _records(source, job, clock):
+    job = open_job(to, claim=claim, fields=fields, seen=None, cause="first", opener=opener)
+    for record in _records(source, job, to.clock):
         job.writer.append(record)
-        send_spooled(job.writer, clock, rng, BUDGET, check)
+        send_spooled(job.writer, replace(to, budget=BUDGET), opener.check_stop)
     reason = f"forked from {source.keys.job} at record {source.found.seq}"
     if close_job(job, "released", reason) == "left":
         raise Unavailable("The fork could not be saved: the bucket cannot be reached.", "Try again later.")

@@ -6,7 +6,6 @@ A pause is durable in the lease; whoever starts the job waits for it (lease_poli
 from __future__ import annotations
 
 import os
-import random
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ import msgspec
 
 from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
-from wal_agent.clock import Clock, SystemClock
+from wal_agent.clock import Clock
 from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.operate.at_rest import require_lease
 from wal_agent.recovery.lease_policy import (
@@ -37,6 +36,7 @@ from wal_agent.supervise.processes import MARKER
 from wal_agent.text import duration, job_command, moment
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import reschedule_pause
+from wal_agent.wal.store import JobStore
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 
@@ -112,7 +112,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
         case Acquire("released"):
             lasts = wanted.seconds(seen.now)
             now_doc = reschedule_pause(
-                bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=lasts, reason=clean_reason(wanted.reason)
+                JobStore(bucket, keys), seen=seen, lasts=lasts, reason=clean_reason(wanted.reason)
             )
             return _paused(keys.job, bucket.url, seen.now + lasts, seen.now, now_doc.reason)
         case Decline(sentence, _):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -55,6 +54,7 @@ from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
+from wal_agent.wal.store import JobStore
 
 ENDING: Final = 30.0  # seconds for a child that is over its budget to save and stop; then it is killed
 MAX_SAID: Final = 1 << 20  # bytes of its stderr that are read
@@ -211,7 +211,7 @@ def last_answer(at: TaskJob) -> str:
         return ""
     with tempfile.TemporaryDirectory(prefix="wal-agent-task-") as folder:
         path = Path(folder) / "session"
-        write_file(Blobs(at.bucket, Keys(at.job), SystemClock(), random.Random()), file, path)
+        write_file(Blobs(JobStore(at.bucket, Keys(at.job))), file, path)
         if (read := AGENTS[at.agent].capabilities.last_answer) is not None:
             return read(path.read_bytes())
         with path.open("rb") as lines:
@@ -251,7 +251,7 @@ def summarize(
             f"{agent.name} cannot write the summaries: {agent.capabilities.forms.fork}.",
             "Leave --by-agent out: the compact form is then made of the conversation's lines.",
         )
-    state, blobs = at.state(), Blobs(at.bucket, keys, SystemClock(), random.Random())
+    state, blobs = at.state(), Blobs(JobStore(at.bucket, keys))
     units = read_units(state, blobs, home)
     turns = [t for t in aged(units, policy, SystemClock().now()) if t.prompt][-MAX_SUMMARIZED:]
     if not turns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,6 @@ import msgspec
 
 from wal_agent.answers import JsonAnswer, schema_name
 from wal_agent.bucket.base import Bucket
-from wal_agent.clock import SystemClock
 from wal_agent.errors import BucketError, Damaged, UsageError
 from wal_agent.recovery.lease_policy import (
     Local,
@@ -31,6 +29,7 @@ from wal_agent.wal.damage import unknown_job_error
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease, replace_damaged_lease
 from wal_agent.wal.reader import read_tail
+from wal_agent.wal.store import JobStore
 
 MAX_UNLOCK_REASON = 500  # characters
 
@@ -75,9 +74,7 @@ def unlock(bucket: Bucket, keys: Keys, request: UnlockRequest, env: Mapping[str,
     check_request(seen, local, request, bucket.url)
     with suppress(BucketError, Damaged):  # what is of no use without a key, or damaged, can be unlocked all the same
         read_tail(bucket, keys, seen.doc.seq)  # Newer
-    doc = leases.unlock(
-        bucket, keys, SystemClock(), random.Random(), seen=seen, reason=replace_bytes(request.reason), off=request.off
-    )
+    doc = leases.unlock(JobStore(bucket, keys), seen=seen, reason=replace_bytes(request.reason), off=request.off)
     waits = 0.0 if doc.off else doc.ttl
     said = f"job {keys.job} is taken from {describe_owner(seen)}. {next_start_line(waits, loses_spool(seen, local))}"
     return unlock_result(seen, True, said, waits, unlock_notes(seen, local, doc.off))
@@ -102,10 +99,7 @@ def repair_lease(bucket: Bucket, keys: Keys, request: UnlockRequest, ttl: float,
             f"--epoch {end.epoch}",
         )
     repaired = replace_damaged_lease(
-        bucket,
-        keys,
-        SystemClock(),
-        random.Random(),
+        JobStore(bucket, keys),
         tail=end,
         ttl=ttl,
         key=key_id,

@@ -18,15 +18,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.check import PATIENCE, require_conditions
-from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.bucket.folder import missing_job_error
 from wal_agent.clock import Clock, SystemClock
@@ -43,7 +43,6 @@ from wal_agent.errors import (
 )
 from wal_agent.events import Emit, LeaseLost, LeaseRenewed, RenewalFailed, Saved
 from wal_agent.failpoints import failpoint
-from wal_agent.records import Cause
 from wal_agent.recovery.lease_policy import (
     Decline,
     Local,
@@ -60,12 +59,11 @@ from wal_agent.supervise.processes import handled_signals
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.damage import explain_open_error
-from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, open_job
-from wal_agent.wal.keys import Keys
+from wal_agent.wal.job import NO_KEY, OpenedJob, Opener, OpeningFields, Stopped, open_job
 from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, longest_ttl, timing_holds
-from wal_agent.wal.reader import Replay
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
 from wal_agent.wal.spool import Spool, SpoolOwner, describe_kept, orphaned_spools
+from wal_agent.wal.store import JobStore
 
 STEP = 0.2  # seconds
 UNBROKEN = 5.0  # seconds that what should not be left half done gets from the moment that the run is to end
@@ -168,8 +166,8 @@ class AcquireOptions(msgspec.Struct, frozen=True):
     `accept_loss`: the user gives up what another run's spool may hold. `wait`: for a live owner; `outlast`: until
     the lease of one that is silent has run out, with a countdown; `pauses`: what to do
     about a pause; `known_epoch`: the one that this machine knows the job to have had; `probe`: the bucket has to show
-    that it keeps conditions also where the job is known; `sign`: the person's key; `end_pause`: called from time to
-    time while the job is paused, returns whether it has ended that."""
+    that it keeps conditions also where the job is known; `end_pause`: called from time to time while the job is
+    paused, returns whether it has ended that."""
 
     spools: Path
     spool: bool = False
@@ -179,34 +177,29 @@ class AcquireOptions(msgspec.Struct, frozen=True):
     pauses: Pauses = "wait"
     known_epoch: int = 0
     probe: bool = False
-    sign: bytes = b""
     end_pause: Callable[[], bool] = lambda: False
 
 
 def acquire_job(
-    bucket: Bucket,
-    keys: Keys,
+    store: JobStore,
     claim: LeaseRequest,
     fields: OpeningFields,
-    clock: Clock,
     options: AcquireOptions,
     screen: Screen,
-    uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
-    rng: random.Random | None = None,
-    check_owner: Callable[[Replay, Cause], bool] = lambda log, cause: False,
+    opener: Opener = NO_KEY,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `options` say otherwise. LeaseHeld (75)
     when a live owner has it and nobody waits; UsageError when this run was started inside that one, and would wait for
     itself; Denied when the job is encrypted with another key than the claim's; Unavailable when nothing of it is there,
-    although this machine knows it. `check_owner`: see open_job."""
-    rng = rng or random.Random()
+    although this machine knows it."""
+    bucket, keys, clock = store.bucket, store.keys, store.clock
     owner, watch = SpoolOwner(keys.job, bucket.url), LeaseWatch()
-    waiting = _Waiting(clock, options, screen, rng)
+    waiting = _Waiting(clock, options, screen, store.rng)
     first, probe = "", options.probe  # first: the version of the lease that was read first
     while True:
         check_signals()
         try:
-            seen = _read_lease(bucket, keys, clock, rng, options.known_epoch, probe, screen)
+            seen = _read_lease(store, options.known_epoch, probe, screen)
             probe = False
         except Unavailable as error:
             if not options.wait and not waiting.paused:
@@ -243,21 +236,14 @@ def acquire_job(
                 screen.waiting_for("the bucket, to open the job and read its log"),
             ):
                 opened = open_job(
-                    bucket,
-                    keys,
-                    clock,
-                    rng,
+                    store,
                     claim=claim,
                     fields=fields,
                     seen=seen,
                     cause=decided.cause,
                     spool=folder,
                     spooling=options.spool,
-                    report=screen.say,
-                    check_stop=check_signals,
-                    check_owner=check_owner,
-                    uninterrupted=uninterrupted,
-                    sign=options.sign,
+                    opener=replace(opener, report=screen.say, check_stop=check_signals),
                 )
         except Damaged as error:
             raise explain_open_error(bucket, keys, seen, error) from error
@@ -270,18 +256,16 @@ def acquire_job(
         return opened
 
 
-def _read_lease(
-    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, known_epoch: int, probe: bool, screen: Screen
-) -> StoredLease | None:
+def _read_lease(store: JobStore, known_epoch: int, probe: bool, screen: Screen) -> StoredLease | None:
     """The lease as it is now; before a job's first use, or to `probe` it, the bucket has to show that it keeps
     conditions. Unavailable: also where nothing of the job is there, although this machine knows it."""
     with screen.waiting_for("the bucket, for the job's lease"):
-        retries = RetryBudget(clock, rng, PATIENCE)
+        bucket, keys, retries = store.bucket, store.keys, store.retries(PATIENCE)
         seen = retries.call(lambda: leases.read_lease(bucket, keys))
         if seen is None and known_epoch and retries.call(lambda: reader.read_tail(bucket, keys)).seq == 0:
             raise missing_job_error(bucket.url, keys.job, known_epoch)
         if seen is None or probe:
-            require_conditions(bucket, f"{keys.job}/probe", clock)
+            require_conditions(bucket, f"{keys.job}/probe", store.clock)
     return seen
 
 

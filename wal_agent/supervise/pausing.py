@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.clock import Clock, SystemClock
+from wal_agent.clock import Clock
 from wal_agent.errors import UsageError
 from wal_agent.recovery.lease_policy import MAX_PAUSE, MAX_REASON, pause_left
 from wal_agent.supervise.exits import ShutdownPlan
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import StoredLease, reschedule_pause
+from wal_agent.wal.store import JobStore
 from wal_agent.wording.messages import DENY_PAUSING
 
 SHORTEST_PAUSE = 1.0  # seconds
@@ -65,5 +65,5 @@ def lift_pause(bucket: Bucket, keys: Keys, seen: StoredLease) -> bool:
     """End the pause that the lease says; whether it says one. LeaseHeld: the lease changed at the same moment."""
     if pause_left(seen) <= 0:
         return False
-    reschedule_pause(bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=0.0, reason=seen.doc.reason)
+    reschedule_pause(JobStore(bucket, keys), seen=seen, lasts=0.0, reason=seen.doc.reason)
     return True

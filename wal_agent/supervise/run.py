@@ -83,11 +83,12 @@ from wal_agent.supervise.rewrite_first import rewrite_first
 from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
 from wal_agent.supervise.start_checks import StartChecks
 from wal_agent.supervise.worktree import open_worktree_capture
-from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
+from wal_agent.wal.job import OpenedJob, Opener, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest, read_lease
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
+from wal_agent.wal.store import JobStore
 from wal_agent.wal.writer import SPOOL_AFTER, Writer, WriterListener
 
 if TYPE_CHECKING:
@@ -308,20 +309,19 @@ class Run:
             pauses="refuse" if options.exit_on_pause else "wait",
             known_epoch=known_epoch(self.bucket.url, settings.job, options.env),
             probe=conditions_due(self.bucket.url, options.env, self.clock.now()),
-            sign=make_person_key(options.env),
             end_pause=self._resumed_by_message,
+        )
+        opener = Opener(
+            make_person_key(options.env), check_owner=self.checks.check, uninterrupted=self.early.uninterrupted
         )
         try:
             opened = acquire_job(
-                self.bucket,
-                Keys(settings.job),
+                JobStore(self.bucket, Keys(settings.job), self.clock),
                 claim,
                 fields,
-                self.clock,
                 wanted,
                 self.screen,
-                self.early.uninterrupted,
-                check_owner=self.checks.check,
+                opener,
             )
         except Stopped as stopped:
             if stopped.lease is not None:

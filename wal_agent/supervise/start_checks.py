@@ -6,7 +6,6 @@ has, need an answer at the terminal.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -33,6 +32,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay
+from wal_agent.wal.store import JobStore
 from wal_agent.wording import messages
 
 
@@ -73,7 +73,7 @@ class StartChecks:
         if log.damage is not None or home is None:
             return
         opening = self._opening(home, cause)
-        situation = observe_log(log, opening, Blobs(self._bucket, keys, self._clock, random.Random()))
+        situation = observe_log(log, opening, Blobs(JobStore(self._bucket, keys, self._clock)))
         owner = log.state.owner_agent
         if options.from_agent and owner not in (options.from_agent, options.agent.name):
             typed = provenance.shown_command(options.agent.name, settings, options.args, f"--from-agent={owner}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from io import BufferedRandom
@@ -19,15 +18,14 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.decorators import RetryBucket, RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Conflict, Damaged, NotFound, Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import FileDelta, Payload
-from wal_agent.wal.keys import Keys, blob_epoch, blob_name, blob_sha256
+from wal_agent.wal.keys import blob_epoch, blob_name, blob_sha256
 from wal_agent.wal.state import FileState
+from wal_agent.wal.store import JobStore
 
 INLINE = 64 << 10  # bytes; more becomes a blob
 
@@ -72,28 +70,18 @@ class Names:
 class Blobs:
     """A job's blobs. Threads may share it."""
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        keys: Keys,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        epoch: int = 0,
-        budget: float = 20.0,
-        parallel: int = 4,
-    ) -> None:
+    def __init__(self, store: JobStore, *, epoch: int = 0, parallel: int = 4) -> None:
         """`epoch`: of the run that puts; 0 can only read."""
-        self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
-        self._budget, self.parallel = budget, parallel
-        self._steady = RetryBucket(bucket, clock, rng, deadline=budget)
-        self.names = Names(epoch, clock)
+        self._store, self._bucket, self._keys = store, store.bucket, store.keys
+        self.parallel = parallel
+        self._steady = store.steady
+        self.names = Names(epoch, store.clock)
 
     def put(self, data: bytes, budget: float | None = None) -> str:
         """Store `data`; its name once it is durable. Unavailable after the budget (seconds in which it is tried again;
         the last request may outlast it); Denied."""
         name = self.names.give(data)
-        patience = RetryBudget(self._clock, self._rng, self._budget if budget is None else budget)
+        patience = self._store.retries(budget)
         while True:
             try:
                 self._bucket.put(self._keys.blob(name), data)

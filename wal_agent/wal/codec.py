@@ -229,6 +229,15 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return first if isinstance(first, Opening) else None
 
 
+class Author(msgspec.Struct, frozen=True):
+    """The run that writes segments of `job`. `sign`: the person's key, empty for none."""
+
+    job: str
+    epoch: int
+    run: str
+    sign: bytes = b""
+
+
 class _OutgoingSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A segment on its way out; its records are MessagePack already."""
 
@@ -277,24 +286,21 @@ def batch_length(sizes: Iterable[int], limit: int = MAX_SEGMENT - OVERHEAD) -> i
 
 
 def encode_segment(
-    *,
-    job: str,
-    epoch: int,
-    seq: int,
-    run: str,
-    prev: bytes,
-    time: float,
-    records: Sequence[bytes],
-    carried: int = 0,
-    sign: bytes = b"",
+    by: Author, *, seq: int, prev: bytes, time: float, records: Sequence[bytes], carried: int = 0
 ) -> bytes:
-    """The segment's bytes. Called once for each segment: what is sent again are these bytes (R3). `sign`: the person's
-    key, empty for none."""
-    raw = [msgspec.Raw(r) for r in records]
+    """The segment's bytes. Called once for each segment: what is sent again are these bytes (R3)."""
     made = _OutgoingSegment(
-        format=FORMAT, job=job, epoch=epoch, seq=seq, run=run, prev=prev, time=time, records=raw, carried=carried
+        format=FORMAT,
+        job=by.job,
+        epoch=by.epoch,
+        seq=seq,
+        run=by.run,
+        prev=prev,
+        time=time,
+        records=[msgspec.Raw(r) for r in records],
+        carried=carried,
     )
-    return compress(_add_tag(msgspec.msgpack.encode(made), sign, "segment"))
+    return compress(_add_tag(msgspec.msgpack.encode(made), by.sign, "segment"))
 
 
 def decode_segment(data: bytes, *, job: str, seq: int) -> Segment:

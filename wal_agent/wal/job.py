@@ -7,7 +7,6 @@ earlier run spooled on this machine comes into the log under the own epoch, befo
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -17,8 +16,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.decorators import RetryBucket, RetryBudget
-from wal_agent.clock import Clock
+from wal_agent.bucket.decorators import RetryBudget
 from wal_agent.errors import Conflict, Damaged, Fenced, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Cause, Opening, TaskOf
@@ -30,6 +28,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease, final_lease_state
 from wal_agent.wal.reader import Replay, Tail
 from wal_agent.wal.spool import Spool, SpoolContent
+from wal_agent.wal.store import JobStore
 from wal_agent.wal.writer import Acked, InFlight, Ticket, Writer
 
 
@@ -67,62 +66,45 @@ def epoch_that_carried(bucket: Bucket, keys: Keys, left: SpoolContent, own: int)
     return 0
 
 
-def reencode_segments(
-    keys: Keys, found: Iterable[Segment], origin: int, at: Tail, epoch: int, run: str, now: float, sign: bytes = b""
-) -> list[InFlight]:
-    """The same records as segments of `epoch` behind `at`, in order."""
+def reencode_segments(found: Iterable[Segment], origin: int, at: Tail, by: codec.Author, now: float) -> list[InFlight]:
+    """The same records as segments `by` the own run behind `at`, in order."""
     made: list[InFlight] = []
     for segment in found:
         raw = [codec.encode_record(record)[0] for record in segment.records]
         carried = segment.carried or origin
         data = codec.encode_segment(
-            job=keys.job,
-            epoch=epoch,
+            by,
             seq=at.seq + 1,
-            run=run,
             prev=at.hash,
             time=segment.time,
             records=raw,
             carried=carried,
-            sign=sign,
         )
-        at = Tail(at.seq + 1, epoch, codec.digest(data))
+        at = Tail(at.seq + 1, by.epoch, codec.digest(data))
         made.append(InFlight(at.seq, data, (Ticket(),), now, sum(map(len, raw)), len(raw), segment.time, carried))
     return made
 
 
-def rebase_spool(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    spool: Spool,
-    at: Tail,
-    run: str,
-    budget: float,
-    sign: bytes = b"",
-) -> list[InFlight]:
+def rebase_spool(store: JobStore, spool: Spool, at: Tail, by: codec.Author) -> list[InFlight]:
     """Make what the spool holds of earlier epochs the segments that follow the own opening `at`, in the spool first.
     What another epoch has carried in is set aside for a person. Unavailable, Damaged, ConfigError (the disk)."""
-    left, steady = spool.read(), RetryBucket(bucket, clock, rng, deadline=budget)
+    left, steady, keys = spool.read(), store.steady, store.keys
     if epoch_that_carried(steady, keys, left, at.epoch):
         spool.set_aside(left.epoch)
         left = SpoolContent()
     seqs = unsent_seqs(steady, keys, spool, left)
     # One at a time: unpacked, all of them may be many times what the spool may hold (I9).
     found = (spool.segment(left.epoch, seq) for seq in seqs)
-    made = reencode_segments(keys, found, left.epoch, at, at.epoch, run, clock.boot(), sign)
+    made = reencode_segments(found, left.epoch, at, by, store.clock.boot())
     spool.begin(at.epoch, [(m.seq, m.data) for m in made])
     return made
 
 
-def send_spooled(
-    writer: Writer, clock: Clock, rng: random.Random, budget: float, between: Callable[[], None] = lambda: None
-) -> None:
-    """Commit until nothing waits. Unavailable when nothing was acknowledged for `budget` seconds; Fenced, Damaged.
+def send_spooled(writer: Writer, store: JobStore, between: Callable[[], None] = lambda: None) -> None:
+    """Commit until nothing waits. Unavailable when nothing was acknowledged for the store's budget; Fenced, Damaged.
 
     `between` is called before each step; what it raises ends this, and the rest stays in the spool."""
-    patience = RetryBudget(clock, rng, budget)
+    patience = store.retries()
     while writer.pending:
         between()
         match writer.commit_once():
@@ -132,7 +114,7 @@ def send_spooled(
             case "undecided":
                 patience.pause(Unavailable("What this machine spooled for the job could not be saved yet."))
             case _:
-                patience = RetryBudget(clock, rng, budget)
+                patience = store.retries()
 
 
 T = TypeVar("T")
@@ -168,25 +150,16 @@ def resolve_later_segment(later: Tail, epoch: int) -> Literal["last", "again", "
 
 
 def place_opening(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    opening: Opening,
-    *,
-    hint: int = 0,
-    known: Tail | None = None,
-    budget: float = 20.0,
-    sign: bytes = b"",
+    store: JobStore, opening: Opening, *, hint: int = 0, known: Tail | None = None, sign: bytes = b""
 ) -> Tail:
     """Create `opening` at the end of the log and return its place. `known`: the tail as it was read before; `sign`: the
     person's key. Fenced: an equal or higher epoch is there; Unavailable."""
-    retries = RetryBudget(clock, rng, budget)
+    bucket, keys, retries = store.bucket, store.keys, store.retries()
     while True:
         at = retries.call(partial(reader.read_tail, bucket, keys, hint, known))
         if not may_chain(at, opening.epoch):
             raise _overtaken_error(keys, opening.epoch, at.epoch)
-        landed = _land(bucket, keys, retries, opening, at, sign)
+        landed = _land(store, retries, opening, at, sign)
         later = retries.call(partial(reader.newest_after, bucket, keys, landed.seq))
         match resolve_later_segment(later, landed.epoch):
             case "last":
@@ -197,20 +170,18 @@ def place_opening(
                 hint = later.seq
 
 
-def _land(bucket: Bucket, keys: Keys, retries: RetryBudget, opening: Opening, at: Tail, sign: bytes = b"") -> Tail:
+def _land(store: JobStore, retries: RetryBudget, opening: Opening, at: Tail, sign: bytes) -> Tail:
     """Create the opening after `at`, or after segments of lower epochs that were created there meanwhile."""
+    bucket, keys = store.bucket, store.keys
     while True:
         seq = at.seq + 1
         # Encoded once for each place; what is sent again are these bytes (R3).
         data = codec.encode_segment(
-            job=keys.job,
-            epoch=opening.epoch,
+            codec.Author(keys.job, opening.epoch, opening.run, sign),
             seq=seq,
-            run=opening.run,
             prev=at.hash,
             time=opening.time,
             records=[codec.encode_record(opening)[0]],
-            sign=sign,
         )
         found = _create_segment(bucket, keys, retries, seq, data)
         epoch = codec.decode_segment(found, job=keys.job, seq=seq).epoch
@@ -290,56 +261,60 @@ class OpenedJob(msgspec.Struct, frozen=True):
         return replace(self, replay=replace(self.replay, state=self.writer.state))
 
 
+class Opener(msgspec.Struct, frozen=True):
+    """Who opens a job, and takes part in it. `sign`: the person's key. It signs what begins here, what it has signed
+    all along, and what the person takes over now.
+
+    Opening may take long, so `report` gets a line then, and `check_stop` is called before each segment that is carried
+    in. `check_owner` gets the log and the cause before anything is written, and returns whether the person takes it
+    over. What these two raise goes through. `uninterrupted` is entered from the lease to the opening: a lease given up
+    without one would hide how the owner before ended, so nothing should stop us there."""
+
+    sign: bytes = b""
+    report: Callable[[str], None] = lambda _: None
+    check_stop: Callable[[], None] = lambda: None
+    check_owner: Callable[[Replay, Cause], bool] = lambda log, cause: False
+    uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+NO_KEY = Opener()
+
+
 def open_job(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
+    store: JobStore,
     *,
     claim: LeaseRequest,
     fields: OpeningFields,
     seen: StoredLease | None,
     cause: Cause,
-    budget: float = 20.0,
-    parallel: int = reader.PARALLEL,
     spool: Spool | None = None,
     spooling: bool = False,
-    report: Callable[[str], None] = lambda _: None,
-    check_stop: Callable[[], None] = lambda: None,
-    check_owner: Callable[[Replay, Cause], bool] = lambda log, cause: False,
-    uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
-    sign: bytes = b"",
+    opener: Opener = NO_KEY,
 ) -> OpenedJob:
-    """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`). `sign`: the key of the person
-    whose run this is. It signs what begins here, what it has signed all along, and what the person takes over now.
+    """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
 
     `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
-    run spools there too; else the lease names it only until that is done. It may take long, so `report` gets a line
-    then, and `check_stop` is called before each segment; what it raises goes through. `check_owner` gets the log and
-    `cause` before anything is written, and returns whether the person takes it over; what it raises goes through.
-    `uninterrupted` is entered from the lease to the
-    opening: a lease given up without one would hide how the owner before ended, so nothing should stop us there.
+    run spools there too; else the lease names it only until that is done.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
-    `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read,
-    or is missing; Newer: a newer wal-agent wrote something there, and nothing is changed; ConfigError: the disk of the
-    spool has no room."""
+    its budget for each of four steps; Damaged: the log's newest segment cannot be read, or is missing; Newer: a newer
+    wal-agent wrote something there, and nothing is changed; ConfigError: the disk of the spool has no room."""
     if spool is not None and spool.adopted:
         spool.require_room()
         spool.require_known()
-    log = _Log(bucket, keys, clock, rng, budget, parallel)
-    tail = read_end(log, seen)
-    before = reader.replay(log.steady, keys, parallel=parallel)  # Newer: raised before anything is written
-    if not (check_owner(before, cause) or before.hash == codec.START or reader.is_signed(before, sign)):
+    keys, sign = store.keys, opener.sign
+    tail = read_end(store, seen)
+    before = reader.replay(store.steady, keys, parallel=store.parallel)  # Newer: raised before anything is written
+    if not (opener.check_owner(before, cause) or before.hash == codec.START or reader.is_signed(before, sign)):
         sign = b""
     before = replace(before, base=b"")  # a snapshot may be large
-    with uninterrupted():
+    with opener.uninterrupted():
         recovers = claim.phase and cause not in ("first", "closed") and before.state.ran
         phase = "recovering" if recovers else claim.phase
         wanted = replace(claim, spool=str(spool.folder) if spool else "", phase=phase)
-        lease = leases.acquire(bucket, keys, clock, rng, seen=seen, claim=wanted, log_epoch=tail.epoch, budget=budget)
+        lease = leases.acquire(store, seen=seen, claim=wanted, log_epoch=tail.epoch)
         opening = Opening(
-            time=clock.now(),
+            time=store.clock.now(),
             run=claim.run,
             epoch=lease.epoch,
             cause=cause,
@@ -347,74 +322,50 @@ def open_job(
             agent=claim.agent,
             workspace=claim.workspace,
             owner=claim.owner,
-            snapshot=newest_snapshot_seq(log),
+            snapshot=newest_snapshot_seq(store),
             **asdict(fields),
         )
-        at = place_opening(bucket, keys, clock, rng, opening, hint=lease.doc.seq, known=tail, budget=budget, sign=sign)
+        at = place_opening(store, opening, hint=lease.doc.seq, known=tail, sign=sign)
+    by = codec.Author(keys.job, lease.epoch, claim.run, sign)
     try:
-        return _open_spooled(log, claim.run, before, at, lease, spool, spooling, report, check_stop, sign)
+        return _open_spooled(store, by, before, at, lease, spool, spooling, opener)
     except Stopped as stopped:
         if spool is None or spool.empty:  # what only this machine has must be named by the lease
             stopped.lease = lease
         raise
 
 
-class _Log(msgspec.Struct, frozen=True):
-    """A job's log; how many seconds each step may take, and how many segments are fetched at a time."""
-
-    bucket: Bucket
-    keys: Keys
-    clock: Clock
-    rng: random.Random
-    budget: float
-    parallel: int
-
-    @property
-    def steady(self) -> RetryBucket:
-        """Each read is retried by itself: begun anew at each failure, a replay of hundreds would never end on a bad
-        day."""
-        return RetryBucket(self.bucket, self.clock, self.rng, deadline=self.budget)
-
-    def call(self, act: Callable[[], T]) -> T:
-        return RetryBudget(self.clock, self.rng, self.budget).call(act)
-
-
 def _open_spooled(
-    log: _Log,
-    run: str,
+    store: JobStore,
+    by: codec.Author,
     before: Replay,
     at: Tail,
     lease: Lease,
     spool: Spool | None,
     spooling: bool,
-    report: Callable[[str], None],
-    check_stop: Callable[[], None],
-    sign: bytes,
+    opener: Opener,
 ) -> OpenedJob:
     """What follows the own opening, `at`: the replay, and what an earlier run had spooled."""
-    bucket, keys, clock, rng, budget = log.bucket, log.keys, log.clock, log.rng, log.budget
-    found = replay_for_plan(log, before, at)
+    found = replay_for_plan(store, before, at)
     sound = found.damage is None
-    carried = rebase_spool(bucket, keys, clock, rng, spool, at, run, budget, sign) if spool and sound else []
+    carried = rebase_spool(store, spool, at, by) if spool and sound else []
     acked = Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time)
-    writer = Writer(
-        bucket, keys, clock, rng, epoch=lease.epoch, run=run, acked=acked, spool=spool, carried=carried, sign=sign
-    )
+    writer = Writer(store, by, acked, spool, carried)
     if carried:
-        report(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
-        send_spooled(writer, clock, rng, budget, check_stop)
+        opener.report(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
+        send_spooled(writer, store, opener.check_stop)
         now = writer.acked
         found = replace(found, state=now.state, seq=now.seq, hash=now.hash, time=now.time)
     if spool and sound and not spooling:
-        lease.unspool(budget=budget)
+        lease.unspool(budget=store.budget)
         spool.remove()
         writer.stop_spooling()
         spool = None
-    blobs = Blobs(bucket, keys, clock, rng, epoch=lease.epoch, parallel=min(BLOBS_AT_ONCE, log.parallel))
-    return OpenedJob(bucket, keys, lease, writer, blobs, found, spool)
+    blobs = Blobs(store, epoch=lease.epoch, parallel=min(BLOBS_AT_ONCE, store.parallel))
+    return OpenedJob(store.bucket, store.keys, lease, writer, blobs, found, spool)
 
 
-def read_end(log: _Log, seen: StoredLease | None) -> Tail:
+def read_end(log: JobStore, seen: StoredLease | None) -> Tail:
     """R1: the log's newest segment, which has the highest epoch in it: epochs never go down. Damaged, also where the
     log ends before the lease says, or in another record: an opening there would hide what is missing."""
     known = reader.KnownEnd.by(seen)
@@ -424,7 +375,7 @@ def read_end(log: _Log, seen: StoredLease | None) -> Tail:
     return end
 
 
-def newest_snapshot_seq(log: _Log) -> int:
+def newest_snapshot_seq(log: JobStore) -> int:
     """For retention (R4): the replay that follows can begin from no snapshot older than this one, if it counts."""
     return log.call(lambda: max(reader.list_snapshots(log.bucket, log.keys), default=0))
 
@@ -434,7 +385,7 @@ def may_continue_replay(newest: int, began: int) -> bool:
     return newest <= began
 
 
-def replay_for_plan(log: _Log, before: Replay, at: Tail) -> Replay:
+def replay_for_plan(log: JobStore, before: Replay, at: Tail) -> Replay:
     """R2: the replay that the plan may see ends at the own opening and is read after it landed. It goes on from what
     was read `before`, since segments never change and each names the one before it, but never from an older snapshot
     than is there by now: retention deletes what only that one names (R4). Fenced: a newer owner has passed (this host

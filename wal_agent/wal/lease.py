@@ -14,16 +14,16 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket, Object, Version
-from wal_agent.bucket.decorators import RetryBudget
-from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Newer, NotFound, Unavailable
 from wal_agent.records import FORMAT, Host, Owner
 from wal_agent.text import job_command, shorten
 from wal_agent.wal.keys import MAX_SEQ, Keys
 from wal_agent.wal.reader import Tail
+from wal_agent.wal.store import JobStore
 
 LeaseState = Literal["held", "closed", "released", "unlocked"]
 
@@ -204,19 +204,10 @@ def lease_lost_error(mine: LeaseDoc, seen: StoredLease | None) -> Fenced:
     return Fenced(f"The lease of job {job} says {doc.state} (epoch {epoch}); this run has ended.")
 
 
-def acquire(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    *,
-    seen: StoredLease | None,
-    claim: LeaseRequest,
-    log_epoch: int,
-    budget: float = 20.0,
-) -> Lease:
+def acquire(store: JobStore, *, seen: StoredLease | None, claim: LeaseRequest, log_epoch: int) -> Lease:
     """Take the lease from exactly `seen`, under the next epoch. LeaseHeld: someone else was faster; Unavailable;
     Damaged: there is no next one."""
+    bucket, keys, clock, rng = store.bucket, store.keys, store.clock, store.rng
     epoch = next_epoch(seen.doc.epoch if seen else 0, log_epoch)
     if epoch > MAX_SEQ:
         raise Damaged(f"Job {keys.job} says epoch {epoch - 1}; there is none above.", "Use another: --job NAME.")
@@ -241,13 +232,11 @@ def acquire(
         phase=claim.phase,
     )
     version = seen.version if seen else None
-    retries = RetryBudget(clock, rng, budget)
+    retries = store.retries()
     while True:
         sent = clock.boot()
         try:
-            return Lease(
-                bucket, keys, clock, rng, doc, bucket.put(keys.lease, encode_lease(doc), if_version=version), sent
-            )
+            return Lease(store, doc, bucket.put(keys.lease, encode_lease(doc), if_version=version), sent)
         except Conflict:
             refused = True
         except Unavailable as error:
@@ -267,26 +256,16 @@ def acquire(
         else:
             who = f"{found.doc.host.name} (epoch {found.doc.epoch})" if found else "someone who deleted its lease"
             raise LeaseHeld(f"Job {keys.job} was taken by {who} at the same moment.", "Try again, or use --wait.")
-        doc = msgspec.structs.replace(doc, nonce=fresh_nonce(rng))
+        doc = replace(doc, nonce=fresh_nonce(rng))
 
 
-def unlock(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    *,
-    seen: StoredLease,
-    reason: str,
-    off: bool = False,
-    budget: float = 20.0,
-) -> LeaseDoc:
+def unlock(store: JobStore, *, seen: StoredLease, reason: str, off: bool = False) -> LeaseDoc:
     """R8: set exactly the lease that was shown (`seen`: its epoch and nonce) to `unlocked`. It is not deleted and its
     epoch stays, so that the next owner's is higher. `off`: the old host is known to be off, nobody waits one ttl.
 
     LeaseHeld when the owner renewed or settled it meanwhile; Unavailable."""
-    unlocked = msgspec.structs.replace(seen.doc, state="unlocked", reason=reason, off=off)
-    done, found = _replace_seen(bucket, keys, clock, rng, seen, lambda now: unlocked, budget)
+    unlocked = replace(seen.doc, state="unlocked", reason=reason, off=off)
+    done, found = _replace_seen(store, seen, lambda now: unlocked)
     if done is not None:
         return done
     if found is None or found.doc.epoch != seen.doc.epoch:
@@ -294,27 +273,22 @@ def unlock(
     if found.doc.state == "unlocked":
         return found.doc  # another person's
     raise LeaseHeld(
-        f"The lease of job {keys.job} changed while it was being unlocked: its owner on "
+        f"The lease of job {seen.doc.job} changed while it was being unlocked: its owner on "
         f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
-        f"Stop it there, or look again: {job_command('status', keys.job, bucket.url)}",
+        f"Stop it there, or look again: {job_command('status', seen.doc.job, store.bucket.url)}",
     )
 
 
 def _replace_seen(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    seen: StoredLease,
-    change: Callable[[float], LeaseDoc],
-    budget: float,
+    store: JobStore, seen: StoredLease, change: Callable[[float], LeaseDoc]
 ) -> tuple[LeaseDoc | None, StoredLease | None]:
     """Put `change(now)` in the place of exactly the lease that was `seen`, and return it; or None and the lease that is
     stored by now (None: there is none). Unavailable: it is not known whether that landed."""
-    retries, version, sent = RetryBudget(clock, rng, budget), seen.version, set[str]()
+    bucket, keys = store.bucket, store.keys
+    retries, version, sent = store.retries(), seen.version, set[str]()
     while True:
-        now = clock.now()
-        doc = msgspec.structs.replace(change(now), nonce=fresh_nonce(rng), time=now)
+        now = store.clock.now()
+        doc = replace(change(now), nonce=fresh_nonce(store.rng), time=now)
         sent.add(doc.nonce)
         try:
             bucket.put(keys.lease, encode_lease(doc), if_version=version)
@@ -343,10 +317,8 @@ def _refused_error(keys: Keys) -> Unavailable:
 class Lease:
     """A lease that this run holds. Threads may share it; one write is in flight at a time."""
 
-    def __init__(
-        self, bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, doc: LeaseDoc, version: Version, sent: float
-    ) -> None:
-        self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
+    def __init__(self, store: JobStore, doc: LeaseDoc, version: Version, sent: float) -> None:
+        self._store, self._bucket, self._keys, self._clock = store, store.bucket, store.keys, store.clock
         self._doc, self._version = doc, version
         self._lock = threading.Lock()
         self._ended: Fenced | None = None
@@ -387,18 +359,17 @@ class Lease:
         with self._lock:
             if self._settling:
                 return  # the renewer was on its way here; a held lease must not follow a settled one
-            self._write(
-                state="held", reason="", phase=phase, tool=tool, seq=max(seq, self._doc.seq), since=since, ttl=ttl
-            )
+            held = self._next("held", phase=phase, tool=tool, seq=max(seq, self._doc.seq), since=since)
+            self._write(held if ttl is None else replace(held, ttl=ttl))
 
     def unspool(self, *, budget: float = 10.0) -> None:
         """R9: all that was spooled is in the log, and this run spools no more: the job is as any other from now on.
         Unavailable; Fenced."""
-        retries = RetryBudget(self._clock, self._rng, budget)
+        retries = self._store.retries(budget)
         with self._lock:
             while self._doc.spool:
                 try:
-                    self._write(state="held", reason="", phase="", tool="", seq=self._doc.seq, spool="")
+                    self._write(replace(self._next("held", seq=self._doc.seq), spool=""))
                 except Unavailable as error:
                     retries.pause(error)
 
@@ -417,53 +388,37 @@ class Lease:
         found to be damaged. `until`: paused so long; where that is over by now, the job is due.
 
         A renewal that hangs in the bucket is not waited for beyond the budget either."""
-        retries = RetryBudget(self._clock, self._rng, budget)
+        retries = self._store.retries(budget)
         self._settling = True
         if not self._lock.acquire(timeout=budget):
             raise Unavailable(f"The lease of job {self._keys.job} was not settled: a renewal of it hangs.")
         try:
             while self._doc.state == "held":
                 try:
-                    reached = max(seq, self._doc.seq)
-                    self._write(state=state, reason=reason, phase="", tool="", seq=reached, end=end, until=until)
+                    settled = self._next(state, seq=max(seq, self._doc.seq))
+                    self._write(replace(settled, reason=reason, end=end, until=until))
                 except Unavailable as error:
                     retries.pause(error)
         finally:
             self._lock.release()
 
-    def _write(
-        self,
-        *,
-        state: LeaseState,
-        reason: str,
-        phase: str,
-        tool: str,
-        seq: int,
-        since: float = 0.0,
-        until: float = 0.0,
-        end: str = "",
-        spool: str | None = None,
-        ttl: float | None = None,
-    ) -> None:
-        """Put the next lease; on a conflict read whose it is (R10), adopt its version and send again."""
+    def _next(self, state: LeaseState, *, seq: int, phase: str = "", tool: str = "", since: float = 0.0) -> LeaseDoc:
+        """What the lease says next: as now, without what only the last write had to say."""
+        return replace(
+            self._doc, state=state, seq=seq, phase=phase, tool=tool, since=since, reason="", end="", until=0.0
+        )
+
+    def _write(self, wanted: LeaseDoc) -> None:
+        """Put the lease; on a conflict read whose it is (R10), adopt its version and send again."""
         if self._ended is not None:
             raise self._ended
         while True:
             now = self._clock.now()
-            doc = msgspec.structs.replace(
-                self._doc,
-                state=state,
-                reason=reason,
-                phase=phase,
-                since=since,
-                tool=tool,
-                seq=seq,
-                end=end,
-                until=max(until, now + DUE_NOW) if until > 0 else 0.0,
+            doc = replace(
+                wanted,
+                until=max(wanted.until, now + DUE_NOW) if wanted.until > 0 else 0.0,
                 beat=self._doc.beat + 1,
-                spool=self._doc.spool if spool is None else spool,
-                ttl=self._doc.ttl if ttl is None else ttl,
-                nonce=fresh_nonce(self._rng),
+                nonce=fresh_nonce(self._store.rng),
                 time=now,
             )
             self._bound = min(self._bound, doc.ttl)  # before it is sent: it may land although no reply comes
@@ -475,14 +430,14 @@ class Lease:
                 if (
                     found is None
                     or not is_mine(found.doc, doc.run, doc.epoch)
-                    or found.doc.state not in ("held", state)
+                    or found.doc.state not in ("held", doc.state)
                 ):
                     self._ended = lease_lost_error(doc, found)
                     raise self._ended from None
                 if found.version == self._version:
                     raise _refused_error(self._keys) from None
                 self._version = found.version
-                if found.doc.state == state != "held":
+                if found.doc.state == doc.state != "held":
                     self._doc = found.doc  # the own settling had landed, its reply was lost
                     return
             else:
@@ -490,30 +445,20 @@ class Lease:
                 return
 
 
-def reschedule_pause(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    *,
-    seen: StoredLease,
-    lasts: float,
-    reason: str,
-    budget: float = 20.0,
-) -> LeaseDoc:
+def reschedule_pause(store: JobStore, *, seen: StoredLease, lasts: float, reason: str) -> LeaseDoc:
     """Pause exactly the released lease that was `seen` for `lasts` seconds from now on; 0: its pause is over, and
     the job is due.
 
     LeaseHeld: it was taken, or changed, at the same moment; Unavailable: it is not known whether that landed."""
 
     def pause(now: float) -> LeaseDoc:
-        return msgspec.structs.replace(seen.doc, until=now + max(lasts, DUE_NOW), reason=reason)
+        return replace(seen.doc, until=now + max(lasts, DUE_NOW), reason=reason)
 
-    done, _ = _replace_seen(bucket, keys, clock, rng, seen, pause, budget)
+    done, _ = _replace_seen(store, seen, pause)
     if done is None:
         raise LeaseHeld(
-            f"The lease of job {keys.job} changed at the same moment.",
-            f"See: {job_command('status', keys.job, bucket.url)}",
+            f"The lease of job {store.keys.job} changed at the same moment.",
+            f"See: {job_command('status', store.keys.job, store.bucket.url)}",
         )
     return done
 
@@ -534,17 +479,7 @@ class _StoredLease(msgspec.Struct, frozen=True):
 
 
 def replace_damaged_lease(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    *,
-    tail: Tail,
-    ttl: float,
-    key: str,
-    reason: str,
-    off: bool = False,
-    budget: float = 20.0,
+    store: JobStore, *, tail: Tail, ttl: float, key: str, reason: str, off: bool = False
 ) -> Repaired:
     """Put an unlocked lease with the epoch of the log's end (`tail`) in the place of the damaged one, by its version.
 
@@ -553,25 +488,26 @@ def replace_damaged_lease(
     at least; longer where the lost lease still says so, and as long as such a lease can say where it says nothing;
     `key`: id of the key that the log is encrypted with. LeaseHeld: a sound lease is stored, or another one than a
     moment ago; Unavailable."""
+    bucket, keys, now = store.bucket, store.keys, store.clock.now()
     doc = LeaseDoc(
         format=1,
         job=keys.job,
         epoch=max(1, tail.epoch),
         run="",
-        nonce=fresh_nonce(rng),
+        nonce=fresh_nonce(store.rng),
         state="unlocked",
         host=Host(name="unknown", boot="", pidns="", pid=0, lock=""),
         agent="",
         workspace="",
-        started=clock.now(),
+        started=now,
         ttl=longest_ttl(ttl),
         seq=tail.seq,
         reason=reason,
-        time=clock.now(),
+        time=now,
         off=off,
         key=key,
     )
-    retries, said = RetryBudget(clock, rng, budget), False
+    retries, said = store.retries(), False
     while True:
         try:
             found = _read_stored(bucket, keys)
@@ -581,7 +517,7 @@ def replace_damaged_lease(
                 state, epoch = found.sound.state, found.sound.epoch
                 raise LeaseHeld(f"The lease of job {keys.job} is sound again: {state}, epoch {epoch}.")
             if found.ttl is not None:
-                doc, said = msgspec.structs.replace(doc, ttl=max(ttl, found.ttl)), True
+                doc, said = replace(doc, ttl=max(ttl, found.ttl)), True
             bucket.put(keys.lease, encode_lease(doc), if_version=found.version)
             return Repaired(doc, said)
         except (Conflict, Unavailable) as error:

@@ -12,7 +12,6 @@ alone would stand in front of the next intent for a round trip; they wait for th
 from __future__ import annotations
 
 import math
-import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,16 +21,14 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.decorators import backoff
-from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, Conflict, Damaged, Denied, Fenced, Newer, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import codec
-from wal_agent.wal.keys import Keys
 from wal_agent.wal.spool import Spool
 from wal_agent.wal.state import State, apply_all, rebase
+from wal_agent.wal.store import JobStore
 
 AckStatus = Literal["acked", "spooled", "undecided"]
 """`spooled`: durable on this machine only, while the bucket is away (R9)."""
@@ -260,21 +257,15 @@ class Writer:
 
     def __init__(
         self,
-        bucket: Bucket,
-        keys: Keys,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        epoch: int,
-        run: str,
+        store: JobStore,
+        by: codec.Author,
         acked: Acked,
         spool: Spool | None = None,
         carried: Sequence[InFlight] = (),
-        sign: bytes = b"",
     ) -> None:
-        """`carried`: segments that are in the spool already and follow `acked`; `sign`: the person's key."""
-        self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
-        self.epoch, self.run_id, self.sign = epoch, run, sign
+        """`carried`: segments that are in the spool already and follow `acked`."""
+        self._bucket, self._keys, self._clock, self._rng = store.bucket, store.keys, store.clock, store.rng
+        self._by, self.epoch, self.run_id, self.sign = by, by.epoch, by.run, by.sign
         self._listeners: tuple[WriterListener, ...] = ()
         self._acked = acked
         self._queue: deque[QueuedAppend] = deque()
@@ -492,14 +483,11 @@ class Writer:
         last, now = self._line.last, self._clock.now()
         seq, prev = (last.seq, codec.digest(last.data)) if last else (self._acked.seq, self._acked.hash)
         data = codec.encode_segment(
-            job=self._keys.job,
-            epoch=self.epoch,
+            self._by,
             seq=seq + 1,
-            run=self.run_id,
             prev=prev,
             time=now,
             records=_flat([i.raw for i in items]),
-            sign=self.sign,
         )
         made = InFlight(
             seq=seq + 1,

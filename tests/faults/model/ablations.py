@@ -46,21 +46,21 @@ class Ablation:
             yield
 
 
-def no_opening(bucket: Any, keys: Any, clock: Any, rng: Any, made: Any, **more: Any) -> Any:
+def no_opening(store: Any, made: Any, **more: Any) -> Any:
     """Reopening without an opening segment, unless the owner was taken for dead."""
-    at = reader.read_tail(bucket, keys)
+    at = reader.read_tail(store.bucket, store.keys)
     if made.cause in ("closed", "released", "unlocked") and at.epoch < made.epoch:
         return at
-    return real_place(bucket, keys, clock, rng, made, **more)
+    return real_place(store, made, **more)
 
 
 real_place = job.place_opening
 
 
-def place_after_reading(bucket: Any, keys: Any, *rest: Any, **more: Any) -> Any:
+def place_after_reading(store: Any, *rest: Any, **more: Any) -> Any:
     """R2 out: the log is read for the plan, and then the opening is placed."""
-    place_after_reading.read = reader.replay(bucket, keys, parallel=1)  # type: ignore[attr-defined]
-    return real_place(bucket, keys, *rest, **more)
+    place_after_reading.read = reader.replay(store.bucket, store.keys, parallel=1)  # type: ignore[attr-defined]
+    return real_place(store, *rest, **more)
 
 
 def what_was_read(*_: Any) -> Any:
@@ -95,7 +95,7 @@ def _encoded_again(sent: InFlight) -> InFlight:
     old = codec.decode_segment(sent.data, job="job", seq=sent.seq)
     raw = [codec.encode_record(r)[0] for r in old.records]
     again = codec.encode_segment(
-        job="job", epoch=old.epoch, seq=sent.seq, run=old.run, prev=old.prev, time=old.time + 1, records=raw
+        codec.Author("job", old.epoch, old.run), seq=sent.seq, prev=old.prev, time=old.time + 1, records=raw
     )
     return msgspec.structs.replace(sent, data=again)
 

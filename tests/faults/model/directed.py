@@ -21,6 +21,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
 from wal_agent.wal.spool import Spool, SpoolOwner
+from wal_agent.wal.store import JobStore
 
 
 class Staged(Owner):
@@ -172,7 +173,7 @@ def takeover_right_after_unlock() -> None:
     a.intend(first)
     seen = leases.read_lease(stage.world.store, KEYS)
     assert seen is not None and first.lease.may_allow(MARGIN)
-    leases.unlock(b.bucket, KEYS, b.clock, stage.world.rng, seen=seen, reason="test")
+    leases.unlock(JobStore(b.bucket, KEYS, b.clock, stage.world.rng), seen=seen, reason="test")
     b.take()
     a.answer(first)
 

@@ -25,6 +25,7 @@ from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.lease import LeaseRequest, StoredLease, longest_ttl
 from wal_agent.wal.retention import Mirror, Retention, Snapshots
 from wal_agent.wal.spool import Spool
+from wal_agent.wal.store import JobStore
 from wal_agent.wal.writer import Sealed, Ticket
 
 MARGIN = 2.0
@@ -124,15 +125,11 @@ class Owner:
         else:
             return None
         opened = open_job(
-            self.bucket,
-            KEYS,
-            self.clock,
-            self.rng,
+            JobStore(self.bucket, KEYS, self.clock, self.rng, parallel=1),
             claim=LeaseRequest(self.run, self.host, "gemini", "/w", TTL),
             fields=FIELDS,
             seen=seen,
             cause=cause,
-            parallel=1,
             spool=self.spool,
             spooling=self.spool is not None,
         )
@@ -311,7 +308,7 @@ class Owner:
         def work(actor: Actor) -> None:
             bucket = HostBucket(self.world, actor, lambda op, key: "" if self.world.quiet else weak(self.world, op))
             clock = HostClock(self.world, actor, self.index)
-            blobs = Blobs(bucket, KEYS, clock, self.rng, epoch=opened.lease.epoch, parallel=1)
+            blobs = Blobs(JobStore(bucket, KEYS, clock, self.rng), epoch=opened.lease.epoch, parallel=1)
             blobs.names = opened.blobs.names  # the same pins, through this actor's calls
             taking = Snapshots(bucket, KEYS, opened.writer, Mirror(self.folder(), blobs))
             retention = Retention(bucket, KEYS, opened.blobs, self.may_act(opened), age=shape.age, parallel=1)

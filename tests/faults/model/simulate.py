@@ -21,6 +21,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import write_file
 from wal_agent.wal.lease import may_allow
 from wal_agent.wal.retention import Retention
+from wal_agent.wal.store import JobStore
 
 TIMED = Shape(unlock=0.003, gc=0.002)
 FREE = Shape(timed=False, lifecycle=0.001, unlock=0.001, gc=0.004)
@@ -165,7 +166,7 @@ class Life:
             if seen is None or seen.doc.state != "held":
                 return
             world.note("person", f"unlocks epoch {seen.doc.epoch}")
-            leases.unlock(bucket, KEYS, clock, self.rng, seen=seen, reason="test")
+            leases.unlock(JobStore(bucket, KEYS, clock, self.rng), seen=seen, reason="test")
             world.counts["unlocked"] += 1
         except (LeaseHeld, Fenced, Unavailable, NotFound) as error:
             world.note("person", f"unlock: {error}")

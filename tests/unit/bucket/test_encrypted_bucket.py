@@ -37,6 +37,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import replay
 from wal_agent.wal.retention import Mirror, Snapshots
+from wal_agent.wal.store import JobStore
 
 RIGHT, WRONG = Key(bytes(range(32))), Key(bytes(range(1, 33)))
 MARKER = b"the quick brown fox"
@@ -59,10 +60,7 @@ def open_job(bucket: Bucket, key: Key | None, run: str = "a") -> OpenedJob:
     decided = admit("shop", seen, Local("", "", unchanged=1e6))
     assert isinstance(decided, Acquire)
     return open_(
-        EncryptedBucket(bucket, key),
-        KEYS,
-        FakeClock(),
-        random.Random(run),
+        JobStore(EncryptedBucket(bucket, key), KEYS, FakeClock(), random.Random(run)),
         claim=claimed(run, key),
         fields=FIELDS,
         seen=seen,
@@ -78,7 +76,9 @@ def start(bucket: Bucket, key: Key | None) -> OpenedJob:
     """As `wal-agent run` takes a job."""
     wrapped = EncryptedBucket(bucket, key)
     options = AcquireOptions(Path("/nowhere"))
-    return acquire_job(wrapped, KEYS, claimed("b", key), FIELDS, FakeClock(), options, SILENT, rng=random.Random("b"))
+    return acquire_job(
+        JobStore(wrapped, KEYS, FakeClock(), random.Random("b")), claimed("b", key), FIELDS, options, SILENT
+    )
 
 
 def whole_job(bucket: Bucket, key: Key | None, folder: Path) -> None:

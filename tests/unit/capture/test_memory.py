@@ -16,19 +16,19 @@ BIG = 160 << 20  # bytes of one file
 MOST = 128 << 10  # KiB, more than a fork of this process has; git itself would take as much as the file has
 
 ONE_CAPTURE = """
-import os, random, resource, sys
+import os, resource, sys
 from pathlib import Path
 from tests.unit.recovery.lab import Lab
 from wal_agent.bucket.file import FileBucket
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.workspace import WorkspaceCapture
-from wal_agent.clock import SystemClock
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import apply
+from wal_agent.wal.store import JobStore
 lab = Lab(Path(sys.argv[1]))
 # Not in memory: what this process has counts for its children until they are git.
-lab.blobs = Blobs(FileBucket(Path(sys.argv[1]) / "bucket"), Keys("job"), SystemClock(), random.Random(1), epoch=1)
+lab.blobs = Blobs(JobStore(FileBucket(Path(sys.argv[1]) / "bucket"), Keys("job")), epoch=1)
 first, second = lab.machine("a"), lab.machine("b")
 capture = WorkspaceCapture(
     first.state_dir, first.work.resolve(), first.target.env, lab.blobs.put_payload, caps=Caps(1 << 40, 1 << 40)

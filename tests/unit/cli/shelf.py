@@ -14,7 +14,6 @@ from jsonschema import Draft202012Validator
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.file import FileBucket
-from wal_agent.clock import SystemClock
 from wal_agent.records import (
     AgentStarted,
     Answer,
@@ -55,6 +54,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 
 Run = Callable[..., tuple[int, str, str]]  # of the arguments: exit code, stdout, stderr
 KEYS = Keys("shop")
@@ -157,10 +157,7 @@ class Shelf:
         assert isinstance(decided, Acquire)
         cause: Cause = decided.cause
         return open_job(
-            bucket,
-            KEYS,
-            SystemClock(),
-            random.Random(7),
+            JobStore(bucket, KEYS, rng=random.Random(7), parallel=1),
             claim=LeaseRequest(
                 run=run,
                 host=Host(name=host, boot=f"boot-{run}", pidns="1", pid=7, lock=lock),
@@ -173,7 +170,6 @@ class Shelf:
             ),
             seen=seen,
             cause=cause,
-            parallel=1,
         )
 
 

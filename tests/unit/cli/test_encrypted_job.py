@@ -19,6 +19,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.job import open_job as begin
 from wal_agent.wal.reader import replay
+from wal_agent.wal.store import JobStore
 
 READERS = [
     *(["log"], ["recover", "--dry-run"], ["ack", "1", "--done"]),
@@ -131,7 +132,7 @@ def test_resume_reads_the_command_of_a_job_with_its_key(run: Run, tmp_path: Path
     """With the key that the line of a drain names. This job was started without a command, which is 78."""
     wanted = msgspec.structs.replace(claimed("a", RIGHT), agent="generic")
     sealed, chance = EncryptedBucket(bucket(tmp_path), RIGHT), random.Random("a")
-    job = begin(sealed, KEYS, FakeClock(), chance, claim=wanted, fields=FIELDS, seen=None, cause="first")
+    job = begin(JobStore(sealed, KEYS, FakeClock(), chance), claim=wanted, fields=FIELDS, seen=None, cause="first")
     close_job(job, "released")
     assert run("resume")[0] == 77
     code, _, err = run("resume", "--encryption-key-file", file_of(tmp_path, RIGHT))

@@ -20,7 +20,6 @@ from tests.unit.cli.test_restore import Story
 from wal_agent.cli import report
 from wal_agent.cli.log import entries_of
 from wal_agent.cli.report import MARK, MAX_FILE, embed_json, files_json, how_starts_ended, render_page
-from wal_agent.clock import SystemClock
 from wal_agent.records import (
     AgentStarted,
     AnyRecord,
@@ -37,6 +36,7 @@ from wal_agent.recovery.compare_trees import first_capture, tree_steps
 from wal_agent.recovery.restore_target import RestoreTarget
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.reader import iter_segments
+from wal_agent.wal.store import JobStore
 
 BREAKS_OUT = "</script><script>document.title='owned'</script><img src=http://127.0.0.1:9/ onerror=alert(1)>"
 
@@ -181,7 +181,7 @@ def test_a_capture_that_is_damaged_leaves_the_others(tmp_path: Path) -> None:
     first = first_capture(bucket, KEYS)
     assert first is not None
     target = RestoreTarget(story.work, tmp_path / "state", {"HOME": str(tmp_path), "PATH": os.environ["PATH"]})
-    blobs = Blobs(bucket, KEYS, SystemClock(), random.Random(1))
+    blobs = Blobs(JobStore(bucket, KEYS, rng=random.Random(1)))
     bad, good = tree_steps(first, records, target, blobs, 9)
     assert bad.why and not bad.files and (bad.after, bad.to) == (0, 1)
     assert not good.why and (good.after, good.to) == (0, 2)

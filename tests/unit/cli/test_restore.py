@@ -16,11 +16,11 @@ from tests.unit.wal.world import intent as another
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
-from wal_agent.clock import SystemClock
 from wal_agent.records import AgentStarted
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import iter_segments, seq_at_time
+from wal_agent.wal.store import JobStore
 
 MAIN = "session.jsonl"
 
@@ -33,7 +33,7 @@ class Story:
         self.work, self.main = root / "work", root / "s.jsonl"
         self.work.mkdir()
         self.job = self.shelf.open(ttl=ttl)
-        blobs = Blobs(self.shelf.bucket, KEYS, SystemClock(), random.Random(1), epoch=1)
+        blobs = Blobs(JobStore(self.shelf.bucket, KEYS, rng=random.Random(1)), epoch=1)
         self.session = SessionCapture("s", blobs.put_payload)
         env = {"HOME": str(root), "PATH": "/usr/bin:/bin"}
         self.tree = WorkspaceCapture(root / "state", self.work.resolve(), env, blobs.put_payload)

@@ -23,7 +23,6 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.cli import run as command
 from wal_agent.cli.options import complete_job
 from wal_agent.cli.run import second_name, settle_folder
-from wal_agent.clock import SystemClock
 from wal_agent.errors import LeaseHeld, PersonNeeded
 from wal_agent.records import Owner
 from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
@@ -34,6 +33,7 @@ from wal_agent.text import quote_word
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 
 
 @dataclass
@@ -61,15 +61,11 @@ class Place:
         fields = OpeningFields(agent_version="1", version="0", args=())
         bucket = FileBucket(self.root / "bucket")
         made = open_job(
-            bucket,
-            Keys(name),
-            SystemClock(),
-            random.Random(1),
+            JobStore(bucket, Keys(name), rng=random.Random(1), parallel=1),
             claim=claim,
             fields=fields,
             seen=None,
             cause="first",
-            parallel=1,
         )
         for n in range(calls):
             made.writer.append(intent(n + 1, command="./charge.sh"))

@@ -39,6 +39,7 @@ from wal_agent.records import AnyRecord, Edit, FileDelta, Handoff, Opening
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Refuse, Resume, StartAgain, decide, prior_args
 from wal_agent.recovery.prompt import HandedOver, render_prompt
 from wal_agent.wal.state import RecentCall, State, apply_all
+from wal_agent.wal.store import JobStore
 
 GEMINI = (opening(), started(), turn(), captured(), intent(1), end(1), intent(2))
 
@@ -151,7 +152,7 @@ def write(tmp_path: Path, text: bytes) -> tuple[list[str], str]:
     from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.keys import Keys
 
-    blobs = Blobs(MemoryBucket(), Keys("job"), FakeClock(), random.Random(1), epoch=1)
+    blobs = Blobs(JobStore(MemoryBucket(), Keys("job"), FakeClock(), random.Random(1)), epoch=1)
     state, _ = taken(opening(), started(), turn(), saved(blobs, text), ours=claude())
     found = write_transcript(tmp_path / "here", state, {"gemini": MAIN}, blobs)
     return [path.read_text() for path in found.parts], found.problem
@@ -181,7 +182,7 @@ def test_the_third_agent_reads_what_both_before_said_and_did(tmp_path: Path) -> 
     from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.keys import Keys
 
-    blobs = Blobs(MemoryBucket(), Keys("job"), FakeClock(), random.Random(1), epoch=1)
+    blobs = Blobs(JobStore(MemoryBucket(), Keys("job"), FakeClock(), random.Random(1)), epoch=1)
     said = saved(blobs, b'{"role":"user","content":"move the shop"}\n')
     first, _ = taken(opening(time=0.0), started(), turn(), said, intent(1), end(1), ours=CLAUDE)
     second = apply_all(first, 9, 2, [CLAUDE, replace(started(), time=5001.0)])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.clock import SystemClock
 from wal_agent.fleet.jobs import Job, Relation, find_folder_jobs, find_jobs_here, relate, relate_job
 from wal_agent.records import Host, Owner
 from wal_agent.supervise.identity import KnownJob, make_owner, remember_job
@@ -16,13 +15,14 @@ from wal_agent.supervise.machine import this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 
 
 def run_job(bucket: MemoryBucket, job: str, folder: Path, env: dict[str, str], agent: str = "gemini") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     owner = make_owner(folder, env)
     claim = LeaseRequest("0" * 16, this_host(env, Path("/dev/null")), agent, str(folder), 30.0, owner=owner)
-    leases.acquire(bucket, Keys(job), SystemClock(), random.Random(1), seen=None, claim=claim, log_epoch=0)
+    leases.acquire(JobStore(bucket, Keys(job), rng=random.Random(1)), seen=None, claim=claim, log_epoch=0)
     remember_job(env, owner.folder, KnownJob(bucket.url, job, agent))
 
 

@@ -33,21 +33,21 @@ allowed, wanted = Allowed(("gemini",), root), ClaimOptions(loop=True, every=0.1)
 sys.exit(claim(eyes, allowed, wanted, say, SystemClock(), random.Random(), run, run, program))
 """
 RUN = """
-import os, random, secrets, sys
+import os, secrets, sys
 from pathlib import Path
 from wal_agent.bucket.file import FileBucket
-from wal_agent.clock import SystemClock
 from wal_agent.errors import LeaseHeld
 from wal_agent.supervise.machine import this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.store import JobStore
 bucket, keys = FileBucket(Path(os.environ["ROOT"]) / "bucket"), Keys(sys.argv[3].removeprefix("--job="))
 claim = leases.LeaseRequest(secrets.token_hex(8), this_host(os.environ, Path("/dev/null")), "gemini", os.getcwd(), 30.0)
 seen = leases.read_lease(bucket, keys)
 if seen.doc.epoch != 3:
     sys.exit(75)
 try:
-    lease = leases.acquire(bucket, keys, SystemClock(), random.Random(), seen=seen, claim=claim, log_epoch=0)
+    lease = leases.acquire(JobStore(bucket, keys), seen=seen, claim=claim, log_epoch=0)
 except LeaseHeld:
     sys.exit(75)
 with open(os.environ["ROOT"] + "/ran", "a") as file:

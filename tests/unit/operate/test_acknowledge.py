@@ -31,6 +31,7 @@ from wal_agent.wal.job import OpenedJob, close_job, open_job
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import iter_segments, replay
 from wal_agent.wal.state import State
+from wal_agent.wal.store import JobStore
 
 
 class Here:
@@ -49,15 +50,11 @@ class Here:
         decided = admit("shop", seen, Local("", ""))
         cause: Cause = decided.cause if isinstance(decided, Acquire) else "first"
         return open_job(
-            self.bucket,
-            KEYS,
-            SystemClock(),
-            random.Random(7),
+            JobStore(self.bucket, KEYS, rng=random.Random(7), parallel=1),
             claim=claim,
             fields=FIELDS,
             seen=seen,
             cause=cause,
-            parallel=1,
         )
 
     def cut_off(self) -> None:

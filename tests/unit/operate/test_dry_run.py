@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.cli.shelf import commit, intent
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.operate.dry_run import foresee_start
 from wal_agent.records import AgentStarted, Owner
@@ -18,6 +17,7 @@ from wal_agent.supervise.machine import this_host
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 
 KEYS = Keys("pay")
 SETTINGS = Settings("memory://", "pay")
@@ -30,10 +30,7 @@ def test_a_job_of_another_person_would_be_taken_over(tmp_path: Path, theirs: boo
     mine = make_owner(tmp_path, env)
     owner = Owner("bob", "b" * 32, "f" * 32) if theirs else mine
     job = open_job(
-        bucket,
-        KEYS,
-        SystemClock(),
-        random.Random(1),
+        JobStore(bucket, KEYS, rng=random.Random(1)),
         claim=LeaseRequest("a" * 16, here, "gemini", "/home/bob/shop", 30.0, owner=owner),
         fields=OpeningFields(agent_version="1", version="0", args=()),
         seen=None,

@@ -10,17 +10,17 @@ import pytest
 
 from tests.unit.cli.shelf import KEYS, commit, intent, payload
 from tests.unit.cli.test_restore import MAIN, Story
-from wal_agent.clock import SystemClock
 from wal_agent.operate.fork import Source, fork, free_name
 from wal_agent.records import End, Fact, Host, Turn
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE, Blobs, write_file
-from wal_agent.wal.job import OpeningFields
+from wal_agent.wal.job import Opener, OpeningFields
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
+from wal_agent.wal.store import JobStore
 
 NEW = Keys("shop-from-9")
 CLAIM = LeaseRequest(
@@ -49,17 +49,17 @@ def story(tmp_path: Path) -> Story:
 
 def source(story: Story, upto: int | None = None) -> Source:
     bucket = story.shelf.bucket
-    return Source(bucket, KEYS, replay(bucket, KEYS, upto), Blobs(bucket, KEYS, SystemClock(), random.Random(1)))
+    return Source(bucket, KEYS, replay(bucket, KEYS, upto), Blobs(JobStore(bucket, KEYS, rng=random.Random(1))))
 
 
 def go(of: Source) -> State:
-    fork(of, NEW, CLAIM, FIELDS, SystemClock(), random.Random(1))
+    fork(of, JobStore(of.bucket, NEW, rng=random.Random(1)), CLAIM, FIELDS)
     return replay(of.bucket, NEW).state
 
 
 def blobs(of: Source, state: State) -> dict[str, bytes]:
     """What a recovery of the new job reads, from its own blobs alone."""
-    own = Blobs(of.bucket, NEW, SystemClock(), random.Random(1))
+    own = Blobs(JobStore(of.bucket, NEW, rng=random.Random(1)))
     found = {f"#{o.intent.call}": own.fetch(o.intent.input) for o in state.open}
     found |= {f"={e.intent.call}": own.fetch(e.end.result) for e in state.unsettled if e.end.result}
     if state.workspace:
@@ -77,7 +77,7 @@ def test_a_fork_says_what_its_source_said_there(story: Story, tmp_path: Path) ->
     assert [e.intent.call for e in state.unsettled] == [1]
     assert (state.session, state.turn, state.next_call) == ("s", "started", 3)
     assert state.prompt and old.prompt and state.prompt.prompt == old.prompt.prompt
-    write_file(Blobs(of.bucket, NEW, SystemClock(), random.Random(1)), state.files[MAIN], tmp_path / "exact")
+    write_file(Blobs(JobStore(of.bucket, NEW, rng=random.Random(1))), state.files[MAIN], tmp_path / "exact")
     assert (tmp_path / "exact").read_text() == "two" * 3
     told = blobs(of, state)
     assert told["=1"] == b"r" * (INLINE + 1)
@@ -124,7 +124,7 @@ def test_a_fork_that_was_cut_off_is_a_job_that_never_ran(story: Story) -> None:
         steps = 0
         name = free_name(of.bucket, "shop", at + 100)
         try:
-            fork(of, name, CLAIM, FIELDS, SystemClock(), random.Random(1), cut)
+            fork(of, JobStore(of.bucket, name, rng=random.Random(1)), CLAIM, FIELDS, Opener(check_stop=cut))
         except Cut:
             assert replay(of.bucket, name).state.home == 0, at
             assert free_name(of.bucket, "shop", at + 100).job == f"{name.job}-2"

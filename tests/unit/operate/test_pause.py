@@ -28,6 +28,7 @@ from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.lease import StoredLease, reschedule_pause
+from wal_agent.wal.store import JobStore
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC).timestamp()
 
@@ -205,7 +206,9 @@ def seen(world: World) -> StoredLease:
 
 
 def off(world: World, at: StoredLease, lasts: float = 600.0) -> None:
-    reschedule_pause(world.bucket, KEYS, world.clock, random.Random(3), seen=at, lasts=lasts, reason="rate limit")
+    reschedule_pause(
+        JobStore(world.bucket, KEYS, world.clock, random.Random(3)), seen=at, lasts=lasts, reason="rate limit"
+    )
 
 
 @pytest.mark.parametrize("fate", ["", "lost", "dropped"])

@@ -22,6 +22,7 @@ from wal_agent.wal.blobs import INLINE, Blobs, write_file
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import replay
 from wal_agent.wal.retention import DAY, Mirror, Retention, Snapshots
+from wal_agent.wal.store import JobStore
 
 CALLS = 2000  # at 10,000 (7 s) what is left is the same, but for the chunks of the longer session
 MOST = 500  # objects under the job's prefix
@@ -75,7 +76,7 @@ class LongJob:
 
     def restored(self, folder: Path) -> bytes:
         bucket: Bucket = self.world.bucket
-        blobs = Blobs(bucket, KEYS, self.world.clock, self.rng)
+        blobs = Blobs(JobStore(bucket, KEYS, self.world.clock, self.rng))
         write_file(blobs, replay(bucket, KEYS).state.files["f"], folder / "copy")
         return (folder / "copy").read_bytes()
 

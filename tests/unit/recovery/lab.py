@@ -10,13 +10,13 @@ from pathlib import Path
 
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.capture.inside import TreeCapture
-from wal_agent.clock import SystemClock
 from wal_agent.records import Workspace
 from wal_agent.recovery.restore_target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
 from wal_agent.recovery.restore_workspace import TreeResult, restore_files
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State, apply
+from wal_agent.wal.store import JobStore
 
 NOW = 1_700_000_000.0
 WHO = ("-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "protocol.file.allow=always")
@@ -49,7 +49,7 @@ class Lab:
 
     def __post_init__(self) -> None:
         self.bucket = MemoryBucket()
-        self.blobs = Blobs(self.bucket, Keys("job"), SystemClock(), random.Random(1), epoch=1)
+        self.blobs = Blobs(JobStore(self.bucket, Keys("job"), rng=random.Random(1)), epoch=1)
 
     @property
     def captured(self) -> Workspace:

@@ -28,7 +28,6 @@ from wal_agent.agents.conversation import fields as kept_fields
 from wal_agent.bucket.base import MemoryBucket
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.capture.session import SessionCapture
-from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged, Exhausted
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery import restore_session
@@ -37,9 +36,10 @@ from wal_agent.safefs import Buffer, Pieces, write_pieces
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState
+from wal_agent.wal.store import JobStore
 
 MAIN = "session.jsonl"
-BLOBS = Blobs(MemoryBucket(), Keys("shop"), SystemClock(), random.Random(1))
+BLOBS = Blobs(JobStore(MemoryBucket(), Keys("shop"), rng=random.Random(1)))
 NOW = 1_800_000_000.0
 CALLS = (LoggedCall(1, "t", b"{}", b"{}", False),)
 
@@ -480,7 +480,7 @@ def test_a_restored_session_is_not_uploaded_again(tmp_path: Path) -> None:
     there = tmp_path / "there.jsonl"
     there.write_bytes(b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines))
     meter = MeterBucket(MemoryBucket())
-    blobs = Blobs(meter, Keys("shop"), SystemClock(), random.Random(1), epoch=1)
+    blobs = Blobs(JobStore(meter, Keys("shop"), rng=random.Random(1)), epoch=1)
     (delta,) = SessionCapture(session, blobs.put_payload).capture([SessionFile(agent.main_file, there)], now=1.0)
     assert isinstance(delta, FileDelta)
     captured = {agent.main_file: FileState(session=session, size=delta.size, sha256=delta.sha256, layers=(delta,))}

@@ -30,6 +30,7 @@ from wal_agent.supervise.options import Screen
 from wal_agent.wal import lease
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.store import JobStore
 
 NOWHERE = AcquireOptions(Path("/nowhere/spools"))
 
@@ -44,14 +45,11 @@ class Taking:
         self, run: str, wait: bool = False, options: AcquireOptions = NOWHERE, pauses: Pauses = "wait", known: int = 0
     ) -> OpenedJob:
         return acquire_job(
-            self.world.bucket,
-            KEYS,
+            JobStore(self.world.bucket, KEYS, self.world.clock, random.Random(7)),
             claim(run),
             FIELDS,
-            self.world.clock,
             replace(options, wait=wait, pauses=pauses, known_epoch=known),
             Screen(self.told.append, self.told.extend, redraw=self.drawn.append),
-            rng=random.Random(7),
         )
 
     def faster(self, _: str) -> None:
@@ -183,7 +181,7 @@ def test_an_unlocked_job_is_waited_for_without_being_asked(taking: Taking) -> No
     taking.take("a")
     seen = leases.read_lease(taking.world.inner, KEYS)
     assert seen is not None
-    leases.unlock(taking.world.inner, KEYS, taking.world.clock, random.Random(1), seen=seen, reason="by hand")
+    leases.unlock(JobStore(taking.world.inner, KEYS, taking.world.clock, random.Random(1)), seen=seen, reason="by hand")
     began = taking.world.clock.at
     assert taking.take("b").lease.epoch == 2
     assert taking.world.clock.at - began >= TTL

@@ -23,6 +23,7 @@ from wal_agent.recovery.lease_policy import Local, expires_in
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress, lease_health, wanted_ttl
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc, acquire, encode_lease, read_lease
+from wal_agent.wal.store import JobStore
 
 TTL = 0.06  # real seconds between two renewals: a third; the clock that decides is the test's own
 
@@ -65,10 +66,7 @@ class Pulse:
         bucket = MemoryBucket(clock=self.clock.now)
         self.inner = bucket
         self.lease = acquire(
-            bucket,
-            KEYS,
-            self.clock,
-            random.Random(7),
+            JobStore(bucket, KEYS, self.clock, random.Random(7)),
             seen=None,
             claim=replace(claim("a"), ttl=TTL, spool=spool),
             log_epoch=0,
@@ -297,7 +295,7 @@ def test_the_requests_of_an_hour(phase: str, most: int) -> None:
     pulse = Pulse()
     meter = MeterBucket(pulse.inner)
     claimed = replace(claim("a"), ttl=30.0)
-    lease = acquire(meter, Keys("cost"), pulse.clock, random.Random(7), seen=None, claim=claimed, log_epoch=0)
+    lease = acquire(JobStore(meter, Keys("cost"), pulse.clock, random.Random(7)), seen=None, claim=claimed, log_epoch=0)
     pulse.doing = RunProgress(phase, since=pulse.clock.now())
     keeper = LeaseKeeper(LeaseTiming(30.0), pulse.clock, lease, pulse)
     before = meter.snapshot()
@@ -313,7 +311,10 @@ def test_the_lease_says_the_longer_ttl_and_the_short_one_again_once_the_agent_wo
     pulse = Pulse()
     keys = Keys("nap")
     lease = acquire(
-        pulse.inner, keys, pulse.clock, random.Random(7), seen=None, claim=replace(claim("a"), ttl=30.0), log_epoch=0
+        JobStore(pulse.inner, keys, pulse.clock, random.Random(7)),
+        seen=None,
+        claim=replace(claim("a"), ttl=30.0),
+        log_epoch=0,
     )
     pulse.doing = RunProgress("awaiting_user", since=pulse.clock.now())
     keeper = LeaseKeeper(LeaseTiming(30.0), pulse.clock, lease, pulse)

@@ -36,6 +36,7 @@ from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
 from wal_agent.supervise.machine import RunDir, is_run_live, lock_state, runtime_dir, sweep_run_dirs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 
 HERE = Host(name="h", boot="b", pidns="p", pid=1, lock="/x")
 
@@ -279,7 +280,9 @@ class Machine:
         claim = LeaseRequest(run, here, "gemini", "/w", TTL)
         options = AcquireOptions(machine.spools_dir(self.env), spool=True)
         world = self.world
-        opened = acquire_job(world.bucket, KEYS, claim, FIELDS, world.clock, options, SILENT, rng=random.Random(1))
+        opened = acquire_job(
+            JobStore(world.bucket, KEYS, world.clock, random.Random(1)), claim, FIELDS, options, SILENT
+        )
         return opened, run_dir
 
     def cut_off(self) -> None:

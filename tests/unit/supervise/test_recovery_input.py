@@ -55,6 +55,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.state import OpenCall, OpeningAt, State, apply_all
+from wal_agent.wal.store import JobStore
 from wal_agent.wording.messages import LOST_WORDS, REFUSED, REPLACES, WITH_START
 from wal_agent.wording.messages import TASK as TASK_AS_GIVEN
 
@@ -149,7 +150,7 @@ def test_the_arguments_stand_in_for_what_the_log_does_not_have() -> None:
 
 
 def test_the_log_tells_what_was_asked() -> None:
-    blobs = Blobs(MemoryBucket(), Keys("shop"), SystemClock(), random.Random(1))
+    blobs = Blobs(JobStore(MemoryBucket(), Keys("shop"), rng=random.Random(1)))
     state = lost_run().before
     assert observe_log(Replay(state), HOME, blobs).asked == TASK.encode()
     assert observe_log(Replay(State()), HOME, blobs).asked == b""
@@ -457,7 +458,11 @@ class Stage:
         fields = OpeningFields(agent_version="", version=version, parents=parents)
         clock, rng = SystemClock(), random.Random(7)
         return open_job(
-            self.bucket, Keys("inner"), clock, rng, claim=claim, fields=fields, seen=seen, cause="first", parallel=1
+            JobStore(self.bucket, Keys("inner"), clock, rng, parallel=1),
+            claim=claim,
+            fields=fields,
+            seen=seen,
+            cause="first",
         )
 
     def look(self, words: str = WORDS, since: float = 1.0) -> NestedRun | None:

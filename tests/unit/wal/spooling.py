@@ -14,6 +14,7 @@ from wal_agent.supervise.lease_keeper import AcquireOptions, acquire_job
 from wal_agent.supervise.options import Screen
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments
+from wal_agent.wal.store import JobStore
 from wal_agent.wal.writer import Ticket
 
 
@@ -29,14 +30,11 @@ class Disk:
         """What `wal-agent run` does until the job is opened."""
         here = self.host(run)
         return acquire_job(
-            self.world.bucket,
-            KEYS,
+            JobStore(self.world.bucket, KEYS, self.world.clock, random.Random(run)),
             replace(claim(run), host=here),
             FIELDS,
-            self.world.clock,
             AcquireOptions(self.spools, spool, accept_loss),
             Screen(self.told.append, self.told.extend),
-            rng=random.Random(run),
         )
 
     def host(self, run: str) -> Host:

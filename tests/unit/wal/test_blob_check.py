@@ -14,12 +14,12 @@ from wal_agent.bucket.base import Bucket, MemoryBucket
 from wal_agent.bucket.decorators import MeterBucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
 from wal_agent.bucket.file import FileBucket
-from wal_agent.clock import SystemClock
 from wal_agent.records import Edit, FileDelta, Pack, Payload, Workspace
 from wal_agent.wal import damage
 from wal_agent.wal.blobs import CHUNK, Blobs
 from wal_agent.wal.damage import CheckedBlobs, find_damaged_blobs, find_missing_blobs, needed_blobs, newest_restorable
 from wal_agent.wal.state import FileState, State
+from wal_agent.wal.store import JobStore
 
 
 class Far(MemoryBucket):
@@ -31,7 +31,7 @@ class Far(MemoryBucket):
 
 
 def blobs_on(bucket: Bucket) -> Blobs:
-    return Blobs(bucket, KEYS, SystemClock(), random.Random(1), epoch=1)
+    return Blobs(JobStore(bucket, KEYS, rng=random.Random(1)), epoch=1)
 
 
 def a_state(blobs: Blobs, count: int) -> State:

@@ -13,7 +13,7 @@ from wal_agent.wal.blobs import INLINE, Blobs
 
 
 def blobs(world: World, parallel: int = 1, epoch: int = 3) -> Blobs:
-    return Blobs(world.bucket, KEYS, world.clock, world.rng, epoch=epoch, parallel=parallel)
+    return Blobs(world.store, epoch=epoch, parallel=parallel)
 
 
 def test_small_is_inline_and_bulk_is_a_blob() -> None:

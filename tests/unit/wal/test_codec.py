@@ -36,7 +36,7 @@ some_records: st.SearchStrategy[AnyRecord] = st.one_of(
 
 def written(records: list[AnyRecord], seq: int = 3) -> bytes:
     raw = [codec.encode_record(r)[0] for r in records]
-    return codec.encode_segment(job="j", epoch=2, seq=seq, run="r", prev=b"p" * 32, time=9.5, records=raw)
+    return codec.encode_segment(codec.Author("j", 2, "r"), seq=seq, prev=b"p" * 32, time=9.5, records=raw)
 
 
 @settings(deadline=None)
@@ -141,7 +141,7 @@ def test_a_newer_format_is_named() -> None:
 
 def test_an_unknown_record_type_makes_it_unreadable() -> None:
     raw = msgspec.msgpack.encode({"t": "from_the_future", "time": 1.0})
-    data = codec.encode_segment(job="j", epoch=1, seq=3, run="r", prev=bytes(32), time=0.0, records=[raw])
+    data = codec.encode_segment(codec.Author("j", 1, "r"), seq=3, prev=bytes(32), time=0.0, records=[raw])
     with pytest.raises(Newer, match="record type `from_the_future`"):
         codec.decode_segment(data, job="j", seq=3)
 

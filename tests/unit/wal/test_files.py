@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.wal.world import KEYS, World
+from tests.unit.wal.world import World
 from wal_agent.errors import Damaged
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.wal import blobs as blobs_module
@@ -29,7 +29,7 @@ def sha(data: bytes) -> str:
 
 
 def make_blobs(world: World) -> Blobs:
-    return Blobs(world.bucket, KEYS, world.clock, world.rng, epoch=1, parallel=1)
+    return Blobs(world.store, epoch=1, parallel=1)
 
 
 def delta(blobs: Blobs, old: bytes, edits: list[tuple[int, bytes]], size: int) -> tuple[FileDelta, bytes]:

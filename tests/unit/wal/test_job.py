@@ -19,6 +19,7 @@ from wal_agent.wal import reader
 from wal_agent.wal.job import close_job, open_job
 from wal_agent.wal.reader import Damage, Tail, read_tail, replay
 from wal_agent.wal.spool import SpoolContent
+from wal_agent.wal.store import JobStore
 
 BEGUN = StepBegun(time=1.0, name="s", command=("true",))
 
@@ -62,7 +63,7 @@ def test_a_lease_says_recovering_only_where_calls_may_have_been_lost(
         job.writer.append(intent(call))
         drain(job)
     wanted, seen = replace(claim("b"), phase=phase), world.seen()
-    open_job(world.bucket, KEYS, world.clock, world.rng, claim=wanted, fields=FIELDS, seen=seen, cause=cause)
+    open_job(world.store, claim=wanted, fields=FIELDS, seen=seen, cause=cause)
     taken = world.seen()
     assert taken is not None and (taken.doc.phase, taken.doc.epoch) == (says, 2)
 
@@ -102,7 +103,13 @@ def test_only_one_of_two_that_saw_the_same_lease_gets_it() -> None:
     seen = world.seen()
     world.open("b")
     with pytest.raises(LeaseHeld):
-        open_job(world.bucket, KEYS, world.clock, world.rng, claim=claim("c"), fields=FIELDS, seen=seen, cause="dead")
+        open_job(
+            world.store,
+            claim=claim("c"),
+            fields=FIELDS,
+            seen=seen,
+            cause="dead",
+        )
 
 
 @pytest.mark.parametrize("fates", [["lost"], ["dropped"], ["lost", "lost"], ["", "lost"], ["", "dropped", "lost"]])
@@ -161,7 +168,11 @@ def test_the_old_owners_late_append_moves_the_opening_on() -> None:
 
     world.bucket.before_put = sneak
     new = open_job(
-        world.bucket, KEYS, world.clock, world.rng, claim=claim("b"), fields=FIELDS, seen=seen, cause="dead", parallel=1
+        world.store,
+        claim=claim("b"),
+        fields=FIELDS,
+        seen=seen,
+        cause="dead",
     )
     assert new.replay.seq == 3
     assert [c.intent.agent_call for c in new.replay.state.open] == ["late"]
@@ -171,7 +182,7 @@ def test_an_equal_or_higher_epoch_at_the_tail_ends_the_attempt() -> None:
     world = World()
     world.open("a")
     with pytest.raises(Fenced):
-        openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening(1))
+        openings.place_opening(world.store, opening(1))
 
 
 class Seen(BucketDecorator):
@@ -195,7 +206,7 @@ def test_an_opening_reads_the_tail_once() -> None:
     world.clock.at += TTL + 1
     bucket = Seen(world.bucket)
     new = open_job(
-        bucket, KEYS, world.clock, world.rng, claim=claim("b"), fields=FIELDS, seen=world.seen(), cause="dead"
+        JobStore(bucket, KEYS, world.clock, world.rng), claim=claim("b"), fields=FIELDS, seen=world.seen(), cause="dead"
     )
     assert (new.replay.seq, sorted(bucket.read)) == (3, [KEYS.segment(n) for n in (1, 2, 2, 3)])
     # 2: as the tail, and in the replay, which could not know its bytes before.
@@ -221,12 +232,10 @@ def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() ->
         world.inner.delete(KEYS.segment(2))
 
     world.bucket.before_put = hole
-    at = openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening(2))
+    at = openings.place_opening(world.store, opening(2))
     assert at.seq == 5
     world.inner.delete(KEYS.segment(2))
-    landed = openings._land(
-        world.bucket, KEYS, RetryBudget(world.clock, world.rng, 1), opening(3), Tail(1, 1, bytes(32))
-    )
+    landed = openings._land(world.store, RetryBudget(world.clock, world.rng, 1), opening(3), Tail(1, 1, bytes(32)), b"")
     assert landed.seq == 2  # in the hole; what is behind it has a lower epoch: not the end of the log
     assert openings.resolve_later_segment(read_tail(world.bucket, KEYS), 3) == "again"
     assert openings.resolve_later_segment(read_tail(world.bucket, KEYS), 1) == "give_up"
@@ -238,11 +247,11 @@ def test_an_opening_of_a_higher_epoch_that_is_faster_ends_the_attempt() -> None:
     world.open("a")
 
     def faster(key: str) -> None:
-        openings.place_opening(world.inner, KEYS, world.clock, world.rng, opening(3))
+        openings.place_opening(replace(world.store, bucket=world.inner), opening(3))
 
     world.bucket.before_put = faster
     with pytest.raises(Fenced, match="epoch 3"):
-        openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening(2))
+        openings.place_opening(world.store, opening(2))
     assert read_tail(world.inner, KEYS).epoch == 3
 
 
@@ -374,15 +383,15 @@ def test_what_was_spooled_is_sent_with_a_pause_behind_each_failure_and_a_new_bud
     writer: Any = Sending("undecided", "acked", "undecided", "undecided", "acked")
     began, limit = world.clock.at, 0.4
     with mock.patch.object(world.rng, "random", lambda: 0.5):  # pauses of 0.05, 0.1, 0.2 seconds
-        jobs.send_spooled(writer, world.clock, world.rng, 0.15, lambda: asked.append(len(writer.steps)))
+        jobs.send_spooled(writer, replace(world.store, budget=0.15), lambda: asked.append(len(writer.steps)))
         assert world.clock.at - began == pytest.approx(0.05 + 0.05 + 0.1) and world.clock.at - began < limit
         assert asked == [5, 4, 3, 2, 1], "before each step a signal may end it"
         writer = Sending(*["undecided"] * 3)
         with pytest.raises(Unavailable, match="spooled for the job could not be saved"):
-            jobs.send_spooled(writer, world.clock, world.rng, 0.15)
+            jobs.send_spooled(writer, replace(world.store, budget=0.15))
     with pytest.raises(Fenced, match="taken over"):
         writer = Sending("ended", "acked")
-        jobs.send_spooled(writer, world.clock, world.rng, 0.15)
+        jobs.send_spooled(writer, replace(world.store, budget=0.15))
 
 
 @pytest.mark.parametrize(
@@ -435,7 +444,7 @@ def test_damage_is_a_fence_only_where_a_newer_owner_has_passed(epoch: int, fence
     world = World()
     before = world.open("a").replay
     hole = replace(before, damage=Damage(2, "missing", 1, 0.0))
-    log = jobs._Log(world.bucket, KEYS, world.clock, world.rng, 20.0, 1)
+    log = world.store
     read = mock.Mock(return_value=hole)
     with (
         mock.patch.object(reader, "continue_replay", read),

@@ -166,7 +166,7 @@ def test_unlock_keeps_the_epoch_and_fences_the_owner() -> None:
     job = world.take_over("b")
     seen = world.seen()
     assert seen is not None
-    doc = leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="by hand")
+    doc = leases.unlock(world.store, seen=seen, reason="by hand")
     assert (doc.state, doc.epoch, doc.run) == ("unlocked", 2, "b")
     with pytest.raises(Fenced, match="unlocked by hand"):
         job.lease.renew()
@@ -181,10 +181,10 @@ def test_unlock_names_the_lease_that_was_shown() -> None:
     assert seen is not None
     job.lease.renew()
     with pytest.raises(LeaseHeld, match="lives"):
-        leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="")
+        leases.unlock(world.store, seen=seen, reason="")
     world.take_over("b")
     with pytest.raises(Fenced):
-        leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="")
+        leases.unlock(world.store, seen=seen, reason="")
 
 
 @pytest.mark.parametrize("fate", ["lost", "dropped"])
@@ -194,7 +194,7 @@ def test_unlock_through_a_lost_reply(fate: str) -> None:
     seen = world.seen()
     assert seen is not None
     world.bucket.fates = [fate]
-    leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="", off=True)
+    leases.unlock(world.store, seen=seen, reason="", off=True)
     after = world.seen()
     assert after is not None and after.doc.state == "unlocked" and after.doc.off
 
@@ -282,11 +282,10 @@ def test_there_is_no_epoch_above_the_last() -> None:
     for epoch, taken in ((MAX_SEQ - 1, True), (MAX_SEQ, False)):
         old = leases.StoredLease(msgspec.structs.replace(seen.doc, epoch=epoch), seen.version, 0.0, 0.0)
         if taken:
-            args = (world.bucket, KEYS, world.clock, world.rng)
-            assert leases.acquire(*args, seen=old, claim=claim("b"), log_epoch=1).epoch == MAX_SEQ
+            assert leases.acquire(world.store, seen=old, claim=claim("b"), log_epoch=1).epoch == MAX_SEQ
         else:
             with pytest.raises(Damaged, match="there is none above"):
-                leases.acquire(world.bucket, KEYS, world.clock, world.rng, seen=old, claim=claim("b"), log_epoch=1)
+                leases.acquire(world.store, seen=old, claim=claim("b"), log_epoch=1)
 
 
 @pytest.mark.parametrize("state", ["held", "released"])
@@ -299,12 +298,11 @@ def test_an_acquisition_is_not_made_from_a_lease_that_its_own_run_has_given_up(s
         world.inner.put(KEYS.lease, encode_lease(doc), if_version=seen.version)
 
     world.bucket.before_put = faster
-    args = (world.bucket, KEYS, world.clock, world.rng)
     if state == "held":
-        assert leases.acquire(*args, seen=seen, claim=claim("b"), log_epoch=1).epoch == 2
+        assert leases.acquire(world.store, seen=seen, claim=claim("b"), log_epoch=1).epoch == 2
     else:
         with pytest.raises(LeaseHeld, match="taken by host-a"):
-            leases.acquire(*args, seen=seen, claim=claim("b"), log_epoch=1)
+            leases.acquire(world.store, seen=seen, claim=claim("b"), log_epoch=1)
 
 
 def test_an_unlock_that_another_person_was_faster_with_is_done() -> None:
@@ -312,12 +310,11 @@ def test_an_unlock_that_another_person_was_faster_with_is_done() -> None:
     world.open("a")
     seen = world.seen()
     assert seen is not None
-    args = (world.bucket, KEYS, world.clock, world.rng)
-    theirs = leases.unlock(*args, seen=seen, reason="theirs")
-    assert leases.unlock(*args, seen=seen, reason="mine") == theirs
+    theirs = leases.unlock(world.store, seen=seen, reason="theirs")
+    assert leases.unlock(world.store, seen=seen, reason="mine") == theirs
     world.inner.delete(KEYS.lease)
     with pytest.raises(Fenced, match="was deleted"):
-        leases.unlock(*args, seen=seen, reason="mine")
+        leases.unlock(world.store, seen=seen, reason="mine")
 
 
 @pytest.mark.parametrize(
@@ -352,12 +349,12 @@ def released() -> tuple[World, leases.StoredLease]:
 def test_a_pause_is_moved_for_exactly_the_lease_that_was_seen(lasts: float, until: float) -> None:
     world, seen = released()
     args = {"seen": seen, "lasts": lasts, "reason": "rate limit"}
-    doc = leases.reschedule_pause(world.bucket, KEYS, world.clock, world.rng, **args)  # type: ignore[arg-type]
+    doc = leases.reschedule_pause(world.store, **args)  # type: ignore[arg-type]
     stored = world.seen()
     assert stored is not None and stored.doc == doc
     assert (doc.state, doc.epoch, doc.reason, doc.until) == ("released", 1, "rate limit", world.clock.now() + until)
     with pytest.raises(LeaseHeld):
-        leases.reschedule_pause(world.bucket, KEYS, world.clock, world.rng, **args)  # type: ignore[arg-type]
+        leases.reschedule_pause(world.store, **args)  # type: ignore[arg-type]
     after = world.seen()
     assert after is not None and after.doc == doc
 
@@ -394,7 +391,7 @@ def test_a_lease_carries_on_what_the_one_before_it_knew_of_the_log() -> None:
     stored = msgspec.structs.replace(first.doc, seq=41)
     version = world.bucket.put(KEYS.lease, encode_lease(stored), if_version=first.version)
     seen = leases.StoredLease(stored, version, first.updated, first.now)
-    lease = leases.acquire(world.bucket, KEYS, world.clock, world.rng, seen=seen, claim=claim("b"), log_epoch=7)
+    lease = leases.acquire(world.store, seen=seen, claim=claim("b"), log_epoch=7)
     assert (lease._doc.seq, lease.epoch) == (41, 8)
 
 
@@ -404,7 +401,7 @@ def test_unlock_of_a_lease_that_was_copied_onto_itself() -> None:
     seen = world.seen()
     assert seen is not None
     rewritten(world)
-    leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="")
+    leases.unlock(world.store, seen=seen, reason="")
     after = world.seen()
     assert after is not None and after.doc.state == "unlocked" and len(world.bucket.puts) < 6
 
@@ -430,10 +427,13 @@ def test_a_store_that_refuses_what_it_should_take_is_not_asked_without_a_pause(w
         match what:
             case "acquire":
                 leases.acquire(
-                    world.bucket, KEYS, world.clock, world.rng, seen=seen, claim=claim("b"), log_epoch=1, budget=20.0
+                    world.store,
+                    seen=seen,
+                    claim=claim("b"),
+                    log_epoch=1,
                 )
             case "unlock":
-                leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="")
+                leases.unlock(world.store, seen=seen, reason="")
             case "renew":
                 job.lease.renew()
             case _:
@@ -527,15 +527,13 @@ def test_an_unlock_goes_on_when_reading_back_fails_too(monkeypatch: pytest.Monke
         return read(key)
 
     monkeypatch.setattr(world.bucket, "get", get)
-    leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="r")
+    leases.unlock(world.store, seen=seen, reason="r")
     now = world.seen()
     assert now is not None and now.doc.state == "unlocked"
 
 
 def replaced(world: World, end: Tail, **more: Any) -> Repaired:
-    return replace_damaged_lease(
-        world.bucket, KEYS, world.clock, world.rng, tail=end, ttl=TTL, key="k1", reason="r", **more
-    )
+    return replace_damaged_lease(world.store, tail=end, ttl=TTL, key="k1", reason="r", **more)
 
 
 def test_it_says_what_the_log_says() -> None:
@@ -560,7 +558,7 @@ def test_an_outage_is_undecided_in_the_end() -> None:
     world, _ = damaged()
     world.bucket.fates = ["dropped"] * 1000
     with pytest.raises(Unavailable):
-        repair(world, budget=5.0)
+        repair(world)
     assert world.inner.get(KEYS.lease).data == b"junk"
 
 
@@ -592,13 +590,13 @@ def test_an_owner_that_had_not_opened_yet_does_not_share_its_epoch() -> None:
     first = world.open("a")
     world.clock.at += TTL + 1
     claim = LeaseRequest(run="b", host=first.lease.doc.host, agent="gemini", workspace="/w", ttl=TTL)
-    slow = leases.acquire(world.bucket, KEYS, world.clock, world.rng, seen=world.seen(), claim=claim, log_epoch=1)
+    slow = leases.acquire(world.store, seen=world.seen(), claim=claim, log_epoch=1)
     world.inner.put(KEYS.lease, b"junk", if_version=world.inner.get(KEYS.lease).version)
     repair(world, off=True)
     assert world.open("c").lease.epoch == slow.epoch == 2
     opening = msgspec.structs.replace(first.replay.state.openings[0].opening, run="b", epoch=2)
     with pytest.raises(Fenced):
-        openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening)
+        openings.place_opening(world.store, opening)
     assert [o.opening.run for o in replay(world.inner, KEYS).state.openings] == ["a", "c"]
 
 
@@ -702,14 +700,13 @@ def test_between_two_tries_there_is_a_pause_whichever_request_failed(
     monkeypatch.setattr(world.bucket, "get", get)
     monkeypatch.setattr(world.clock, "sleep", slept.append)
     world.bucket.fates = ["dropped"] * puts
-    args: Any = (world.bucket, KEYS, world.clock, world.rng)
     match what:
         case "acquire":
-            assert leases.acquire(*args, seen=seen, claim=claim("b"), log_epoch=1).epoch == 2
+            assert leases.acquire(world.store, seen=seen, claim=claim("b"), log_epoch=1).epoch == 2
         case "unlock":
-            assert seen is not None and leases.unlock(*args, seen=seen, reason="").state == "unlocked"
+            assert seen is not None and leases.unlock(world.store, seen=seen, reason="").state == "unlocked"
         case "pause":
-            assert seen is not None and leases.reschedule_pause(*args, seen=seen, lasts=9.0, reason="r").until > 0
+            assert seen is not None and leases.reschedule_pause(world.store, seen=seen, lasts=9.0, reason="r").until > 0
         case "repair":
             assert not replaced(world, Tail(2, 2)).said
         case _:

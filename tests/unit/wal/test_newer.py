@@ -160,7 +160,11 @@ def test_a_lease_is_not_repaired(layout: dict[str, object]) -> None:
     before = content(world)
     with pytest.raises(Newer):
         replace_damaged_lease(
-            world.bucket, KEYS, world.clock, world.rng, tail=Tail(1, 1), ttl=30.0, key="", reason="", budget=1.0
+            msgspec.structs.replace(world.store, budget=1.0),
+            tail=Tail(1, 1),
+            ttl=30.0,
+            key="",
+            reason="",
         )
     assert content(world) == before
 

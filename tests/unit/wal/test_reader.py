@@ -38,6 +38,7 @@ from wal_agent.wal.reader import (
 )
 from wal_agent.wal.retention import Mirror, SnapshotPolicy, Snapshots
 from wal_agent.wal.state import State, apply_all, rebase
+from wal_agent.wal.store import JobStore
 
 
 def snapshots(world: World, job: OpenedJob, folder: str | Path = "/nonexistent") -> Snapshots:
@@ -144,16 +145,17 @@ def damaged(world: World, seq: int, data: bytes | None) -> Replay:
     return replay(world.bucket, KEYS)
 
 
-def segment(seq: int, **more: object) -> bytes:
-    fields: dict[str, object] = {"job": "shop", "epoch": 1, "seq": seq, "run": "a", "prev": bytes(32), "time": 0.0}
-    return codec.encode_segment(**{**fields, "records": [], **more})  # type: ignore[arg-type]
+def segment(
+    seq: int, epoch: int = 1, prev: bytes = bytes(32), run: str = "a", records: tuple[bytes, ...] = ()
+) -> bytes:
+    return codec.encode_segment(codec.Author("shop", epoch, run), seq=seq, prev=prev, time=0.0, records=records)
 
 
 def an_opening(good: bytes, *, epoch: int, opening: int, run: str = "a") -> bytes:
     """A segment of `epoch` and run a that begins with an opening of epoch `opening` by `run`."""
     first = World().open(run).replay.state.openings[0].opening
     raw = codec.encode_record(msgspec.structs.replace(first, epoch=opening))[0]
-    return segment(4, prev=codec.decode_segment(good, job="shop", seq=4).prev, epoch=epoch, records=[raw])
+    return segment(4, prev=codec.decode_segment(good, job="shop", seq=4).prev, epoch=epoch, records=(raw,))
 
 
 @pytest.mark.parametrize("parallel", [1, 4])
@@ -438,7 +440,7 @@ def test_a_record_of_an_earlier_epoch_or_that_names_another_before_it_is_damage_
     raw = [world.inner.get(KEYS.segment(seq)).data for seq in range(1, 5)]
 
     def put(seq: int, prev: bytes, epoch: int) -> None:
-        made = codec.encode_segment(job="shop", epoch=epoch, seq=seq, run="a", prev=prev, time=1.0, records=[])
+        made = codec.encode_segment(codec.Author("shop", epoch, "a"), seq=seq, prev=prev, time=1.0, records=[])
         world.inner.put(KEYS.segment(seq), made)
 
     put(5, codec.digest(raw[3]), 1)
@@ -478,7 +480,7 @@ def test_what_may_follow_in_the_log(epoch: int, run: str, records: tuple[str, ..
         opening = msgspec.structs.replace(opening, run="a")
     raw = [codec.encode_record(opening)[0] for _ in records]
     data = codec.encode_segment(
-        job="shop", epoch=epoch, seq=2, run=run, prev=first.hash, time=1.0, records=raw, carried=carried
+        codec.Author("shop", epoch, run), seq=2, prev=first.hash, time=1.0, records=raw, carried=carried
     )
     if fits:
         after = reader.apply_segment(first, "shop", 2, data)
@@ -582,7 +584,7 @@ def test_a_last_record_that_was_replaced_is_damage() -> None:
     world = ended()
     true = codec.decode_segment(world.inner.get(KEYS.segment(4)).data, job="shop", seq=4)
     raw = [codec.encode_record(r)[0] for r in true.records[:1]]
-    forged = codec.encode_segment(job="shop", epoch=1, seq=4, run=true.run, prev=true.prev, time=true.time, records=raw)
+    forged = codec.encode_segment(codec.Author("shop", 1, true.run), seq=4, prev=true.prev, time=true.time, records=raw)
     world.inner.delete(KEYS.segment(4))
     world.inner.put(KEYS.segment(4), forged)
     found = read_from(world).damage
@@ -643,7 +645,7 @@ def test_unlocking_a_dead_owner_keeps_what_its_lease_says() -> None:
     seen = world.seen()
     assert seen is not None
     rng = random.Random(1)
-    assert leases.unlock(world.bucket, KEYS, world.clock, rng, seen=seen, reason="x").seq == 4
+    assert leases.unlock(JobStore(world.bucket, KEYS, world.clock, rng), seen=seen, reason="x").seq == 4
 
 
 # ---- what a read costs

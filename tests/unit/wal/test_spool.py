@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.unit.supervise.crew import PATIENCE
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, openings, spooled, up
-from tests.unit.wal.world import FIELDS, KEYS, World, claim, drain, end, intent
+from tests.unit.wal.world import FIELDS, World, claim, drain, end, intent
 from wal_agent.errors import ConfigError, Exhausted, LeaseHeld
 from wal_agent.supervise.lease_keeper import AcquireOptions, Interrupted, acquire_job
 from wal_agent.supervise.options import Screen
@@ -281,9 +281,9 @@ def test_who_waits_rests_between_two_tries(world: World, disk: Disk, monkeypatch
         raise LeaseHeld("beaten")
 
     monkeypatch.setattr("wal_agent.supervise.lease_keeper.open_job", beaten)
-    args = (FIELDS, world.clock, AcquireOptions(disk.spools, wait=True), Screen(disk.told.append, print))
+    args = (FIELDS, AcquireOptions(disk.spools, wait=True), Screen(disk.told.append, print))
     with pytest.raises(ConfigError, match="enough"):
-        acquire_job(world.bucket, KEYS, claim("b"), *args)
+        acquire_job(world.store, claim("b"), *args)
     assert tries[0] + 1 <= tries[1] <= tries[2] - 1
 
 

@@ -374,7 +374,7 @@ def test_a_damaged_spool_is_never_passed_over(world: World, disk: Disk, harm: st
         case "unchained":
             old = codec.decode_segment(files[1].read_bytes(), job="shop", seq=3)
             raw = [codec.encode_record(r)[0] for r in old.records]
-            stranger = codec.encode_segment(job="shop", epoch=1, seq=3, run="a", prev=bytes(32), time=0.0, records=raw)
+            stranger = codec.encode_segment(codec.Author("shop", 1, "a"), seq=3, prev=bytes(32), time=0.0, records=raw)
             files[1].write_bytes(stranger)
     with pytest.raises(Damaged, match="shop-a") as found:
         disk.start("b")

@@ -272,7 +272,7 @@ def test_a_higher_epoch_at_my_seq_is_a_fence_for_good() -> None:
 def test_what_can_only_be_a_fault_is_called_damage() -> None:
     world = World()
     job = world.open("a")
-    stranger = codec.encode_segment(job="shop", epoch=1, seq=2, run="a", prev=bytes(32), time=0.0, records=[])
+    stranger = codec.encode_segment(codec.Author("shop", 1, "a"), seq=2, prev=bytes(32), time=0.0, records=[])
     world.inner.put(KEYS.segment(2), stranger)
     ticket = job.writer.append(intent(1))
     assert job.writer.commit_once() == "ended"

@@ -13,6 +13,7 @@ from wal_agent.wal import lease
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.store import JobStore
 from wal_agent.wal.writer import WriterListener
 
 KEYS = Keys("shop")
@@ -77,6 +78,10 @@ class World:
         self.inner = MemoryBucket(clock=self.clock.now)
         self.bucket = Flaky(self.inner)
 
+    @property
+    def store(self) -> JobStore:
+        return JobStore(self.bucket, KEYS, self.clock, self.rng, parallel=1)
+
     def seen(self) -> lease.StoredLease | None:
         return lease.read_lease(self.bucket, KEYS)
 
@@ -85,15 +90,11 @@ class World:
         decision = admit("shop", seen, Local(boot="", pidns=""))
         assert isinstance(decision, Acquire), decision
         return open_job(
-            self.bucket,
-            KEYS,
-            self.clock,
-            self.rng,
+            self.store,
             claim=claim(run),
             fields=FIELDS,
             seen=seen,
             cause=decision.cause,
-            parallel=1,
         )
 
     def take_over(self, run: str) -> OpenedJob:
