@@ -1,5 +1,4 @@
-"""Answer requests to a job on a NATS server: for checkpoints, and of the Synadia Agent Protocol 0.3
-(docs/NATS.md, docs/SYNADIA.md).
+"""Answer requests to a job on a NATS server: for checkpoints, and of the Synadia Agent Protocol 0.3 (docs/NATS.md).
 
 No stream covers what is requested: it would answer the request itself. `Answers`, the run, says what may be done, and
 does it. Everything that is read is hostile.
