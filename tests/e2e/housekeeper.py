@@ -29,7 +29,7 @@ CALLS = 6
 def main(url: str, folder: Path) -> None:
     bucket, keys, clock, rng = open_bucket(url), Keys("job"), SystemClock(), random.Random()
     seen = leases.read_lease(bucket, keys)
-    wanted = admit(keys.job, seen, Local("", "", "dead", unchanged=1e6))  # the old owner was killed: its parent says so
+    wanted = admit(seen, Local("", "", "dead", unchanged=1e6))  # the old owner was killed: its parent says so
     assert isinstance(wanted, Acquire)
     run = f"run-{os.getpid()}"
     host = this_host(os.environ, folder)

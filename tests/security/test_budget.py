@@ -24,7 +24,7 @@ from tests.unit.recovery.test_restore_workspace_hostile import Forge, nothing_ch
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.base import Bucket, MemoryBucket
 from wal_agent.budget import FOREIGN, Budget
-from wal_agent.capture.git import Git, GitFailed
+from wal_agent.capture.git import Git, GitBounds, GitFailed
 from wal_agent.capture.shadow import GitState
 from wal_agent.cli.stats import measure
 from wal_agent.errors import Damaged, Exhausted
@@ -185,7 +185,7 @@ def test_git_gets_no_more_memory_than_it_needs(tmp_path: Path) -> None:
     git = Git(dict(os.environ))
     git.run("init", "-q", str(tmp_path / "r"))
     with pytest.raises(GitFailed, match=r"(?i)memory|malloc|alloc"):
-        git.run("index-pack", str(path), cwd=tmp_path / "r", foreign=True)
+        git.run("index-pack", str(path), cwd=tmp_path / "r", within=GitBounds(foreign=True))
 
 
 @pytest.mark.parametrize("state", [None, GitState()], ids=["alone", "in git"])

@@ -119,6 +119,18 @@ def _quoted(path: str) -> str:
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+class GitBounds(msgspec.Struct, frozen=True):
+    """`most`: bytes of output, `timeout`: seconds (None: as the Git says). `foreign`: it reads bytes of the bucket, so
+    its memory is bounded."""
+
+    most: int = MAX_OUTPUT
+    timeout: float | None = None
+    foreign: bool = False
+
+
+GIT_BOUNDS = GitBounds()
+
+
 class Git(msgspec.Struct):
     """One thread runs it; any thread may `stop` it. `env`: the user's, of which PATH, HOME and TMPDIR are kept.
     `keep`: file descriptors that each process keeps open (a lock must outlive us as long as git works under it)."""
@@ -169,40 +181,38 @@ class Git(msgspec.Struct):
         self,
         *words: str,
         at: GitDirs | None = None,
-        input: bytes | None = None,
+        input: bytes | IO[bytes] = b"",
         ok: Collection[int] = (0,),
         out: IO[bytes] | None = None,
         cwd: Path | None = None,
-        most: int = MAX_OUTPUT,
         user_settings: bool = False,
-        timeout: float | None = None,
-        given: IO[bytes] | None = None,
-        literal: bool = True,
         warned: list[str] | None = None,
-        foreign: bool = False,
+        within: GitBounds = GIT_BOUNDS,
     ) -> bytes:
-        """Run `git WORDS` to its end; what it wrote, unless `out` takes that. It reads `input`, or the file `given`.
-        `user_settings`: the user's own global settings count (to ask what they are). `most`: bytes of output,
-        `timeout`: seconds. `literal`: paths mean just themselves (some commands cannot take that word). `warned` gets
-        the lines that it said beside its output. `foreign`: it reads bytes of the bucket, so its memory is bounded.
+        """Run `git WORDS` to its end; what it wrote, unless `out` takes that. `user_settings`: the user's own global
+        settings count (to ask what they are). `warned` gets the lines that it said beside its output.
 
         GitFailed, GitMissing, GitStopped. The process is gone when this returns."""
         argv = [self.program(), "--no-pager", "--no-replace-objects"]
         for setting in SETTINGS:
             argv += ["-c", setting]
-        env = self._environment(at, user_settings) | ({"GIT_LITERAL_PATHSPECS": "1"} if literal else {})
+        env = self._environment(at, user_settings)
+        if words[:1] != ("check-ignore",):  # which cannot take it
+            env["GIT_LITERAL_PATHSPECS"] = "1"  # paths mean just themselves
         folder = cwd or (at.cwd if at else None) or (at.git_dir if at else None) or Path("/")
         with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as said:
-            source.write(input or b"")
-            source.seek(0)
-            process = self._start([*argv, *words], env, folder, given or source, said, out)
-            if foreign:
+            if isinstance(input, bytes):
+                source.write(input)
+                source.seek(0)
+            given = source if isinstance(input, bytes) else input
+            process = self._start([*argv, *words], env, folder, given, said, out)
+            if within.foreign:
                 _bound_memory(process.pid)
-            timer = _Watch(self, process, timeout or self.timeout, _places(at, folder))
+            timer = _Watch(self, process, within.timeout or self.timeout, _places(at, folder))
             timer.daemon = True
             timer.start()
             try:
-                wrote = b"" if out is not None else _read(process, most)
+                wrote = b"" if out is not None else _read(process, within.most)
                 code = process.wait()
             except BaseException:
                 _kill(process)
@@ -219,8 +229,8 @@ class Git(msgspec.Struct):
             if self._stopped:
                 raise GitStopped
             said.seek(0)
-            if len(wrote) > most:
-                raise GitFailed(words, code, f"it had more to say than {most} bytes")
+            if len(wrote) > within.most:
+                raise GitFailed(words, code, f"it had more to say than {within.most} bytes")
             if code not in ok:
                 raise GitFailed(words, code, os.fsdecode(said.read(4096)))
             if warned is not None:

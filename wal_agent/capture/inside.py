@@ -15,7 +15,7 @@ from wal_agent.capture.belongs import is_own
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed
 from wal_agent.capture.repository import find_location
-from wal_agent.capture.workspace import SavedInside, WorkspaceCapture
+from wal_agent.capture.workspace import Nesting, SavedInside, WorkspaceCapture
 from wal_agent.records import Payload, Pending, Workspace
 from wal_agent.wal.state import State
 
@@ -41,7 +41,7 @@ class TreeCapture:
         self._private, self._job = (*private,), job
         self._caps = caps or Caps()
         self._main = WorkspaceCapture(
-            state_dir, workspace, env, put, private, caps, job, inside=lambda *asked: self._save("", *asked)
+            state_dir, workspace, env, put, private, caps, job, Nesting(lambda *asked: self._save("", *asked))
         )
         self.git = self._main.git
         self._inside: dict[str, WorkspaceCapture] = {}
@@ -151,9 +151,7 @@ class TreeCapture:
             self._private,
             Caps(self._caps.total // SHARE, self._caps.file),
             self._job,
-            inside=lambda *asked: self._save(folder, *asked),
-            folder=folder,
-            git=self.git,
+            Nesting(lambda *asked: self._save(folder, *asked), folder, self.git),
         )
         capture.go_on_from(self._logged.get(folder))
         if self._small:

@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wal_agent.capture.candidates import bound_paths
-from wal_agent.capture.git import Git, GitDirs, GitFailed, list_reachable, object_sizes, trees_of
+from wal_agent.capture.git import Git, GitBounds, GitDirs, GitFailed, list_reachable, object_sizes, trees_of
 from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
 from wal_agent.records import Repository
 from wal_agent.safefs import file_signature, open_plain, read_end, read_plain
@@ -126,7 +126,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _ignores(git: Git, place: Location) -> bool:
-    said = git.run("check-ignore", "--no-index", f"./{place.prefix}", at=place.at, ok=(0, 1), literal=False)
+    said = git.run("check-ignore", "--no-index", f"./{place.prefix}", at=place.at, ok=(0, 1))
     return bool(said)
 
 
@@ -339,7 +339,7 @@ class History:
                 return (found.decode(),)
         words = ("rev-list", "--max-parents=0", "--first-parent", head)
         try:
-            said = self._git.run(*words, at=place.at, timeout=ROOT_TIME).decode().split()
+            said = self._git.run(*words, at=place.at, within=GitBounds(timeout=ROOT_TIME)).decode().split()
         except GitFailed:
             return ()
         if said:
@@ -429,7 +429,7 @@ class UserIndex:
             if file.read(len(_PLAIN_INDEX)) == _PLAIN_INDEX:
                 return ()
         words = ("ls-files", "-t", "-z")
-        listed = self._git.run(*words, at=at, most=MAX_INDEX).split(b"\0")[:-1]
+        listed = self._git.run(*words, at=at, within=GitBounds(MAX_INDEX)).split(b"\0")[:-1]
         away = [entry[2:] for entry in listed if entry.startswith(b"S ")]
         return whole_folders(away, (entry[2:] for entry in listed if not entry.startswith(b"S ")))
 

@@ -33,7 +33,7 @@ from wal_agent.capture.candidates import (
     take_first,
     total_cost,
 )
-from wal_agent.capture.git import Git, GitDirs, GitFailed, GitStopped
+from wal_agent.capture.git import Git, GitBounds, GitDirs, GitFailed, GitStopped
 from wal_agent.capture.repository import Location
 from wal_agent.capture.shadow import Shadow
 from wal_agent.records import Pending
@@ -307,7 +307,7 @@ class Scanner:
         self._remove(at, sorted(found - self._forced))
         words = ("-o", "-i", "--directory", "--exclude-standard", *chosen, "--", *where)
         try:
-            said = self._git.run("ls-files", "-z", *words, at=at, most=MAX_IGNORED)
+            said = self._git.run("ls-files", "-z", *words, at=at, within=GitBounds(MAX_IGNORED))
             self._ignored = [path for path in said.split(b"\0")[:-1] if path not in self._forced]
         except GitFailed:
             self._ignored = []

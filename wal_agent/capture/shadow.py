@@ -32,7 +32,7 @@ from pathlib import Path
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.capture.git import Git, GitDirs, GitFailed
+from wal_agent.capture.git import Git, GitBounds, GitDirs, GitFailed
 from wal_agent.errors import Damaged
 
 FOLDER = "workspaces"  # in the user's state folder
@@ -273,7 +273,7 @@ class Shadow(msgspec.Struct, frozen=True):
     def take_in(self, pack: Path, *alternates: Path) -> None:
         """Keep a pack that was made of loose objects instead of them. Under the lock."""
         with pack.open("rb") as file:
-            self.git.run("index-pack", "--stdin", at=self.at(*alternates), given=file)
+            self.git.run("index-pack", "--stdin", at=self.at(*alternates), input=file)
         self.git.run("prune-packed", "-q", at=self.at())
 
     def tidy(self, pack: Path | None, *alternates: Path) -> None:
@@ -305,7 +305,9 @@ class Shadow(msgspec.Struct, frozen=True):
         """Read a capture. Damaged when it is not one, or not all of it is here."""
         at = self.at(*alternates)
         try:
-            listed = self.git.run("ls-tree", "-z", "--full-tree", commit, at=at, most=MAX_LISTED, foreign=True)
+            listed = self.git.run(
+                "ls-tree", "-z", "--full-tree", commit, at=at, within=GitBounds(MAX_LISTED, foreign=True)
+            )
             found = {}
             for entry in listed.split(b"\0")[:-1]:
                 head, _, name = entry.partition(b"\t")
@@ -314,7 +316,9 @@ class Shadow(msgspec.Struct, frozen=True):
             state_id, state = "", GitState()
             if STATE in found:
                 state_id = found[STATE][2]
-                state = read_state(self.git.run("cat-file", "blob", state_id, at=at, most=MAX_STATE, foreign=True))
+                state = read_state(
+                    self.git.run("cat-file", "blob", state_id, at=at, within=GitBounds(MAX_STATE, foreign=True))
+                )
             trees = {name: found[name][2] for name in (WORK, INDEX) if name in found and found[name][1] == "tree"}
         except (GitFailed, ValueError) as error:
             raise Damaged(f"The captured working tree {commit[:12]} cannot be read: {error}.") from error

@@ -181,6 +181,19 @@ class SavedInside(msgspec.Struct, frozen=True):
 SaveInside = Callable[[tuple[str, ...], int, float, tuple[int, ...]], SavedInside]
 
 
+class Nesting(msgspec.Struct, frozen=True):
+    """How a capture stands to others. `save` gets the repositories inside, their paths below the workspace, and what
+    `capture` got, to capture them before this one is made. `folder`: of the record, where this is such a repository;
+    `git`: of the workspace that it is in."""
+
+    save: SaveInside = lambda *_: SavedInside()
+    folder: str = ""
+    git: Git | None = None
+
+
+ALONE = Nesting()
+
+
 class WorkspaceCapture:
     """One run's. `capture` and `commit` are called by one thread, in turn."""
 
@@ -193,20 +206,16 @@ class WorkspaceCapture:
         private: Iterable[Path] = (),
         caps: Caps | None = None,
         job: str = "",
-        inside: SaveInside = lambda *_: SavedInside(),
-        folder: str = "",
-        git: Git | None = None,
+        nesting: Nesting = ALONE,
     ) -> None:
-        """`workspace`: a real path. `private`: folders that are never captured. `inside` gets the repositories inside,
-        their paths below the workspace, and what `capture` got, to capture them before this one is made. `folder`: of
-        the record, where this is such a repository; `git`: of the workspace that it is in."""
-        self.git = git or Git(env)
+        """`workspace`: a real path. `private`: folders that are never captured."""
+        self.git = nesting.git or Git(env)
         self._shadow = Shadow.of(state_dir, workspace, self.git, job)
         self._packer = Packer(self._shadow, put)
         self._workspace, self._env = workspace, env
         self._private = (*private, state_dir)
         self._caps = caps or Caps()
-        self._inside, self._folder = inside, folder
+        self._inside, self._folder = nesting.save, nesting.folder
         self._saved: SavedCapture | None = None
         self._next: SavedCapture | None = None
         self._tidy: Location | None = None

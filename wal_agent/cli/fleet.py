@@ -232,8 +232,9 @@ def watch(
     import threading
 
     from wal_agent.fleet.inboxes import Inboxes
-    from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
+    from wal_agent.fleet.watch import ACTED_ON, KEYS, Watcher, WatchOptions
     from wal_agent.supervise.ancestry import require_person
+    from wal_agent.wal.store import JobStore
 
     require_person("wal-agent fleet watch")
     if screen:
@@ -262,7 +263,7 @@ def watch(
         signal.signal(number, end)
     inboxes = Inboxes(lambda job: _messages_of(job, opened), opened, say) if on_message else None
     silent = None if once else _silent_runs(opened.url)
-    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop, tell, inboxes, silent).go()
+    Watcher(JobStore(opened, KEYS), wanted, os.environ, say, stop, tell, inboxes, silent).go()
     if ended:
         raise typer.Exit(128 + ended[0])
 
@@ -303,7 +304,7 @@ def claim(
     The exit code is 0 if no job needs a host, else that of `wal-agent run`; 75 means that another host was faster.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.fleet.jobs import Allowed, ClaimOptions, Reader, claim, exec_run, run_child
+    from wal_agent.fleet.jobs import Allowed, ClaimOptions, Launcher, Reader, claim, exec_run, run_child
     from wal_agent.paths import config_dir, home, state_dir
     from wal_agent.supervise.ancestry import require_person
 
@@ -323,8 +324,10 @@ def claim(
         say,
         SystemClock(),
         random.Random(),
-        lambda argv, place: exec_run(argv, place, os.environ),
-        lambda argv, place: run_child(argv, place, os.environ),
+        Launcher(
+            lambda argv, place: exec_run(argv, place, os.environ),
+            lambda argv, place: run_child(argv, place, os.environ),
+        ),
     )
     raise typer.Exit(code)
 

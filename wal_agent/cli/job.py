@@ -18,7 +18,6 @@ from wal_agent.config import ConsentNeeded, Settings
 from wal_agent.errors import Damaged, NoJob, UsageError, WalAgentError
 from wal_agent.text import MEANT, bucket_option, command, lines, say
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.store import JobStore
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from wal_agent.wal.lease import StoredLease
     from wal_agent.wal.reader import Replay
     from wal_agent.wal.state import State
+    from wal_agent.wal.store import JobStore
 
 ANY_AGENT = "gemini"  # whose settings name the bucket, where the agent is not known yet: all agents' do alike
 NAMES = frozenset(("bucket", "job"))  # the settings that say which job is meant
@@ -76,11 +76,17 @@ class JobContext(msgspec.Struct, frozen=True):
         return JobAccess(self.bucket, self.keys, self.settings.ttl, os.environ, self.key_id)
 
     @property
+    def store(self) -> JobStore:
+        from wal_agent.wal.store import JobStore
+
+        return JobStore(self.bucket, self.keys)
+
+    @property
     def blobs(self) -> Blobs:
         """For reading."""
         from wal_agent.wal.blobs import Blobs
 
-        return Blobs(JobStore(self.bucket, self.keys))
+        return Blobs(self.store)
 
     def read_log(self, place: str | None = None) -> Replay:
         """The job's log up to a place as a person names it, or as far as it is sound. As operate.export.replay_at."""

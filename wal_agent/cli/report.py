@@ -134,13 +134,10 @@ def _as_of(at: JobContext, then: Replay, blobs: Blobs) -> dict[str, Any]:
         try:
             done = export_job(
                 then,
-                at.bucket,
-                at.keys,
-                blobs,
+                at.store,
                 folder,
                 lambda name: at.agent.restore_path(name, session, at.workspace, env),
                 env,
-                SystemClock().now(),
                 force=False,
             )
             short = list(done.short)

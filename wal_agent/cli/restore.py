@@ -111,7 +111,6 @@ def restore(
         if force or above.workspace is None or folder.is_relative_to(above.workspace):
             raise person_needed(f"wal-agent restore --to {to}", above)
     chosen = which.open()
-    clock = SystemClock()
     found = chosen.read_log(at)
     if not found.state.files and found.state.workspace is None:
         why = f"{found.damage.why} " if found.damage else ""
@@ -119,13 +118,10 @@ def restore(
     session, env = found.state.session, dict(os.environ)
     done = export_job(
         found,
-        chosen.bucket,
-        chosen.keys,
-        chosen.blobs,
+        chosen.store,
         to.absolute(),
         lambda name: chosen.agent.restore_path(name, session, chosen.workspace, env),
         env,
-        clock.now(),
         force=force,
     )
     summary = _describe_export(found, done, to.absolute())

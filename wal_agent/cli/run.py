@@ -425,7 +425,7 @@ def _find_holder(bucket: Bucket, options: RunOptions) -> Held | None:
     local = probe_holder(seen, this_host(options.env, Path(os.devnull)), spools_dir(options.env), bucket.url)
     if options.wait or seen is None or not (same_kernel(seen, local) and local.lock == "alive"):
         return None
-    decided = admit(job, seen, local, url=bucket.url)
+    decided = admit(seen, local, url=bucket.url)
     if not isinstance(decided, Decline):
         return None
     reader = Reader.of(bucket, options.env)

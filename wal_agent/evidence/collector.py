@@ -488,28 +488,35 @@ LookUp = Callable[[Step, str, float], NestedRun | None]
 """A run that a step starts, by the id of the run that made the call, and when it did."""
 
 
+class Remains(msgspec.Struct, frozen=True):
+    """What is left of the old run. `gone`: nothing of it is running any more; for a run on another machine, that its
+    last hook deadline is over. `running`: whole command lines of its processes that were still running here and are
+    ended by this recovery; `calls`: those of which processes are known to be among them."""
+
+    gone: bool
+    running: Sequence[str] = ()
+    calls: Collection[int] = ()
+
+
 def decide_verdicts(
     state: State,
     calls: Mapping[int, ReadCall],
     here: Host,
     workspace: Path,
-    running: Sequence[str],
-    gone: bool,
+    remains: Remains,
     clock: Clock = _SYSTEM,
     covers: Callable[[str], bool] = lambda path: False,
     inner: LookUp = lambda step, run, since: None,
-    ran: Collection[int] = (),
 ) -> tuple[Verdict, ...]:
     """A verdict for every open call of `state` (the log before our opening).
 
-    `calls`: by their numbers, as far as they can be read. `running`: whole command lines of processes of the old run
-    that were still running here and are ended by this recovery. `gone`: nothing of the old run is running any more; for
-    a run on another machine, that its last hook deadline is over. `covers`: whether an absolute path is of the working
-    tree here that was put back from a capture, and is something that a capture holds (not ignored). `inner`: looks up
-    the run that a step starts. `ran`: calls of which processes are known to be among `running`."""
+    `calls`: by their numbers, as far as they can be read. `covers`: whether an absolute path is of the working tree
+    here that was put back from a capture, and is something that a capture holds (not ignored). `inner`: looks up the
+    run that a step starts."""
+    gone = remains.gone
     runs = {o.opening.epoch: o.opening for o in state.openings}
     agent = state.openings[-1].opening.agent if state.openings else ""
-    ended_now = find_running_calls(agent, state, calls, running) | {*ran}
+    ended_now = find_running_calls(agent, state, calls, remains.running) | {*remains.calls}
     until = clock.boot() + NOW_BUDGET
     overlap = CallOverlap(state, calls, workspace, Budget(clock, until - NOW_BUDGET / 2))
     found: list[Verdict] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from wal_agent.calls.argv import GitCommand
-from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.git import Git, GitBounds, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.evidence import git_repo
 from wal_agent.evidence.git_repo import GitDirState, LogLine, LogMark, Repo, UnreadableRepo
 from wal_agent.evidence.model import Budget
@@ -248,7 +248,7 @@ class Comparison(msgspec.Struct, frozen=True):
         git = Git(env=os.environ, timeout=left)
         at = GitDirs(self.repo.own, work_tree=self.repo.tree, cwd=self.repo.tree if top else self.cwd)
         try:
-            return git.run(*words, at=at, ok=ok, most=_MOST, user_settings=user_settings)
+            return git.run(*words, at=at, ok=ok, within=GitBounds(_MOST), user_settings=user_settings)
         except (GitFailed, GitMissing, GitStopped, OSError):
             return None
 

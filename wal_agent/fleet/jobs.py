@@ -582,6 +582,14 @@ def prune_rests(rests: Mapping[Loss, Rest], jobs: Iterable[Job]) -> dict[Loss, R
     return {loss: rest for loss, rest in rests.items() if loss in lost}
 
 
+class Launcher(msgspec.Struct, frozen=True):
+    """How a claimed job is run, in a folder. `become` does not come back, unless a test says so."""
+
+    become: Callable[[Sequence[str], Path], Child]
+    child: Callable[[Sequence[str], Path], Child]
+    program: Sequence[str] = PROGRAM
+
+
 def claim(
     eyes: Reader,
     allowed: Allowed,
@@ -589,11 +597,9 @@ def claim(
     say: Callable[[str], None],
     clock: Clock,
     rng: random.Random,
-    become: Callable[[Sequence[str], Path], Child],
-    child: Callable[[Sequence[str], Path], Child],
-    program: Sequence[str] = PROGRAM,
+    launcher: Launcher,
 ) -> int:
-    """The exit code. `become` does not come back, unless a test says so. Unavailable, without `wait`."""
+    """The exit code. Unavailable, without `wait`."""
     rests, reported, failures = dict[Loss, Rest](), set[tuple[str, int]](), 0
     while True:
         ended: Child | None = None
@@ -618,8 +624,8 @@ def claim(
                     rests[now.loss] = rest_after(rests.get(now.loss), error.exit_code, clock.boot())
                     continue
                 say(f"taking job {now.job} ({now.state} for {duration(now.waits)}, epoch {now.epoch}) in {place}")
-                argv = run_command(now, eyes.bucket.url, wanted, program)
-                ended = child(argv, place) if wanted.loop else become(argv, place)
+                argv = run_command(now, eyes.bucket.url, wanted, launcher.program)
+                ended = launcher.child(argv, place) if wanted.loop else launcher.become(argv, place)
                 if ended.number or not wanted.loop:
                     return ended.code
                 rests[now.loss] = rest_after(rests.get(now.loss), ended.code, clock.boot())

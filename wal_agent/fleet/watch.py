@@ -362,12 +362,10 @@ class WatchOptions(msgspec.Struct, frozen=True):
 class Watcher:
     def __init__(
         self,
-        bucket: Bucket,
+        store: JobStore,
         wanted: WatchOptions,
         env: Mapping[str, str],
         say: Callable[[str], None],
-        clock: Clock,
-        rng: random.Random,
         stop: threading.Event,
         notify: Callable[[Job], str] | None = None,
         inboxes: Inboxes | None = None,
@@ -378,8 +376,8 @@ class Watcher:
         self._notify, self._inboxes, self._silent = notify, inboxes, silent
         self._running: Mapping[tuple[str, int], Job] = {}
         self._suspects: set[tuple[str, int]] = set()
-        self._bucket, self._wanted, self._env, self._say = bucket, wanted, env, say
-        self._clock, self._rng, self._stop = clock, rng, stop
+        bucket, self._store, self._wanted, self._env, self._say = store.bucket, store, wanted, env, say
+        self._bucket, self._clock, self._rng, self._stop = bucket, store.clock, store.rng, stop
         self._timing = LeaseTiming(wanted.ttl)
         self._eyes = Reader.of(bucket, env)
         self._commands = Commands(wanted.command, bucket.url, env, wanted.limit, stop)
@@ -425,9 +423,7 @@ class Watcher:
                     require_conditions(self._bucket, f"{KEYS.lease}/probe")
                 holder = self._holder(seen, unchanged) if seen else ""
                 if not holder:
-                    return leases.acquire(
-                        JobStore(self._bucket, KEYS, self._clock, self._rng), seen=seen, claim=claim, log_epoch=0
-                    )
+                    return leases.acquire(self._store, seen=seen, claim=claim, log_epoch=0)
                 if self._wanted.once:
                     raise LeaseHeld(f"Another watcher is at it: {holder}.", "One at a time acts.")
                 if waiting != holder:

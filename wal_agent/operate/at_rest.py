@@ -82,7 +82,7 @@ def act_unowned(
     try:
         here = this_host(at.env, run_dir.lock)
         known = probe_holder(seen, here, spools_dir(at.env), bucket.url)
-        match admit(keys.job, seen, known, pauses="ignore", url=bucket.url, starts=False):
+        match admit(seen, known, pauses="ignore", url=bucket.url, starts=False):
             case Acquire() if replays_spool(seen, known):
                 raise spool_not_carried(seen)
             case Acquire(cause):

@@ -88,7 +88,7 @@ def foresee_start(
     clock = SystemClock()
     here = this_host(env, Path(os.devnull))
     local = probe_holder(seen, here, spools_dir(env), bucket.url)
-    match admit(keys.job, seen, local, pauses="ignore", url=bucket.url):
+    match admit(seen, local, pauses="ignore", url=bucket.url):
         case Decline(sentence, hint):
             return ForeseenStart(f"a start would be refused: {sentence} {hint}", [], refused=True)
         case Wait(seconds, why):

@@ -35,6 +35,7 @@ from wal_agent.wal.damage import unknown_job_error
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, replay, seq_at_time
 from wal_agent.wal.state import FileState
+from wal_agent.wal.store import JobStore
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _WAYS = "Give a record's number, as `wal-agent log` shows it, or a time: 14:02, 14:02:13 (local), 2026-11-22T14:02:13Z."
@@ -209,27 +210,25 @@ class Restore(JsonAnswer, frozen=True, kw_only=True):
 
 def export_job(
     found: Replay,
-    bucket: Bucket,
-    keys: Keys,
-    blobs: Blobs,
+    store: JobStore,
     folder: Path,
     check: Callable[[str], object],
     env: Mapping[str, str],
-    now: float,
     *,
     force: bool,
 ) -> Exported:
     """Write what `found` says into `folder` (absolute), which is new or empty, unless `force`: then files of the same
-    names are replaced. `check` raises ValueError for a name that is no file of the agent's. `now`: seconds since 1970.
+    names are replaced. `check` raises ValueError for a name that is no file of the agent's.
 
     UsageError: the folder is not to be had; ConfigError: the disk or git refuses; BucketError."""
+    blobs = Blobs(store)
     _make_folder(folder, force)
     with _staging_folder(folder) as stage:
         (stage / SESSION).mkdir(mode=0o700)
-        written, short = _write_session(found, bucket, keys, blobs, stage / SESSION, check)
+        written, short = _write_session(found, store.bucket, store.keys, blobs, stage / SESSION, check)
         files: int | None = None
         try:
-            files = _export_workspace(found, blobs, stage, env, now)
+            files = _export_workspace(found, blobs, stage, env, store.clock.now())
         except Damaged as error:
             short.append(f"the working tree cannot be had ({error.what})")
             shutil.rmtree(stage / WORKSPACE, ignore_errors=True)

@@ -150,7 +150,7 @@ def refuse_beside(source: Source, here: Host, workspace: Path, spools: Path) -> 
     if seen is None or seen.doc.workspace != str(workspace):
         return
     local = probe_holder(seen, here, spools, source.bucket.url)
-    if seen.doc.host.same_kernel(here.boot, here.pidns) and isinstance(admit(source.keys.job, seen, local), Decline):
+    if seen.doc.host.same_kernel(here.boot, here.pidns) and isinstance(admit(seen, local), Decline):
         raise LeaseHeld(
             f"Job {source.keys.job} runs in this folder now, and a fork would change its files.",
             "Stop it first, or fork in another folder.",

@@ -108,7 +108,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
             f"See: {job_command('status', keys.job, bucket.url)}",
         )
     local = probe_holder(seen, this_host(env, Path(os.devnull)), spools_dir(env), bucket.url)
-    match admit(keys.job, seen, local, pauses="ignore"):
+    match admit(seen, local, pauses="ignore"):
         case Acquire("released"):
             lasts = wanted.seconds(seen.now)
             now_doc = reschedule_pause(

@@ -13,7 +13,7 @@ import msgspec
 
 from wal_agent.answers import JsonAnswer
 from wal_agent.bucket.base import Bucket
-from wal_agent.capture.git import GitFailed
+from wal_agent.capture.git import GitBounds, GitFailed
 from wal_agent.capture.repository import find_location
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged, Exhausted
@@ -149,7 +149,9 @@ class ScratchTrees(msgspec.Struct, frozen=True):
     def patch(self, old: str, new: str, *alternates: Path) -> str:
         """Return the differences of two trees as git writes them. GitFailed: they are longer than MAX_PATCH."""
         words = ("diff-tree", "-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", old, new)
-        return self.shadow.git.run(*words, at=self.shadow.at(*alternates), most=MAX_PATCH).decode("utf-8", "replace")
+        return self.shadow.git.run(*words, at=self.shadow.at(*alternates), within=GitBounds(MAX_PATCH)).decode(
+            "utf-8", "replace"
+        )
 
     def uncommitted(self, captured: Workspace, now: float) -> list[str]:
         """Return the files of the folder that no commit at HEAD has, and that a restore of `captured` would replace.

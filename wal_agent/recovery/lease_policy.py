@@ -76,7 +76,6 @@ Pauses = Literal["wait", "refuse", "ignore"]
 
 
 def admit(
-    job: str,
     seen: StoredLease | None,
     local: Local,
     *,
@@ -93,7 +92,7 @@ def admit(
     which has --wait. Pure."""
     if seen is None:
         return Acquire("first")
-    doc = seen.doc
+    doc, job = seen.doc, seen.doc.job
     if pauses != "ignore" and (left := pause_left(seen, local.unchanged)) > 0:
         why, end = f"job {job} is paused until {pause_text(seen)}", end_pause_command(job, url)
         if pauses == "refuse":

@@ -26,6 +26,7 @@ from typing import Literal
 import msgspec
 
 from wal_agent import msgspec_compat
+from wal_agent.budget import FOREIGN
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import MARK_NAME, Location, RepositoryReader, find_location, read_marks
@@ -317,7 +318,7 @@ def decide_restore(captured: Workspace | None, here: LocalTree) -> Keep | PutBac
 class RestoreTarget(msgspec.Struct, frozen=True):
     """Where a tree is put back: `folder`, a real path. `state_dir`: wal-agent's own. `env`: the user's, for git.
     `private`: folders that are never captured, so never saved nor replaced (`state_dir` always). `around`: the
-    workspace, where `folder` is of a repository inside it."""
+    workspace, where `folder` is of a repository inside it. `most`: files that the tree may have."""
 
     folder: Path
     state_dir: Path
@@ -325,8 +326,9 @@ class RestoreTarget(msgspec.Struct, frozen=True):
     private: tuple[Path, ...] = ()
     job: str = ""
     around: Path | None = None
+    most: int = FOREIGN.files
 
-    def inside(self, name: str) -> RestoreTarget:
+    def inside(self, name: str, most: int = FOREIGN.files) -> RestoreTarget:
         """Of a repository inside. ConfigError: a folder of this name is not put back."""
         if not name.isprintable() or not all(map(is_folder_name, name.split("/"))):
             raise ConfigError(f"{printable(name)} is no name of a folder inside.")
@@ -337,7 +339,7 @@ class RestoreTarget(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{place} is not a folder here.")
         if any(place.is_relative_to(each.resolve()) for each in (*self.private, self.state_dir)):
             raise ConfigError(f"{place} is never captured.")
-        return msgspec.structs.replace(self, folder=place, around=self.folder)
+        return msgspec.structs.replace(self, folder=place, around=self.folder, most=most)
 
     def shadow(self) -> Shadow:
         return Shadow.of(self.state_dir, self.folder, Git(self.env), self.job)

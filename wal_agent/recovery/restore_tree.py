@@ -25,7 +25,7 @@ import msgspec
 
 from wal_agent.budget import FOREIGN
 from wal_agent.capture.candidates import FULL, IGNORED
-from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
+from wal_agent.capture.git import GitBounds, GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import find_location
 from wal_agent.capture.scan import IGNORE_FILE
 from wal_agent.capture.shadow import Shadow, is_object_id
@@ -75,7 +75,9 @@ def list_tree(
     parts are missing; not `whole`: contents of files may be."""
     try:
         words = ("ls-tree", "-r", "-z", "-l", "--full-tree", tree)
-        found = shadow.git.run(*words, at=shadow.at(*alternates), most=FOREIGN.of_listing(most), foreign=True)
+        found = shadow.git.run(
+            *words, at=shadow.at(*alternates), within=GitBounds(FOREIGN.of_listing(most), foreign=True)
+        )
     except GitFailed as error:
         raise Damaged(f"The captured working tree cannot be read: {error}.") from error
     entries: dict[str, TreeEntry] = {}
@@ -175,7 +177,7 @@ def _read_blobs(shadow: Shadow, ids: Iterable[str], *alternates: Path) -> dict[s
         "--batch",
         at=shadow.at(*alternates),
         input="".join(f"{id}\n" for id in ids).encode(),
-        most=4 * _BATCH,
+        within=GitBounds(4 * _BATCH),
     )
     found: dict[str, bytes] = {}
     at = 0
@@ -233,7 +235,7 @@ def checkout_tree(
 def _merge_tree(shadow: Shadow, at: GitDirs, base: str, tree: str) -> None:
     """git itself refuses, before it writes anything, to replace what is not as the index has it."""
     try:
-        shadow.git.run("read-tree", "-m", "-u", base, tree, at=at, foreign=True)
+        shadow.git.run("read-tree", "-m", "-u", base, tree, at=at, within=GitBounds(foreign=True))
     except GitFailed as error:
         if _REFUSED.search(error.said):
             raise ChangedMeanwhile(shorten(error.said.strip(), 200)) from error
@@ -308,7 +310,7 @@ def _download_pack(pack: Pack, blobs: Blobs, path: Path, which: str) -> None:
 
 def _index_pack(shadow: Shadow, path: Path, name: str, *alternates: Path) -> None:
     """Index the pack file, where each object is checked against its id, and move it to the others. GitFailed."""
-    shadow.git.run("-c", _STREAM, "index-pack", str(path), at=shadow.at(*alternates), foreign=True)
+    shadow.git.run("-c", _STREAM, "index-pack", str(path), at=shadow.at(*alternates), within=GitBounds(foreign=True))
     target = shadow.objects / "pack" / f"pack-{name}.pack"
     for suffix in (".pack", ".rev", ".idx"):  # a pack is one from when its index is there
         if path.with_suffix(suffix).exists():
@@ -450,6 +452,6 @@ def _ignored(shadow: Shadow, folder: Path, name: str) -> bool:
         at = shadow.at(*place.alternates, work_tree=place.top)
         path = f"./{place.prefix}/{name}" if place.prefix else f"./{name}"
         words = ("check-ignore", "--no-index", "-z", "--stdin")  # no literal paths; "./" leaves no room for magic
-        return bool(shadow.git.run(*words, at=at, input=os.fsencode(path) + b"\0", ok=(0, 1), literal=False))
+        return bool(shadow.git.run(*words, at=at, input=os.fsencode(path) + b"\0", ok=(0, 1)))
     except (GitFailed, GitMissing):
         return True

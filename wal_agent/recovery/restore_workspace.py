@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from wal_agent.budget import FOREIGN
 from wal_agent.capture.belongs import is_own
-from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
+from wal_agent.capture.git import GitBounds, GitDirs, GitFailed, GitMissing
 from wal_agent.capture.repository import Location, find_location, mark_folder
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
@@ -138,10 +138,9 @@ def restore_files(
     note: str = "",
     announce: Announce = lambda names, kept: None,
     inside: Mapping[str, Workspace] = NOTHING_INSIDE,
-    most: int = FOREIGN.files,
 ) -> TreeResult:
-    """Make the files in the target's folder those of `captured`, `most` of them, and then those of the repositories
-    `inside`, by their folders. `now`: seconds since 1970. `note`: for `read_note`. `announce` gets the files here that
+    """Make the files in the target's folder those of `captured`, and then those of the repositories `inside`, by their
+    folders. `now`: seconds since 1970. `note`: for `read_note`. `announce` gets the files here that
     no commit has, and where they are kept now, before they are replaced.
 
     Damaged, with a hint: the log has no whole tree, and nothing was changed. ConfigError: this machine cannot take it.
@@ -149,7 +148,7 @@ def restore_files(
     shadow = target.shadow()
     with _lock_shadow(shadow, target.folder):
         try:
-            return _Restore(target, shadow, captured, decided, now, announce, most).go(blobs, note, inside)
+            return _Restore(target, shadow, captured, decided, now, announce).go(blobs, note, inside)
         except Damaged as error:
             raise with_hint(error) from error
         except (GitFailed, OSError) as error:
@@ -189,9 +188,8 @@ class _Restore:
         decided: PutBack,
         now: float,
         announce: Announce,
-        most: int,
     ) -> None:
-        self.announce, self.most = announce, most
+        self.announce = announce
         self.target, self.shadow, self.captured, self.decided, self.now = target, shadow, captured, decided, now
         self.folder = target.folder
         self.begun = RestoreMarker(captured.commit)
@@ -238,12 +236,12 @@ class _Restore:
         git, around = self.shadow.git, find_location(self.shadow.git, self.folder) if inside else None
         for folder, captured in sorted(inside.items()):
             try:
-                target = self.target.inside(folder)
+                target = self.target.inside(folder, room)
                 if around is not None and not is_own(find_location(git, target.folder), self.folder, around):
                     raise ConfigError(f"The .git there leads to another repository: {target.folder}.")
                 decided = decide_restore(captured, inspect_target(target, captured))
                 if isinstance(decided, PutBack):
-                    done = restore_files(target, captured, blobs, decided, self.now, announce=self.announce, most=room)
+                    done = restore_files(target, captured, blobs, decided, self.now, announce=self.announce)
                     room -= len(done.tree or ())
                     yield RestoredInside(folder, done)
             except BucketError:
@@ -267,7 +265,7 @@ class _Restore:
 
     def _most(self) -> int:
         """Files that a tree of this capture can have."""
-        return min(self.most, FOREIGN.of_tree(pack.size for pack in self.captured.packs))
+        return min(self.target.most, FOREIGN.of_tree(pack.size for pack in self.captured.packs))
 
     @contextmanager
     def _closed(self, close: bool) -> Iterator[None]:
@@ -323,7 +321,9 @@ class _Restore:
         if nested and contents.index:
             words = ("ls-tree", "-z", "--full-tree", contents.index, "--", *(prefix + path for path in nested))
             try:
-                listed = self.shadow.git.run(*words, at=self.shadow.at(), foreign=True).split(b"\0")[:-1]
+                listed = self.shadow.git.run(*words, at=self.shadow.at(), within=GitBounds(foreign=True)).split(b"\0")[
+                    :-1
+                ]
             except (GitFailed, OSError):
                 return
             submodules = {os.fsdecode(line.partition(b"\t")[2]).removeprefix(prefix) for line in listed}

@@ -214,7 +214,6 @@ def acquire_job(
         first = first or (seen.version if seen else "")
         outlast = options.outlast and seen is not None and seen.version == first  # a heartbeat: its owner lives
         decided = admit(
-            keys.job,
             seen,
             local,
             wait=options.wait,

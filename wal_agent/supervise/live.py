@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from wal_agent.agents import tools_of
@@ -68,6 +69,20 @@ FAILURE_BYTES = 64 << 10  # of the session's file in which the failure of its ne
 LOOK = 0.5  # seconds between two looks at the processes of running calls
 
 
+class RunParts(msgspec.Struct, frozen=True):
+    """What serves each agent process of a run. `tree`: captures of the working tree, None where they are off; `inbox`:
+    so are messages. `bounds`: of a task's calls, and of those of its own tasks."""
+
+    run_dir: RunDir
+    keeper: LeaseKeeper
+    screen: Screen
+    liveness: Liveness
+    recovered: RecoveredCalls
+    tree: TreeCapture | None = None
+    inbox: Inbox | None = None
+    bounds: TaskBounds | None = None
+
+
 class Live:
     """One agent process with its hooks and captures; a `Supervisor` to its parts. Make it in the main thread; `run`
     once."""
@@ -76,25 +91,18 @@ class Live:
         self,
         context: RunContext,
         launch: Launch,
-        run_dir: RunDir,
-        keeper: LeaseKeeper,
         capture: SessionCapture,
-        tree: TreeCapture | None,
-        recovered: RecoveredCalls,
-        screen: Screen,
-        liveness: Liveness,
-        inbox: Inbox | None = None,
-        bounds: TaskBounds | None = None,
+        parts: RunParts,
     ) -> None:
-        """`tree`: captures of the working tree, None where they are off; `inbox`: so are messages. `bounds`: of a
-        task's calls, and of those of its own tasks."""
+        run_dir, keeper, tree, screen = parts.run_dir, parts.keeper, parts.tree, parts.screen
+        inbox, bounds = parts.inbox, parts.bounds
         self._emit = context.emit
         emit = emit_after({CallEnded: self._on_call_ended, PhaseChanged: self._on_phase}, context.emit)
         context = replace(context, emit=emit)
         agent, workspace = context.agent, context.workspace
         self._context, self._launch, self._run_dir, self._screen = context, launch, run_dir, screen
         self._agent, self._clock, self._writer = agent, context.clock, context.job.writer
-        self._liveness = liveness
+        self._liveness = parts.liveness
         self._watch = Watchdog(watchdog_limits(agent, context.settings, launch.interactive))
         self._shutdown = GracefulShutdown(context.clock, free=agent.capabilities.hookless is not None)
         self._resuming = Resuming(agent, launch.session, workspace, context.env, waits=launch.resumed)
@@ -110,7 +118,7 @@ class Live:
         self._child: Child | None = None
         self._looked = 0.0
         self._rules = load_later(workspace, tools_of(agent.name))
-        self.gate = Gate(context, self._rules, keeper.may_allow, recovered, bounds)
+        self.gate = Gate(context, self._rules, keeper.may_allow, parts.recovered, bounds)
         self.saver = SessionSaver(context, self.gate, capture, launch.session, self, self._copied_file())
         self.autosave = Autosave(self._save, context.settings.autosave, self.fail)
         # Where the agent does not own the screen, people read how a long first capture gets on.

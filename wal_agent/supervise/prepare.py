@@ -132,12 +132,10 @@ class RecoveryCase:
             at.calls,
             self.here,
             self.workspace,
-            left.lines,
-            gone,
+            collector.Remains(gone, left.lines, left.calls),
             self.clock,
             covers,
             self._inner,
-            left.calls,
         )
         return carry_over(found, at.before.recovery, self.tree.will_hold)
 
@@ -150,18 +148,9 @@ class RecoveryCase:
     ) -> PromptInput:
         """What the prompt is made of. `ended`: the old run's processes that were ended."""
         tree, effects = self.tree.describe(done), self.tree.effects(done)
+        place = recovery_input.StartPlace(self.job, self.here, self.workspace, self.agent)
         return recovery_input.collect_prompt_facts(
-            self.at,
-            self.job,
-            self.here,
-            self.workspace,
-            self.agent,
-            decided,
-            verdicts,
-            ended,
-            tree,
-            effects,
-            self.clock.now(),
+            self.at, place, decided, verdicts, ended, tree, effects, self.clock.now()
         )
 
 

@@ -255,12 +255,18 @@ def is_folder(path: str) -> bool:
         return False
 
 
+class StartPlace(msgspec.Struct, frozen=True):
+    """Where the job goes on, and with which agent."""
+
+    job: str
+    here: Host
+    workspace: Path
+    agent: Agent
+
+
 def collect_prompt_facts(
     at: Situation,
-    job: str,
-    here: Host,
-    workspace: Path,
-    agent: Agent,
+    place: StartPlace,
     decided: StartAgain | Resume,
     verdicts: Sequence[Verdict],
     ended: Sequence[str],
@@ -274,7 +280,7 @@ def collect_prompt_facts(
     from wal_agent.recovery.inflight import Unannounced, group_calls
     from wal_agent.recovery.project_rules import load_all
 
-    lost = at.lost
+    here, workspace, agent, lost = place.here, place.workspace, place.agent, at.lost
     main = at.before.files.get(agent.main_file)
     end = at.before.ended
     unread = unread_notice(at) if isinstance(decided, Resume) and decided.alert != "handoff" else None
@@ -309,7 +315,7 @@ def collect_prompt_facts(
         unlogged=agent.capabilities.hookless is not None,
         pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
         lost=lost_calls(at, effects),
-        work=work_so_far(at.before, job, agent.name),
+        work=work_so_far(at.before, place.job, agent.name),
         handed=_handed_over(at.before, isinstance(decided, StartAgain)) if decided.alert == "handoff" else None,
         given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",
         replaces=unread is not None,

@@ -63,7 +63,7 @@ from wal_agent.supervise.lease_keeper import (
     check_signals,
     sweep_mirrors,
 )
-from wal_agent.supervise.live import Live
+from wal_agent.supervise.live import Live, RunParts
 from wal_agent.supervise.machine import (
     PLACE,
     RunDir,
@@ -465,6 +465,7 @@ class Run:
                     beside.callback(requests.close)
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
             bounds = self._bounds(opened, keeper)
+            parts = RunParts(self.run_dir, keeper, self.screen, options.liveness, recovered, tree, inbox, bounds)
 
             def make_live(session: NewSession | ResumeSession, open_turn: bool) -> Live:
                 mended = session is prepared.session and isinstance(session, ResumeSession)
@@ -473,15 +474,8 @@ class Run:
                 return Live(
                     replace(context, env={**env, **launch.command.env}),
                     launch,
-                    self.run_dir,
-                    keeper,
                     self._capture(opened, prepared, session.id, env),
-                    tree,
-                    recovered,
-                    self.screen,
-                    options.liveness,
-                    inbox,
-                    bounds,
+                    parts,
                 )
 
             return self._run_agents(make_live, prepared.session, opened.replay.state.turn == "started", env)

@@ -86,7 +86,7 @@ def assessed(top: Path, *calls: tuple[Call, tuple[Fact, ...]], gone: bool = True
         *(intent(n, c.tool, c.input, "mutation", before=facts) for n, (c, facts) in enumerate(calls, 1)),
     )
     inputs = {n: c.input for n, (c, _) in enumerate(calls, 1)}
-    return collector.decide_verdicts(state, read_calls(state, inputs), HOST, top, [], gone, Unhurried())
+    return collector.decide_verdicts(state, read_calls(state, inputs), HOST, top, collector.Remains(gone), Unhurried())
 
 
 def truth(was: object, now: object, after: object) -> Truth:

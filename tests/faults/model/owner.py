@@ -138,7 +138,7 @@ class Owner:
         return opened
 
     def admitted(self, seen: StoredLease | None) -> Cause | None:
-        decision = admit(KEYS.job, seen, Local(boot=self.host.boot, pidns=self.host.pidns))
+        decision = admit(seen, Local(boot=self.host.boot, pidns=self.host.pidns))
         match decision:
             case Acquire(cause):
                 return cause

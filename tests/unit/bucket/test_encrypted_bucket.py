@@ -57,7 +57,7 @@ def replace(bucket: Bucket, key: str, data: bytes) -> None:
 def open_job(bucket: Bucket, key: Key | None, run: str = "a") -> OpenedJob:
     """Take the job, from a dead owner if one has it, with the bucket as `wal-agent run` wraps it."""
     seen = leases.read_lease(bucket, KEYS)
-    decided = admit("shop", seen, Local("", "", unchanged=1e6))
+    decided = admit(seen, Local("", "", unchanged=1e6))
     assert isinstance(decided, Acquire)
     return open_(
         JobStore(EncryptedBucket(bucket, key), KEYS, FakeClock(), random.Random(run)),

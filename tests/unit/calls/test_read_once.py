@@ -24,7 +24,7 @@ from wal_agent.agents.base import Allow, Deny, ToolEnded
 from wal_agent.calls.reading import read_calls
 from wal_agent.calls.rules.table import load_rules
 from wal_agent.calls.shell import reader
-from wal_agent.evidence.collector import decide_verdicts
+from wal_agent.evidence.collector import Remains, decide_verdicts
 from wal_agent.recovery.inflight import AskedCall, group_calls
 from wal_agent.supervise.gate import Gate, RecoveredCalls
 
@@ -116,6 +116,6 @@ def test_a_recovery_reads_each_open_call_once(
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), intent(1, tool, data, "unknown"))
     with counted(monkeypatch, data) as found:
         calls = read_calls(state, {1: data})
-        verdicts = decide_verdicts(state, calls, HOST, tmp_path, ["x"], True)
+        verdicts = decide_verdicts(state, calls, HOST, tmp_path, Remains(True, ["x"]))
         assert group_calls(state.open, (), calls, verdicts, load_rules())
     assert (found.parses[command.encode()], found.decodings) == (1, 1)

@@ -17,6 +17,7 @@ from wal_agent.capture.git import (
     OWN,
     Change,
     Git,
+    GitBounds,
     GitDirs,
     GitFailed,
     GitMissing,
@@ -58,7 +59,7 @@ def test_only_named_variables_reach_git_and_the_users_settings_only_when_asked(f
     assert (alone["HOME"], alone["XDG_CONFIG_HOME"], alone["GIT_CONFIG_NOSYSTEM"]) == ("/nonexistent",) * 2 + ("1",)
     assert (asked["HOME"], asked["XDG_CONFIG_HOME"]) == ("/h", "/x") and "GIT_CONFIG_NOSYSTEM" not in asked
     assert alone["GIT_LITERAL_PATHSPECS"] == "1"
-    assert "GIT_LITERAL_PATHSPECS" not in variables(git.run("x", literal=False))
+    assert "GIT_LITERAL_PATHSPECS" not in variables(git.run("check-ignore"))
 
 
 def test_a_repository_is_named_whole_and_odd_paths_are_quoted() -> None:
@@ -89,11 +90,11 @@ def test_a_git_of_a_relative_folder_or_of_the_project_is_not_run(fake: Fake, tmp
 def test_as_much_as_is_taken_is_whole_and_one_byte_more_is_an_error(fake: Fake, size: int) -> None:
     """The script lives a little longer than its output, so that an end that comes too early shows."""
     git = fake(f"head -c {size} /dev/zero; exec sleep 0.1")
-    assert git.run("x", most=size) == bytes(size)
+    assert git.run("x", within=GitBounds(size)) == bytes(size)
     with pytest.raises(GitFailed):
-        git.run("x", most=size - 1)
+        git.run("x", within=GitBounds(size - 1))
     with pytest.raises(GitFailed, match="more to say than"):
-        fake(f"head -c {size} /dev/zero").run("x", most=size - 1, ok=(0, -9))
+        fake(f"head -c {size} /dev/zero").run("x", within=GitBounds(size - 1), ok=(0, -9))
 
 
 def test_an_exit_code_that_is_not_allowed_is_an_error_with_what_was_said(fake: Fake) -> None:
@@ -113,7 +114,7 @@ def test_input_arrives_and_output_can_go_to_a_file(fake: Fake) -> None:
         given.write(b"from a file")
         given.seek(0)
         assert git.run("x", input=b"two\n") == b"two\n"
-        assert git.run("x", given=given) == b"from a file"
+        assert git.run("x", input=given) == b"from a file"
         assert git.run("x", input=b"away", out=out) == b""
         out.seek(0)
         assert out.read() == b"away"
@@ -122,7 +123,7 @@ def test_input_arrives_and_output_can_go_to_a_file(fake: Fake) -> None:
 def test_a_git_that_takes_too_long_is_killed_and_known_no_more(fake: Fake) -> None:
     git = fake("exec sleep 60")
     with pytest.raises(GitFailed) as failed:
-        git.run("x", timeout=0.05)
+        git.run("x", within=GitBounds(timeout=0.05))
     assert failed.value.code == -9 and not OWN.pids and git._running is None
 
 
@@ -223,9 +224,9 @@ def test_what_is_not_there_has_no_size(fake: Fake) -> None:
 def test_output_in_many_pieces_is_counted_to_the_byte(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal_agent.capture.git._PIPE", 1)
     git = fake("printf 12345")
-    assert git.run("x", most=5) == b"12345"
+    assert git.run("x", within=GitBounds(5)) == b"12345"
     with pytest.raises(GitFailed, match="more to say than 4 bytes"):
-        git.run("x", most=4, ok=(0, -9))
+        git.run("x", within=GitBounds(4), ok=(0, -9))
 
 
 def test_it_runs_in_the_folder_that_is_named_and_else_in_its_repositorys(fake: Fake, tmp_path: Path) -> None:
@@ -256,7 +257,7 @@ def test_a_thread_that_would_end_a_git_does_not_keep_us_alive(fake: Fake, monkey
     monkeypatch.setattr(threading.Timer, "start", start)
     git = fake("exit 0")
     git.run("x")
-    git.run("x", timeout=7.0)
+    git.run("x", within=GitBounds(timeout=7.0))
     assert [(timer.daemon, timer.interval) for timer in timers] == [(True, git.timeout), (True, 7.0)]
     assert all(timer.finished.is_set() for timer in timers), "they are called off"
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tests.tiers import examples
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk, user_env
-from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.git import Git, GitBounds, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, is_object_id, read_state
 from wal_agent.errors import Damaged
 
@@ -376,9 +376,9 @@ def test_a_project_that_allows_a_protocol_runs_nothing_by_it(tmp_path: Path) -> 
 
 def test_more_output_than_is_taken_ends_it(tmp_path: Path) -> None:
     git = Git(user_env(tmp_path))
-    assert git.run("version", most=1000).startswith(b"git version")
+    assert git.run("version", within=GitBounds(1000)).startswith(b"git version")
     with pytest.raises(GitFailed):
-        git.run("version", most=3)
+        git.run("version", within=GitBounds(3))
 
 
 def test_one_that_hangs_is_ended_after_its_time(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class Shelf:
         """Take the job, from a dead owner if one has it."""
         bucket = self.bucket
         seen = leases.read_lease(bucket, KEYS)
-        decided = admit("shop", seen, Local("", "", unchanged=1e6))
+        decided = admit(seen, Local("", "", unchanged=1e6))
         assert isinstance(decided, Acquire)
         cause: Cause = decided.cause
         return open_job(

@@ -71,7 +71,7 @@ def test_unlock_waits_one_ttl_and_stops_the_owner(run: Run, tmp_path: Path) -> N
     assert "overlap" not in err and not any(c in err for c in EVIL if not c.isprintable())
     seen = lease(shelf)
     assert (seen.doc.state, seen.doc.epoch, seen.doc.off) == ("unlocked", 1, False)
-    assert isinstance(admit("shop", seen, ELSEWHERE), Wait)
+    assert isinstance(admit(seen, ELSEWHERE), Wait)
     with pytest.raises(Fenced, match="unlocked by hand"):
         job.lease.renew()
     assert "it hangs" in run("status", *where(shelf))[1]
@@ -82,7 +82,7 @@ def test_now_lets_the_next_start_begin_at_once(run: Run, tmp_path: Path) -> None
     shelf.open()
     code, out, err = run("unlock", "--epoch", "1", "--now", *where(shelf))
     assert (code, out) == (0, "") and "opens it at once" in err and "if vm-1 is not off" in err
-    assert admit("shop", lease(shelf), ELSEWHERE) == Acquire("unlocked")
+    assert admit(lease(shelf), ELSEWHERE) == Acquire("unlocked")
     assert shelf.open("b").lease.epoch == 2
 
 
@@ -91,9 +91,9 @@ def test_now_may_be_said_later(run: Run, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "b")
     shelf.open()
     run("unlock", "--epoch", "1", *where(shelf))
-    assert isinstance(admit("shop", lease(shelf), ELSEWHERE), Wait)
+    assert isinstance(admit(lease(shelf), ELSEWHERE), Wait)
     assert run("unlock", "--epoch", "1", "--now", *where(shelf))[0] == 0
-    assert admit("shop", lease(shelf), ELSEWHERE) == Acquire("unlocked")
+    assert admit(lease(shelf), ELSEWHERE) == Acquire("unlocked")
 
 
 def test_now_is_refused_for_an_owner_that_runs_here(run: Run, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_damaged_lease_has_a_way_out(run: Run, tmp_path: Path, how: str) -> No
     assert code == 0 and "waits 120 s, then" in err and "the longest one that a ttl of 30 s allows" in err
     seen = lease(shelf)
     assert (seen.doc.state, seen.doc.epoch, seen.doc.ttl, seen.doc.seq) == ("unlocked", 2, 120.0, 3)
-    assert isinstance(admit("shop", seen, ELSEWHERE), Wait)
+    assert isinstance(admit(seen, ELSEWHERE), Wait)
     assert run("status", *where(shelf))[0] == 0
     with pytest.raises(Fenced, match="unlocked by hand"):
         job.lease.renew()
@@ -259,7 +259,7 @@ def test_a_damaged_lease_of_a_host_that_is_off(run: Run, tmp_path: Path) -> None
     shelf.open()
     rewrite(shelf, b"")
     assert run("unlock", "--damaged", "--epoch", "1", "--now", *where(shelf))[0] == 0
-    assert admit("shop", lease(shelf), ELSEWHERE) == Acquire("unlocked")
+    assert admit(lease(shelf), ELSEWHERE) == Acquire("unlocked")
 
 
 def test_a_damaged_lease_without_a_log(run: Run, tmp_path: Path) -> None:

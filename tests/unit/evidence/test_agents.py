@@ -42,7 +42,7 @@ class Job:
         host, folder = (HOST, self.workspace) if here is None else (OTHER, here)
         read = read_calls(state, {1: self.data})
         (said,) = collector.decide_verdicts(
-            state, read, host, folder, [], True, Unhurried(), covers=lambda path: covered
+            state, read, host, folder, collector.Remains(True), Unhurried(), covers=lambda path: covered
         )
         return said
 
@@ -256,7 +256,7 @@ def test_what_ran_in_another_folder_changes_another_file(shop: Path) -> None:
         made = [intent(n, "Bash", d, before=f) for n, (d, f) in enumerate(zip((mine, other), facts, strict=True), 1)]
         state = state_of(opening(workspace=str(shop)), started(), turn(), *made)
         return collector.decide_verdicts(
-            state, read_calls(state, {1: mine, 2: other}), HOST, shop, [], True, Unhurried()
+            state, read_calls(state, {1: mine, 2: other}), HOST, shop, collector.Remains(True), Unhurried()
         )[0].finding
 
     assert finding(sub) == "not_started" and finding("") == "unknown"

@@ -16,7 +16,7 @@ from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, openin
 from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
 from wal_agent.evidence import collector, files, model
-from wal_agent.evidence.collector import CallOverlap, collect_facts, find_running_calls, split_call
+from wal_agent.evidence.collector import CallOverlap, Remains, collect_facts, find_running_calls, split_call
 from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
 from wal_agent.evidence.model import MAX_BYTES, MAX_FILES, Budget
@@ -179,7 +179,7 @@ def test_a_clock_that_steps_back_makes_nothing_alone(tmp_path: Path, ended: floa
     second = intent(2, input=data, cls="mutation", before=facts, time=1010.0)
     over = msgspec.structs.replace(end(1), time=ended)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), first, second, over)
-    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data, 2: data}), HOST, tmp_path, [], True)
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data, 2: data}), HOST, tmp_path, Remains(True))
     assert said.finding == "unknown"
 
 
@@ -191,7 +191,7 @@ def test_a_call_that_was_not_logged_before_it_ran_is_never_not_started(tmp_path:
     late = intent(1, "write_file", data, "idempotent", before=told(file, tmp_path))
     late = msgspec.structs.replace(late, unlogged=True)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), late)
-    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), HOST, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), HOST, tmp_path, Remains(True), Ticking())
     assert said.finding == "unknown" and said.why == model.UNLOGGED
 
 
@@ -266,17 +266,17 @@ def test_the_file_as_it_was(tmp_path: Path, host: Host, gone: bool, finding: str
         turn(),
         intent(1, "write_file", data, "idempotent", before=told(file, tmp_path)),
     )
-    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), host, tmp_path, [], gone, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), host, tmp_path, Remains(gone), Ticking())
     assert said.finding == finding
     file.write_bytes(b"new")
-    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), host, tmp_path, [], gone, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), host, tmp_path, Remains(gone), Ticking())
     assert said.finding == "completed"
 
 
 def test_a_path_in_the_old_folder_means_the_same_place_in_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"new")
     state = state_of(*START, intent(1, "write_file", A, "idempotent"))
-    (said,) = collector.decide_verdicts(state, read_calls(state, {1: A}), OTHER, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: A}), OTHER, tmp_path, Remains(True), Ticking())
     assert said.finding == "completed" and str(tmp_path) in said.why
 
 
@@ -289,7 +289,7 @@ def test_an_older_run_on_another_machine_is_not_this_place(tmp_path: Path) -> No
         opening(2, "dead", host=HOST, workspace=str(tmp_path)),
         started(),
     )
-    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), HOST, tmp_path, [], True)
+    (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), HOST, tmp_path, Remains(True))
     assert said.finding == "unknown"
 
 
@@ -304,11 +304,12 @@ def test_every_open_call_gets_a_verdict_within_the_time(tmp_path: Path, monkeypa
     inputs = {n: write(tmp_path / str(n)) for n in range(1, 31)}
     state = state_of(*START, *(intent(n, "write_file", i, "idempotent") for n, i in inputs.items()))
     assert [
-        v.call for v in collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, [], True, Ticking())
+        v.call
+        for v in collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, Remains(True), Ticking())
     ] == list(inputs)
     assert len(reads) == 30
     slow = Ticking(0.2)
-    said = collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, [], True, slow)
+    said = collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, Remains(True), slow)
     assert len(said) == 30 and {v.finding for v in said[-5:]} == {"unknown"} and len(reads) < 50
 
 
@@ -322,7 +323,7 @@ def test_reading_what_other_calls_did_takes_no_more_than_half_of_the_time(
     last = intent(101, "write_file", mine, "idempotent", before=told(tmp_path / "a", tmp_path))
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), *ended, last)
     inputs = {**dict.fromkeys(range(1, 101), reads), 101: mine}
-    (said,) = collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, [], True, Ticking(step))
+    (said,) = collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, Remains(True), Ticking(step))
     assert said.finding == finding and said.why.endswith(model.NOT_ALONE.format("")) == (step > 0)
 
 
@@ -336,11 +337,11 @@ def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
 def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
     state = state_of(opening(workspace=str(tmp_path)), started(), intent(1))
     read = read_calls(state, {1: b'{"command":"make"}'})
-    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, Remains(True), Ticking())
     assert said.finding == "unknown" and said.why == model.ENDING_NOT_KEPT
-    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, [], False)
+    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, Remains(False))
     assert said.why == ""
-    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, [shell("make")], True, Ticking())
+    (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, Remains(True, [shell("make")]), Ticking())
     assert said.finding == "partial" and said.why == model.STILL_RAN
 
 
@@ -357,7 +358,9 @@ def test_evidence_is_read_for_what_was_cut_and_what_runs_on_as_for_calls_in_flig
     file.write_bytes(b"new")
     first = intent(1, "write_file", write(file), "idempotent", before=before)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), first, *([held] if held else []))
-    (said,) = collector.decide_verdicts(state, read_calls(state, {1: write(file)}), HOST, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(
+        state, read_calls(state, {1: write(file)}), HOST, tmp_path, Remains(True), Ticking()
+    )
     assert said.finding == "completed"
 
 
@@ -368,7 +371,7 @@ def test_what_ran_on_is_said_to_have_ended_with_its_run_or_machine(tmp_path: Pat
 
     def why(host: Host, gone: bool, ran: tuple[int, ...] = ()) -> tuple[str, str]:
         (said,) = collector.decide_verdicts(
-            state, read_calls(state, data), host, tmp_path, [], gone, Ticking(), ran=ran
+            state, read_calls(state, data), host, tmp_path, Remains(gone, calls=ran), Ticking()
         )
         return said.finding, said.why
 
@@ -418,8 +421,7 @@ def test_a_tree_that_was_put_back_on_another_machine(tmp_path: Path, covered: bo
         read_calls(state, {1: data}),
         OTHER,
         tmp_path,
-        [],
-        True,
+        Remains(True),
         Ticking(),
         covers=lambda p: covered and p == str(file),
     )

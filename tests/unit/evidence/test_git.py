@@ -19,6 +19,7 @@ from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import collector
+from wal_agent.evidence.collector import Remains
 from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.model import Budget, Context, Outcome, Step
 
@@ -282,7 +283,7 @@ def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
     stage.sh("git push -q origin main")
     ended = (intent(1, "bash", inputs[1]), end(1))
     state = state_of(opening(workspace=str(stage.work)), *ended, intent(2, "bash", inputs[2], before=facts))
-    (said,) = collector.decide_verdicts(state, read_calls(state, inputs), HOST, stage.work, [], True, Unhurried())
+    (said,) = collector.decide_verdicts(state, read_calls(state, inputs), HOST, stage.work, Remains(True), Unhurried())
     assert said.finding == finding
 
 

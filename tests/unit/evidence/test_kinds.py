@@ -15,7 +15,7 @@ from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of,
 from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
 from wal_agent.evidence import collector, model
-from wal_agent.evidence.collector import MAX_FACTS, MAX_VALUE, are_entangled, read_parts
+from wal_agent.evidence.collector import MAX_FACTS, MAX_VALUE, Remains, are_entangled, read_parts
 from wal_agent.evidence.file_state import (
     MAX_ENTRIES,
     hash_listing,
@@ -188,7 +188,13 @@ def test_another_machine(shop: Path) -> None:
             opening(workspace=str(shop)), started(), turn(), intent(1, call.tool, call.input, before=facts)
         )
         return collector.decide_verdicts(
-            state, read_calls(state, {1: call.input}), OTHER, shop, [], True, Unhurried(), covers=lambda p: covered
+            state,
+            read_calls(state, {1: call.input}),
+            OTHER,
+            shop,
+            Remains(True),
+            Unhurried(),
+            covers=lambda p: covered,
         )[0].finding
 
     for command in ("rm a", "mv a c", "cp a c", "echo hi > a", "echo hi >> a", "mkdir new"):
@@ -208,10 +214,18 @@ def test_a_tree_that_was_put_back_on_the_same_machine(shop: Path) -> None:
     state = state_of(opening(workspace=str(shop)), started(), intent(1, call.tool, call.input, before=facts))
     host = state.openings[0].opening.host
     (told,) = collector.decide_verdicts(
-        state, read_calls(state, {1: call.input}), host, shop, [], True, Unhurried(), covers=lambda p: True
+        state,
+        read_calls(state, {1: call.input}),
+        host,
+        shop,
+        Remains(True),
+        Unhurried(),
+        covers=lambda p: True,
     )
     assert told.finding == "unknown"
-    (told,) = collector.decide_verdicts(state, read_calls(state, {1: call.input}), host, shop, [], True, Unhurried())
+    (told,) = collector.decide_verdicts(
+        state, read_calls(state, {1: call.input}), host, shop, Remains(True), Unhurried()
+    )
     assert told.finding == "completed"
 
 

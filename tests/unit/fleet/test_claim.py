@@ -21,6 +21,7 @@ from wal_agent.fleet.jobs import (
     Child,
     ClaimOptions,
     Job,
+    Launcher,
     Reader,
     claim,
     make_folder,
@@ -167,7 +168,9 @@ class Hosts:
 
         eyes = Reader(self.bucket, HOST, Path("/nowhere"))
         told = ClaimOptions(wait, loop, 0.1)
-        return claim(eyes, allowed(self.root), told, self.said.append, Quick(), random.Random(1), self.run, self.run)
+        return claim(
+            eyes, allowed(self.root), told, self.said.append, Quick(), random.Random(1), Launcher(self.run, self.run)
+        )
 
     def waiting(self, seconds: float, meanwhile: Callable[[float], object] = lambda now: None) -> list[float]:
         """`--wait --loop` for so long, by a clock that only sleep moves: when the runs began."""
@@ -192,7 +195,7 @@ class Hosts:
 
         eyes, told = Reader(self.bucket, HOST, Path("/nowhere")), ClaimOptions(True, True, 2.0)
         with pytest.raises(Over):
-            claim(eyes, allowed(self.root), told, self.said.append, Steps(), random.Random(1), run, run)
+            claim(eyes, allowed(self.root), told, self.said.append, Steps(), random.Random(1), Launcher(run, run))
         return began
 
     def store(self, name: str, **fields: Any) -> None:

@@ -20,6 +20,7 @@ from wal_agent.fleet.inboxes import Inboxes, WaitingJob, may_wake, waking
 from wal_agent.fleet.jobs import Job, classify_job
 from wal_agent.fleet.watch import (
     FIRST_PAUSE,
+    KEYS,
     WOKEN,
     Act,
     Memory,
@@ -32,6 +33,7 @@ from wal_agent.fleet.watch import (
 )
 from wal_agent.inbox import BucketDriver, Message
 from wal_agent.wal.state import MessageAt, State
+from wal_agent.wal.store import JobStore
 
 CLOSED: dict[str, Any] = {"state": "closed"}
 
@@ -61,7 +63,7 @@ class Post:
         wanted = WatchOptions(**{"command": "", "once": True, "on_message": command, **more})
         inboxes = Inboxes(lambda name: BucketDriver(self.bucket, name), self.bucket, self.said.append)
         stop, rng = threading.Event(), random.Random(1)
-        Watcher(self.bucket, wanted, env, self.said.append, self.clock, rng, stop, inboxes=inboxes).go()
+        Watcher(JobStore(self.bucket, KEYS, self.clock, rng), wanted, env, self.said.append, stop, inboxes=inboxes).go()
 
     @property
     def acted(self) -> list[str]:

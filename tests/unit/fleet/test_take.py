@@ -23,14 +23,14 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.fleet.jobs import Allowed
 from wal_agent.fleet.jobs import Reader
-from wal_agent.fleet.jobs import ClaimOptions, claim, run_child
+from wal_agent.fleet.jobs import ClaimOptions, Launcher, claim, run_child
 root, stub = Path(sys.argv[1]), sys.argv[2]
 run = lambda argv, place: run_child(argv, place, os.environ)
 eyes = Reader.of(FileBucket(root / "bucket"), os.environ)
 say = lambda text: print(text, flush=True)
 program = [sys.executable, stub]
 allowed, wanted = Allowed(("gemini",), root), ClaimOptions(loop=True, every=0.1)
-sys.exit(claim(eyes, allowed, wanted, say, SystemClock(), random.Random(), run, run, program))
+sys.exit(claim(eyes, allowed, wanted, say, SystemClock(), random.Random(), Launcher(run, run, program)))
 """
 RUN = """
 import os, secrets, sys

@@ -26,6 +26,7 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import Damaged, Fenced, NotFound, Unavailable
 from wal_agent.fleet.jobs import classify_job
 from wal_agent.fleet.watch import KEY, KEYS, Memory, Watcher, WatchOptions, command_environment, decode_memory
+from wal_agent.wal.store import JobStore
 
 NOTE = 'echo "$WAL_AGENT_JOB $FLEET_EPOCH $FLEET_STATE" >> "$ACTED"'
 
@@ -214,14 +215,14 @@ def test_how_a_command_ended_is_remembered_when_the_bucket_is_back(yard: Yard) -
     store(bucket, "a", **CRASHED)
     env = {"PATH": os.environ["PATH"], "WAL_AGENT_RUNTIME_DIR": str(yard.runtime), "ACTED": str(yard.root / "acted")}
     wanted = WatchOptions(NOTE, every=0.01, ttl=3600.0)
-    Watcher(bucket, wanted, env, said.append, FakeClock(), random.Random(1), stop).go()
+    Watcher(JobStore(bucket, KEYS, FakeClock(), random.Random(1)), wanted, env, said.append, stop).go()
     assert [(act.job, act.outcome) for act in decode_memory(bucket.get(KEY).data).acts] == [("a", "done")]
     assert yard.acted == ["a 3 crashed"] and said[1:] == ["waiting: away"]
 
 
 def watcher(bucket: MemoryBucket, yard: Yard, wanted: WatchOptions, stop: threading.Event, said: list[str]) -> Watcher:
     env = {"PATH": os.environ["PATH"], "WAL_AGENT_RUNTIME_DIR": str(yard.runtime), "ACTED": str(yard.root / "acted")}
-    return Watcher(bucket, wanted, env, said.append, FakeClock(), random.Random(1), stop)
+    return Watcher(JobStore(bucket, KEYS, FakeClock(), random.Random(1)), wanted, env, said.append, stop)
 
 
 def test_a_watcher_that_is_told_to_end_begins_nothing_more_and_counts_no_try(yard: Yard) -> None:
@@ -305,5 +306,5 @@ def test_a_run_that_falls_silent_is_named_at_once_and_acted_on_only_by_its_lease
         Path(short).chmod(0o700)
         env = {"PATH": os.environ["PATH"], "HOME": short, "WAL_AGENT_RUNTIME_DIR": f"{short}/r"}
         wanted = WatchOptions("exit 1", every=30.0)
-        Watcher(bucket, wanted, env, said.append, clock, random.Random(1), stop, silent=silent).go()
+        Watcher(JobStore(bucket, KEYS, clock, random.Random(1)), wanted, env, said.append, stop, silent=silent).go()
     assert [line for line in said if "web" in line or "other" in line] == said[:1] and "web (epoch 3)" in said[0]

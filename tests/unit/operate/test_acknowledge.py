@@ -47,7 +47,7 @@ class Here:
         env = {"WAL_AGENT_HOST_ID": boot} if boot else {}
         claim = LeaseRequest(run=run, host=machine.this_host(env, lock), agent="gemini", workspace="/w", ttl=TTL)
         seen = leases.read_lease(self.bucket, KEYS)
-        decided = admit("shop", seen, Local("", ""))
+        decided = admit(seen, Local("", ""))
         cause: Cause = decided.cause if isinstance(decided, Acquire) else "first"
         return open_job(
             JobStore(self.bucket, KEYS, rng=random.Random(7), parallel=1),

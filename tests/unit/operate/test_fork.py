@@ -136,7 +136,7 @@ def test_a_fork_that_was_cut_off_is_a_job_that_never_ran(story: Story) -> None:
 def test_the_new_job_is_given_up_in_good_order(story: Story) -> None:
     of = source(story)
     go(of)
-    decided = admit(NEW.job, leases.read_lease(of.bucket, NEW), Local("", "", unchanged=0.0))
+    decided = admit(leases.read_lease(of.bucket, NEW), Local("", "", unchanged=0.0))
     assert decided == Acquire("released")
 
 

@@ -564,7 +564,7 @@ def test_a_verdict_asks_it(tmp_path: Path, text: str, ended: str, finding: str) 
         intent = Intent(time=5.0, call=1, tool="run_shell_command", input=empty, cls="idempotent", rule="", session="s")
         state = State(open=(OpenCall(2, opening.opening.epoch, intent),), openings=(opening,), next_call=2)
         (said,) = collector.decide_verdicts(
-            state, read_calls(state, {1: data}), on.here, tmp_path, [], True, inner=inner
+            state, read_calls(state, {1: data}), on.here, tmp_path, collector.Remains(True), inner=inner
         )
     assert (said.finding, asked) == (finding, [(opening.opening.run, 5.0)])
     assert "`inner`" in said.why

@@ -87,7 +87,7 @@ class World:
 
     def open(self, run: str) -> OpenedJob:
         seen = self.seen()
-        decision = admit("shop", seen, Local(boot="", pidns=""))
+        decision = admit(seen, Local(boot="", pidns=""))
         assert isinstance(decision, Acquire), decision
         return open_job(
             self.store,
