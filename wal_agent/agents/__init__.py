@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from wal_agent.agents import added
@@ -68,8 +69,8 @@ def rehearsal_of(agent: Agent) -> Rehearsal | None:
     that has no such module."""
     if agent.capabilities.hookless is not None:
         return None
-    if (described := _described(agent.name)) is not None:
-        return described.rehearsal
+    if not isinstance(agent, ModuleType):
+        return cast("Declared", agent).rehearsal
     module = f"{__name__}.{agent.name}.rehearsal"
     try:
         return cast("Rehearsal", import_module(module).rehearsal)

@@ -69,9 +69,13 @@ def _packages() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
-@cache
-def _of_file(path: Path) -> Added:
-    return _read(path.stem, str(path), lambda: _own_text(path))
+def of_file(path: Path) -> Added:
+    """Read a file, as if it stood among the person's settings."""
+    hint = f"Correct it, then: wal-agent agents --check {quote_word(str(path))}"
+    return _read(path.stem, str(path), lambda: _own_text(path), hint)
+
+
+_of_file = cache(of_file)
 
 
 @cache
@@ -89,7 +93,7 @@ def _of_package(name: str) -> Added:
     return _read(name, source, text)
 
 
-def _read(name: str, source: str, text: Callable[[], str]) -> Added:
+def _read(name: str, source: str, text: Callable[[], str], hint: str = "") -> Added:
     from wal_agent.agents.family import name_fault, read
 
     try:
@@ -97,7 +101,7 @@ def _read(name: str, source: str, text: Callable[[], str]) -> Added:
             raise ConfigError(f"{source} describes {name}, which is an agent of wal-agent's own; its own is used.")
         if why := name_fault(name):
             raise ConfigError(f"{source} is not used: {why}.")
-        made = read(text(), source)
+        made = read(text(), source, hint)
         if made.name != name:
             raise ConfigError(f"{source} says name = {made.name!r}, but it is found as {name}.", "Give both one name.")
     except ConfigError as fault:

@@ -363,6 +363,8 @@ class Rehearsal(msgspec.Struct, frozen=True):
     """(command): the model's call that runs a command."""
     write: Callable[[Path, str], Call]
     """(path, content): the model's call that writes a file."""
+    hooks_alone: Mapping[str, str] = {}
+    """Variables with which the hooks in its settings find no run, where they stand there for good: they then refuse."""
     trusts: Mapping[str, str] = {}
     """Variables by which it trusts a scratch folder that no user has trusted."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
@@ -55,7 +56,7 @@ from wal_agent.agents.base import (
 )
 from wal_agent.agents.conversation import Records, Travels, fields, keep_fields
 from wal_agent.agents.hook_line import GONE, on, parser, refuse_answer, renderer, sh_line
-from wal_agent.agents.installed_hooks import STANDING, insert_entries, missing_hooks
+from wal_agent.agents.installed_hooks import STANDING, insert_entries, insert_hooks, missing_hooks
 from wal_agent.agents.places import PLACES
 from wal_agent.agents.program import (
     Program,
@@ -88,6 +89,7 @@ from wal_agent.agents.session_files import (
     plain_text,
     records,
     require_object,
+    seconds_of,
     unknown_result,
     walk_files,
 )
@@ -194,21 +196,23 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`settings`: the TOML file, in the state folder, that holds the hooks as a list `[[hooks]]`. `timeout`: the
-    longest that the program allows, in its own unit. `deny`: the answer that refuses a tool, with "{reason}"; `say`:
-    the one that adds "{words}" for the model, when a turn starts. `protocol`: whether plain words of such a hook reach
-    the model: the standing protocol is told with the first prompt of a session."""
+    """`settings`: the file, in the state folder, that holds the hooks: `*.json` in Claude Code's form, `*.toml` as a
+    list `[[hooks]]`. `timeout`: the longest that the program allows, in its own unit. `deny`: the answer that refuses
+    a tool, with "{reason}"; `say`: the one that adds "{words}" for the model, when a turn starts; else as Claude Code
+    has them. `protocol`: whether plain words of such a hook reach the model: the standing protocol is told with the
+    first prompt of a session."""
 
     settings: str
     timeout: int
     caller: HookCaller
-    deny: Json
-    say: Json
+    deny: Json | None = None
+    say: Json | None = None
     protocol: bool = False
     events: dict[str, Event]
 
     def __post_init__(self) -> None:
         _require_path(self.settings, "settings")
+        _require(self.settings.endswith((".json", ".toml")), "settings is neither a .json nor a .toml file")
         bad = [name for name in self.events if not _EVENT.fullmatch(name) or name in _OWN]
         _require(not bad, f"{bad[:1]} is no name of an event")
         means = {event.means for event in self.events.values()}
@@ -227,7 +231,7 @@ class Saying(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class Read(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A kind of record of the main file: the `where` paths have these values, and the others name what it tells.
-    `key`: what identifies it; `parent`: the key of a result's call, or "" where the id says it."""
+    `key`: what a call and its result have in common, where that is not the id."""
 
     where: dict[str, str]
     id: str = ""
@@ -240,42 +244,64 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tokens: str = ""
     status: dict[str, Status] = {}
 
+    def __post_init__(self) -> None:
+        _require("type" in self.where, "where names no type")
+
+    @property
+    def paths(self) -> str:
+        """What is read of it."""
+        told = (self.id, self.tool, self.input, self.result, self.failed, self.key, self.text, self.tokens)
+        return " ".join(filter(None, (*self.where, *told)))
+
+    @property
+    def shape(self) -> Json:
+        """A record of this kind as a template."""
+        made: Json = {}
+        told = {name: getattr(self, name) for name in ("id", "tool", "input", "result", "failed", "key", "text")}
+        for path, value in [*self.where.items(), *((told[name], f"{{{name}}}") for name in told if told[name])]:
+            *outer, last = path.split(".")
+            at = made
+            for name in outer:
+                at = at.setdefault(name, {})
+            at[last] = value
+        return made
+
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`folder`: of a session in the state folder; "{session}", "{slug}" and "{hash}" are the id, the workspace's last
-    name (in lower case; "-" for what is not of [a-z0-9._-]; 40 characters), and the beginning of the SHA-256 of its
-    path. `main`: the main file, JSON Lines. `about`: a JSON file without which there is no session. `more`: patterns
-    of other files. `travels`: of a record of a type, the fields that are conversation; `about_travels`: of `about`.
-    `workspace`: the field of `about` that names the folder. `time`: a record's, in milliseconds since 1970."""
+    """`folder`: of a session in the state folder; "{session}" is its id, "{path}" the workspace's path with "-" for
+    what is no letter or digit, "{slug}" its last name (in lower case; "-" for what is not of [a-z0-9._-]; 40
+    characters), "{hash}" the beginning of the SHA-256 of its path. `main`: the main file, JSON Lines; it has the id in
+    its name where `folder` has not. `about`: a JSON file without which there is no session, `workspace`: the field of
+    it that names the folder. `more`: patterns of other files. `travels`: of a record of a type, the fields that are
+    conversation, besides what is read of it; `about_travels`: of `about`. `time`: a record's, as milliseconds since
+    1970 or in ISO form. `write_`: what a recovery writes, where a record has more than what is read of it."""
 
     folder: str
     main: str
-    about: str
-    workspace: str
+    about: str = ""
+    workspace: str = ""
     more: tuple[str, ...] = ()
-    time: str = "time"
-    travels: dict[str, str]
-    about_travels: str
+    time: str = ""
+    travels: dict[str, str] = {}
+    about_travels: str = ""
     prompt: Read
     call: Read
     result: Read
     ended: Read | None = None
     compaction: Read | None = None
-    turn: str
-    """Bytes that only a line of a turn has."""
-    write_batch: tuple[Json, ...]
+    write_batch: tuple[Json, ...] = ()
     """In front of calls whose message was lost; "{batch}" is a name of it."""
-    write_call: Json
-    write_result: Json
-    write_batch_end: tuple[Json, ...]
-    write_prompt: tuple[Json, ...]
+    write_call: Json | None = None
+    write_result: Json | None = None
+    write_batch_end: tuple[Json, ...] = ()
+    write_prompt: tuple[Json, ...] | None = None
 
     def __post_init__(self) -> None:
-        for what in ("folder", "main", "about"):
-            _require_path(getattr(self, what), what)
-        for pattern in self.more:
-            _require_path(pattern, "more")
-        _require("{session}" in self.folder, "folder lacks {session}")
+        for path in (self.folder, self.main, *filter(None, [self.about]), *self.more):
+            _require_path(path, path)
+        shared = "{session}" not in self.folder
+        _require(("{session}" in self.main) == shared, "{session} has to stand in folder, or else in main")
+        _require(not (shared and (self.about or self.more)), "about and more need a folder of the session's own")
 
 
 class Renamed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -331,7 +357,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     says: tuple[Saying, ...] = ()
     renamed: tuple[Renamed, ...] = ()
     session: Session
-    errors: Errors
+    errors: Errors | None = None
     rehearsal: Rehearsed
     rewriting: str = "wal-agent does not know its form"
     fork: str = "it has no form for that"
@@ -360,13 +386,13 @@ def load(path: Path) -> Declared:
     return read(path.read_text(), str(path))
 
 
-def read(text: str, source: str) -> Declared:
-    """Read a description. ConfigError where it is none."""
+def read(text: str, source: str, hint: str = "") -> Declared:
+    """Read a description. ConfigError where it is none; `hint`: what to do then."""
     try:
         _require(len(text.encode()) <= MAX_TEXT, f"it is larger than {MAX_TEXT >> 10} KiB")
         return Declared(_AS_DESCRIPTION(tomllib.loads(text)), text)
     except (ValueError, RecursionError, re.error) as e:
-        raise ConfigError(f"{source} does not describe an agent: {e}.", "See docs/how-to/add-an-agent.md") from e
+        raise ConfigError(f"{source} does not describe an agent: {e}.", hint) from e
 
 
 def value_at(value: Any, path: str) -> Any:
@@ -412,7 +438,7 @@ class Declared:
         self.about, self._text = about, text
         self.name, self.tested, self.also = about.name, about.tested, about.also
         self._variable = f"{about.name.upper()}_WAL_AGENT_HOOKS"  # tells a hook that it is in a run
-        self.main_file = about.session.main
+        self.main_file = about.session.main.replace("{session}", "session")
         self._syntax = Syntax.of(value=about.arguments.value, maybe=about.arguments.maybe, short=about.arguments.short)
         self._says = [(re.compile(each.pattern, re.DOTALL), each) for each in about.says]
         self.locate = Program(about.name, about.package).locate
@@ -423,12 +449,7 @@ class Declared:
         self.capabilities, self.rehearsal = self._capabilities(), self._rehearsal()
 
     def _capabilities(self) -> Capabilities:
-        about, last = self.about, re.compile(self.about.errors.last.encode(), re.MULTILINE)
-        long, waits = (re.compile(p, re.IGNORECASE) for p in (about.errors.too_long, about.errors.waits))
-
-        def exit_cause(stderr: bytes, now: float) -> ExitCause | None:
-            return cause_from_last_error(stderr, now, last=last, waits=waits, too_long=long)
-
+        about = self.about
         option = about.arguments.session[0]
         return Capabilities(
             boundary="file",
@@ -438,7 +459,7 @@ class Declared:
             forms=SessionForms((f"--{option}", "{session}"), about.fork),
             inject_prompt=self.inject_prompt,
             compactions=self.compactions if about.session.compaction else None,
-            exit_cause=exit_cause,
+            exit_cause=self._exit_cause(about.errors) if about.errors is not None else None,
             hooks_to_install=self.hooks_to_install,
             rewriting=about.rewriting,
             requested_calls=RequestedCalls(
@@ -446,13 +467,20 @@ class Declared:
             ),
         )
 
+    @staticmethod
+    def _exit_cause(errors: Errors) -> Callable[[bytes, float], ExitCause | None]:
+        last = re.compile(errors.last.encode(), re.MULTILINE)
+        long, waits = (re.compile(p, re.IGNORECASE) for p in (errors.too_long, errors.waits))
+        return lambda stderr, now: cause_from_last_error(stderr, now, last=last, waits=waits, too_long=long)
+
     def _rehearsal(self) -> Rehearsal:
         about = self.about.rehearsal
 
         def make_home(home: Path, workspace: Path, url: str) -> dict[str, str]:
             wanted = self.hooks_to_install(home_env := {"HOME": str(home)})
             wanted.settings.parent.mkdir(parents=True, exist_ok=True)
-            wanted.settings.write_text(insert_entries(fill(about.settings, {"url": url}), wanted.hooks).text)
+            insert = insert_hooks if wanted.form == "json" else insert_entries
+            wanted.settings.write_text(insert(fill(about.settings, {"url": url}), wanted.hooks).text)
             if self.name not in PLACES:  # what runs there finds it by itself
                 own = added_path(home_env, self.name)
                 own.parent.mkdir(parents=True, exist_ok=True)
@@ -469,6 +497,7 @@ class Declared:
             interactive_args=lambda prompt: None,
             shell=lambda command: call(about.shell, command=command),
             write=lambda path, content: call(about.write, path=str(path), content=content),
+            hooks_alone={self._variable: "/nonexistent"},
         )
 
     def traits(self) -> dict[str, Any]:
@@ -540,7 +569,7 @@ class Declared:
         if add is None or last_value(given, add.option) is not None or not _ID.fullmatch(session):
             return []
         found = list(self._state(env).glob(fill(self.about.session.folder, {**_ANY, "session": session})))
-        mains = [main for folder in found if is_file(main := folder / self.main_file)]
+        mains = [main for folder in found if is_file(main := self._file(folder, self.main_file, session))]
         if not mains or contains(map_file(mains[0]), add.unless.encode()):
             return []
         setting = as_object(self._settings(env)).get(add.setting)
@@ -570,7 +599,8 @@ class Declared:
             name: [{"hooks": [{"type": "command", "command": line, "timeout": about.timeout}]} for line in commands]
             for name, commands in lines.items()
         }
-        return HooksToInstall(self.name, self.about.title, self._state(env) / about.settings, table, "toml")
+        form: Literal["json", "toml"] = "json" if about.settings.endswith(".json") else "toml"
+        return HooksToInstall(self.name, self.about.title, self._state(env) / about.settings, table, form)
 
     def _standing(self, name: str, event: Event | None = None) -> str:
         """Return the line that stands in the user's settings."""
@@ -585,7 +615,7 @@ class Declared:
         place.mkdir(mode=0o700, exist_ok=True)
         for name, event in self.about.hooks.events.items():
             firm = event.means in ("tool_starting", "tool_ended")
-            refusal = json.dumps(fill(self.about.hooks.deny, {"reason": GONE}))
+            refusal = json.dumps(fill(self.about.hooks.deny or _DENY, {"reason": GONE}))
             deny = refusal if event.means == "tool_starting" else None
             (place / name).write_text(sh_line(setup, self.name, name, firm, deny))
         told, words = shlex.quote(str(place / "told")), place / "words"
@@ -596,10 +626,10 @@ class Declared:
         return Injected(env={self._variable: str(place)})
 
     def _deny(self, decision: Deny) -> str:
-        return json.dumps(fill(self.about.hooks.deny, {"reason": decision.reason}))
+        return json.dumps(fill(self.about.hooks.deny or _DENY, {"reason": decision.reason}))
 
     def _say(self, event: str, words: str) -> bytes:
-        return refuse_answer(json.dumps(fill(self.about.hooks.say, {"words": words})))
+        return refuse_answer(json.dumps(fill(self.about.hooks.say or _SAY, {"words": words, "event": event})))
 
     def _reader(self, event: Event) -> Callable[[dict[str, msgspec.Raw]], HookEvent]:
         def raw(payload: dict[str, msgspec.Raw], path: str) -> bytes:
@@ -658,19 +688,27 @@ class Declared:
         slug = re.sub(r"[^a-z0-9._-]+", "-", workspace.name.lower()).strip("-")[:40].strip("-")
         hashed = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:12]
         slug = slug if slug not in ("", ".", "..") else "workspace"
-        place = self._state(env) / fill(self.about.session.folder, {"session": session, "slug": slug, "hash": hashed})
+        names = {"slug": slug, "hash": hashed, "path": re.sub(r"[^A-Za-z0-9]", "-", str(workspace))}
+        place = self._state(env) / fill(self.about.session.folder, {**names, "session": session})
         return None if place.is_symlink() or place.parent.is_symlink() else place
+
+    def _file(self, place: Path, name: str, session: str) -> Path:
+        return place / (fill(self.about.session.main, {"session": session}) if name == self.main_file else name)
 
     def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
         place = self._place(session, workspace, env)
-        if place is None or not is_file(place / self.main_file):
-            return []
-        return [SessionFile(path.relative_to(place).as_posix(), path) for path in self._there(place)]
+        there = self._there(place, session) if place is not None else {}
+        return [SessionFile(*each) for each in there.items()] if self.main_file in there else []
 
-    def _there(self, place: Path) -> list[Path]:
-        first = [path for name in (self.main_file, self.about.session.about) if is_file(path := place / name)]
-        others = (path for path in walk_files(place) if self._is_more(path.relative_to(place)))
-        return [*first, *sorted(path for path in others if path not in first)]
+    def _there(self, place: Path, session: str) -> dict[str, Path]:
+        """Return the session's files by their logical names, the main file first."""
+        first = {name: self._file(place, name, session) for name in self._names()}
+        found = {name: path for name, path in first.items() if is_file(path)}
+        others = sorted(p for p in walk_files(place) if self.about.session.more and self._is_more(p.relative_to(place)))
+        return {**found, **{p.relative_to(place).as_posix(): p for p in others if p not in found.values()}}
+
+    def _names(self) -> list[str]:
+        return [name for name in (self.main_file, self.about.session.about) if name]
 
     def _is_more(self, name: Path) -> bool:
         return any(
@@ -679,26 +717,30 @@ class Declared:
 
     def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
         place = self._place(session, workspace, env)
-        return self._there(place) if place is not None else []
+        return list(self._there(place, session).values()) if place is not None else []
 
     def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
         place = self._place(session, workspace, env)
         if place is None:
             raise ValueError(f"{session!r} is no session id")
         parts = name_parts(name)
-        if name not in (self.main_file, self.about.session.about) and not self._is_more(Path(*parts)):
+        if name not in self._names() and not self._is_more(Path(*parts)):
             raise ValueError(f"{name!r} is no file of such a session")
-        return place.joinpath(*parts)
+        return self._file(place, name, session)
 
     def resumable(self, session: str, workspace: Path, env: Env) -> bool:
         place = self._place(session, workspace, env)
+        if not self.about.session.about:
+            return place is not None and is_file(self._file(place, self.main_file, session))
         about = read_object(place / self.about.session.about) if place is not None else None
         return about is not None and about.get(self.about.session.workspace) == str(workspace)
 
     def travels(self, name: str, workspace: Path) -> Travels:
-        session = self.about.session
-        kinds = {kind: fields("type", kept) for kind, kept in session.travels.items()}
-        if name == session.about:
+        session, read = self.about.session, dict[str, str]()
+        for kind in filter(None, (session.prompt, session.call, session.result, session.ended, session.compaction)):
+            read[kind.where["type"]] = f"{read.get(kind.where['type'], '')} {kind.paths} {session.time}"
+        kinds = {kind: fields("type", kept) for kind, kept in {**read, **session.travels}.items()}
+        if session.about and name == session.about:
             kept = fields(session.about_travels)
             return Records(lambda about: {**keep_fields(about, kept), session.workspace: str(workspace)})
         if not name.endswith(".jsonl"):
@@ -716,7 +758,8 @@ class Declared:
         return kind is not None and all(value_at(record, path) == value for path, value in kind.where.items())
 
     def proves_turn(self, appended: bytes) -> bool:
-        return self.about.session.turn.encode() in appended
+        kind = self.about.session.prompt
+        return any(record is not None and self._is(record, kind) for record, _ in records(appended))
 
     def requested_calls(self, appended: bytes) -> dict[str, RequestedCall]:
         kind = self.about.session.call
@@ -794,22 +837,23 @@ class Declared:
         about, file = self.about.session, self._load(main)
         made: list[_Call] = []
         prompts: list[str] = []
-        messages, time, orphans = 0, 0, set[int]()
+        messages, orphans = 0, set[int]()
+        time: Any = 0
         for n, each in enumerate(file.lines):
             record = each.value
-            at = value_at(record, about.time)
-            time = at if isinstance(at, int) else time
+            time = self._time(record, time)
             if self._is(record, about.call):
                 asked = self._requested(record)
                 same = (self._plain(asked.tool), input_digest(value_at(record, about.call.input)))
-                made.append(_Call(as_text(value_at(record, about.call.key)), asked.id, same))
+                made.append(_Call(as_text(value_at(record, about.call.key or about.call.id)), asked.id, same))
             elif self._is(record, about.result):
-                key, id = (as_text(value_at(record, path)) for path in (about.result.key, about.result.id))
+                paths = (about.result.key or about.result.id, about.result.id)
+                key, id = (as_text(value_at(record, path)) for path in paths)
                 found = next((c for c in reversed(made) if c.ended is None and (c.key == key or c.id == id)), None)
                 if found is None:
                     orphans.add(n)  # no API takes a result without its call
                 else:
-                    found.ended = float(time)
+                    found.ended = _milliseconds(time) or math.inf  # without a time the id has to do
             elif self._is(record, about.prompt):
                 prompts.append(plain_text(value_at(record, about.prompt.text)))
             messages += self._is(record, about.result) or self._is(record, about.prompt)
@@ -818,7 +862,12 @@ class Declared:
         repairs = (*junk_repair(file.junk), *lost_calls_repair(len(orphans)))
         return Reconciled(FileLines(file.lines), put, messages - len(orphans), repairs, tuple(prompts))
 
-    def _put_back(self, file: _File, session: str, made: list[_Call], calls: Sequence[LoggedCall], time: int) -> int:
+    def _time(self, record: Json, before: Any) -> Any:
+        """Return the record's time as it is written there, or the one before."""
+        at = value_at(record, self.about.session.time) if self.about.session.time else None
+        return at if _milliseconds(at) else before
+
+    def _put_back(self, file: _File, session: str, made: list[_Call], calls: Sequence[LoggedCall], time: Any) -> int:
         lost: list[LoggedCall] = []
         put, about = 0, self.about.session
         for call in calls:
@@ -831,32 +880,42 @@ class Declared:
                 continue
             made.remove(found)
             if found.ended is None:
-                file.lines.append(LineRecord(fill(about.write_result, _told(call, found.id, found.key, time))))
+                file.lines.append(self._line(about.write_result, about.result, _told(call, found.id, found.key, time)))
                 put += 1
         if not lost:
             return put
         name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} put back {[_which(call) for call in lost]}"))
-        new: list[Json] = [fill(each, {"batch": name, "time": time}) for each in about.write_batch]
+        file.lines += [LineRecord(fill(each, {"batch": name, "time": time})) for each in about.write_batch]
         told = [_told(c, c.call_id or f"call_wal_{c.call}", f"{name[:-4]}{n:04x}", time) for n, c in enumerate(lost)]
-        new += [fill(about.write_call, {**each, "tool": self._plain(each["tool"]), "batch": name}) for each in told]
-        new += [fill(about.write_result, each) for each in told]
-        new += [fill(each, {"batch": name, "time": time}) for each in about.write_batch_end]
-        file.lines += map(LineRecord, new)
+        for each in told:
+            asked = {**each, "tool": self._plain(each["tool"]), "batch": name}
+            file.lines.append(self._line(about.write_call, about.call, asked))
+        file.lines += [self._line(about.write_result, about.result, each) for each in told]
+        file.lines += [LineRecord(fill(each, {"batch": name, "time": time})) for each in about.write_batch_end]
         return put + len(lost)
+
+    def _line(self, template: Json | None, kind: Read, values: Mapping[str, Any]) -> LineRecord:
+        if template is None:
+            template = {**kind.shape, **({self.about.session.time: "{time}"} if self.about.session.time else {})}
+        return LineRecord(fill(template, values))
 
     def inject_prompt(self, main: Buffer, session: str, workspace: Path, prompt: str) -> Pieces:
         """Add the prompt at the end, once."""
-        time = 0
+        time: Any = 0
         for record, _ in records(main):
-            at = value_at(record, self.about.session.time)
-            time = at if isinstance(at, int) else time
-        new = [encode_json(fill(each, {"prompt": prompt, "time": time})) for each in self.about.session.write_prompt]
-        added = b"".join(line + b"\n" for line in new)
+            time = self._time(record or {}, time)
+        about = self.about.session
+        values = {"prompt": prompt, "text": prompt, "time": time}
+        new = [self._line(each, about.prompt, values) for each in about.write_prompt or (None,)]
+        added = b"".join(encode_json(line.value) + b"\n" for line in new)
         return [main] if main[-len(added) :] == added else [main, added]
 
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_ANY = {"slug": "*", "hash": "*"}
+_NO = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": "{reason}"}
+_DENY: Json = {"hookSpecificOutput": _NO}
+_SAY: Json = {"hookSpecificOutput": {"hookEventName": "{event}", "additionalContext": "{words}"}}
+_ANY = {"slug": "*", "hash": "*", "path": "*"}
 _RAW = msgspec_compat.of_json(dict[str, msgspec.Raw])
 _SIMPLE: Mapping[str, Callable[[str, str], HookEvent]] = {
     "session_started": base.SessionStarted,
@@ -871,15 +930,20 @@ _SIMPLE: Mapping[str, Callable[[str, str], HookEvent]] = {
 }
 
 
+def _milliseconds(time: Any) -> float:
+    """Return a record's time in milliseconds since 1970, 0 for what is none."""
+    return float(time) if isinstance(time, (int, float)) else seconds_of(time) * 1000
+
+
 def _which(call: LoggedCall) -> tuple[int, str, float]:
     return call.call, call.tool, call.started
 
 
-def _told(call: LoggedCall, id: str, key: str, time: int) -> dict[str, Any]:
+def _told(call: LoggedCall, id: str, key: str, time: Any) -> dict[str, Any]:
     """Return the values of a call's templates."""
     if call.result is None:
         text, failed = unknown_result(call), True
     else:
         text, failed = noted_result(plain_text(logged_value(call.result)), call), call.failed
-    values = {"id": id, "key": key, "tool": call.tool, "input": call_input(call), "text": text, "failed": failed}
+    values = {"id": id, "key": key, "tool": call.tool, "input": call_input(call), "result": text, "failed": failed}
     return {**values, "time": time}

@@ -296,7 +296,7 @@ def _ours(group: Any) -> bool:
     hooks = group.get("hooks") if isinstance(group, dict) else None
     if not isinstance(hooks, list) or not hooks or not all(isinstance(hook, dict) for hook in hooks):
         return False
-    return all(h.get("name") == NAME or str(h.get("command", "")).startswith(LIVE) for h in hooks)
+    return all(h.get("name") == NAME or str(h.get("command", "")).startswith(LIVE) or _standing(h) for h in hooks)
 
 
 def _dump(value: object) -> str:
@@ -343,12 +343,26 @@ def remove_entries(text: str) -> str:
     return _ENTRY.sub(kept, text)
 
 
+def _listed(text: str) -> list[dict[str, Any]]:
+    """Return the hooks of JSON settings in the form of TOML ones. ValueError where it is none."""
+    root = parse_jsonc(text).value
+    events = root.get("hooks") if isinstance(root, dict) else None
+    return [
+        {"event": event, "matcher": str(group.get("matcher") or "").removeprefix("*"), **hook}
+        for event, groups in (events.items() if isinstance(events, dict) else ())
+        for group in (groups if isinstance(groups, list) else ())
+        if isinstance(group, dict)
+        for hook in group.get("hooks") or ()
+        if isinstance(hook, dict)
+    ]
+
+
 def missing_hooks(wanted: HooksToInstall) -> list[str]:
     """Return the events of which one of the hooks is not in the settings as it is wanted now, for every tool."""
     try:
         data = _read(settings_path(wanted))
-        there = [] if data is None else _entries(data.decode())
-    except (ConfigError, ValueError):
+        there = [] if data is None else (_listed if wanted.form == "json" else _entries)(data.decode())
+    except (ConfigError, ValueError, RecursionError):
         there = []  # the agent itself reports it
     whole = {(hook.get("event"), hook.get("command")) for hook in there if not hook.get("matcher")}
     return [

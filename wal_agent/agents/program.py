@@ -79,7 +79,8 @@ class Program(msgspec.Struct, frozen=True):
                 f"Correct the variable, or unset it to use {self.name} from PATH.",
             )
         if found is None:
-            raise ConfigError(f"{wanted} was not found on PATH.", f"Install it: npm install -g {self.package}")
+            install = f"npm install -g {self.package}" if self.package else f"export {variable}=/absolute/path"
+            raise ConfigError(f"{wanted} was not found on PATH.", f"Install it: {install}")
         path = Path(found)
         cli = Cli(path.absolute(), self._package_version(path) or _asked_version(path, env))
         for broken in self.broken:

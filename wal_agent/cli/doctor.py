@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import msgspec
 import typer
@@ -146,12 +146,23 @@ def rows(agents: Sequence[Agent]) -> list[str]:
 
 
 def agents(
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            "--check",
+            metavar="FILE",
+            help="Prove that FILE describes an agent: on the real program, against a scripted model on this machine. "
+            "Exit code 78: something does not hold.",
+        ),
+    ] = None,
     json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/AGENTS.md on stdout.")] = False,
 ) -> None:
     """List the supported agents, their tested versions, and what wal-agent can and cannot do with each."""
     from wal_agent.agents import AGENTS, NAMES, faults
 
+    if check is not None:
+        _report(_check(check), json)
     for fault in faults():
         say(fault)
     known = [AGENTS[name] for name in (NAMES if markdown else AGENTS)]
@@ -231,10 +242,14 @@ def doctor(
         raise typer.Exit
     if job is not None:
         raise UsageError("--job goes with --forget.")
+    _report(_examine(agent, bucket), json)
+
+
+def _report(examined: Iterator[Proof], json: bool) -> NoReturn:
     from wal_agent.rehearsal.selftest import DeniedProof, Doctor
 
     proofs: list[Proof] = []
-    for proof in _examine(agent, bucket):
+    for proof in examined:
         proofs.append(replace(proof, what=redact(proof.what), detail=redact(proof.detail)))
         if not json:
             answer([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
@@ -243,6 +258,19 @@ def doctor(
     failed = [proof for proof in proofs if not proof.ok]
     denied = bool(failed) and all(isinstance(proof, DeniedProof) for proof in failed)
     raise typer.Exit(0 if not failed else Denied.exit_code if denied else ConfigError.exit_code)
+
+
+def _check(path: Path) -> Iterator[Proof]:
+    from wal_agent.agents.added import of_file
+    from wal_agent.rehearsal.check import check
+    from wal_agent.rehearsal.selftest import Proof
+
+    found = of_file(path.absolute())
+    if found.agent is None:
+        raise found.fault or ConfigError(f"{path} describes no agent.")
+    cli = found.agent.locate(os.environ)
+    yield Proof(f"{found.name} {cli.version} ({version_word(found.agent, cli)})", True, str(cli.path))
+    yield from check(found.agent, os.environ)
 
 
 def _forget(name: str, url: str | None, job: str | None) -> None:
@@ -298,10 +326,13 @@ def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
         yield from _hookless(agent.capabilities.hookless, workspace)
         return
     yield _hook_client()
-    tested = "a tested version" if cli.version in (agent.tested, *agent.also) else f"tested with {agent.tested}"
-    yield Proof(f"{name} {cli.version} ({tested})", True, str(cli.path))
+    yield Proof(f"{name} {cli.version} ({version_word(agent, cli)})", True, str(cli.path))
     off = agent.hooks_off_reason((), workspace, os.environ)
     yield Proof(f"{name}'s hooks are on in {workspace}", off is None, off or "")
+
+
+def version_word(agent: Agent, cli: Cli) -> str:
+    return "a tested version" if cli.version in (agent.tested, *agent.also) else f"tested with {agent.tested}"
 
 
 def _hook_client() -> Proof:

@@ -416,8 +416,8 @@ class _Story:
         exact = sorted((home / ".local/state/wal-agent").rglob(f"exact/{stage.agent.main_file}"))
         check(f"byte for byte ({len(session)} bytes)", bool(exact and session) and exact[-1].read_bytes() == session)
         check("the last run ended well (exit 0), and nothing is left to settle", code == 0 and not state.open)
-        own = home / ".local/state/wal-agent"
-        left = [path for path in home.rglob("*wal-agent*") if not path.is_relative_to(own)]
+        own = (home / ".local/state/wal-agent", home / ".config/wal-agent")
+        left = [path for path in home.rglob("*wal-agent*") if not any(map(path.is_relative_to, own))]
         check(f"nothing of ours is left in {stage.agent.name}'s folders", not left)
 
 

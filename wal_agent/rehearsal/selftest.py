@@ -36,6 +36,7 @@ _PREFIX = "wal-agent-doctor-"
 _GRACE = 2.0  # seconds for killed processes to be gone, before their folder is removed
 ALLOW = "an allowed tool call runs"
 DENY = "a denied tool call does not run, and the agent reads why"
+ALONE = "hooks in its settings that find no run refuse a tool call"
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class Unreached(Proof, frozen=True):
 
 
 def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
-    """Run both arms, at the same time; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no
+    """Run all arms, at the same time; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no
     hooks to prove."""
     rehearsal = rehearsal_of(agent)
     if rehearsal is None and agent.capabilities.hookless is None:
@@ -76,8 +77,9 @@ def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
         tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
         ThreadPoolExecutor() as both,
     ):
-        stages = (Stage(agent, rehearsal, Path(folder) / name, env, groups) for name in ("allow", "deny"))
-        return [*both.map(_in_time, (ALLOW, DENY), (_allow, _deny), stages)]
+        arms = {ALLOW: _allow, DENY: _deny} | ({ALONE: _alone} if rehearsal.hooks_alone else {})
+        stages = [Stage(agent, rehearsal, Path(folder) / arm.__name__, env, groups) for arm in arms.values()]
+        return [*both.map(_in_time, arms, arms.values(), stages)]
 
 
 def in_proof(env: Mapping[str, str]) -> bool:
@@ -178,7 +180,7 @@ class Stage:
     def ran(self) -> bool:
         return (self.root / "work" / "touched").exists()
 
-    def run(self, model: Model, more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    def run(self, model: Model, more: Mapping[str, str], bare: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         home, work = self.root / "home", self.root / "work"
         for folder in (home, work):
             folder.mkdir(parents=True)
@@ -198,7 +200,7 @@ class Stage:
         }
         name, args = self.agent.name, self.rehearsal.args("self-test")
         said = self.root / "said"
-        code = self.groups.run([*PROGRAM, "run", name, "--", *args], work, scratch, said)
+        code = self.groups.run([*(bare or (*PROGRAM, "run", name, "--")), *args], work, scratch, said)
         return subprocess.CompletedProcess(args, code, said.read_text(errors="replace"))
 
 
@@ -234,10 +236,20 @@ def _deny(stage: Stage) -> Proof:
         helper.start()
         more = {"WAL_AGENT_BUCKET_FAULTS": str(faults), "WAL_AGENT_APPEND_DEADLINE": "0.5"}
         done = stage.run(model, more)
-        answered = any("wal-agent did not run this" in json.dumps(request) for request in model.requests)
-    ok = answered and not stage.ran
+    ok = _refused(model) and not stage.ran
     why = "the tool ran although its intent was not saved" if stage.ran else _said(done)
     return (Proof if ok or model.requests else Unreached)(DENY, ok, "" if ok else why)
+
+
+def _alone(stage: Stage) -> Proof:
+    with stage.model(None) as model:
+        done = stage.run(model, stage.rehearsal.hooks_alone, [str(stage.agent.locate(stage.env).path)])
+    ok = _refused(model) and not stage.ran
+    return (Proof if ok or model.requests else Unreached)(ALONE, ok, "" if ok else _said(done))
+
+
+def _refused(model: Model) -> bool:
+    return any("wal-agent did not run this" in json.dumps(request) for request in model.requests)
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:

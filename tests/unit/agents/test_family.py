@@ -199,3 +199,46 @@ def test_a_file_that_describes_no_agent_is_refused(old: str, new: str, tmp_path:
     (tmp_path / "x.toml").write_text(text.replace(old, new, 1))
     with pytest.raises(ConfigError):
         family.load(tmp_path / "x.toml")
+
+
+PAGE = (Path(__file__).parents[3] / "docs/how-to/add-an-agent.md").read_text()
+TOY = family.read(PAGE.partition("```toml\n")[2].partition("```")[0], "the page")
+
+
+def test_hooks_in_claude_codes_form_are_put_in_and_taken_out(tmp_path: Path) -> None:
+    """I7, I5."""
+    mine = '{\n  // mine\n  "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "beep"}]}]},\n}\n'
+    wanted = TOY.hooks_to_install({"HOME": str(tmp_path)})
+    wanted.settings.parent.mkdir()
+    wanted.settings.write_text(mine)
+    assert not is_installed(wanted) and set(missing_hooks(wanted)) == set(wanted.hooks)
+    install_hooks(wanted, tmp_path / "state")
+    install_hooks(wanted, tmp_path / "state")  # renewed, not doubled
+    text = wanted.settings.read_text()
+    assert is_installed(wanted) and missing_hooks(wanted) == [] and text.count("beep") == 1
+    assert TOY.hooks_off_reason([], tmp_path, {"HOME": str(tmp_path)}) is None
+    wanted.settings.write_text(text.replace('"hooks": [', '"matcher": "Bash", "hooks": [', 1))
+    assert len(missing_hooks(wanted)) == 1, "not for every tool"
+    wanted.settings.write_text(text)
+    uninstall_hooks(wanted, tmp_path / "state")
+    assert wanted.settings.read_text() == mine
+
+
+def test_what_a_recovery_writes_follows_from_what_is_read(tmp_path: Path) -> None:
+    """I8: in the form of the file, at its last time; and sessions that share a folder keep apart."""
+    stamp = "2026-01-01T00:00:00+00:00"
+    asked = {"type": "call", "id": "c1", "name": "Bash", "input": {"command": "a"}, "timestamp": stamp}
+    first = json.dumps(asked).encode() + b"\n"
+    new = LoggedCall(2, "Write", b'{"file_path":"b"}', b'"done"', False, "", 0.6, "c2")
+    made = TOY.reconcile(first, SESSION, tmp_path, [LOST, new])
+    lines = [json.loads(line) for line in made.data.splitlines()]
+    assert made.put_back == 2 and [line["type"] for line in lines] == ["call", "result", "call", "result"]
+    assert {line["timestamp"] for line in lines} == {stamp} and lines[2]["input"] == {"file_path": "b"}
+    assert TOY.reconcile(made.data, SESSION, tmp_path, [LOST, new]).data == made.data
+    told = b"".join(map(bytes, TOY.inject_prompt(made.data, SESSION, tmp_path, "go on")))
+    assert json.loads(told.splitlines()[-1]) == {"type": "user", "text": "go on", "timestamp": stamp}
+    env, there = {"HOME": str(tmp_path)}, TOY.restore_path("session.jsonl", SESSION, tmp_path, {"HOME": str(tmp_path)})
+    there.parent.mkdir(parents=True)
+    there.write_bytes(told)
+    assert [file.name for file in TOY.session_files(SESSION, tmp_path, env)] == [TOY.main_file]
+    assert TOY.session_files("session_2", tmp_path, env) == [] and TOY.resumable(SESSION, tmp_path, env)
