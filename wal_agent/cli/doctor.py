@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).parents[1] / "agents" / "page.md"
 COLUMNS = ("hooks", "intent", "fail_closed", "reconcile", "resume", "interactive", "subagents")
+ON_PAGE = ("hooks", "reconcile", "resume", "subagents")  # the others are the same for nearly all, and said once
 HEADS = {"fail_closed": "fail-closed"}
 
 
@@ -108,10 +109,10 @@ def agents_page(agents: Sequence[Agent]) -> str:
 
 
 def _table(agents: Sequence[Agent]) -> str:
-    rows = [["agent", *(HEADS.get(name, name) for name in COLUMNS), "tested"]]
+    rows = [["agent", *ON_PAGE, "tested"]]
     rows.append(["---"] * len(rows[0]))
     for agent in agents:
-        cells = (getattr(traits_of(agent), name) for name in COLUMNS)
+        cells = (getattr(traits_of(agent), name) for name in ON_PAGE)
         rows.append([agent.name, *cells, versions(agent) or "any command"])
     return "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
 
