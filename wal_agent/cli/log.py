@@ -298,8 +298,8 @@ def record_type(record: AnyRecord) -> str:
 
 
 class LogRecord(JsonAnswer, frozen=True, tag=schema_name("record")):
-    """A line of `wal-agent log`: a record, with the fields that its `type` has in docs/FORMAT.md. They are redacted and
-    shortened; bytes of files are a size and a hash."""
+    """A line of `wal-agent log`: a record, with the fields that its `type` has in wal_agent/records.py. They are
+    redacted and shortened; bytes of files are a size and a hash."""
 
     record: int
     epoch: int

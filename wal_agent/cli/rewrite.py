@@ -89,7 +89,7 @@ class Rewrote(JsonAnswer, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rewind or a compaction took out of the conversation, see Rewrite in docs/FORMAT.md."""
+    """What a rewind or a compaction took out of the conversation, see Rewrite in wal_agent/records.py."""
 
     n: int
     kind: str
