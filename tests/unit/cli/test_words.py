@@ -142,7 +142,7 @@ def test_each_word_is_one_of_the_glossary() -> None:
     assert {*LIVES} == {*get_args(CallState)}
     glossary = (Path(__file__).parents[3] / "docs" / "GLOSSARY.md").read_text("utf-8")
     for state in LIVES:
-        assert re.search(rf"(?m)^\|.*\b{state_text(state)}\b", glossary), state
+        assert re.search(rf"(?m)^- \*\*.*\b{state_text(state)}\b", glossary), state
 
 
 def test_an_older_logs_words_are_those_of_today() -> None:
