@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from bench.flat import SESSION, Lane, drain, lane, message
 from bench.measure import Times, scaled
 from bench.store import ROUND_TRIP
+from tests.faulty_bucket import FaultBucket, Faults
 from wal_agent.agents.base import Allow, ToolEnded, ToolStarting
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.bucket.decorators import FaultBucket, Faults
 from wal_agent.clock import SystemClock
 from wal_agent.records import Turn
 

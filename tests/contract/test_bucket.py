@@ -23,12 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.wire import like_ceph
+from tests.faulty_bucket import Fault, FaultBucket
 from tests.servers import CREDENTIALS, fresh_bucket, shared
 from tests.tiers import examples
 from wal_agent.bucket.azure import AzureBucket
 from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry, MemoryBucket
 from wal_agent.bucket.check import require_conditions
-from wal_agent.bucket.decorators import Fault, FaultBucket, MeterBucket, RetryBucket
+from wal_agent.bucket.decorators import MeterBucket, RetryBucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.gcs import GcsBucket

@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import TESTS
 from tests.e2e.scene import opened, until
-from wal_agent.bucket.decorators import FaultFile, write_faults
+from tests.faulty_bucket import FaultFile, faulty_environment, write_faults
 from wal_agent.config import Consents
 from wal_agent.supervise.settings import wants_of
 from wal_agent.wal import lease as leases
@@ -231,7 +231,7 @@ def test_given_up_in_good_order_it_is_not_said_that_nothing_was_in_flight(yard: 
 def test_a_bucket_that_hangs_holds_no_drain_up_and_leaves_a_crash(yard: Yard) -> None:
     """R6: what is not saved is not given up; and the machine's end does not wait for a request that hangs."""
     machine, faults = yard.machine(), yard.root / "faults.json"
-    run = machine.run("wait", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_DRAIN="2")
+    run = machine.run("wait", **faulty_environment(faults), WAL_AGENT_DRAIN="2")
     until(yard.saved, "the session and the working tree are saved")
     write_faults(faults, FaultFile(latency=(1000, 1000)))
     run.send_signal(signal.SIGTERM)
@@ -247,7 +247,7 @@ def test_sigterm_during_a_restore_gives_the_job_back_at_once(yard: Yard) -> None
     yard.lost(first)
     second, faults = yard.machine(), yard.root / "faults.json"
     write_faults(faults, FaultFile(down=True, ops=("get",), prefixes=("job/blobs/",)))
-    run = second.run("wait", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_DRAIN="600")
+    run = second.run("wait", **faulty_environment(faults), WAL_AGENT_DRAIN="600")
     assert run.stderr is not None
     said = ""
     with run:

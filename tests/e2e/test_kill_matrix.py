@@ -35,8 +35,8 @@ from tests.e2e.scene import (
     texts_in,
     until,
 )
+from tests.faulty_bucket import FaultFile, faulty_environment, write_faults
 from tests.tiers import once
-from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.failpoints import NAMES
 from wal_agent.rehearsal.model import Turn
 from wal_agent.wal.keys import Keys
@@ -126,7 +126,7 @@ def test_killed_in_a_call(scene: Scene, point: str) -> None:
     call = scene.machines[0].rehearsal.write(big, BIG) if point.startswith("blob") else shell("echo two >> side")
     scene.script(Turn(text="First.", calls=[shell("echo one >> side")]), Turn(text="Then.", calls=[call]))
     hold = scene.hold_turn(1)
-    run = first.ask(TASK, WAL_AGENT_FAILPOINT=f"{point}@{armed}", WAL_AGENT_BUCKET_FAULTS=str(faults))
+    run = first.ask(TASK, WAL_AGENT_FAILPOINT=f"{point}@{armed}", **faulty_environment(faults))
     scene.asked(2)
     scene.saved(1)
     # A slow bucket: a hook that does not wait for the answer lets the tool run before the kill.

@@ -8,9 +8,9 @@ import signal
 import subprocess
 
 from tests.e2e.scene import Scene, shell, told, until
+from tests.faulty_bucket import FaultFile, faulty_environment, write_faults
 from tests.processes import gone, still_runs
 from tests.tiers import deep
-from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.rehearsal.model import Turn
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
@@ -108,7 +108,7 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     hold = scene.hold_turn(1)
     machine = scene.machine("vm-1")
     faults = scene.root / "faults.json"
-    run = machine.ask("work", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_APPEND_DEADLINE="5")
+    run = machine.ask("work", **faulty_environment(faults), WAL_AGENT_APPEND_DEADLINE="5")
     scene.asked(2)
     write_faults(faults, FaultFile(down=True, ops=("put",), prefixes=("job/log/",)))
     hold.set()

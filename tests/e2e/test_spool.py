@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Run, Scene, calls_in, check_log, notices, shell, until
+from tests.faulty_bucket import FaultFile, faulty_environment, write_faults
 from tests.tiers import deep
-from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.rehearsal.model import Turn
 
 TASK = "please do the work"
@@ -27,7 +27,7 @@ class Outage:
 
     @property
     def env(self) -> dict[str, Any]:
-        return {"WAL_AGENT_BUCKET_FAULTS": str(self.file), "WAL_AGENT_APPEND_DEADLINE": "10"}
+        return {**faulty_environment(self.file), "WAL_AGENT_APPEND_DEADLINE": "10"}
 
     def begin(self) -> None:
         write_faults(self.file, FaultFile(down=True))

@@ -16,42 +16,12 @@ from wal_agent.paths import state_dir
 
 __all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "folder_of", "marker_of", "open_bucket"]
 
-FAULTS = "WAL_AGENT_BUCKET_FAULTS"  # names a file of faults to inject; for end-to-end tests
 _in_memory: dict[str, Bucket] = {}
 _in_memory_lock = threading.Lock()
 
 
 def open_bucket(url: str) -> Bucket:
     """The bucket under a URL or plain absolute path; ConfigError for anything else. Nothing is made yet."""
-    bucket = _open(url)
-    faults = os.environ.get(FAULTS)
-    if not faults:
-        return bucket
-    from wal_agent.bucket.decorators import FaultBucket, FileFaults
-
-    return FaultBucket(bucket, FileFaults(Path(faults)))
-
-
-def default_url(env: Mapping[str, str]) -> str:
-    """The bucket that is used when none is named: in the user's state folder (XDG base directory specification)."""
-    return (state_dir(env) / "bucket").absolute().as_uri()
-
-
-def marker_of(url: str) -> str:
-    """The id of the marker of the bucket `url` (as a bucket says it); "" where it has none. Unavailable, Denied."""
-    from wal_agent.bucket.file import FileBucket
-
-    return FileBucket(Path(_path_of(url))).marker() if url.startswith("file:") else ""
-
-
-def folder_of(url: str) -> Path | None:
-    """The folder of a bucket that is one; None for a store. ConfigError: no bucket's URL."""
-    if url.startswith("/"):
-        return Path(_without_zero(url))
-    return Path(_path_of(url)) if url.lower().startswith("file://") else None
-
-
-def _open(url: str) -> Bucket:
     if url.startswith("/"):
         return _open_folder(url)
     scheme, separator, rest = url.partition("://")
@@ -75,6 +45,25 @@ def _open(url: str) -> Bucket:
     raise ConfigError(
         f"{url!r} is not a bucket.", "Give file:///absolute/path, an absolute path, gs://, s3:// or az://."
     )
+
+
+def default_url(env: Mapping[str, str]) -> str:
+    """The bucket that is used when none is named: in the user's state folder (XDG base directory specification)."""
+    return (state_dir(env) / "bucket").absolute().as_uri()
+
+
+def marker_of(url: str) -> str:
+    """The id of the marker of the bucket `url` (as a bucket says it); "" where it has none. Unavailable, Denied."""
+    from wal_agent.bucket.file import FileBucket
+
+    return FileBucket(Path(_path_of(url))).marker() if url.startswith("file:") else ""
+
+
+def folder_of(url: str) -> Path | None:
+    """The folder of a bucket that is one; None for a store. ConfigError: no bucket's URL."""
+    if url.startswith("/"):
+        return Path(_without_zero(url))
+    return Path(_path_of(url)) if url.lower().startswith("file://") else None
 
 
 def _open_folder(path: str) -> Bucket:

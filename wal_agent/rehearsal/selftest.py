@@ -26,7 +26,6 @@ import msgspec
 from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.answers import JsonAnswer
-from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.paths import LAUNCH, PROGRAM, launchers
 from wal_agent.rehearsal.model import Model, Turn
 
@@ -219,23 +218,21 @@ def _allow(stage: Stage) -> Proof:
 
 
 def _deny(stage: Stage) -> Proof:
-    """The bucket stops taking records when the model answers, so the call's intent cannot be saved."""
-    stage.root.mkdir()
-    faults, hold = stage.root / "faults.json", threading.Event()
+    """The bucket goes away when the model answers, as a disk does, so the call's intent cannot be saved."""
+    bucket, away, hold = stage.root / "bucket", stage.root / "away", threading.Event()
     with stage.model(hold) as model:
 
         def outage() -> None:
             with suppress(OSError):  # no request came in time, or the folder is gone: the proof has failed by itself
                 model.wait_for(1, SECONDS)
-                write_faults(faults, FaultFile(down=True, ops=("put",), prefixes=("doctor/log/",)))
+                bucket.rename(away)
                 hold.set()
                 model.wait_for(2, SECONDS)
-                faults.unlink()
+                away.rename(bucket)
 
         helper = threading.Thread(target=outage, daemon=True)
         helper.start()
-        more = {"WAL_AGENT_BUCKET_FAULTS": str(faults), "WAL_AGENT_APPEND_DEADLINE": "0.5"}
-        done = stage.run(model, more)
+        done = stage.run(model, {"WAL_AGENT_APPEND_DEADLINE": "0.5"})
     ok = _refused(model) and not stage.ran
     why = "the tool ran although its intent was not saved" if stage.ran else _said(done)
     return (Proof if ok or model.requests else Unreached)(DENY, ok, "" if ok else why)

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from tests.faulty_bucket import Fault, FaultBucket, Faults
 from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import Bucket, Entry, MemoryBucket, Object
 from wal_agent.bucket.check import (
@@ -21,7 +22,6 @@ from wal_agent.bucket.check import (
     quantile,
     require_conditions,
 )
-from wal_agent.bucket.decorators import Fault, FaultBucket, Faults
 from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable
 

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from tests.faulty_bucket import Fault, FaultBucket, FaultFile, Faults, FileFaults, faulty_environment, write_faults
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.bucket.decorators import Fault, FaultBucket, FaultFile, Faults, FileFaults, write_faults
 from wal_agent.errors import ConfigError, NotFound, Unavailable
 
 
@@ -185,7 +185,7 @@ class TestFile:
         path = tmp_path / "faults"
         with subprocess.Popen(
             [sys.executable, "-c", script, (tmp_path / "bucket").as_uri()],
-            env={**os.environ, "WAL_AGENT_BUCKET_FAULTS": str(path)},
+            env={**os.environ, **faulty_environment(path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

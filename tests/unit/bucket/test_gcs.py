@@ -58,7 +58,6 @@ def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    monkeypatch.setenv("WAL_AGENT_BUCKET_FAULTS", "")
 
 
 @pytest.fixture

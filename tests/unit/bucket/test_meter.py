@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faulty_bucket import Fault, FaultBucket
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.bucket.decorators import Fault, FaultBucket, MeterBucket, OpUsage
+from wal_agent.bucket.decorators import MeterBucket, OpUsage
 from wal_agent.errors import Conflict, NotFound, Unavailable
 
 

@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from wal_agent.bucket import default_url, folder_of, open_bucket
-from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.bucket.file import FileBucket
-from wal_agent.errors import ConfigError, Unavailable
-
-
-@pytest.fixture(autouse=True)
-def no_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WAL_AGENT_BUCKET_FAULTS", raising=False)
+from wal_agent.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -96,11 +90,3 @@ def test_memory_is_shared_by_name_in_this_process() -> None:
 def test_the_default_is_in_the_users_state_folder(env: dict[str, str], url: str) -> None:
     assert default_url(env) == url
     open_bucket(url)
-
-
-def test_faults_are_injected_only_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_faults(tmp_path / "faults", FaultFile(down=True))
-    open_bucket("memory://test-open-3").time()
-    monkeypatch.setenv("WAL_AGENT_BUCKET_FAULTS", str(tmp_path / "faults"))
-    with pytest.raises(Unavailable):
-        open_bucket("memory://test-open-3").time()

@@ -5,8 +5,9 @@ from random import Random
 
 import pytest
 
+from tests.faulty_bucket import Fault, FaultBucket
 from wal_agent.bucket.base import Bucket, MemoryBucket
-from wal_agent.bucket.decorators import FIRST_PAUSE, MAX_PAUSE, Fault, FaultBucket, RetryBucket
+from wal_agent.bucket.decorators import FIRST_PAUSE, MAX_PAUSE, RetryBucket
 from wal_agent.errors import BucketError, Conflict, Denied, NotFound, Unavailable
 
 

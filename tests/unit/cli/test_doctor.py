@@ -11,6 +11,7 @@ from typing import NoReturn, cast
 
 import pytest
 
+from tests.faulty_bucket import Fault, FaultBucket
 from tests.unit.bucket.test_check import IgnoresCreates, Lacks
 from tests.unit.cli.shelf import Run, full
 from wal_agent import bucket
@@ -18,7 +19,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent
 from wal_agent.bucket import folder
 from wal_agent.bucket.base import Bucket, MemoryBucket
-from wal_agent.bucket.decorators import FaultFile, write_faults
+from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import Denied
 from wal_agent.rehearsal.selftest import prove
 
@@ -65,9 +66,8 @@ def test_a_store_that_does_not_do_fails(
 def test_a_bucket_that_is_away_is_a_line_with_the_reason(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faults = tmp_path / "faults.json"
-    write_faults(faults, FaultFile(down=True))
-    monkeypatch.setenv(bucket.FAULTS, str(faults))
+    away = FaultBucket(FileBucket(tmp_path / "b"), lambda op, key: Fault(before=True))
+    monkeypatch.setattr(bucket, "open_bucket", lambda url: away)
     monkeypatch.setattr("wal_agent.clock.time.sleep", lambda seconds: None)
     code, out, _ = run("doctor", "--bucket", (tmp_path / "b").as_uri())
     assert code == 78 and "FAIL    it can be used: The bucket did not answer" in out

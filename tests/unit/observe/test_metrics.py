@@ -7,11 +7,11 @@ from typing import get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.faulty_bucket import Fault, FaultBucket
 from tests.unit.observe.story import IDS, SECRET, STORY, TAKEN
 from tests.unit.wal.world import FakeClock
 from wal_agent import __version__
 from wal_agent.bucket.base import MemoryBucket
-from wal_agent.bucket.decorators import Fault, FaultBucket
 from wal_agent.errors import Conflict, NotFound, Unavailable
 from wal_agent.events import (
     CallStarted,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TESTS
+from tests.faulty_bucket import FaultFile, faulty_environment, write_faults
 from tests.unit.supervise.crew import PATIENCE, short_folder
 from wal_agent.bucket import open_bucket
-from wal_agent.bucket.decorators import FaultFile, write_faults
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
@@ -66,7 +66,7 @@ def drained(folder: Path, drain: str, floors: str, faults: FaultFile | None = No
     (folder / "work").mkdir()
     if faults is not None:
         write_faults(folder / "faults.json", faults)
-    env = environment(folder, drain) | {"WAL_AGENT_BUCKET_FAULTS": str(folder / "faults.json")}
+    env = environment(folder, drain) | faulty_environment(folder / "faults.json")
     command = [sys.executable, "-c", floors + RUN, "sh", "-c", STUBBORN]
     with subprocess.Popen(
         command, cwd=folder / "work", env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -189,7 +189,7 @@ def told(folder: Path, moment: str, *argv: str, drain: str = "8", faults: FaultF
     code, env = NOTICED + moment + RUN, environment(folder, drain)
     if faults is not None:
         write_faults(folder / "faults.json", faults)
-        env["WAL_AGENT_BUCKET_FAULTS"] = str(folder / "faults.json")
+        env |= faulty_environment(folder / "faults.json")
     done = subprocess.run(
         [sys.executable, "-c", code, *argv],
         cwd=work,

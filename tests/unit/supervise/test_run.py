@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faulty_bucket import faulty_environment
 from tests.stub_agent import STUB
 from tests.unit.cli.shelf import KEYS, Shelf, commit, intent
 from tests.unit.supervise.crew import PATIENCE, ScriptAgent, short_folder
@@ -245,7 +246,7 @@ def test_what_is_waited_for_is_said(short_path: Path, slow: str) -> None:
         more["WAL_AGENT_ENCRYPTION_KEY_COMMAND"] = f"sleep 2.5; echo {'ab' * 32}"
     if slow == "bucket":
         faults.write_text('latency = [2.5, 2.5]\nops = ["get"]\nprefixes = ["gemini-work/lease"]\n')
-        more |= {"WAL_AGENT_BUCKET_FAULTS": str(faults), "WAL_AGENT_JOB": "gemini-work"}
+        more |= {**faulty_environment(faults), "WAL_AGENT_JOB": "gemini-work"}
     done = run(short_path, "gemini", body, "-i", "do it", version="sleep 2.5" if slow == "version" else ":", **more)
     assert f"wal-agent: {SLOW[slow]}" in done.stderr.splitlines(), done.stderr
 
