@@ -20,13 +20,13 @@ from wal_agent.agents.base import ACT, LoggedCall
 from wal_agent.agents.session_files import unknown_result
 from wal_agent.calls.call import ReadCall
 from wal_agent.drill.scenario import ASK, Scenario, Step, load
-from wal_agent.evidence.model import ENDING_NOT_KEPT
 from wal_agent.records import Intent, Payload
 from wal_agent.recovery.inflight import InFlight, group_calls
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import FinishedCall, PromptInput, render_prompt
 from wal_agent.wal.state import OpenCall
 from wal_agent.wording import messages
+from wal_agent.wording.findings import ENDING_NOT_KEPT
 
 Message = dict[str, Any]
 

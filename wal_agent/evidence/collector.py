@@ -32,7 +32,6 @@ from wal_agent.calls.rules.table import load_rules
 from wal_agent.calls.shell.syntax import Simple, Word
 from wal_agent.calls.shell.wrappers import literal_commands
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.evidence import model
 from wal_agent.evidence.file_commands import Copies, Makes, Moves, Removes
 from wal_agent.evidence.file_state import have_other_names, share_a_file
 from wal_agent.evidence.files import (
@@ -64,6 +63,7 @@ from wal_agent.evidence.model import (
 from wal_agent.evidence.packages import PACKAGE_TOOLS, Packages
 from wal_agent.records import Fact, Finding, Host, Intent, Opening, RunsOn, Verdict
 from wal_agent.wal.state import OpenCall, State
+from wal_agent.wording import findings
 
 # An agent's shell around one command: `bash -c` and the text; Gemini CLI has it in a subshell with a trap,
 # Claude Code as the word of an eval. `file` is another one for each call; the shell's forks have the same line. Without
@@ -155,10 +155,10 @@ def starts_run(step: Step) -> bool:
 
 
 _RUN_ENDS: dict[str, tuple[Finding, str]] = {
-    "closed": ("completed", model.RUN_CLOSED),
-    "cut_off": ("partial", model.RUN_CUT_OFF),
-    "released": ("partial", model.RUN_RELEASED),
-    "held": ("unknown", model.RUN_HELD),
+    "closed": ("completed", findings.RUN_CLOSED),
+    "cut_off": ("partial", findings.RUN_CUT_OFF),
+    "released": ("partial", findings.RUN_RELEASED),
+    "held": ("unknown", findings.RUN_HELD),
 }
 
 
@@ -168,7 +168,7 @@ def assess_nested_run(inner: NestedRun | None, gone: bool) -> Outcome:
         return Outcome("unknown")
     job = inline(inner.job)
     if not inner.began:
-        return Outcome("not_started" if gone else "unknown", model.RUN_NOT_BEGUN.format(job))
+        return Outcome("not_started" if gone else "unknown", findings.RUN_NOT_BEGUN.format(job))
     finding, why = _RUN_ENDS[inner.state]
     return Outcome(finding, why.format(job))
 
@@ -198,23 +198,23 @@ def combine_outcomes(steps: Sequence[NamedOutcome]) -> Outcome:
     if len(steps) == 1:
         return steps[0].found
     counted = [s for s in steps if not s.found.either] or list(steps)
-    findings = [s.found.finding for s in counted]
-    if len(set(findings)) == 1 and findings[0] in ("completed", "not_started"):
+    order = [s.found.finding for s in counted]
+    if len(set(order)) == 1 and order[0] in ("completed", "not_started"):
         whys = list(dict.fromkeys(s.found.why for s in counted if s.found.why))
-        return Outcome(findings[0], " ".join(whys[:3]), either=all(s.found.either for s in counted))
-    if "unknown" not in findings and _in_order(findings):
+        return Outcome(order[0], " ".join(whys[:3]), either=all(s.found.either for s in counted))
+    if "unknown" not in order and _in_order(order):
         return Outcome("partial", _said(counted))
     known = [s for s in counted if s.found.finding != "unknown"]
     if not known:
         return Outcome("unknown", next((s.found.why for s in counted if s.found.why), ""))
     dark = [s.name for s in counted if s.found.finding == "unknown"]
-    return Outcome("unknown", f"{_said(known)}{model.OF_OTHERS_UNKNOWN.format(_join(dark)) if dark else ''}")
+    return Outcome("unknown", f"{_said(known)}{findings.OF_OTHERS_UNKNOWN.format(_join(dark)) if dark else ''}")
 
 
-def _in_order(findings: Sequence[str]) -> bool:
+def _in_order(order: Sequence[str]) -> bool:
     """completed, then at most one partial, then not_started."""
     rank = {"completed": 0, "partial": 1, "not_started": 2}
-    ranks = [rank[f] for f in findings]
+    ranks = [rank[f] for f in order]
     return ranks == sorted(ranks) and ranks.count(1) <= 1
 
 
@@ -412,9 +412,9 @@ def assess_call(
 ) -> Outcome:
     """What became of a call. `covers`: whether a path is in the working tree here that was put back from a capture."""
     if around.running:
-        return Outcome("partial", model.STILL_RAN)
+        return Outcome("partial", findings.STILL_RAN)
     if are_entangled(parts):
-        return Outcome("unknown", model.ENTANGLED)
+        return Outcome("unknown", findings.ENTANGLED)
     outcomes = []
     for part in parts:
         paths = part.reach.changes if part.reach is not None else output_files(part.step)
@@ -434,7 +434,7 @@ def _assess_part(part: Part, facts: Sequence[Fact], around: Context, budget: Bud
     kind = part.kind
     found = Outcome("unknown") if kind is None else kind.assess_step(part.step, part.how, facts, around, budget)
     if part.outputs and found.finding == "not_started":
-        return Outcome("unknown", out.why or model.OUTPUT_MAYBE_OPENED.format(found.why[:-1]))
+        return Outcome("unknown", out.why or findings.OUTPUT_MAYBE_OPENED.format(found.why[:-1]))
     return found if found.finding != "unknown" or found.why else out
 
 
@@ -481,7 +481,7 @@ def sent_line(call: ReadCall, before: Sequence[Fact], workspace: str) -> str:
 
 
 NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
-_UNLOGGED = Outcome("unknown", model.UNLOGGED)
+_UNLOGGED = Outcome("unknown", findings.UNLOGGED)
 
 
 LookUp = Callable[[Step, str, float], NestedRun | None]
@@ -540,10 +540,10 @@ def decide_verdicts(
             parts = read_parts(call, workspace, way, call_folder(facts))
             outcome = assess_call(parts, facts, around, covers, share)
             if outcome == Outcome("unknown") and isinstance(o.held, RunsOn):
-                said = model.RAN_ON_HERE if gone else model.RAN_ON
-                outcome = Outcome("unknown", said if around.same_place else model.RAN_ON_AWAY)
+                said = findings.RAN_ON_HERE if gone else findings.RAN_ON
+                outcome = Outcome("unknown", said if around.same_place else findings.RAN_ON_AWAY)
             elif outcome == Outcome("unknown") and around.same_place and gone and o.intent.tool in load_rules().shells:
-                outcome = Outcome("unknown", model.ENDING_NOT_KEPT)
+                outcome = Outcome("unknown", findings.ENDING_NOT_KEPT)
         elif o.intent.call in ended_now:
             outcome = assess_call((), (), Context(running=True), covers, share)
         if o.intent.unlogged and outcome.finding != "completed":

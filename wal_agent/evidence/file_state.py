@@ -19,9 +19,9 @@ from typing import Literal
 import msgspec
 
 from wal_agent.calls.quote import inline
-from wal_agent.evidence import model
 from wal_agent.evidence.model import Budget, Context, Outcome, times_settled
 from wal_agent.records import Fact
+from wal_agent.wording import findings
 
 ABSENT = "absent"
 _MAX_PLACES = 16  # occurrences of a replacement's new text that are tried
@@ -51,22 +51,22 @@ def assess_write(
     # A relative path may have meant another folder (plan mode); that the file changed to just this content proves it.
     changed = before is not None and before.value != now.value
     if now.data is not None and now.data in wanted and (absolute or changed):
-        return Outcome("completed", model.FILE_WRITTEN.format(path), either=not changed)
+        return Outcome("completed", findings.FILE_WRITTEN.format(path), either=not changed)
     if before is None:
         return _not_known(path, now)
     if before.value == now.value:
         return assess_unchanged(path, absolute, around)
     begun = now.data is not None and any(w.startswith(now.data) for w in wanted)
     if begun and absolute and around.same_place and around.gone and around.alone:
-        return Outcome("partial", model.FILE_BEGUN.format(path))
-    return Outcome("unknown", model.FILE_NEITHER_WRITTEN.format(path))
+        return Outcome("partial", findings.FILE_BEGUN.format(path))
+    return Outcome("unknown", findings.FILE_NEITHER_WRITTEN.format(path))
 
 
 def _not_known(path: str, now: FileNow) -> Outcome:
     """One of the two sides that would be compared is missing."""
     if now.value is None:
-        return Outcome("unknown", model.FILE_UNREADABLE.format(path))
-    return Outcome("unknown", model.FILE_NOT_KNOWN.format(path))
+        return Outcome("unknown", findings.FILE_UNREADABLE.format(path))
+    return Outcome("unknown", findings.FILE_NOT_KNOWN.format(path))
 
 
 def assess_replacement(
@@ -80,9 +80,9 @@ def assess_replacement(
         return assess_unchanged(path, absolute, around)
     if now.data is not None and any(sha256(d) == before.value for d in _undone(now.data, old, new)):
         if around.contested:
-            return Outcome("unknown", model.FILE_CONTESTED.format(path))
-        return Outcome("completed", model.FILE_REPLACED.format(path))
-    return Outcome("unknown", model.FILE_NEITHER_REPLACED.format(path))
+            return Outcome("unknown", findings.FILE_CONTESTED.format(path))
+        return Outcome("completed", findings.FILE_REPLACED.format(path))
+    return Outcome("unknown", findings.FILE_NEITHER_REPLACED.format(path))
 
 
 def assess_append(added: bytes, before: Fact | None, size: int | None, now: FileNow, around: Context) -> Outcome:
@@ -96,31 +96,31 @@ def assess_append(added: bytes, before: Fact | None, size: int | None, now: File
     if now.data is not None and added and around.alone:
         head = now.data[: len(now.data) - len(added)]
         if now.data.endswith(added) and _was(before, head):
-            return Outcome("completed", model.FILE_APPENDED.format(path))
+            return Outcome("completed", findings.FILE_APPENDED.format(path))
         at = 0 if before.value == ABSENT else size
         sure = around.same_place and around.gone and at is not None and at <= len(now.data)
         if sure and _was(before, now.data[:at]) and added.startswith(now.data[at:]):
-            return Outcome("partial", model.APPEND_BEGUN.format(path))
-    return Outcome("unknown", model.FILE_NEITHER_APPENDED.format(path))
+            return Outcome("partial", findings.APPEND_BEGUN.format(path))
+    return Outcome("unknown", findings.FILE_NEITHER_APPENDED.format(path))
 
 
 def assess_unchanged(path: str, absolute: bool, around: Context) -> Outcome:
     """The finding for a file that is as it was before; `path` is safe to show."""
-    return assess_as_before(model.FILE_UNCHANGED.format(path), absolute, around)
+    return assess_as_before(findings.FILE_UNCHANGED.format(path), absolute, around)
 
 
 def assess_as_before(same: str, absolute: bool, around: Context) -> Outcome:
     """`not_started` where nothing can have hidden what the call did; else unknown, and why. `same`: the sentence that
     says what is as it was, without its full stop."""
     if not around.same_place and not around.restored:
-        return Outcome("unknown", model.OTHER_PLACE.format(same))
+        return Outcome("unknown", findings.OTHER_PLACE.format(same))
     if not around.gone:
-        return Outcome("unknown", model.NOT_GONE.format(same))
+        return Outcome("unknown", findings.NOT_GONE.format(same))
     if not around.alone:
-        return Outcome("unknown", model.NOT_ALONE.format(same))
+        return Outcome("unknown", findings.NOT_ALONE.format(same))
     if not absolute:
-        return Outcome("unknown", model.RELATIVE_PATH.format(same))
-    return Outcome("not_started", model.AS_BEFORE_RESTORED.format(same) if around.restored else f"{same}.")
+        return Outcome("unknown", findings.RELATIVE_PATH.format(same))
+    return Outcome("not_started", findings.AS_BEFORE_RESTORED.format(same) if around.restored else f"{same}.")
 
 
 def _was(before: Fact, data: bytes) -> bool:
@@ -360,19 +360,21 @@ def assess_paths(states: Sequence[tuple[str, PathState]], around: Context, done:
     each, as in "`a` was removed"."""
     if not states or any(s == "unknown" for _, s in states):
         dark = next((p for p, s in states if s == "unknown"), "")
-        return Outcome("unknown", model.PATH_NOT_CLEAR.format(inline(dark)) if dark else "")
+        return Outcome("unknown", findings.PATH_NOT_CLEAR.format(inline(dark)) if dark else "")
     open_ = [(p, s) for p, s in states if s != "either"]
     if not open_:
-        return Outcome("completed", model.PATHS_EITHER.format(quote_paths([p for p, _ in states]), done), either=True)
+        return Outcome(
+            "completed", findings.PATHS_EITHER.format(quote_paths([p for p, _ in states]), done), either=True
+        )
     kinds = {s for _, s in open_}
     paths = [p for p, _ in open_]
     shown = quote_paths(paths)
     if kinds == {"done"}:
         if around.contested:
-            return Outcome("unknown", model.PATHS_CONTESTED.format(shown, done))
+            return Outcome("unknown", findings.PATHS_CONTESTED.format(shown, done))
         return Outcome("completed", f"{shown} {done}.")
     if kinds == {"untouched"}:
-        same = model.PATH_UNCHANGED if len(paths) == 1 else model.PATHS_UNCHANGED
+        same = findings.PATH_UNCHANGED if len(paths) == 1 else findings.PATHS_UNCHANGED
         return assess_as_before(same.format(shown), True, around)
     if around.same_place and around.gone and around.alone:
         ends: dict[PathState, str] = {"done": verb, "partly": f"{verb} in part", "untouched": "not yet"}
@@ -380,7 +382,7 @@ def assess_paths(states: Sequence[tuple[str, PathState]], around: Context, done:
             f"{quote_paths([p for p, s in open_ if s == state])} {end}" for state, end in ends.items() if state in kinds
         ]
         return Outcome("partial", f"{'; '.join(parts)}.")
-    return Outcome("unknown", model.PATHS_MIXED.format(shown))
+    return Outcome("unknown", findings.PATHS_MIXED.format(shown))
 
 
 def quote_paths(paths: Sequence[str]) -> str:

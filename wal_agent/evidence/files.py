@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from wal_agent.calls.argv import parse_argv, parse_options
 from wal_agent.calls.quote import inline
 from wal_agent.calls.rules.table import load_rules
-from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
     ABSENT,
     Entry,
@@ -51,6 +50,7 @@ from wal_agent.evidence.model import (
     resolve_paths,
 )
 from wal_agent.records import Fact
+from wal_agent.wording import findings
 
 _MAX_CHANGES = 16
 # A patch of new files only. Programs differ in what they make of anything else: blanks around it, other lines, "\r".
@@ -161,7 +161,7 @@ class Outputs(Kind["_Output"]):
             return Outcome("unknown")
         now = read_file(path, budget)
         if was.content is None:
-            return Outcome("unknown", model.FILE_NOT_KNOWN.format(inline(path)))
+            return Outcome("unknown", findings.FILE_NOT_KNOWN.format(inline(path)))
         if _appends(step):
             return assess_append(how.content, was.content, was.entry.size, now, around)
         return assess_write((how.content,), was.content, now, True, around)
@@ -194,7 +194,7 @@ def assess_opening(step: Step, facts: Sequence[Fact], around: Context, only_read
         if was is None or now is None:
             return Outcome("unknown")
         if was.entry != now:
-            return Outcome("unknown", model.OUTPUT_CHANGED.format(inline(path)))
+            return Outcome("unknown", findings.OUTPUT_CHANGED.format(inline(path)))
         if only_reads and (now.absent or was.unmoved(now)):
             continue
         if now.absent:
@@ -205,7 +205,7 @@ def assess_opening(step: Step, facts: Sequence[Fact], around: Context, only_read
             return Outcome("unknown")
     if only_reads:
         return assess_unchanged(inline(paths[0]), True, around)
-    return assess_as_before(model.OUTPUT_NOT_OPENED.format(inline(paths[0])), True, replace(around, alone=True))
+    return assess_as_before(findings.OUTPUT_NOT_OPENED.format(inline(paths[0])), True, replace(around, alone=True))
 
 
 def output_facts(step: Step, budget: Budget) -> tuple[Fact, ...]:

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from wal_agent.calls.argv import GitCommand, parse_git
 from wal_agent.calls.quote import inline
-from wal_agent.evidence import git_commands, model
+from wal_agent.evidence import git_commands
 from wal_agent.evidence.git_repo import Repo, UnreadableRepo, find_repo, is_ref, read_head
 from wal_agent.evidence.git_state import Comparison, read_snapshot, snapshot_facts, take_snapshot
 from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, resolve_path
 from wal_agent.records import Fact
+from wal_agent.wording import findings
 
 _CHECKS: dict[str, Callable[[Comparison], Outcome | None]] = {
     "commit": git_commands.check_commit,
@@ -41,7 +42,7 @@ def _assess_comparison(c: Comparison, open_push: str) -> Outcome:
     """What became of a command here. `open_push`: what is known of a push in any case."""
     command = c.command
     if command.verb != "push" and _is_untouched(c):
-        return Outcome("not_started", model.REPO_UNTOUCHED)
+        return Outcome("not_started", findings.REPO_UNTOUCHED)
     check = _CHECKS.get(command.verb)
     done = None if check is None else check(c)
     if c.new_locks or c.new_states:
@@ -51,7 +52,7 @@ def _assess_comparison(c: Comparison, open_push: str) -> Outcome:
     if open_push:
         return Outcome("unknown", open_push)
     if command.verb in _MOVES_REF and not command.has("force", "move", "M") and _is_as_before(c):
-        return Outcome("not_started", model.REFS_AS_BEFORE)
+        return Outcome("not_started", findings.REFS_AS_BEFORE)
     begun = git_commands.checkout_begun(c) if command.verb in ("checkout", "switch") else None
     return begun or Outcome("unknown", _explain_difference(c))
 
@@ -83,19 +84,19 @@ def _assess_left_over(c: Comparison, done: Outcome | None, open_push: str) -> Ou
         whys.append(done.why)
     if c.new_locks:
         names = ", ".join(inline(f"{c.repo.own.name}/{lock}", 80) for lock in c.new_locks[:3])
-        whys.append(model.LOCKS_LEFT.format(names))
+        whys.append(findings.LOCKS_LEFT.format(names))
     if c.new_states:
-        state = model.GIT_STATES.get(c.new_states[0], "Something")
-        whys.append(model.IN_PROGRESS.format(state))
+        state = findings.GIT_STATES.get(c.new_states[0], "Something")
+        whys.append(findings.IN_PROGRESS.format(state))
     return Outcome("unknown" if open_push else "partial", " ".join(whys))
 
 
 def _explain_difference(c: Comparison) -> str:
     if c.then.oid != c.now.oid or c.then.head != c.now.head:
-        return model.HEAD_MOVED
+        return findings.HEAD_MOVED
     if c.moved(c.now.head):
-        return model.REF_MOVED
-    return model.INDEX_WRITTEN if c.then.index != c.now.index else model.HEAD_UNMOVED
+        return findings.REF_MOVED
+    return findings.INDEX_WRITTEN if c.then.index != c.now.index else findings.HEAD_UNMOVED
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -166,7 +167,7 @@ class GitKind(Kind[_Located]):
         try:
             return (_assess_making if how.makes else _assess_command)(how, facts, around, budget)
         except (UnreadableRepo, OSError, ValueError):
-            return Outcome("unknown", model.REPO_UNREADABLE)
+            return Outcome("unknown", findings.REPO_UNREADABLE)
 
 
 def sent_by_push(how: object, facts: Sequence[Fact]) -> str:
@@ -236,7 +237,7 @@ def _assess_command(how: _Located, facts: Sequence[Fact], around: Context, budge
     open_push = git_commands.explain_open_push(command, then.head if then else "") if push else ""
     why = _explain_doubt(around, alone=around.alone or (push and not around.contested))
     if why or repo is None or then is None:
-        return Outcome("unknown", open_push or why or model.REPO_NOT_KNOWN)
+        return Outcome("unknown", open_push or why or findings.REPO_NOT_KNOWN)
     now = take_snapshot(repo, tuple(then.refs), command.verb in _LISTS, budget)
     if push and not around.alone and not git_commands.sends_the_same(command, then, now):
         return Outcome("unknown", open_push)
@@ -245,10 +246,10 @@ def _assess_command(how: _Located, facts: Sequence[Fact], around: Context, budge
 
 def _explain_doubt(around: Context, alone: bool) -> str:
     if around.restored or not around.same_place:
-        return model.REPO_OTHER_PLACE
+        return findings.REPO_OTHER_PLACE
     if not around.gone:
-        return model.REPO_NOT_GONE
-    return "" if alone else model.REPO_NOT_ALONE
+        return findings.REPO_NOT_GONE
+    return "" if alone else findings.REPO_NOT_ALONE
 
 
 def _assess_making(how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
@@ -256,7 +257,7 @@ def _assess_making(how: _Located, facts: Sequence[Fact], around: Context, budget
         return Outcome("unknown", why)
     then = {f.value for f in facts if (f.what, f.where) == ("git.place", how.target)}
     if how.target is None or len(then) != 1:
-        return Outcome("unknown", model.FOLDER_NOT_KNOWN)
+        return Outcome("unknown", findings.FOLDER_NOT_KNOWN)
     found = git_commands.assess_made_folder(how.command, how.target, then.pop(), budget)
     if how.command.verb != "worktree" or found.finding != "not_started":
         return found
@@ -266,4 +267,4 @@ def _assess_making(how: _Located, facts: Sequence[Fact], around: Context, budget
         now = take_snapshot(repo, tuple(seen.refs), False, budget)
         if _is_untouched(Comparison(how.command, repo, how.cwd, seen, now, budget)):
             return found
-    return Outcome("unknown", model.WORKTREE_BRANCH_NOT_KNOWN.format(found.why))
+    return Outcome("unknown", findings.WORKTREE_BRANCH_NOT_KNOWN.format(found.why))

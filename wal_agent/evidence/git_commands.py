@@ -12,10 +12,11 @@ from pathlib import Path
 
 from wal_agent.calls.argv import GitCommand
 from wal_agent.calls.quote import inline
-from wal_agent.evidence import git_repo, model
+from wal_agent.evidence import git_repo
 from wal_agent.evidence.git_repo import IndexEntry, LogLine, Repo, UnreadableRepo, entries_below, is_ref
 from wal_agent.evidence.git_state import Comparison, RepoSnapshot, short_id
 from wal_agent.evidence.model import Budget, Outcome
+from wal_agent.wording import findings
 
 _COMMIT = re.compile(r"commit(?: \(([a-z-]+)\))?: .*|commit(?: \(([a-z-]+)\))?:?")
 _CHECKOUT = re.compile(r"checkout: moving from (\S+) to (\S+)")
@@ -36,14 +37,14 @@ def check_commit(c: Comparison) -> Outcome | None:
         return None
     if not _message_fits(c, made.message):
         return None
-    done = model.COMMITTED.format(_moved_ref(c), short_id(c.then.oid) or "nothing", short_id(c.now.oid))
+    done = findings.COMMITTED.format(_moved_ref(c), short_id(c.then.oid) or "nothing", short_id(c.now.oid))
     if c.command.has("all", "only") or c.command.operands or c.command.paths:
         # Here the index is written after the ref has moved.
         same = c.index_is_head((*c.command.operands, *(c.command.paths or ())))
         if same is None:
             return None
         if not same:
-            return Outcome("partial", model.INDEX_NOT_WRITTEN.format(done))
+            return Outcome("partial", findings.INDEX_NOT_WRITTEN.format(done))
     return _completed_with_hooks(done)
 
 
@@ -130,7 +131,7 @@ def _rebased(c: Comparison, action: str) -> Outcome | None:
     begun = [x for x in lines if re.match(rf"{action}\b.*(?:\(start\)|: checkout )", x.message)]
     if len(begun) != 1 or not first.startswith(action) or not re.fullmatch(end, last) or lines[-1].new != c.now.oid:
         return None
-    return _completed_with_hooks(model.REBASED.format(_moved_ref(c), short_id(c.now.oid)))
+    return _completed_with_hooks(findings.REBASED.format(_moved_ref(c), short_id(c.now.oid)))
 
 
 def check_checkout(c: Comparison) -> Outcome | None:
@@ -148,7 +149,7 @@ def check_checkout(c: Comparison) -> Outcome | None:
     here = c.now.head == f"refs/heads/{target}"
     if not here and (name or c.now.head.startswith("refs/") or c.now.oid != mine[0].new):
         return None
-    return _completed_with_hooks(model.CHECKED_OUT.format(inline(target)))
+    return _completed_with_hooks(findings.CHECKED_OUT.format(inline(target)))
 
 
 def checkout_begun(c: Comparison) -> Outcome | None:
@@ -157,7 +158,7 @@ def checkout_begun(c: Comparison) -> Outcome | None:
     ref = f"refs/heads/{name}"
     if not name or c.then.refs.get(ref) != "" or not c.now.refs.get(ref) or c.now.head == ref:
         return None
-    return Outcome("partial", model.CHECKOUT_BEGUN.format(inline(name)))
+    return Outcome("partial", findings.CHECKOUT_BEGUN.format(inline(name)))
 
 
 def check_reset(c: Comparison) -> Outcome | None:
@@ -167,7 +168,7 @@ def check_reset(c: Comparison) -> Outcome | None:
         return None
     if c.now.head != c.then.head or _IN_COMMIT & set(c.now.whole.states):
         return None
-    return Outcome("completed", model.RESET.format(_moved_ref(c), inline(target), short_id(c.now.oid)))
+    return Outcome("completed", findings.RESET.format(_moved_ref(c), inline(target), short_id(c.now.oid)))
 
 
 def check_pick(c: Comparison) -> Outcome | None:
@@ -200,8 +201,8 @@ def check_stash(c: Comparison) -> Outcome | None:
     kept = short_id(lines[0].new)
     # The files are put back by a reset of its own, after the stash was stored.
     if head is not None and [x.message for x in head] == ["reset: moving to HEAD"]:
-        return Outcome("completed", model.STASHED.format(kept))
-    return Outcome("partial", model.STASH_BEGUN.format(kept)) if head == () else None
+        return Outcome("completed", findings.STASHED.format(kept))
+    return Outcome("partial", findings.STASH_BEGUN.format(kept)) if head == () else None
 
 
 def _unstashed(c: Comparison, what: str) -> Outcome | None:
@@ -216,7 +217,7 @@ def _unstashed(c: Comparison, what: str) -> Outcome | None:
         return None
     if not gone or mark is None or now == was or bool(now) != bool(mark.last) or c.lines():
         return None
-    return Outcome("completed", model.UNSTASHED)
+    return Outcome("completed", findings.UNSTASHED)
 
 
 def _moved_ref(c: Comparison) -> str:
@@ -224,11 +225,11 @@ def _moved_ref(c: Comparison) -> str:
 
 
 def _moved_by(c: Comparison, verb: str) -> Outcome:
-    return _completed_with_hooks(model.MOVED_BY.format(_moved_ref(c), short_id(c.now.oid), verb))
+    return _completed_with_hooks(findings.MOVED_BY.format(_moved_ref(c), short_id(c.now.oid), verb))
 
 
 def _completed_with_hooks(done: str) -> Outcome:
-    return Outcome("completed", model.AFTERWARDS.format(done))
+    return Outcome("completed", findings.AFTERWARDS.format(done))
 
 
 _HEADS = "refs/heads/"
@@ -242,10 +243,10 @@ def check_tag(c: Comparison) -> Outcome | None:
         return None
     if c.command.has("delete"):
         gone = len(c.command.operands) == 1 and not c.now.refs[ref]
-        return Outcome("completed", model.TAG_GONE.format(inline(name))) if gone else None
+        return Outcome("completed", findings.TAG_GONE.format(inline(name))) if gone else None
     if not c.now.refs[ref] or (c.then.refs[ref] and not c.command.has("force")):
         return None
-    return Outcome("completed", model.TAG_MADE.format(inline(name), short_id(c.now.refs[ref])))
+    return Outcome("completed", findings.TAG_MADE.format(inline(name), short_id(c.now.refs[ref])))
 
 
 def check_branch(c: Comparison) -> Outcome | None:
@@ -264,7 +265,7 @@ def check_branch(c: Comparison) -> Outcome | None:
     followed = f"branch.{names[0]}.remote" in settings and f"branch.{names[0]}.merge" in settings
     if follows or ((len(names) > 1 or c.command.has("track")) and not followed and not c.command.has("no-track")):
         return None
-    return Outcome("completed", model.BRANCH_MADE.format(inline(names[0]), short_id(c.now.refs[ref])))
+    return Outcome("completed", findings.BRANCH_MADE.format(inline(names[0]), short_id(c.now.refs[ref])))
 
 
 def _branch_deleted(c: Comparison, settings: dict[str, list[str]]) -> Outcome | None:
@@ -272,8 +273,8 @@ def _branch_deleted(c: Comparison, settings: dict[str, list[str]]) -> Outcome | 
     if c.moved(f"{_HEADS}{name}") is not True or c.now.refs[f"{_HEADS}{name}"]:
         return None
     if _configured(name, settings):
-        return Outcome("partial", model.BRANCH_SETTINGS_LEFT.format(inline(name)))
-    return Outcome("completed", model.BRANCH_GONE.format(inline(name)))
+        return Outcome("partial", findings.BRANCH_SETTINGS_LEFT.format(inline(name)))
+    return Outcome("completed", findings.BRANCH_GONE.format(inline(name)))
 
 
 def _branch_renamed(c: Comparison, settings: dict[str, list[str]]) -> Outcome | None:
@@ -285,10 +286,10 @@ def _branch_renamed(c: Comparison, settings: dict[str, list[str]]) -> Outcome | 
     if not was or now != was or c.then.refs.get(f"{_HEADS}{new}") != "" or c.now.refs.get(old) != "":
         return None
     if c.now.head != (f"{_HEADS}{new}" if c.then.head == old else c.then.head):
-        return Outcome("partial", model.BRANCH_HEAD_LEFT.format(inline(new)))
+        return Outcome("partial", findings.BRANCH_HEAD_LEFT.format(inline(new)))
     if _configured(old.removeprefix(_HEADS), settings):
-        return Outcome("partial", model.BRANCH_OLD_SETTINGS.format(inline(new)))
-    return Outcome("completed", model.BRANCH_RENAMED.format(inline(new)))
+        return Outcome("partial", findings.BRANCH_OLD_SETTINGS.format(inline(new)))
+    return Outcome("completed", findings.BRANCH_RENAMED.format(inline(new)))
 
 
 def _configured(name: str, settings: dict[str, list[str]]) -> bool:
@@ -352,7 +353,7 @@ def check_push(c: Comparison) -> Outcome | None:
         return None
     if not _goes_to_one(c, remote):
         return None
-    return Outcome("completed", model.PUSHED.format(inline(remote), short_id(sent), inline(spec[1]), inline(ref)))
+    return Outcome("completed", findings.PUSHED.format(inline(remote), short_id(sent), inline(spec[1]), inline(ref)))
 
 
 def _goes_to_one(c: Comparison, remote: str) -> bool:
@@ -375,9 +376,9 @@ def explain_open_push(command: GitCommand, head: str) -> str:
     """How to find out what became of a push of which nothing is known."""
     spec = push_refspec(command, head)
     if spec is None or (command.operands and not is_ref(f"refs/remotes/{command.operands[0]}")):
-        return model.PUSH_OPEN.format("`git ls-remote`")
+        return findings.PUSH_OPEN.format("`git ls-remote`")
     look = f"git ls-remote {command.operands[0] if command.operands else 'origin'} {_HEADS}{spec[1]}"
-    return model.PUSH_OPEN.format(inline(look))
+    return findings.PUSH_OPEN.format(inline(look))
 
 
 _MAGIC = frozenset("*?[\\:")
@@ -422,7 +423,7 @@ def _added(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> 
             return None
     if not c.command.has("update") and c.untracked(paths) is not False:
         return None
-    return Outcome("completed", model.INDEX_ADDED)
+    return Outcome("completed", findings.INDEX_ADDED)
 
 
 def all_staged(c: Comparison, under: Sequence[IndexEntry]) -> bool:
@@ -434,7 +435,7 @@ def _removed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -
         return None
     if not c.command.has("cached") and any(os.path.lexists(c.repo.tree / path) for path in paths):
         return None
-    return Outcome("completed", model.INDEX_REMOVED.format(inline(paths[0]), " and the others" if paths[1:] else ""))
+    return Outcome("completed", findings.INDEX_REMOVED.format(inline(paths[0]), " and the others" if paths[1:] else ""))
 
 
 def _renamed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> Outcome | None:
@@ -445,7 +446,7 @@ def _renamed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -
         new = inside
     if entries_below(all, old) or not entries_below(all, new) or os.path.lexists(c.repo.tree / old):
         return None
-    return Outcome("completed", model.INDEX_RENAMED.format(inline(new), inline(old)))
+    return Outcome("completed", findings.INDEX_RENAMED.format(inline(new), inline(old)))
 
 
 MAKING_VERBS = ("clone", "init", "worktree")
@@ -485,7 +486,7 @@ def made_folder_state(command: GitCommand, path: str) -> str | None:
 def assess_made_folder(command: GitCommand, path: str, then: str, budget: Budget) -> Outcome:
     now = made_folder_state(command, path)
     if now == then:
-        return Outcome("not_started", model.FOLDER_AS_BEFORE[then].format(inline(path)))
+        return Outcome("not_started", findings.FOLDER_AS_BEFORE[then].format(inline(path)))
     unborn = False
     try:
         repo = git_repo.find_repo(Path(path))
@@ -501,12 +502,12 @@ def assess_made_folder(command: GitCommand, path: str, then: str, budget: Budget
             done = git_repo.read_small(repo.own, "locked", 4096) is None and _has_index(repo)
         if done and not made.locks and not made.states:
             kind = "worktree" if command.verb == "worktree" else "repository"
-            return Outcome("completed", model.FOLDER_MADE.format(inline(path), kind))
+            return Outcome("completed", findings.FOLDER_MADE.format(inline(path), kind))
     except (UnreadableRepo, OSError):
         pass
     if unborn:
-        return Outcome("unknown", model.FOLDER_UNBORN.format(inline(path)))
-    why = model.INIT_BEGUN if command.verb == "init" else model.FOLDER_BEGUN
+        return Outcome("unknown", findings.FOLDER_UNBORN.format(inline(path)))
+    why = findings.INIT_BEGUN if command.verb == "init" else findings.FOLDER_BEGUN
     return Outcome("partial", why.format(inline(path)))
 
 

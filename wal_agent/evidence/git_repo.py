@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent.evidence import model
 from wal_agent.evidence.model import Budget, times_settled
+from wal_agent.wording import findings
 
 MAX_SMALL = 8192  # bytes of HEAD, a ref, a .git file
 MAX_PACKED = 4 << 20  # bytes of packed-refs
@@ -232,7 +232,7 @@ def scan_git_dir(repo: Repo, budget: Budget) -> GitDirState:
                     raise UnreadableRepo
                 if path == "objects":
                     continue
-                if root == repo.own and path in model.GIT_STATES:
+                if root == repo.own and path in findings.GIT_STATES:
                     states.add(name)
                 if name.endswith(".lock"):
                     locks.add(path if root == repo.own else f"{root.name}/{path}")

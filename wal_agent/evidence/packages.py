@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import msgspec
 
 from wal_agent.calls.quote import inline
-from wal_agent.evidence import model
 from wal_agent.evidence.file_state import (
     assess_as_before,
     entry_fact,
@@ -25,6 +24,7 @@ from wal_agent.evidence.file_state import (
 )
 from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, fact_value
 from wal_agent.records import Fact, Finding
+from wal_agent.wording import findings
 
 _NPM = frozenset({"ci", "clean-install", "install", "i", "add"})
 _OPTIONS = frozenset(
@@ -100,31 +100,31 @@ def _assess_npm(step: Step, paths: Sequence[str], facts: Sequence[Fact], around:
     begun: Finding = "partial" if around.gone and around.alone else "unknown"
     if now.kind == "file" and not was.fresh and (now.mtime, now.ctime) != (was.entry.mtime, was.entry.ctime):
         if not around.alone:
-            return Outcome("unknown", model.NPM_CONTESTED.format(shown))
+            return Outcome("unknown", findings.NPM_CONTESTED.format(shown))
         if not _is_json(mark, budget):
-            return Outcome(begun, model.NPM_WRITING.format(shown))
+            return Outcome(begun, findings.NPM_WRITING.format(shown))
         if not _has_scripts(step, budget):
-            return Outcome("completed", model.NPM_DONE.format(shown))
-        return Outcome("unknown", model.NPM_SCRIPTS.format(shown))
+            return Outcome("completed", findings.NPM_DONE.format(shown))
+        return Outcome("unknown", findings.NPM_SCRIPTS.format(shown))
     noted = {p: read_facts(facts, p) for p in paths}
     if all(n is not None and stat_entry(p) == n.entry for p, n in noted.items()):
         before = fact_value(facts, "tree", folder)
         if here.absent or (before is not None and before == hash_listing(folder, budget)):
-            same = model.NPM_UNCHANGED.format(inline("package.json"), modules)
+            same = findings.NPM_UNCHANGED.format(inline("package.json"), modules)
             fresh = any(n is not None and n.fresh for n in noted.values())
             return Outcome("unknown", f"{same}.") if fresh else assess_as_before(same, True, around)
         if before is None:
-            return Outcome("unknown", model.NPM_TOO_BIG.format(shown, modules))
-    return Outcome(begun, model.NPM_BEGUN.format(modules, shown))
+            return Outcome("unknown", findings.NPM_TOO_BIG.format(shown, modules))
+    return Outcome(begun, findings.NPM_BEGUN.format(modules, shown))
 
 
 def _assess_changes(paths: Sequence[str], facts: Sequence[Fact]) -> Outcome:
     """Report what is known of tools that leave no sound mark."""
     known = [(p, n.entry == stat_entry(p)) for p in paths if (n := read_facts(facts, p)) is not None]
     if other := [p for p, same in known if not same]:
-        return Outcome("unknown", model.PACKAGES_BEGUN.format(quote_paths(other)))
+        return Outcome("unknown", findings.PACKAGES_BEGUN.format(quote_paths(other)))
     if known:
-        return Outcome("unknown", model.PACKAGES_UNCHANGED.format(quote_paths([p for p, _ in known])))
+        return Outcome("unknown", findings.PACKAGES_UNCHANGED.format(quote_paths([p for p, _ in known])))
     return Outcome("unknown")
 
 

@@ -35,9 +35,8 @@ from wal_agent.evidence.collector import sent_line
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import CHANGING, Answer, CallState, Class, End, Fact, Finding, Intent, Recovery, Verdict
 from wal_agent.wal.state import KEEP_LOOKED, EndedCall, OpenCall
-from wal_agent.wording import messages
+from wal_agent.wording import messages, next_steps
 
-ASK = " If that leaves doubt, stop and ask the operator."
 # Commands that only read and show nothing of the world, so running one verifies nothing.
 _SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"})  # names of rules
 
@@ -75,22 +74,22 @@ def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder
 
     The project's text is quoted beside the built-in one and replaces none of it: it may know more, and it may be a
     stranger's."""
-    text = rules.next[cls][finding]
+    text = next_steps.NEXT[cls][finding]
     builtin, project = _builtin_verification(known, rules, folder, sent), known.project
     if "{verify}" not in text:
         return Advice(text, ())
     theirs = _project_verification(project, known, builtin, rules, folder) if project is not None else _Verification()
     how = theirs.text or builtin.text
     if builtin.named and theirs.text:
-        how = f"{builtin.text}; this project's rule says: {theirs.text}"
-    text = text.replace("{verify}", f": {'run ' if how.startswith('`') else ''}{how}" if how else "")
+        how = next_steps.project_verifies(builtin.text, theirs.text)
+    text = next_steps.fill_verify(text, how)
     for doubt in dict.fromkeys(part.ambiguous for part in (known, *known.also) if part.ambiguous):
-        text = f"{text.removesuffix(ASK)} {doubt}" + (ASK if text.endswith(ASK) else "")
+        text = next_steps.with_doubt(text, doubt)
     if project is not None and project.ambiguous:
-        text = f"{text} In doubt, this project's rule says: {inline(project.ambiguous, 200)}."
+        text = next_steps.project_doubts(text, inline(project.ambiguous, 200))
     if project is not None and project.cls != known.cls:  # milder
-        name, place = inline(project.rule, 60), inline(project.source, 80)
-        text += f" This project's rule {name} in {place} calls it {project.cls}, which does not replace this step."
+        rule, source = inline(project.rule, 60), inline(project.source, 80)
+        text = next_steps.project_calls_it(text, rule, source, project.cls)
     commands, reads = builtin.commands or theirs.commands, builtin.reads or theirs.reads
     return Advice(text, commands, builtin.text if builtin.named else theirs.look, reads)
 

@@ -13,11 +13,11 @@ import msgspec
 
 from wal_agent.calls.quote import inline, safe, show_input
 from wal_agent.capture.candidates import IGNORED
-from wal_agent.evidence.model import STILL_RAN
 from wal_agent.records import Pending, Repository, Workspace, state_text
 from wal_agent.recovery.restore_target import Keep, KeptFiles, PutBack, RestoreBackup
 from wal_agent.text import plural, quote_word, size
 from wal_agent.wording import messages
+from wal_agent.wording.findings import STILL_RAN
 
 if TYPE_CHECKING:
     from wal_agent.recovery.inflight import InFlight, Unannounced

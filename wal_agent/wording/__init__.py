@@ -1,7 +1,7 @@
 """All words of a recovery: the templates of what the agent reads, and the sentences in them and on the screen.
 
-docs/how-to/change-the-prompt.md says how to change them. What a verdict says of a call stands with its evidence
-(evidence/model.py), what to do next with the rules of the commands (shell/rules.d/62-next.toml).
+docs/how-to/change-the-prompt.md says how to change them. Only what is true of one program (how to verify it, what is
+ambiguous of it) stands with its rule, in calls/rules/rules.d.
 """
 
 from pathlib import Path

@@ -10,12 +10,7 @@ from wal_agent.calls.rules.project import ProjectRule
 from wal_agent.calls.rules.table import Rules, compile_rules, parse_file, with_project
 from wal_agent.calls.shell.syntax import Word
 
-NEXT = "\n".join(
-    f'[next.{c}]\ncompleted = "c"\nnot_started = "n"\npartial = "p"\nunknown = "u"'
-    for c in ("read_only", "idempotent", "mutation", "unknown")
-)
-TEXT = (
-    """
+TEXT = """
 [[tool]]
 id = "shell"
 class = "unknown"
@@ -97,8 +92,6 @@ options = "any"
 class = "read_only"
 why = "only says"
 """
-    + NEXT
-)
 RULES = compile_rules([parse_file(TEXT)])
 
 

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
 from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
-from wal_agent.evidence import collector, files, model
+from wal_agent.evidence import collector, files
 from wal_agent.evidence.collector import CallOverlap, Remains, collect_facts, find_running_calls, split_call
 from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
 from wal_agent.evidence.model import MAX_BYTES, MAX_FILES, Budget
 from wal_agent.records import AnyRecord, Class, Cut, Fact, Host, RunsOn
 from wal_agent.supervise.leftovers import Leftover, name_calls
+from wal_agent.wording import findings
 
 
 class Ticking:
@@ -192,7 +193,7 @@ def test_a_call_that_was_not_logged_before_it_ran_is_never_not_started(tmp_path:
     late = msgspec.structs.replace(late, unlogged=True)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), late)
     (said,) = collector.decide_verdicts(state, read_calls(state, {1: data}), HOST, tmp_path, Remains(True), Ticking())
-    assert said.finding == "unknown" and said.why == model.UNLOGGED
+    assert said.finding == "unknown" and said.why == findings.UNLOGGED
 
 
 def shell(command: str, file: str = "x", newline: str = "\n") -> str:
@@ -324,7 +325,7 @@ def test_reading_what_other_calls_did_takes_no_more_than_half_of_the_time(
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), *ended, last)
     inputs = {**dict.fromkeys(range(1, 101), reads), 101: mine}
     (said,) = collector.decide_verdicts(state, read_calls(state, inputs), HOST, tmp_path, Remains(True), Ticking(step))
-    assert said.finding == finding and said.why.endswith(model.NOT_ALONE.format("")) == (step > 0)
+    assert said.finding == finding and said.why.endswith(findings.NOT_ALONE.format("")) == (step > 0)
 
 
 def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
@@ -338,11 +339,11 @@ def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
     state = state_of(opening(workspace=str(tmp_path)), started(), intent(1))
     read = read_calls(state, {1: b'{"command":"make"}'})
     (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, Remains(True), Ticking())
-    assert said.finding == "unknown" and said.why == model.ENDING_NOT_KEPT
+    assert said.finding == "unknown" and said.why == findings.ENDING_NOT_KEPT
     (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, Remains(False))
     assert said.why == ""
     (said,) = collector.decide_verdicts(state, read, HOST, tmp_path, Remains(True, [shell("make")]), Ticking())
-    assert said.finding == "partial" and said.why == model.STILL_RAN
+    assert said.finding == "partial" and said.why == findings.STILL_RAN
 
 
 RUNS_ON = RunsOn(time=1001.0, call=1, by="hook", why="it runs on")
@@ -375,10 +376,10 @@ def test_what_ran_on_is_said_to_have_ended_with_its_run_or_machine(tmp_path: Pat
         )
         return said.finding, said.why
 
-    assert why(HOST, True) == ("unknown", model.RAN_ON_HERE)
-    assert why(HOST, False) == ("unknown", model.RAN_ON)
-    assert why(replace(HOST, boot="another"), False) == ("unknown", model.RAN_ON_AWAY)
-    assert why(HOST, True, ran=(1,)) == ("partial", model.STILL_RAN), "its processes are known, whatever their words"
+    assert why(HOST, True) == ("unknown", findings.RAN_ON_HERE)
+    assert why(HOST, False) == ("unknown", findings.RAN_ON)
+    assert why(replace(HOST, boot="another"), False) == ("unknown", findings.RAN_ON_AWAY)
+    assert why(HOST, True, ran=(1,)) == ("partial", findings.STILL_RAN), "its processes are known, whatever their words"
 
 
 def test_leftovers_are_named_by_their_calls() -> None:
@@ -426,4 +427,4 @@ def test_a_tree_that_was_put_back_on_another_machine(tmp_path: Path, covered: bo
         covers=lambda p: covered and p == str(file),
     )
     assert said.finding == ("not_started" if covered else "unknown")
-    assert not covered or said.why.endswith(model.AS_BEFORE_RESTORED.format(""))
+    assert not covered or said.why.endswith(findings.AS_BEFORE_RESTORED.format(""))

@@ -14,7 +14,7 @@ from tests.faults.evidence.stage import Call, Unhurried, age, assessed, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
 from wal_agent.calls.call import ReadCall
 from wal_agent.calls.reading import read_calls
-from wal_agent.evidence import collector, model
+from wal_agent.evidence import collector
 from wal_agent.evidence.collector import MAX_FACTS, MAX_VALUE, Remains, are_entangled, read_parts
 from wal_agent.evidence.file_state import (
     MAX_ENTRIES,
@@ -24,6 +24,7 @@ from wal_agent.evidence.file_state import (
     stat_entry,
 )
 from wal_agent.evidence.model import Budget, times_settled
+from wal_agent.wording import findings
 
 
 def budget() -> Budget:
@@ -47,7 +48,7 @@ def run(command: str, top: Path) -> None:
     subprocess.run(["bash", "-c", command], cwd=top, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
-def findings(command: str, top: Path, gone: bool = True) -> tuple[str, str]:
+def before_and_after(command: str, top: Path, gone: bool = True) -> tuple[str, str]:
     """Of the command before it ran, and afterwards."""
     call = shell(command)
     facts = call.facts(top)
@@ -74,7 +75,7 @@ def findings(command: str, top: Path, gone: bool = True) -> tuple[str, str]:
     ],
 )
 def test_before_and_after(command: str, shop: Path) -> None:
-    first, last = findings(command, shop)
+    first, last = before_and_after(command, shop)
     assert (first, last) == ("not_started", "completed")
 
 
@@ -138,20 +139,20 @@ def test_nothing_is_said_of_what_is_not_plain(command: str, shop: Path) -> None:
 @pytest.mark.parametrize("command", ["rm -f nope", "mkdir -p d", "cp a same", "truncate -s 2 a", "ln -sfn d link"])
 def test_what_was_so_before_is_completed_either_way(command: str, shop: Path) -> None:
     (shop / "same").write_text("a\n")
-    assert findings(command, shop) == ("completed", "completed")
-    found = findings(f"{command} && touch new", shop)
+    assert before_and_after(command, shop) == ("completed", "completed")
+    found = before_and_after(f"{command} && touch new", shop)
     assert found == ("not_started", "completed")
 
 
 @pytest.mark.parametrize("command", ["rm a", "mv a c", "cp a c", "mkdir new", "echo hi > a", "ls > out", "make > out"])
 def test_a_process_that_may_live_can_still_begin(command: str, shop: Path) -> None:
-    assert findings(command, shop, gone=False)[0] == "unknown"
+    assert before_and_after(command, shop, gone=False)[0] == "unknown"
 
 
 def test_output_that_was_opened(shop: Path) -> None:
     (shop / "out").write_text("old\n")
     age(shop)
-    assert findings("make > out", shop) == ("not_started", "unknown")
+    assert before_and_after("make > out", shop) == ("not_started", "unknown")
     (shop / "out").write_text("old\n")
     age(shop)
     call = shell("make 2> new > out")
@@ -161,9 +162,9 @@ def test_output_that_was_opened(shop: Path) -> None:
     (shop / "new").unlink()  # the command may have run and have removed it
     assert assessed(shop, (call, facts))[0].finding == "unknown"
     age(shop)
-    assert findings("make >> out", shop)[0] == "unknown"  # opening it leaves no mark
+    assert before_and_after("make >> out", shop)[0] == "unknown"  # opening it leaves no mark
     age(shop)
-    assert findings("ls >> out", shop)[0] == "not_started"  # but here a mark is all that there is to leave
+    assert before_and_after("ls >> out", shop)[0] == "not_started"  # but here a mark is all that there is to leave
 
 
 def test_a_file_that_changed_just_now_proves_nothing_by_its_times(shop: Path) -> None:
@@ -425,7 +426,7 @@ def test_other_installers_are_told_by_their_files(shop: Path, command: str, file
     facts = call.facts(shop)
     (shop / file).write_text("new")
     (told,) = assessed(shop, (call, facts))
-    assert told.finding == "unknown" and file in told.why and told.why.endswith(model.PACKAGES_BEGUN.format(""))
+    assert told.finding == "unknown" and file in told.why and told.why.endswith(findings.PACKAGES_BEGUN.format(""))
 
 
 # ---- looking -------------------------------------------------------------------------------------------------------

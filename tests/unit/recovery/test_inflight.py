@@ -17,7 +17,8 @@ from wal_agent.calls.rules.project import ProjectRule
 from wal_agent.calls.rules.table import Classified, load_rules, with_project
 from wal_agent.records import Class, Finding, Recovery, Verdict
 from wal_agent.recovery import inflight
-from wal_agent.recovery.inflight import ASK, Advice, AskedCall, Resolver, advise, carry_over
+from wal_agent.recovery.inflight import Advice, AskedCall, Resolver, advise, carry_over
+from wal_agent.wording.next_steps import ASK
 
 RULES = load_rules()
 PUSH = classify_command("git push origin main", RULES)

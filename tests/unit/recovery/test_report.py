@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.recovery.lab import Lab, git, repository, write
-from wal_agent.evidence.model import STILL_RAN
 from wal_agent.recovery import report
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.plan import Alert
@@ -33,6 +32,7 @@ from wal_agent.recovery.restore_target import Keep, LocalTree, PutBack, decide_r
 from wal_agent.recovery.restore_tree import Changes, coverage_check
 from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
 from wal_agent.text import clock_time, describe_reach, duration, plural, size
+from wal_agent.wording.findings import STILL_RAN
 from wal_agent.wording.messages import TREE_NOT_SAVED
 
 REPORT = Report("gemini-shop", "crash", "vm-17", "vm-22", stopped=50_533.0, now=50_773.0, fenced_in=0.113)

@@ -23,7 +23,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from wal_agent import msgspec_compat
-from wal_agent.records import Class, Finding
+from wal_agent.records import Class
 
 if TYPE_CHECKING:
     from wal_agent.calls.rules.project import ProjectRule
@@ -190,10 +190,6 @@ class RulesFile(msgspec.Struct, forbid_unknown_fields=True):
     tool: list[ToolRow] = []
     shell: list[ShellRow] = []
     file: list[FileRow] = []
-    next: Annotated[
-        dict[Class, dict[Finding, str]],
-        Meta(description="The next step that the agent is given, by class and finding; {verify}: how."),
-    ] = {}
 
     def words_of(self, text: str | list[str]) -> frozenset[str]:
         """Single words, with those of the groups that the text names. ValueError for a group that is not there."""
@@ -378,7 +374,6 @@ class Rules(msgspec.Struct, frozen=True):
     options: Mapping[str, Options]
     commands: Mapping[str, tuple[Command, ...]]
     begins: frozenset[str]
-    next: Mapping[Class, Mapping[Finding, str]]
     files: Mapping[str, tuple[FileTool, ...]] = msgspec.field(default_factory=dict)  # by tool
     likes: Mapping[str, str] = msgspec.field(default_factory=dict)
     own: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)  # by agent: reading tools, shells
@@ -447,7 +442,6 @@ def compile_rules(parsed: Sequence[RulesFile]) -> Rules:
         begins=frozenset(
             " ".join(w[:n]) for p in [*commands, *CONTAINERS] for w in [p.split()] for n in range(1, len(w) + 1)
         ),
-        next={cls: steps for file in parsed for cls, steps in file.next.items()},
         files=_compile_file_tools(parsed),
         own={agent: frozenset(names) for agent, names in own.items()},
     )
