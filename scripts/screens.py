@@ -190,8 +190,6 @@ def play(shop: Shop) -> None:
     shop.show("Status after a crash", "After `kill -9`, or a lost machine.", ["status"])
     shop.show("What a recovery would do", "Nothing is changed.", ["recover", "--dry-run"])
     shop.start(*RUN).communicate(timeout=300)
-    shop.show("Status after the end", "The job is complete.", ["status"])
-    shop.show("List", "The jobs of the bucket. `wal-agent list --here` shows those of this folder.", ["list"])
     shop.show("Log", "The newest record comes first.", ["log", "-n", "12"])
 
 
