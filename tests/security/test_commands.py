@@ -64,6 +64,7 @@ COMMANDS = {
 }
 # Commands that use none, or their own.
 NO_BUCKET = {
+    "acp",  # none before a session is opened; then as `run`
     "settle",
     "step",
     "rules",

@@ -192,6 +192,8 @@ class Cli(msgspec.Struct, frozen=True):
 
 
 class NewSession(msgspec.Struct, frozen=True):
+    """`id`: to be given to the agent; "": it makes its own, or another program chooses a session."""
+
     id: str
 
 
@@ -499,6 +501,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     speaks: frozenset[Boundary] = frozenset()
     """Boundaries at which `render` can add words of an `Allow` to the conversation. At the end of a turn the turn then
     goes on."""
+    acp: tuple[str, ...] = ()
+    """Arguments in front of all others by which it serves the Agent Client Protocol on stdin and stdout, with its hooks
+    as in any other mode. (): it has no such mode, or its hooks are silent in it."""
     headless: tuple[str, ...] = ("-p",)
     """Arguments in front of a prompt that is answered without a person."""
     forms: SessionForms = SessionForms(("--resume", "{session}"), "it has no form for that")

@@ -135,8 +135,8 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     `value`: take a value; `maybe`: take one that does not look like an option; `short`: "S=session". `commands`: words
     that start no session; `no_session`: options that do so. `prompt`: of a prompt that is answered without a person.
-    `session`, `last`: choose a session, by its id, or the last one. `first`: only where a session begins. `refused`:
-    words that start sessions elsewhere, and why that cannot be saved.
+    `session`, `last`: choose a session, by its id, or the last one. `first`: only where a session begins. `acp`: serve
+    the Agent Client Protocol. `refused`: words that start sessions elsewhere, and why that cannot be saved.
     """
 
     value: str = ""
@@ -148,6 +148,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     session: tuple[str, ...]
     last: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
+    acp: tuple[str, ...] = ()
     refused: dict[str, str] = {}
     environment: dict[str, str] = {}
 
@@ -453,6 +454,7 @@ class Declared:
         option = about.arguments.session[0]
         return Capabilities(
             boundary="file",
+            acp=about.arguments.acp,
             hook_caller=about.hooks.caller,
             speaks=frozenset(("turn_started",)),
             headless=(f"--{about.arguments.prompt}",),

@@ -38,6 +38,10 @@ COMMANDS: Final[dict[str, Entry]] = {  # in the order of `wal-agent --help`
         "run:resume",
         "Run again what this folder had: its agent, its job and, after a crash, the arguments that were typed here.",
     ),
+    "acp": Entry(
+        "acp:acp",
+        "Serve the Agent Client Protocol for an editor on stdin and stdout: each session is a job with its own log.",
+    ),
     "status": Entry("status:status", "Show lease holder, phase, unsaved data, unresolved calls and crash count."),
     "list": Entry(
         "fleet:list_jobs", "List the jobs of the bucket, newest first, with their state, open calls and folder."
@@ -170,6 +174,7 @@ GROUPS: Final[dict[str, str]] = {
     "what is saved": "restore report rename rm gc",
     "who runs a job": "pause unlock",
     "many jobs": "fleet stats notify",
+    "editors": "acp",
     "set up": "agents configure-hooks rules trust key uninstall",
     "try it out": "demo drill",
 }
@@ -268,7 +273,7 @@ def _load(name: str, where: str) -> Any:
             registered.cls = Command
         alone.add_typer(found, name=name, cls=Group)
     else:
-        settings = import_module("wal_agent.cli.run").CONTEXT if module == "run" else None
+        settings = getattr(import_module(f"wal_agent.cli.{module}"), "CONTEXT", None)
         alone.command(name, cls=Command, context_settings=settings)(found)
     group: Any = typer.main.get_command(alone)
     return group.commands[name]

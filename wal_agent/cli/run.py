@@ -80,6 +80,7 @@ def run(
     handoff: Annotated[
         bool, typer.Option("--handoff", help="Carry on with the job of another agent (name it with --job).")
     ] = False,
+    hosted: Annotated[bool, typer.Option("--hosted", help="As a run of `wal-agent acp`.", hidden=True)] = False,
     from_agent: Annotated[
         str,
         typer.Option(
@@ -113,6 +114,7 @@ def run(
         once=once,
         handoff=handoff or bool(from_agent),
         from_agent=from_agent,
+        hosted=hosted,
     )
 
 

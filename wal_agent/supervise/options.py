@@ -119,13 +119,14 @@ class RunOptions(msgspec.Struct, frozen=True):
     attended: bool = False  # a person typed this at a terminal
     emit: Emit = lambda _: None  # takes each event: metrics, logs, notifications
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
+    hosted: bool = False  # an editor or another program talks to the agent (`wal-agent acp`), and chooses the session
     trace: str = ""  # W3C trace id of this run, for its opening record
     liveness: Liveness = msgspec.field(default_factory=Liveness)
 
     @property
     def interactive(self) -> bool:
         """Whether the agent will talk to a person."""
-        return self.agent.is_interactive(self.args, sys.stdin.isatty() and sys.stdout.isatty(), self.env)
+        return self.hosted or self.agent.is_interactive(self.args, sys.stdin.isatty() and sys.stdout.isatty(), self.env)
 
 
 class Screen(msgspec.Struct, frozen=True):

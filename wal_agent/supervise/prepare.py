@@ -237,7 +237,7 @@ class Preparation:
         if gone:
             self.opened.writer.append(*gone)
         chosen = self.options.agent.session_from_args(args)
-        session = NewSession(str(uuid.uuid4()) if chosen is None else chosen)
+        session = NewSession("" if self.options.hosted else str(uuid.uuid4()) if chosen is None else chosen)
         words = messages.open_calls_context([(c.call, c.tool, c.input, c.verify) for c in asked])
         agent = self.options.agent
         typed = agent.prompt_from_args(args) if chosen is None else None
@@ -356,12 +356,15 @@ class Preparation:
             rows(self._tree_alone())
         rows([*lost_lines(facts.lost), *in_flight_lines(facts.calls), *unannounced_lines(facts.unannounced)])
         self._record(alert, verdicts, prompt, named, restored)
-        rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
+        apart = self.options.hosted and restored is None  # who talks to the agent opens a session of their own
+        place_words = agent.name if apart else f"{agent.name} in session {place.session[:8]}"
+        rows([resuming_line(place_words, self._elapsed())])
         # A person who is there says what is next, and reads the notice first: no turn begins that nobody asked for.
         waits = bool(restored) and self.interactive and not self.typed and alert not in ("paused", "handoff")
-        by_hook = waits and agent.capabilities.inject_prompt is None and "turn_started" in agent.capabilities.speaks
+        speaks, injects = agent.capabilities.speaks, agent.capabilities.inject_prompt is not None
+        by_hook = apart or (waits and not injects and "turn_started" in speaks)
         return PreparedStart(
-            ResumeSession(place.session, prompt, asked=waits),
+            NewSession("") if apart else ResumeSession(place.session, prompt, asked=waits),
             decided.args,
             dict(self.at.before.files) if restored else {},
             verdicts,
@@ -507,7 +510,10 @@ class Preparation:
             prompt = render_prompt(replace(facts, task=recovery_input.task_text(kept, asked or "")), templates)
             said = "the session had not been saved yet; the task begins again, with what is known"
         prompt += repeated
-        create_session(place, prompt)
+        if self.options.hosted:
+            said = "the session had not been saved yet"
+        else:
+            create_session(place, prompt)
         self.screen.rows([row("new", said)])
         return prompt
 

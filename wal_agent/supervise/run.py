@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from wal_agent import __version__
-from wal_agent.agents.base import IMPORT_TIMEOUT, Agent, Cli, Env, HookSetup, Injected, NewSession, ResumeSession
+from wal_agent.agents.base import (
+    IMPORT_TIMEOUT,
+    Agent,
+    Cli,
+    Command,
+    Env,
+    HookSetup,
+    Injected,
+    NewSession,
+    ResumeSession,
+)
 from wal_agent.agents.hook_line import client_command
 from wal_agent.agents.program import ASKING
 from wal_agent.bucket import marker_of, open_bucket
@@ -305,7 +315,7 @@ class Run:
             spool=settings.on_outage == "spool",
             accept_loss=options.accept_loss,
             wait=options.wait,
-            outlast=options.attended and not options.no_wait,
+            outlast=(options.attended or options.hosted) and not options.no_wait,
             pauses="refuse" if options.exit_on_pause else "wait",
             known_epoch=known_epoch(self.bucket.url, settings.job, options.env),
             probe=conditions_due(self.bucket.url, options.env, self.clock.now()),
@@ -583,7 +593,7 @@ class Run:
         heal = agent.capabilities.heal if not mended else None
         healed = heal(args, session.id, self.options.workspace, env, self.run_dir.path) if heal else args
         return Launch(
-            agent.command(self.cli, healed, session, self.interactive, env),
+            self._command(healed, session, env),
             session.id,
             resumed,
             notice=session.prompt if isinstance(session, ResumeSession) else "",
@@ -592,6 +602,14 @@ class Run:
             interactive=self.interactive,
             args=args,
         )
+
+    def _command(self, args: tuple[str, ...], session: NewSession | ResumeSession, env: Env) -> Command:
+        agent = self.options.agent
+        chosen = agent.command(self.cli, args, session, self.interactive, env)
+        if not self.options.hosted:
+            return chosen
+        args = (*agent.capabilities.acp, *args)
+        return replace(agent.command(self.cli, args, NewSession(""), True, env), env=chosen.env)
 
     def _run_agent(self, live: Live) -> AgentOutcome:
         if not live.autosave.watches:

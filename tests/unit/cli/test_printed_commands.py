@@ -186,6 +186,7 @@ def test_the_verbs_that_mean_a_job_are_those_that_take_one() -> None:
         if any("--job" in option.opts for each in inner for option in each.params):
             takes.add(name)
     begin = {
+        "acp",
         "rename",
         "run",
         "task",
@@ -242,7 +243,9 @@ LEADS_NOWHERE = re.compile(  # a person fills it in; it is about this folder, no
     r"\||--kept|--help|-->|rules|recover --dry-run$|-- |--$|run ⟨[^⟩]*⟩$"
 )
 OF_A_BUCKET = re.compile(r"wal-agent (?:list|fleet ls|stats)\b")
-NO_JOBS = re.compile(r"wal-agent (?:task|trust|uninstall|doctor|notify|configure-hooks|drill|fleet (?:claim|watch))\b")
+NO_JOBS = re.compile(
+    r"wal-agent (?:acp|agents|task|trust|uninstall|doctor|notify|configure-hooks|drill|fleet (?:claim|watch))\b"
+)
 
 
 def _as_pasted(each: Printed, options: str) -> str:

@@ -23,6 +23,7 @@ travels = conversation.travels
 
 capabilities = Capabilities(
     forms=SessionForms(("--resume", "{session}"), "Copilot has no form to copy a session"),
+    acp=("--acp",),
     speaks=frozenset(("tool_ended", "turn_started")),
     compactions=session.compactions,
     stopped_turn=session.stopped_turn,

@@ -74,7 +74,7 @@ _WHY = {
     "directory": "-C makes Copilot work in another folder than the one that wal-agent saves. Start wal-agent there.",
     "worktree": "--worktree makes Copilot work in another folder than the one that wal-agent saves. Make the worktree "
     "first and start wal-agent in it.",
-    "acp": "Copilot in ACP mode takes its sessions from an editor; wal-agent does not save those.",
+    "acp": "Copilot in ACP mode takes its sessions from an editor: start `wal-agent acp copilot`.",
     "connect": "--connect joins a session on another machine, where wal-agent's hooks do not run.",
 }
 _SERVED = "Copilot as a server takes its sessions from others; wal-agent does not save those."
@@ -180,7 +180,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     ours = ["--plugin-dir", env[PLUGIN]] if env.get(PLUGIN) else []
     if isinstance(session, NewSession):
         # With --trust-folder it takes no id: the handshake reports it.
-        if not any(arg.name in SESSION_OPTIONS or arg.name == "trust-folder" for arg in given):
+        if session.id and not any(arg.name in SESSION_OPTIONS or arg.name == "trust-folder" for arg in given):
             ours += ["--session-id", session.id]
         return Command((str(native_program(cli.path)), *ours, *to_words(given)), {})
     prompted = session.acts

@@ -73,7 +73,7 @@ _MAC = "/Library/Application Support/GeminiCli/settings.json"
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
     given = parse_args(args)
     if any(is_given(given, name) for name in ("acp", "experimental-acp")):
-        return "Gemini in ACP mode takes its sessions from an editor; wal-agent does not save those. Nothing was run."
+        return "Gemini in ACP mode calls no hook before a tool, so no tool call could be logged. Nothing was run."
     if last_value(given, "worktree") is not None:
         return (
             "--worktree makes Gemini work in another folder than the one that wal-agent saves. Make the worktree "

@@ -25,6 +25,7 @@ capabilities = Capabilities(
     forms=SessionForms(("run", "--session", "{session}"), ("run", "--session", "{session}", "--fork")),
     rewriting=Rewriting(rewrite.units, rewrite.compact),
     headless=("run",),
+    acp=("acp",),
     speaks=frozenset(("tool_ended",)),
     exit_cause=cli.exit_cause,
     last_answer=session.last_answer,

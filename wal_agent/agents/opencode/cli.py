@@ -64,6 +64,8 @@ def subcommand(args: Sequence[str]) -> tuple[str, list[Arg]]:
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
     command, given = subcommand(args)
     if command in SERVERS or last_value(given, "attach") is not None:
+        if command == "acp":
+            return "`opencode acp` takes its sessions from an editor: start `wal-agent acp opencode`. Nothing was run."
         shown = f"opencode {command}" if command in SERVERS else "--attach"
         return (
             f"{shown} works in sessions that another program begins, or in another folder; wal-agent saves those of "

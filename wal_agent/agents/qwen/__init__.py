@@ -26,6 +26,7 @@ capabilities = Capabilities(
     compactions=session.compactions,
     stopped_turn=session.stopped_turn,
     rewriting=Rewriting(rewrite.units, rewrite.compact),
+    acp=("--acp",),
     speaks=frozenset(("tool_ended", "turn_completed")),
     hook_caller="session",  # since 0.24 each hook leads a session; 0.15 runs it in Qwen's own
     restart_codes=frozenset((42,)),

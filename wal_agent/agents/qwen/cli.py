@@ -75,9 +75,7 @@ _TRUE = ("1", "true", "yes", "on")
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
     given = parse_args(args)
     if any(is_given(given, name) for name in ("acp", "experimental-acp")):
-        return (
-            "Qwen Code in ACP mode takes its sessions from an editor; wal-agent does not save those. Nothing was run."
-        )
+        return "Qwen Code in ACP mode takes its sessions from an editor: start `wal-agent acp qwen`. Nothing was run."
     try:
         layers = settings_layers(workspace, env)
         return (
@@ -271,7 +269,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
             given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
         if prompted:
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
-    elif not any(arg.name in SESSION_OPTIONS for arg in given):
+    elif session.id and not any(arg.name in SESSION_OPTIONS for arg in given):
         ours += ["--session-id", session.id]
     wanted = effective_setting(own_layers(env), "advanced", "autoConfigureMemory")
     heap = node_command(cli.path, env) if wanted is not None and wanted[1] else ()

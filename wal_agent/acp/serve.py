@@ -1,0 +1,329 @@
+"""Serve the Agent Client Protocol on stdin and stdout: run what router.py decides.
+
+One thread decides and writes. Others read: the client, each agent's stdout, and each run's stderr, which goes on to
+ours (an editor shows or keeps it). A client that is gone closes stdin; each run then ends as after `/exit`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+import msgspec
+
+from wal_agent.acp.router import (
+    RECEPTION,
+    Action,
+    AddSessions,
+    Begin,
+    Finish,
+    Json,
+    Opened,
+    Router,
+    ToAgent,
+    ToClient,
+    tell,
+    with_sessions,
+)
+from wal_agent.agents.base import Agent, NewSession
+from wal_agent.concurrency import start_daemon
+from wal_agent.errors import WalAgentError
+from wal_agent.paths import PROGRAM
+from wal_agent.text import plural
+
+MAX_LINE = 64 << 20  # bytes of one message; a picture may be in it
+MAX_SAID = 200  # lines of a run's stderr that are kept, to say why it ended
+ENDING = 20.0  # seconds for the runs to end by themselves once the client is gone; then they are drained
+MAX_SHOWN = 5  # unfinished sessions that are named
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A session that a job of a folder has. `unfinished`: it was cut off; `calls`: open ones."""
+
+    session: str
+    job: str
+    folder: str
+    unfinished: bool = False
+    calls: int = 0
+
+
+class Jobs(msgspec.Struct, frozen=True):
+    """What is asked of the bucket. Each raises WalAgentError. `find`: (folder) -> the sessions of its jobs, newest
+    first; `name`: (folder) -> the name of the job for a new session there; `place`: (job) -> variables for its run."""
+
+    find: Callable[[Path], Sequence[Known]]
+    name: Callable[[Path], str]
+    place: Callable[[str], Mapping[str, str]]
+
+
+@dataclass
+class _Agent:
+    process: subprocess.Popen[bytes]
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_SAID))
+    asked_to_end: bool = False
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A message of the client's."""
+
+    message: Json
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A message of an agent's."""
+
+    agent: int
+    message: Json
+
+
+class _ClientGone(msgspec.Struct, frozen=True):
+    pass
+
+
+class _AgentGone(msgspec.Struct, frozen=True):
+    agent: int
+
+
+class _Signal(msgspec.Struct, frozen=True):
+    number: int
+
+
+class _Late(msgspec.Struct, frozen=True):
+    """What a look at the bucket brought, for the client."""
+
+    message: Json
+
+
+_Event = _Asked | _Said | _ClientGone | _AgentGone | _Signal | _Late
+
+
+class Server:
+    """One client's connection, from its first message to its last."""
+
+    def __init__(self, agent: Agent, program: Sequence[str], args: Sequence[str], jobs: Jobs) -> None:
+        """`program`: the argv of the agent without a session; `args`: the agent's own, for each run."""
+        self._agent, self._program, self._args, self._jobs = agent, program, args, jobs
+        self._router = Router()
+        self._agents: dict[int, _Agent] = {}
+        self._events: SimpleQueue[_Event] = SimpleQueue()
+        self._ending = 0  # the signal that ends this; 0: none
+        self._client_gone = False
+
+    def serve(self) -> int:
+        """Serve until the client is gone and every run has ended. Return the exit code: 143 after a signal."""
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda n, _: self._events.put(_Signal(n)))
+        with tempfile.TemporaryDirectory(prefix="wal-agent-acp-") as empty:
+            self._start(RECEPTION, self._program, Path(empty), dict(os.environ))
+            self._read(sys.stdin.buffer, _Asked, _ClientGone())
+            while self._agents:
+                self._take(self._events.get())
+        return 128 + signal.SIGTERM if self._ending else 0
+
+    # ---- what happens
+
+    def _take(self, event: _Event) -> None:
+        match event:
+            case _Asked(message):
+                self._do(self._router.from_client(message))
+            case _Said(agent, message):
+                self._do(self._router.from_agent(agent, message))
+            case _Late(message):
+                self._do([ToClient(message)])
+            case _ClientGone():
+                self._client_gone = True
+                for number in list(self._agents):
+                    self._finish(number)
+                timer = threading.Timer(ENDING, lambda: self._events.put(_Signal(signal.SIGTERM)))
+                timer.daemon = True
+                timer.start()
+            case _AgentGone(agent):
+                self._ended(agent)
+            case _Signal():
+                self._ending = self._ending or (0 if self._client_gone else event.number)
+                for each in self._agents.values():
+                    each.asked_to_end = True
+                    each.process.send_signal(signal.SIGTERM)
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case ToClient(message):
+                    self._answer(message)
+                case ToAgent(agent, message):
+                    self._send(agent, message)
+                case Begin():
+                    if (why := self._begin(action)) is not None:
+                        self._do(self._router.gone(action.agent, why))
+                        return
+                case Opened():
+                    self._opened(action)
+                case AddSessions():
+                    start_daemon("sessions", lambda action=action: self._list(action))  # type: ignore[misc]
+                case Finish(agent):
+                    self._finish(agent)
+
+    def _begin(self, wanted: Begin) -> str | None:
+        """Start a run; return why there is none."""
+        folder = Path(wanted.folder)
+        if not folder.is_absolute() or not folder.is_dir():
+            return f"{wanted.folder!a:.200} is no folder here."
+        folder = folder.resolve()
+        try:
+            found = [k for k in self._jobs.find(folder) if k.session == wanted.session] if wanted.session else []
+            job = found[0].job if found else self._jobs.name(folder)
+            place = self._jobs.place(job)
+        except WalAgentError as error:
+            return str(error)
+        way = "--continue" if found else "--fresh"
+        argv = [*PROGRAM, "run", self._agent.name, "--hosted", way, "--", *self._args]
+        self._start(wanted.agent, argv, folder, {**os.environ, **place})
+        return None
+
+    def _opened(self, session: Opened) -> None:
+        rows = [row for row in self._agents[session.agent].said if row.startswith("  ")]
+        if rows:  # of a recovery
+            said = "\n".join(self._agents[session.agent].said)
+            self._do([tell(session.session, f"```\n{said}\n```\n")])
+        if session.new:
+            start_daemon("unfinished", lambda: self._offer(session))
+
+    def _offer(self, session: Opened) -> None:
+        with suppress(WalAgentError, OSError):
+            left = [k for k in self._jobs.find(Path(session.folder).resolve()) if k.unfinished]
+            if left:
+                self._events.put(_Late(tell(session.session, offer_text(left)).message))
+
+    def _list(self, answer: AddSessions) -> None:
+        more: list[Json] = []
+        if answer.folder:
+            with suppress(WalAgentError, OSError):
+                known = self._jobs.find(Path(answer.folder).resolve())
+                more = [{"sessionId": k.session, "cwd": k.folder} for k in known]
+        self._events.put(_Late(with_sessions(answer.message, more)))
+
+    # ---- processes
+
+    def _start(self, number: int, argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
+        run = number != RECEPTION
+        process = subprocess.Popen(
+            argv,
+            cwd=folder,
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if run else None,
+            start_new_session=True,  # a Ctrl-C is for us, who pass it on as a SIGTERM
+        )
+        self._agents[number] = agent = _Agent(process)
+        assert process.stdout is not None
+        self._read(process.stdout, lambda message: _Said(number, message), _AgentGone(number))
+        if process.stderr is not None:
+            stderr = process.stderr
+            start_daemon("stderr", lambda: _pass_on(stderr, agent.said))
+
+    def _read(self, stream: IO[bytes], of: Callable[[Json], _Event], end: _Event) -> None:
+        def read() -> None:
+            with suppress(OSError, ValueError):
+                while line := stream.readline(MAX_LINE):
+                    if (message := _parse(line)) is not None:
+                        self._events.put(of(message))
+            self._events.put(end)
+
+        start_daemon("acp", read)
+
+    def _send(self, agent: int, message: Json) -> None:
+        known = self._agents.get(agent)
+        if known is None or known.process.stdin is None:
+            self._do(self._router.gone(agent, "The agent has ended."))
+            return
+        with suppress(OSError, ValueError):  # its end is reported by itself
+            known.process.stdin.write(_line(message))
+            known.process.stdin.flush()
+
+    def _finish(self, agent: int) -> None:
+        known = self._agents.get(agent)
+        if known is not None and known.process.stdin is not None:
+            known.asked_to_end = True
+            with suppress(OSError):
+                known.process.stdin.close()
+
+    def _ended(self, number: int) -> None:
+        agent = self._agents.pop(number)
+        code = agent.process.wait()
+        why = "" if agent.asked_to_end and not code else why_it_ended(list(agent.said), code)
+        self._do(self._router.gone(number, why))
+        if number == RECEPTION:  # nothing can be begun any more
+            for each in list(self._agents):
+                self._finish(each)
+
+    def _answer(self, message: Json) -> None:
+        if self._client_gone:
+            return
+        try:
+            sys.stdout.buffer.write(_line(message))
+            sys.stdout.buffer.flush()
+        except (BrokenPipeError, ValueError):
+            self._events.put(_ClientGone())
+
+
+def reception_program(agent: Agent, args: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the argv of the agent that has no session. ConfigError: it is not installed."""
+    cli = agent.locate(env)
+    return agent.command(cli, (*agent.capabilities.acp, *args), NewSession(""), True, env).argv
+
+
+def new_job(base: str) -> str:
+    """Return a name for the job of a new session: the folder's, with four letters of its own."""
+    from wal_agent.wal.keys import LONGEST
+
+    return f"{base[: LONGEST - 5]}-{secrets.token_hex(2)}"
+
+
+def offer_text(left: Sequence[Known]) -> str:
+    """Return what a person is told in a new session of a folder that has unfinished ones. Pure."""
+    calls = (f", {plural(k.calls, 'open call')}" if k.calls else "" for k in left)
+    rows = [f"- session `{k.session}` (job `{k.job}`{n})" for k, n in zip(left[:MAX_SHOWN], calls, strict=False)]
+    more = [f"- and {len(left) - MAX_SHOWN} more"] if len(left) > MAX_SHOWN else []
+    head = "wal-agent: this folder has sessions that were cut off. Load one to go on with it:"
+    return "\n".join([head, *rows, *more, ""])
+
+
+def why_it_ended(said: Sequence[str], code: int) -> str:
+    """Return the lines of a run's stderr that say why it ended. Pure."""
+    ours = [row for row in said if row.startswith("wal-agent: ")][-2:] or list(said)[-1:]
+    return "\n".join(ours) or f"The agent ended with {code}."
+
+
+def _pass_on(stream: IO[bytes], said: deque[str]) -> None:
+    with suppress(OSError, ValueError):
+        while line := stream.readline(1 << 16):
+            said.append(line.decode("utf-8", "replace").rstrip("\n"))
+            sys.stderr.buffer.write(line)
+            sys.stderr.buffer.flush()
+
+
+def _parse(line: bytes) -> Json | None:
+    """A message; None for what is none: an agent may print a word to stdout."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _line(message: Json) -> bytes:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"

@@ -1,0 +1,99 @@
+"""`wal-agent acp AGENT`: an agent for editors and other programs that speak the Agent Client Protocol."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wal_agent.cli.options import complete_agent, with_settings
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, UsageError
+
+if TYPE_CHECKING:
+    from wal_agent.acp.serve import Known
+    from wal_agent.bucket.base import Bucket
+    from wal_agent.config import Settings
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
+MAX_READ = 50  # jobs of a folder whose sessions are looked up, newest first
+
+
+@with_settings
+def acp(
+    context: typer.Context,
+    agent: Annotated[
+        str,
+        typer.Argument(
+            help="The agent to run (see: wal-agent agents).", metavar="AGENT", autocompletion=complete_agent
+        ),
+    ],
+    flags: Mapping[str, object],
+) -> None:
+    """Serve the Agent Client Protocol for an editor on stdin and stdout: each session is a job with its own log.
+
+    An editor starts this in place of the agent's own ACP mode. A session that was cut off is restored when the editor
+    loads it, on any machine. Options are those of `wal-agent run`; everything after `--` is passed to the agent.
+    """
+    from wal_agent.acp.serve import Jobs, Server, new_job, reception_program
+    from wal_agent.agents import AGENTS, unknown_agent_error
+    from wal_agent.cli.job import settings_for
+    from wal_agent.config import variable_of
+
+    if agent not in AGENTS:
+        raise unknown_agent_error(agent)
+    own = AGENTS[agent]
+    if not own.capabilities.acp:
+        known = ", ".join(name for name, each in sorted(AGENTS.items()) if each.capabilities.acp)
+        raise UsageError(
+            f"{agent} has no ACP mode in which its hooks report each tool call, so nothing could be logged.",
+            f"Agents with one: {known}.",
+        )
+    args = tuple(context.args)
+    given = {variable_of(key): str(value) for key, value in flags.items() if value is not None and key != "job"}
+
+    def find(folder: Path) -> Sequence[Known]:
+        return find_sessions(agent, folder, settings_for(agent, folder, flags))
+
+    def name(folder: Path) -> str:
+        return new_job(settings_for(agent, folder, flags).job)
+
+    jobs = Jobs(find, name, lambda job: {**given, variable_of("job"): job})
+    raise typer.Exit(Server(own, reception_program(own, args, os.environ), args, jobs).serve())
+
+
+def find_sessions(agent: str, folder: Path, settings: Settings) -> list[Known]:
+    """Return the sessions that the agent's jobs of `folder` have, newest first. Unavailable, Denied, ConfigError."""
+    from wal_agent.acp.serve import Known
+    from wal_agent.fleet.jobs import UNFINISHED, find_jobs_here
+    from wal_agent.wal.keys import Keys
+    from wal_agent.wal.reader import replay
+
+    found: list[Known] = []
+    with _opened(settings) as bucket:
+        jobs = [job for job in find_jobs_here(bucket, folder, os.environ) if job.agent == agent]
+        for job in sorted(jobs, key=lambda job: job.started, reverse=True)[:MAX_READ]:
+            try:
+                state = replay(bucket, Keys(job.job)).state
+            except Damaged:
+                continue
+            if state.session:
+                unfinished = job.state in UNFINISHED and job.state != "running"
+                found.append(Known(state.session, job.job, str(folder), unfinished, len(state.open)))
+    return found
+
+
+@contextmanager
+def _opened(settings: Settings) -> Iterator[Bucket]:
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.decorators import RetryBucket
+    from wal_agent.bucket.encryption import EncryptedBucket, load_key
+
+    key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
+    with closing(EncryptedBucket(open_bucket(settings.bucket), key)) as opened:
+        yield RetryBucket(opened, SystemClock(), random.Random())
