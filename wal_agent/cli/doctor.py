@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).parents[1] / "agents" / "page.md"
 COLUMNS = ("hooks", "intent", "fail_closed", "reconcile", "resume", "interactive", "subagents")
-ON_PAGE = ("hooks", "reconcile", "resume", "subagents")  # the others are the same for nearly all, and said once
+ON_PAGE = ("hooks", "resume", "subagents")  # the others are the same for nearly all, and said once
 HEADS = {"fail_closed": "fail-closed"}
 
 
