@@ -10,7 +10,8 @@
 Hazards of the real program that this guards against: each resume leaves a stub of two lines under the same first
 eight characters, and the next start of any other session deletes every file with them; a resume in the minute of
 the file's name appends the stub to the real file; every start deletes each session file in which no prompt is
-stored yet, also one that is in use, whose Gemini then continues in a new file without the head.
+stored yet, also one that is in use, whose Gemini then continues in a new file without the head; on a terminal it
+submits the prompt while it still loads the session (seen from about a megabyte on), so its first turn waits for that.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The events have pi's own names; the payloads are wal-agent's. `tool_result` come
 that ended with another code than 0 is an error to pi.
 
 The extension is in the run's own folder, named on the command line. No file of the user's is touched (I7), and pi
-refuses to start without an extension that its command line names.
+refuses to start without an extension that its command line names. It needs no trust: pi loads only a project's own
+extensions, settings and MCP servers where a person trusts the folder, and asks at a terminal before its hooks work.
 """
 
 from __future__ import annotations
